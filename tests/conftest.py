@@ -1,4 +1,4 @@
-"""What every test may rely on, however the suite was started."""
+"""What may every test rely on, however the suite was started?"""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from supervisor.edges.machine.folders import socket_dir
 
-# Before any test loads gRPC: its fork handlers end programs that tests start now and then. Modules of ours set it, too.
+# Before any test loads gRPC: its fork handlers sometimes end programs that tests start. Our modules set it, too.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
-# Started by nohup, or in the background of a script, the suite ignores these, and so would all that it starts.
+# Started by nohup or in a script's background, the suite ignores these, and its children would, too.
 for _number, _default in (
     (signal.SIGHUP, signal.SIG_DFL),
     (signal.SIGQUIT, signal.SIG_DFL),
@@ -27,13 +27,13 @@ try:
 except ModuleNotFoundError:  # `make gpu` runs without it
     pass
 else:
-    # A stalled machine must not fail a property: what a step may cost is for the benchmarks to judge.
+    # A stalled machine must not fail a property: benchmarks judge the cost of a step.
     hypothesis.settings.register_profile("no-deadline", deadline=None)
     hypothesis.settings.load_profile("no-deadline")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """CI gives a test that has failed a second chance (.ci/run). Why it failed at first is shown all the same."""
+    """CI repeats a failed test once (.ci/run). This shows why it failed at first."""
     for report in terminalreporter.stats.get("rerun", []):
         terminalreporter.write_sep("_", f"failed at first: {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)
@@ -41,7 +41,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def no_supervisor_of_the_node() -> None:
-    """It would be handed the jobs of tests that start any, and run them with its own code."""
+    """A supervisor would get the jobs of tests, and run them with its own code."""
     node = socket_dir.SYSTEM_DIR
     if socket_dir.answers(node / socket_dir.CONTROL_SOCKET):
         pytest.fail(f"cannot test: a supervisor serves {node} and would get these jobs; stop it first", pytrace=False)

@@ -1,4 +1,4 @@
-"""An HTTP server that keeps what it is sent and answers what a test says."""
+"""An HTTP server that keeps its requests and answers as a test says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Played:
-    """`answers` the JSON text or broken bytes of each request; the last one again and again."""
+    """`answers`: the JSON text or broken bytes for each request; the last one repeats."""
 
     url: str = ""
     status: int = 200

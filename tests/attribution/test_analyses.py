@@ -1,4 +1,4 @@
-"""Are logs read as they grow, confined to their folder, and compared with the cycles before?"""
+"""Are logs read as they grow, confined to their folder, and compared with earlier cycles?"""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_what_is_no_file_or_missing_is_said(tmp_path: Path):
 
 async def test_the_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "QUEUE_LOGS_MAX", 1)
-    analyses = Analyses(tmp_path)  # that nobody runs
+    analyses = Analyses(tmp_path)  # nobody runs it
     analyses.submit(Asked(str(tmp_path / "a"), is_terminal=True))
     with pytest.raises(ExhaustedError, match="1 logs are already waiting"):
         analyses.submit(Asked(str(tmp_path / "b"), is_terminal=True))

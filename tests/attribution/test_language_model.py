@@ -1,4 +1,4 @@
-"""Is a model heard where it answers, and harmless where it does not? A local server plays it."""
+"""Is a model's answer used, and is a failing model harmless? A local server plays it."""
 
 from __future__ import annotations
 

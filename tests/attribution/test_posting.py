@@ -1,4 +1,4 @@
-"""Is a document posted, and is what goes wrong an OSError?"""
+"""Is a document posted, and is any failure an OSError?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the service's HTTP interface what its clients expect? A real process, asked over real sockets."""
+"""Does the service's HTTP interface do what its clients expect? A real process, asked over real sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is work done in the order in which it came, one after the other, and is the end of it known?"""
+"""Is work done in order, one item after another, and is its end known?"""
 
 from __future__ import annotations
 

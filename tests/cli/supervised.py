@@ -1,4 +1,4 @@
-"""The command line as a user has it: real processes, against a real supervisor process with made-up jobs."""
+"""The command line as a user sees it: real processes against a real supervisor process with simulated jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from supervisor.ports import JobReport
 
 ROOT = Path(__file__).parents[2]
 
-# `holdfast`, but blind to supervisors outside the test's own directories: the registry of private ones is per user.
+# `holdfast`, without supervisors outside the test's own directories: the registry of private ones is per user.
 HOLDFAST = """
 import os, sys
 from pathlib import Path
@@ -38,7 +38,7 @@ sys.exit(main())
 
 @dataclass(frozen=True)
 class Done:
-    """How a command ended."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -46,7 +46,7 @@ class Done:
 
 
 class Home:
-    """A user of this machine: directories of his own, no supervisor yet."""
+    """A user of this machine: his own directories, no supervisor yet."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -65,7 +65,7 @@ class Home:
         self._started: list[subprocess.Popen[str]] = []
 
     def close(self) -> None:
-        """Ends what a test has started, and has not waited for since it failed."""
+        """Ends processes that a failed test has started and not awaited."""
         for process in self._started:
             process.kill()
             process.wait()
@@ -88,7 +88,7 @@ class Home:
         return process
 
     def on_terminal(self, columns: int, *arguments: str, **more: str) -> str:
-        """What a terminal of that width gets, line ends as in a file."""
+        """Returns what a terminal of that width gets, with line ends as in a file."""
         mine, theirs = pty.openpty()
         environment = {**self.environment, "COLUMNS": str(columns), "TERM": "xterm", **more}
         command = [sys.executable, "-c", HOLDFAST, *arguments]
@@ -98,7 +98,7 @@ class Home:
             while True:
                 try:
                     chunk = os.read(mine, 4096)
-                except OSError:  # its end, on a terminal
+                except OSError:  # this is how a terminal ends
                     break
                 data += chunk
             process.wait(30)
@@ -113,7 +113,7 @@ class Home:
     def supervisor(
         self, *reports: JobReport, place: Path | None = None, private: bool = False
     ) -> Generator[RunningSupervisor]:
-        """A supervisor process that ends with the block; its jobs are then in the journal."""
+        """Runs a supervisor process that ends with the block; its jobs are then in the journal."""
         folder = place or self.service_dir
         folder.mkdir(mode=0o700, exist_ok=True)
         given = {
@@ -122,7 +122,7 @@ class Home:
             "reports": msgspec.to_builtins(reports),
         }
         described = folder / "jobs.json"
-        described.write_text(json.dumps(given))  # A thousand ranks are too many for a command line.
+        described.write_text(json.dumps(given))  # a thousand ranks are too many for a command line
         command = [sys.executable, "-m", "tests.edges.operators.fake_desk", str(described)]
         process = subprocess.Popen(
             command, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

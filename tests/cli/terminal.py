@@ -1,4 +1,4 @@
-"""A real terminal for a test: tmux, with a server of its own, at a given size."""
+"""A real terminal for a test: tmux, with its own server, at a given size."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 30.0
-LOOK_AGAIN_S = 0.05  # tmux tells nobody that the screen has changed
+LOOK_AGAIN_S = 0.05  # tmux does not report changes of the screen
 
 
 class Terminal:
-    """One pane. What is on it, and keys for it."""
+    """One pane: its content, and keys for it."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -25,18 +25,18 @@ class Terminal:
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S).stdout
 
     def press(self, *keys: str) -> None:
-        """Keys by tmux's names: "Enter", "Down", "x"."""
+        """Presses keys by tmux's names: "Enter", "Down", "x"."""
         self.tmux("send-keys", *keys)
 
     def screen(self) -> str:
         return self.tmux("capture-pane", "-p")
 
     def colours(self) -> str:
-        """The screen with its escape sequences."""
+        """Returns the screen with its escape sequences."""
         return self.tmux("capture-pane", "-p", "-e")
 
     def shows(self, *texts: str) -> str:
-        """The screen, once all of the texts stand on it."""
+        """Returns the screen once it shows all of the texts."""
         return self.wait(lambda screen: all(text in screen for text in texts), f"shows {texts}")
 
     def wait(self, is_so: Callable[[str], bool], what: str) -> str:
@@ -51,7 +51,7 @@ class Terminal:
 def terminal(
     folder: Path, columns: int, lines: int, *command: str, environment: Mapping[str, str]
 ) -> Generator[Terminal]:
-    """The command on a terminal of that size, then a line with its exit code. `folder` gets tmux's socket."""
+    """Runs the command on a terminal of that size, then prints its exit code. `folder` gets tmux's socket."""
     opened = Terminal(folder / "tmux")
     variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in environment.items())
     typed = shlex.join(command)

@@ -1,4 +1,4 @@
-"""Is a mistake in what the attribution service is given told before it serves?"""
+"""Is a mistake in the attribution service's settings reported before it serves?"""
 
 from __future__ import annotations
 

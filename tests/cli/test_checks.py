@@ -1,4 +1,4 @@
-"""How the checks of nodes look in a terminal and in a pipe."""
+"""How are the checks of nodes shown in a terminal and in a pipe?"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from supervisor.doctor.finding import Area, Finding
 
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the import of torch, which tests/doctor/test_training.py has."""
+    """Skips the import of torch, which tests/doctor/test_training.py covers."""
 
     def look(machine: object, python: str) -> list[Finding]:
         del machine

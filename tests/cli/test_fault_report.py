@@ -1,4 +1,4 @@
-"""A fault that nobody has thought of is one sentence for people, and a bounded number of files for us."""
+"""An unexpected fault is one sentence for people, and a bounded number of files for us."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose last lines does somebody read whose job has failed, and what does he type next?"""
+"""Whose last lines does a user read after a job has failed, and what should he type next?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the rows of the live view say what people look for first: who is silent, who is odd, what fits the typed words?"""
+"""Do the live view's rows show first what people look for: silent and unusual ranks, matches of the typed words?"""
 
 from __future__ import annotations
 

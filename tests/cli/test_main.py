@@ -1,4 +1,4 @@
-"""Does the command line find its commands, say what is wrong, and end with the documented codes?"""
+"""Does the command line find its commands, report errors, and end with the documented codes?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do status, jobs, nodes, events, logs and stacks tell what is, with and without a supervisor?"""
+"""Do status, jobs, nodes, events, logs and stacks report the truth, with and without a supervisor?"""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_interrupt_and_broken_pipe_are_quiet(home: Home) -> None:
         follower = home.start("events", JOB, "--follow")
         assert follower.stdout is not None
         follower.stdout.readline()
-        follower.stdout.readline()  # Now the supervisor knows of it.
+        follower.stdout.readline()  # now the supervisor knows it
         follower.send_signal(signal.SIGINT)
         _, err = follower.communicate(timeout=20)
         assert (follower.returncode, err) == (130, "")
@@ -291,7 +291,7 @@ def test_interrupt_and_broken_pipe_are_quiet(home: Home) -> None:
 @pytest.mark.parametrize("is_private", [False, True])
 @pytest.mark.parametrize("command", [["events", JOB], ["logs", JOB, "--rank", "0"]], ids=["events", "logs"])
 def test_a_follower_ends_with_a_killed_supervisor(home: Home, command: list[str], is_private: bool) -> None:
-    """Also one that had nothing to say for a while; nobody waits for a supervisor that is gone."""
+    """Even one without output for a while; nobody waits for a supervisor that is gone."""
     folder = home.root / "logs" / JOB / "cycle_2" / "rank_0"
     folder.mkdir(parents=True)
     (folder / "stdout.log").write_text("step 1\n")
@@ -299,14 +299,14 @@ def test_a_follower_ends_with_a_killed_supervisor(home: Home, command: list[str]
     with home.supervisor(running(log_dir=str(home.root / "logs" / JOB)), place=place, private=is_private) as supervisor:
         follower = home.start(*command, "--follow")
         assert follower.stdout is not None
-        for _ in range(2 if command[0] == "events" else 1):  # The head of the table, then what is there.
+        for _ in range(2 if command[0] == "events" else 1):  # the head of the table, then its rows
             assert follower.stdout.readline()
         supervisor.process.kill()
         out, err = follower.communicate(timeout=20)
         supervisor.process.wait(20)
     assert out == ""
     assert "has gone" in err
-    falls_back = is_private and command[0] == "events"  # The journal of a private supervisor is the user's own.
+    falls_back = is_private and command[0] == "events"  # a private supervisor's journal belongs to the user
     assert follower.returncode == (0 if falls_back else 69)
 
 
@@ -325,7 +325,7 @@ def test_a_stopped_supervisor_is_told_about_and_the_others_answer(home: Home) ->
 
 
 def test_dispatch_loads_no_more_than_it_needs() -> None:
-    """The launcher's start is felt: dispatch alone must load neither gRPC, SQLite, YAML nor rich."""
+    """Users notice the launcher's start: dispatch alone must load neither gRPC, SQLite, YAML nor rich."""
     code = (
         "import sys, supervisor.cli as cli; cli.main(['--version']); cli.main(['--help']);"
         "heavy = {'grpc', 'sqlite3', 'yaml', 'rich', 'asyncio', 'anyio', 'argparse'} & set(sys.modules);"

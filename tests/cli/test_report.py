@@ -1,4 +1,4 @@
-"""Does `holdfast report` tell a job's life from a supervisor and from the journal, to the terminal and into files?"""
+"""Does `holdfast report` show a job's life from a supervisor and from the journal, on the terminal and in files?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def recorded(home: Home, job: Told) -> JobReport:
-    """Written to the journal as a supervisor writes it; with output of rank 2 in cycle 1."""
+    """Writes the job to the journal as a supervisor does, with output of rank 2 in cycle 1."""
     logs = home.root / "logs"
     folder = logs / "cycle_1" / "rank_2"
     folder.mkdir(parents=True)

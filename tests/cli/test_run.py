@@ -13,6 +13,6 @@ from supervisor.cli import run
 def test_a_dry_run_says_that_nobody_serves_the_folder(
     nodes: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """On several nodes, too: a supervisor of the node takes such jobs as well."""
+    """On several nodes, too: a node's supervisor also takes such jobs."""
     assert run.execute_argv(["--dry-run", "--socket-dir", str(tmp_path), *nodes, "train.py"]) == 0
     assert f"none: nobody answers at {tmp_path}" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Do the flags that select events, jobs and ranks select what they say, and say why nothing is left?"""
+"""Do the flags that select events, jobs and ranks work, and say why nothing is left?"""
 
 from __future__ import annotations
 

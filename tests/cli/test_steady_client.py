@@ -1,4 +1,4 @@
-"""A supervisor that goes and comes back while a command follows a job: is everything told once?"""
+"""A supervisor goes and comes back while a command follows a job: is everything shown once?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GONE = NoSupervisorError("cannot ask the supervisor: it has gone")
 
 
 class Client:
-    """Has five events and one line of output; leaves in the middle, so many times."""
+    """Has five events and one line of output; leaves in the middle, this many times."""
 
     def __init__(self, leaves: int, *, knows_the_job: bool = True, comes_back: bool = True) -> None:
         self.leaves = leaves

@@ -80,7 +80,7 @@ def test_nothing_is_stopped_without_a_yes(home: Home) -> None:
         opened.press("X")
         opened.shows("Stop job")
         opened.press("y")
-        screen = opened.shows(f"{JOB} stopped", "job_ended")  # The job is shown from the history now.
+        screen = opened.shows(f"{JOB} stopped", "job_ended")  # the job is shown from the history now
         assert "holdfast top by" in screen
         opened.press("X")
         opened.shows("Stop job")
@@ -94,7 +94,7 @@ def test_stacks_output_and_nodes_are_pages(home: Home) -> None:
         opened.shows(f"{JOB} running")
         opened.press("Down", "t")
         opened.shows("rank 1: stacks", "load (data.py:88)")
-        opened.press("Escape")  # alone: before another key it would be Alt
+        opened.press("Escape")  # alone: before another key it would mean Alt
         opened.shows(f"{JOB} running")
         opened.press("n")
         opened.shows(f"{JOB}: nodes", "n0")
@@ -120,7 +120,7 @@ def test_a_supervisor_that_hangs_is_told_about_and_holds_up_no_key(home: Home) -
             opened.press("q")
             asked_at = time.monotonic()
             opened.shows("exit code 0")
-            assert time.monotonic() - asked_at < 4  # less than the answer was waited for
+            assert time.monotonic() - asked_at < 4  # less than the wait for the answer
         finally:
             os.kill(supervisor.process.pid, signal.SIGCONT)
 

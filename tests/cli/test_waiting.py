@@ -12,7 +12,7 @@ import pytest
 from tests.cli.terminal import terminal
 from tests.etcd_server import free_ports
 
-SLOW = "import time\ntime.sleep(2.5)\n"  # a module that the script imports, and that takes its time
+SLOW = "import time\ntime.sleep(2.5)\n"  # the script imports this slow module
 SCRIPT = "import slow\nprint('rank', __import__('os').environ['RANK'], 'works', flush=True)\n"
 
 

@@ -1,4 +1,4 @@
-"""Does `holdfast web` show jobs live in a browser, to those alone who have the token, and change nothing?"""
+"""Does `holdfast web` show jobs live in a browser, only to users with the token, and change nothing?"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 class Web:
-    """A `holdfast web` that serves."""
+    """A running `holdfast web`."""
 
     def __init__(self, home: Home, *arguments: str) -> None:
         self.process: Popen[str] = home.start("web", "--listen", "127.0.0.1:0", *arguments)
@@ -60,7 +60,7 @@ class Web:
 
 
 def news(stream: HTTPResponse) -> dict[str, Any]:
-    """The next of it."""
+    """Returns the next message of the stream."""
     for line in stream:
         if line.startswith(b"data: "):
             return json.loads(line[6:])
@@ -98,13 +98,13 @@ def test_in_a_browser(home: Home) -> None:
         shown = Opened(browser, web.address)
         page = shown.page
         page.get_by_role("heading", name="job", exact=True).wait_for()
-        assert "token" not in page.url  # It is in a cookie that scripts can't read.
+        assert "token" not in page.url  # it is in a cookie that scripts can't read
         assert page.evaluate("document.cookie") == ""
         assert page.locator("#link").text_content() == "live"
         assert shown.violations() == []
         with home.supervisor(running()) as supervisor:
-            page.get_by_role("heading", name=JOB).wait_for()  # It has appeared by itself.
-            page.locator(f'article:first-child[aria-label="Job {JOB}"]').wait_for()  # Live jobs come first.
+            page.get_by_role("heading", name=JOB).wait_for()  # it has appeared by itself
+            page.locator(f'article:first-child[aria-label="Job {JOB}"]').wait_for()  # live jobs come first
             assert page.locator("article button").count() == 0
             supervisor.tell(f"end {JOB}")
             page.locator(f'article[aria-label="Job {JOB}"] .state:not(.running)').wait_for()

@@ -1,4 +1,4 @@
-"""Can `holdfast web --control` stop and restart jobs, by those alone who look at its own page or have the token?"""
+"""Can `holdfast web --control` stop and restart jobs, only for viewers of its own page or holders of the token?"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 
 def post(web: Web, path: str, **headers: str) -> tuple[int, dict[str, str]]:
-    """Status and answer. Header names: `_` for `-`."""
+    """Returns status and answer. Header names: `_` for `-`."""
     asked = {name.replace("_", "-"): value for name, value in headers.items()}
     request = urllib.request.Request(web.root + path, data=b"", headers=asked, method="POST")
     try:
@@ -63,7 +63,7 @@ def test_who_may_stop_a_job_and_who_may_not(home: Home) -> None:
         assert found
         cookie, page_token = f"holdfast_web={web.token}", found[1]
         mine, theirs = f"Bearer {web.token}", f"Bearer {page_token}"
-        assert page_token != web.token  # No script learns the one that shows jobs.
+        assert page_token != web.token  # no script learns the token that shows jobs
         elsewhere = "no name of this machine; open the address"
         for headers, status, why in [
             ({}, 401, "cannot act on jobs: the token is missing or wrong"),
@@ -79,11 +79,11 @@ def test_who_may_stop_a_job_and_who_may_not(home: Home) -> None:
             refused, answer = post(web, STOP, **headers)
             assert (refused, why in answer["error"]) == (status, True), (headers, answer)
         assert post(web, f"/job/{JOB}/kill", Authorization=mine)[0] == 404
-        assert post(web, "/job/train/stop", Authorization=mine)[0] == 404  # A beginning is too little.
+        assert post(web, "/job/train/stop", Authorization=mine)[0] == 404  # a prefix is not enough
         assert post(web, "/job/other/stop", Authorization=mine)[0] == 404
         status, answer = post(web, f"{STOP}?run=7", Authorization=mine)
         assert (status, "the id is another run's by now" in answer["error"]) == (409, True)
-        assert web.refusal(STOP)[0] == 405  # A link stops nothing.
+        assert web.refusal(STOP)[0] == 405  # a link stops nothing
         assert last_reason(home) == "all 4 ranks run"
 
         status, answer = post(web, f"/job/{JOB}/restart", Authorization=mine)
@@ -108,8 +108,8 @@ def test_a_job_is_stopped_by_keys_after_a_question(home: Home) -> None:
         while page.evaluate(focused) != "Report on later":
             keys.press("Tab")
         supervisor.tell("end later")
-        page.locator(f'article:first-child[aria-label="Job {JOB}"]').wait_for()  # The other has moved below it.
-        assert page.evaluate(focused) == "Report on later"  # News take the keyboard from nobody.
+        page.locator(f'article:first-child[aria-label="Job {JOB}"]').wait_for()  # the other has moved below it
+        assert page.evaluate(focused) == "Report on later"  # news never moves the keyboard focus
         while page.evaluate(focused) != f"Stop {JOB}":
             keys.press("Shift+Tab")
 
@@ -139,7 +139,7 @@ def test_a_job_is_stopped_by_keys_after_a_question(home: Home) -> None:
         keys.press("Enter")
         page.locator(f'article[aria-label="Job {JOB}"] .state.stopped').wait_for()
         page.get_by_text(f"job {JOB} is being stopped").wait_for()
-        page.get_by_role("button", name=f"Stop {JOB}").wait_for(state="hidden")  # Nothing is left to be done to it.
+        page.get_by_role("button", name=f"Stop {JOB}").wait_for(state="hidden")  # nothing is left to do to it
         assert last_reason(home) == f"holdfast web by {getuser()} from 127.0.0.1"
         assert shown.violations() == []
         assert shown.complaints == []

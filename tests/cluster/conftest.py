@@ -7,7 +7,7 @@ from tests.cluster import lab
 
 @pytest.fixture(scope="session", autouse=True)
 def _alone(no_supervisor_of_the_node: None) -> None:  # pyright: ignore[reportUnusedFunction]
-    """Most tests here start jobs."""
+    """Prevents the use of a node's supervisor: most tests here start jobs."""
 
 
 @pytest.fixture(scope="session")

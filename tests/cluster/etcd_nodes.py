@@ -1,4 +1,4 @@
-"""etcd on nodes of a lab, and a job whose nodes elect their leader by it."""
+"""etcd on nodes of a lab, and a job whose nodes elect their leader with it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EtcdNodes:
         member.wait(LIMIT_S)
 
     def ctl(self, *arguments: str) -> str:
-        """Asked of all members that run; waits as long as they may take to start."""
+        """Runs etcdctl against all running members; waits as long as they may take to start."""
         number = next(iter(self._members))
         endpoints = ",".join(f"{self._nodes[each].address}:2379" for each in self._members)
         command = ["env", "ETCDCTL_API=3", "etcdctl", "--endpoints", endpoints, "--dial-timeout", "20s"]
@@ -55,7 +55,7 @@ class EtcdNodes:
         return told.stdout if told.returncode == 0 else ""
 
     def leader(self) -> int:
-        """The number of the member that leads etcd."""
+        """Returns the number of the member that leads etcd."""
         told = json.loads(self.ctl("endpoint", "status", "-w", "json") or "[]")
         leads = {each["Endpoint"] for each in told if each["Status"]["leader"] == each["Status"]["header"]["member_id"]}
         return next((number for number, node in self._nodes.items() if f"{node.address}:2379" in leads), 0)
@@ -71,7 +71,7 @@ class EtcdNodes:
 
 @contextmanager
 def elected_job(folder: Path, nnodes: str, *, nodes: int, members: int) -> Generator[tuple[ClusterJob, EtcdNodes]]:
-    """`members` more nodes have etcd."""
+    """Makes the lab; `members` more nodes have etcd."""
     if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
         pytest.skip("needs etcd: apt-get install etcd-server etcd-client")
     with lab_of(nodes + members) as lab:

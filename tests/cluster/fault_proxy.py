@@ -1,4 +1,4 @@
-"""A slow or faulty link between two nodes: hands TCP connections on, and does to them what a line on stdin asks for.
+"""A slow or faulty link between two nodes: forwards TCP connections with the faults that stdin lines request.
 
 `delay MIN MAX`: each piece of data comes so many seconds later. `stall S`: nothing passes for S seconds. `cut`: all
 connections break. `half-open`: from now on what comes on them is swallowed, and their ends, too; new ones are sound.
@@ -21,7 +21,7 @@ GONE = (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError,
 
 @dataclass
 class Weather:
-    """What the link does to data now."""
+    """How the link treats data now."""
 
     dice: Random
     delay_s: tuple[float, float] = (0.0, 0.0)
@@ -46,7 +46,7 @@ async def serve(weather: Weather, listener: anyio.abc.Listener[SocketStream], to
                     tasks.start_soon(carry, weather, connection, near, far)
                     tasks.start_soon(carry, weather, connection, far, near)
         except OSError:
-            return  # There is nobody to hand it on to: the near side sees its end.
+            return  # nobody to forward to: the near side sees its connection end
         finally:
             weather.connections.remove(connection)
 

@@ -1,4 +1,4 @@
-"""One job on the nodes of a lab: what each of them is told to run, what its ranks did, and whether two groups ran."""
+"""One job on the nodes of a lab: its commands, its ranks' steps, and a check that two groups never ran."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ PACE_S = 0.02
 
 @dataclass(frozen=True)
 class Life:
-    """What one process of the job has stamped."""
+    """The stamps of one process of the job."""
 
     cycle: int
     rank: int
     node: str
     began_s: float
     ended_s: float
-    steps: tuple[tuple[float, int], ...]  # when it made which
+    steps: tuple[tuple[float, int], ...]  # times and numbers
 
 
 class ClusterJob:
-    """`holdfast run` on each node that is started, with folders of its own, as nodes have."""
+    """`holdfast run` on each started node, with its own folders, as on real nodes."""
 
     def __init__(
         self, lab: Lab, folder: Path, nnodes: str, *flags: str, ranks: int = 1, pace_s: float = PACE_S
@@ -44,7 +44,7 @@ class ClusterJob:
         self.flags = ("--nnodes", nnodes, "--nproc-per-node", str(ranks), "--max-restarts", "3", *flags)
         self.min_nodes = int(nnodes.split(":")[0])
         self.pace_s = pace_s
-        self.conf = ""  # more for --rdzv-conf
+        self.conf = ""  # additions to --rdzv-conf
         self.runs: dict[int, Started] = {}
         self.token = folder / "token"
         self.token.touch(mode=0o600)
@@ -71,7 +71,7 @@ class ClusterJob:
         return run
 
     def start_leader(self) -> Started:
-        """Returns once the others can join."""
+        """Starts the leader; returns once the others can join."""
         run = self.start(1)
         self.until(lambda: self.listens(self.lab.nodes[1]), "a leader")
         return run
@@ -83,7 +83,7 @@ class ClusterJob:
         )
 
     def order(self, rank: int, what: str) -> None:
-        """The rank does it to itself at its next step: kill or stop."""
+        """Orders the rank to kill or stop itself at its next step."""
         beside = self.folder / "order.new"
         beside.write_text(what)
         beside.replace(self.folder / f"order-{rank}")
@@ -92,7 +92,7 @@ class ClusterJob:
         (self.folder / "end").touch()
 
     def codes(self, *numbers: int) -> dict[int, int]:
-        """How the runs ended, once they all have."""
+        """Returns the runs' exit codes once all have ended."""
         self.until(lambda: all(self.runs[number].poll() is not None for number in numbers), "the end of the job")
         return {number: self.runs[number].wait(LIMIT_S) for number in numbers}
 
@@ -100,7 +100,7 @@ class ClusterJob:
         return (self.folder / f"node{number}" / "output").read_text(errors="replace")
 
     def until(self, condition: object, what: str, limit_s: float = LIMIT_S) -> None:
-        """A job that stands still explains itself."""
+        """Waits; if the job hangs, the error explains it."""
         try:
             wait_until(condition, timeout_s=limit_s, what=what)
         except AssertionError as error:
@@ -108,7 +108,7 @@ class ClusterJob:
             raise AssertionError(f"{error}\n{told}") from None
 
     def until_steps(self, cycle: int, *, nodes: set[int], steps: int = 3) -> None:
-        """Every rank of that cycle has made so many steps, and its ranks are on these nodes."""
+        """Waits until every rank of that cycle has made that many steps, and its ranks are on these nodes."""
         wanted = {f"node{number}" for number in nodes}
 
         def made() -> bool:
@@ -130,7 +130,7 @@ class ClusterJob:
         ]
 
     def nodes_training(self) -> set[str]:
-        """The nodes that the newest cycle has."""
+        """Returns the nodes of the newest cycle."""
         named = [path.name.split("-")[:3] for path in (self.folder / "stamps").iterdir()]
         newest = max((int(cycle) for cycle, _, _ in named), default=0)
         return {node for cycle, _, node in named if int(cycle) == newest}
@@ -139,17 +139,17 @@ class ClusterJob:
         return {each.cycle for each in self.lives()}
 
     def wrong(self) -> list[str]:
-        """Two groups that were alive at once, and steps that were lost though a checkpoint had them."""
+        """Returns errors: two groups alive at once, and lost steps that a checkpoint had."""
         lives = self.lives()
         return overlaps(lives) + lost_steps(lives)
 
 
 def _read_life(path: Path) -> Life | None:
-    """None for a process that has not stamped anything yet."""
+    """Returns None for a process that has not stamped anything yet."""
     cycle, rank, node, _ = path.name.split("-")
     lines = [line.split() for line in path.read_text().splitlines()]
     if lines and len(lines[-1]) < 3:
-        lines.pop()  # It was killed in the middle of it.
+        lines.pop()  # it was killed while writing it
     if not lines:
         return None
     steps = tuple((int(at_ns) / 1e9, int(number)) for what, at_ns, number in lines if what == "step")
@@ -157,7 +157,7 @@ def _read_life(path: Path) -> Life | None:
 
 
 def overlaps(lives: list[Life]) -> list[str]:
-    """No process of a cycle is alive once one of a later cycle is."""
+    """No process of a cycle may live once a process of a later cycle does."""
     first = {cycle: min(of, key=lambda life: life.began_s) for cycle, of in _by_cycle(lives)}
     last = {cycle: max(of, key=lambda life: life.ended_s) for cycle, of in _by_cycle(lives)}
     return [
@@ -175,7 +175,7 @@ def _by_cycle(lives: list[Life]) -> Iterator[tuple[int, list[Life]]]:
 
 
 def lost_steps(lives: list[Life]) -> list[str]:
-    """Rank 0 saves each step that it makes: a later cycle begins where the one before ended, or one step before."""
+    """Rank 0 saves each step that it makes: a later cycle begins where the previous one ended, or one step before."""
     made = sorted((at_s, number, each.cycle) for each in lives if each.rank == 0 for at_s, number in each.steps)
     return [
         f"step {after[1]} of cycle {after[2]} came after step {before[1]} of cycle {before[2]}"
@@ -186,6 +186,6 @@ def lost_steps(lives: list[Life]) -> list[str]:
 
 @contextmanager
 def cluster_job(folder: Path, nodes: int, nnodes: str, *flags: str) -> Generator[ClusterJob]:
-    """A job on a lab of its own; all of it has ended at the end."""
+    """A job on its own lab; all of it has ended at the end."""
     with lab_of(nodes) as lab:
         yield ClusterJob(lab, folder, nnodes, *flags)

@@ -1,7 +1,7 @@
-"""Nodes of a cluster on this machine: each has a network, a host name and processes of its own; a switch joins them.
+"""Nodes of a cluster on this machine: each has its own network, host name and processes; a switch connects them.
 
-A node is a process of ours, PID 1 of its namespaces: with it ends whatever was started there. It ends with the process
-that made the lab, however that one ends, so nothing is left behind, and no name of a namespace is ever taken.
+A node is a process of ours, PID 1 of its namespaces: all its processes end with it. It ends with the process that made
+the lab, however that ends, so nothing is left behind, and no namespace has a name.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-NETWORK = "10.77.0"  # of the lab alone: nothing outside can reach it
-SWITCH = 254  # the last number of the address of the switch
-NOBODY = "02:00:00:00:de:ad"  # a hardware address that nothing in the lab has
-SMALL_BYTES = 600  # what IPv4 carries anywhere, and little more
+NETWORK = "10.77.0"  # only for the lab: nothing outside can reach it
+SWITCH = 254  # the last number of the switch's address
+NOBODY = "02:00:00:00:de:ad"  # a hardware address that does not exist in the lab
+SMALL_BYTES = 600  # slightly more than IPv4 carries everywhere
 READY_S = 20.0
 NODES_MAX = 64
 HOSTS = "".join(f"{NETWORK}.{number} node{number}\\n" for number in range(1, NODES_MAX + 1))
-# As PID 1 that ignores SIGCHLD it reaps what nobody waits for. Control groups are the whole machine's: nodes have none.
+# As PID 1 that ignores SIGCHLD, it reaps orphans. Control groups belong to the whole machine: nodes have none.
 HOLD = f"""
 hostname {{name}} && mount -t tmpfs tmpfs /mnt && mount -t tmpfs tmpfs /sys/fs/cgroup &&
 printf '127.0.0.1 localhost\\n{HOSTS}' > /mnt/hosts && mount --bind /mnt/hosts /etc/hosts &&
@@ -33,11 +33,11 @@ NAMESPACES = ("--net", "--uts", "--pid", "--mount", "--fork", "--kill-child", "-
 
 
 class LabError(Exception):
-    """Raised where the lab can't be made, or a node can't be changed."""
+    """Raised if the lab can't be made, or a node can't be changed."""
 
 
 def missing() -> str:
-    """Why no lab can be made here, "" if one can."""
+    """Returns why no lab can be made here, "" if one can."""
     lacking = [program for program in ("unshare", "nsenter", "setpriv", "ip") if not shutil.which(program)]
     if lacking:
         return f"needs {', '.join(lacking)} (Debian: util-linux iproute2)"
@@ -51,7 +51,7 @@ class Started:
     """A process on a node."""
 
     def __init__(self, launcher: subprocess.Popen[bytes]) -> None:
-        self._launcher = launcher  # nsenter: it ends as the process does
+        self._launcher = launcher  # nsenter: it ends with the process
 
     @property
     def pid(self) -> int:
@@ -60,10 +60,10 @@ class Started:
     def signal(self, number: int) -> None:
         os.kill(self.pid, number)
         if number == signal.SIGCONT:
-            self._launcher.send_signal(number)  # It has stopped with its child.
+            self._launcher.send_signal(number)  # it has stopped with its child
 
     def collect(self) -> None:
-        """Its node is dead, and nobody else reaps it."""
+        """Reaps it: its node is dead, and nobody else does."""
         self._launcher.send_signal(signal.SIGCONT)
         self._launcher.wait(READY_S)
 
@@ -90,7 +90,7 @@ class Namespaces:
         self.init_pid = child_of(self._holder.pid)
 
     def ip(self, *commands: str) -> None:
-        """Runs commands of ip(8) here, one after the other."""
+        """Runs commands of ip(8) here, one after another."""
         done = subprocess.run(
             ["nsenter", "-t", str(self.init_pid), "-n", "ip", "-batch", "-"],
             input="\n".join(commands), text=True, capture_output=True, check=False,
@@ -99,7 +99,7 @@ class Namespaces:
             raise LabError(f"cannot run {commands} in {self.name}: {done.stderr.strip()}")
 
     def command(self, *command: str) -> list[str]:
-        """The command line that runs `command` here."""
+        """Returns the command line that runs `command` here."""
         return ["nsenter", "-t", str(self.init_pid), "-n", "-u", "-p", "-m", *command]
 
     @property
@@ -115,7 +115,7 @@ class Namespaces:
         return self._started[-1]
 
     def processes(self) -> list[str]:
-        """What runs here, besides the process that holds it."""
+        """Returns the processes here, except the one that holds it."""
         own = _namespace_of(self.init_pid)
         return [
             Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
@@ -124,7 +124,7 @@ class Namespaces:
         ]
 
     def kill(self) -> None:
-        """Ends everything here at once. No goodbye reaches the network if the link was down before."""
+        """Kills everything here at once. If the link was down before, no goodbye reaches the network."""
         if self.is_alive:
             os.kill(self.init_pid, signal.SIGKILL)
         for each in self._started:
@@ -148,27 +148,27 @@ class Node(Namespaces):
         self.ip(f"addr add {self.address}/24 dev eth0", "link set eth0 up")
 
     def lose_names(self) -> None:
-        """No name is known any more, and the name server never answers."""
+        """Makes all names unknown; the name server never answers."""
         spoil = f"echo 127.0.0.1 localhost > /mnt/hosts && echo nameserver {NETWORK}.{SWITCH} > /mnt/resolv.conf"
         spoil += " && mount --bind /mnt/resolv.conf /etc/resolv.conf"
         subprocess.run(self.command("sh", "-c", spoil), check=True)
 
     def unplug(self) -> None:
-        """Nothing gets in or out, and nobody hears of it."""
+        """Cuts all traffic, and nobody is notified."""
         self._switch.ip(f"link set {self._port} down")
 
     def plug_in(self) -> None:
         self._switch.ip(f"link set {self._port} up")
 
     def lose_to(self, other: Node) -> None:
-        """What this node sends to the other one is lost; the other way all arrives."""
+        """Drops data from this node to the other one; the other direction works."""
         self.ip(f"neigh replace {other.address} lladdr {NOBODY} nud permanent dev eth0")
 
     def reach_again(self, other: Node) -> None:
         self.ip(f"neigh del {other.address} dev eth0")
 
     def lose_power(self) -> None:
-        """All at once, without a word to anybody."""
+        """Kills everything at once, without a goodbye."""
         self.unplug()
         self.kill()
 
@@ -190,17 +190,17 @@ class Lab:
             raise
 
     def boot_again(self, number: int) -> Node:
-        """A node that was killed comes back: same name, same address, new processes."""
+        """Brings a killed node back: same name, same address, new processes."""
         assert not self.nodes[number].is_alive
-        if self._has_port(number):  # Connections with unsent data keep its old network for minutes.
+        if self._has_port(number):  # connections with unsent data keep its old network for minutes
             self.switch.ip(f"link del port{number}")
         self.nodes[number] = Node(number, self.switch)
         return self.nodes[number]
 
     def lose_large(self, number: int) -> None:
-        """Packets of more than SMALL_BYTES from and to the node are lost, and nobody tells who has sent them."""
+        """Drops packets of more than SMALL_BYTES from and to the node, without notice to the sender."""
         for each in self.nodes.values():
-            each.ip("link set eth0 gso_max_segs 1")  # Else the kernel hands many on as one, and looks at no size.
+            each.ip("link set eth0 gso_max_segs 1")  # otherwise the kernel passes many on as one, and checks no size
         self.switch.ip(f"link set port{number} mtu {SMALL_BYTES}")
 
     def _has_port(self, number: int) -> bool:
@@ -225,7 +225,7 @@ def lab_of(nodes: int) -> Generator[Lab]:
 
 
 def _namespace_of(pid: int) -> str:
-    """ "" for a process that is gone."""
+    """Returns "" for a process that is gone."""
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")
     except OSError:
@@ -233,7 +233,7 @@ def _namespace_of(pid: int) -> str:
 
 
 def child_of(pid: int) -> int:
-    """The first child of a process, once there is one."""
+    """Returns the first child of a process, once there is one."""
     found: list[str] = []
 
     def look() -> bool:

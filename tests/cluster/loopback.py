@@ -1,4 +1,4 @@
-"""Nodes where namespaces are not allowed: plain processes on loopback addresses. Links can't be cut between them."""
+"""Nodes without namespaces: plain processes on loopback addresses. The links between them can't be cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COOKIE = "HOLDFAST_LOOPBACK_NODE"
 
 
 class LoopbackNode:
-    """See lab.Node."""
+    """A node; see lab.Node."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -35,7 +35,7 @@ class LoopbackNode:
         return process
 
     def lose_power(self) -> None:
-        """Ends everything at once; the kernel says goodbye to the other nodes, as that of a dead machine would not."""
+        """Kills everything at once; unlike a dead machine's, the kernel says goodbye to the other nodes."""
         while pids := processes_with(self._cookie, COOKIE):
             for pid in pids:
                 with suppress(ProcessLookupError):

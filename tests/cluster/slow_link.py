@@ -1,4 +1,4 @@
-"""The fault proxy as a process on the switch of a lab: a way to a node that is slow, stalls or breaks."""
+"""The fault proxy as a process on a lab's switch: a connection to a node that is slow, stalls or breaks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SlowLink:
         self._expect("ready")
 
     def say(self, line: str) -> None:
-        """A line of fault_proxy.py; returns once it holds."""
+        """Sends a line of fault_proxy.py; returns once it is in effect."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()

@@ -13,7 +13,7 @@ from tests.cluster.job import ClusterJob
 
 pytestmark = pytest.mark.usefixtures("namespaces")
 
-BACK_S = 15.0  # to the last rank of the new cycle; 10 where the machine does nothing else (TARGETS)
+BACK_S = 15.0  # to the last rank of the new cycle; 10 if the machine does nothing else (TARGETS)
 
 
 def more_steps(job: ClusterJob, count: int) -> None:
@@ -60,7 +60,7 @@ def test_d9_etcd_loses_its_leader_its_quorum_and_its_leases_and_training_goes_on
         job.until(lambda: etcd.leader() not in (0, lost), "another leader of etcd")
         rest = [number for number in (3, 4, 5) if number != lost]
         etcd.kill(rest[0])
-        more_steps(job, 350)  # Longer than a lease, and than the fence.
+        more_steps(job, 350)  # longer than a lease, and than the fence
         for number in (lost, rest[0]):
             etcd.start(number)
         job.until(lambda: etcd.kept("ledger").get("cycle") == 0, "etcd")

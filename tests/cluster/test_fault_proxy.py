@@ -1,4 +1,4 @@
-"""Does the proxy of the torn networks do to a link what it says?"""
+"""Does the proxy of the torn networks treat a link as it says?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cluster.fault_proxy import Weather, obey, serve
 
 @asynccontextmanager
 async def proxied() -> AsyncGenerator[tuple[Weather, SocketStream]]:
-    """A connection through the proxy to somebody who echoes."""
+    """Yields a connection through the proxy to an echo server."""
     echo = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners[0]
     async with echo, anyio.create_task_group() as tasks:
         proxy = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners[0]

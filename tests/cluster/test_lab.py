@@ -1,4 +1,4 @@
-"""Does a lab end with the process that made it, however that one ends?"""
+"""Does a lab end with the process that made it, however that ends?"""
 
 from __future__ import annotations
 

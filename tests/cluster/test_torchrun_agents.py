@@ -1,4 +1,4 @@
-"""Ranks of torchrun's agents on nodes with networks of their own: do they restart in place, and start again?"""
+"""Ranks of torchrun's agents on nodes with their own networks: do they restart in place, and start again?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NODES = 2
 
 
 class Agents:
-    """One rank on each node, under `wrapped_alone.py`."""
+    """One rank on each node, running `wrapped_alone.py`."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab, self.folder, self.trace, self.orders = lab, folder, folder / "trace.jsonl", folder / "orders"
@@ -53,7 +53,7 @@ class Agents:
         (self.orders / f"{what}-{rank}").touch()
 
     def until_entered(self, iteration: int, *, after: int = 0) -> dict[int, int]:
-        """By all ranks, once so many lines had been noted before."""
+        """Waits for all ranks, once that many lines had been noted before."""
 
         def found() -> dict[int, int]:
             lines = [json.loads(line) for line in self.trace.read_text().splitlines()] if self.trace.exists() else []
@@ -74,7 +74,7 @@ class Agents:
 
 @pytest.mark.soak
 def test_an_exception_restarts_the_ranks_of_all_agents_and_so_does_the_next_start_after_a_death(tmp_path: Path):
-    """An agent counts the failures of its own ranks alone: after the death, no variable is the same on both nodes."""
+    """An agent counts only its own ranks' failures: after the death, no variable is equal on both nodes."""
     with lab_of(NODES) as lab:
         job = Agents(lab, tmp_path)
         runs = [job.start(number) for number in lab.nodes]

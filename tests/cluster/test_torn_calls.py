@@ -1,4 +1,4 @@
-"""A wrapped call on nodes with networks of their own: do the ranks find the iteration's store wherever it is served?"""
+"""A wrapped call on nodes with their own networks: do the ranks find the iteration's store wherever it is served?"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACTIVE = 3  # of four ranks: the last one is a reserve, on the node that does no
 
 
 class Calls:
-    """What `wrapped_on_nodes.py` does on each node of a lab."""
+    """`wrapped_on_nodes.py` on each node of a lab."""
 
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab, self.folder, self.trace = lab, folder, folder / "trace.jsonl"
@@ -51,7 +51,7 @@ class Calls:
         (self.folder / "orders" / f"{what}-{rank}").touch()
 
     def up(self, iteration: int) -> dict[object, tuple[object, object]]:
-        """The ranks that have a group, by initial rank: as which rank of how many, with which address of the store."""
+        """Returns the ranks with a group, by initial rank: their rank, the size, and the store's address."""
         lines = [json.loads(line) for line in self.trace.read_text().splitlines()] if self.trace.exists() else []
         met = {line["rank"] for line in lines if line["what"] == "up" and line["iteration"] == iteration}
         return {

@@ -1,6 +1,6 @@
-"""Nodes with networks of their own: what becomes of a job when a node, a link, or one direction of it is lost?
+"""Nodes with their own networks: what happens to a job if a node, a link, or one direction of it is lost?
 
-After each test: no two groups of the job were alive at once, and no step was lost that a checkpoint had.
+Checked after each test: no two groups of the job were alive at once, and no step in a checkpoint was lost.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.cluster.slow_link import slow_link
 pytestmark = pytest.mark.usefixtures("namespaces")
 
 SEED = 8
-FLAP_S = 1.2  # shorter than the fence, and than TCP's pauses between attempts allow for
+FLAP_S = 1.2  # shorter than the fence, and than TCP's pauses between attempts
 MANY_SECTIONS = ",".join(f"section-{number}:3600" for number in range(60))
 DNS_TIMEOUT_S = 5.0  # the resolver's, for one attempt
-ESTABLISHED = "01"  # as /proc/net/tcp has it
+ESTABLISHED = "01"  # in /proc/net/tcp
 
 
 def test_d15_a_rank_is_killed_and_two_nodes_without_names_restart_in_one_cycle_and_end_well(tmp_path: Path):
@@ -80,7 +80,7 @@ def test_d5_d6_slow_links_and_short_losses_cost_nothing(tmp_path: Path):
             link.say("delay 0 0.1")
             job.lab.nodes[3].unplug()
             link.say(f"stall {FLAP_S}")
-            time.sleep(FLAP_S)  # so long it lasts
+            time.sleep(FLAP_S)  # the duration of the fault
             job.lab.nodes[3].plug_in()
             link.say("cut")
             steps = job.steps_saved()
@@ -138,7 +138,7 @@ def test_b3_a_supervisor_that_is_stopped_for_long_is_replaced_and_its_ranks_are_
 
 @pytest.mark.soak
 def test_d11_a_relay_loses_its_power_and_the_nodes_behind_it_go_on(tmp_path: Path):
-    """The leader takes two connections. The two nodes that come first become relays, and the others go by them."""
+    """The leader takes two connections. The first two nodes become relays, and the others use them."""
     with cluster_job(tmp_path, 6, "5:6") as job:
         job.conf = ",fan_out=2"
         job.start_leader()
@@ -160,7 +160,7 @@ def test_d11_a_relay_loses_its_power_and_the_nodes_behind_it_go_on(tmp_path: Pat
 
 
 def connections(job: ClusterJob) -> dict[int, int]:
-    """How many connections each node has to the leader."""
+    """Returns how many connections each node has to the leader."""
     table = Path(f"/proc/{job.lab.nodes[1].init_pid}/net/tcp").read_text().splitlines()[1:]
     lines = [line.split()[1:4] for line in table]
     peers = [peer for own, peer, state in lines if own.endswith(f":{PORT:04X}") and state == ESTABLISHED]

@@ -15,7 +15,7 @@ def request(*argv: str, environ: Mapping[str, str] | None = None, gpus: int = 0)
 
 
 def with_section(folder: Path, section: str, *argv: str, environ: Mapping[str, str] | None = None) -> RunRequest:
-    """A run with the lines of `section` below fault_tolerance in a file."""
+    """Returns a run with the lines of `section` below fault_tolerance in a file."""
     path = folder / "job.yaml"
     lines = "".join(f"  {line}\n" for line in section.splitlines())
     path.write_text("fault_tolerance:\n" + lines)

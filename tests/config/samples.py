@@ -1,4 +1,4 @@
-"""For every setting that reaches the specification: three different values, as text, none of them the default."""
+"""Three different values, as text, for every setting in the specification; none of them is the default."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
     "--ft-numa-bind-strict": ("false", "false", "false"),
 }
 
-# What must be set besides, as variables.
+# Variables that must also be set.
 NEEDED: dict[str, dict[str, str]] = {"--ft-attribution-endpoint": {"PET_FT_PER_CYCLE_APPLOG_PREFIX": "/l/t.log"}}
 
 SETTINGS: tuple[Setting, ...] = tuple(setting for setting in RUN_SETTINGS if setting.path)

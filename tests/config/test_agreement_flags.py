@@ -1,4 +1,4 @@
-"""The flags that a refusal of a node names are those by which the settings are given."""
+"""The flags that a node's refusal names are those that set the values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings of attribution are taken, which are mistakes, and which have no effect?"""
+"""Which attribution settings are accepted, which are mistakes, and which have no effect?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a daemon take from flags, variables and its file?"""
+"""What does a daemon read from flags, variables and its file?"""
 
 # ruff: noqa: E501 - messages are quoted whole
 

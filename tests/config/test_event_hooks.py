@@ -1,4 +1,4 @@
-"""Who is told of which events, and whose word counts for what the daemon runs."""
+"""Who is notified of which events, and whose setting decides what the daemon runs?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sockets can be named, and what is refused."""
+"""Which sockets can be named, and which are refused?"""
 
 from __future__ import annotations
 

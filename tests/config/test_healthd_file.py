@@ -1,4 +1,4 @@
-"""What the file of the health service may say."""
+"""What may the health service's file contain?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the logs of a whole job go."""
+"""Where do the logs of a whole job go?"""
 
 from __future__ import annotations
 

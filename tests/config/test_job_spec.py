@@ -1,4 +1,4 @@
-"""Which jobs does a supervisor that comes back go on with?"""
+"""Which jobs does a returning supervisor continue?"""
 
 from __future__ import annotations
 

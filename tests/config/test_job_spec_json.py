@@ -1,4 +1,4 @@
-"""Does a specification survive its journey, and is every other document refused?"""
+"""Does a specification survive encoding, and is every other document refused?"""
 
 from __future__ import annotations
 

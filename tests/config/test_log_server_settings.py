@@ -1,4 +1,4 @@
-"""What the flags of the log server mean, and what people are told about those that do nothing."""
+"""What do the flags of the log server mean, and are those without effect reported?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user writes about other nodes: what it means, and what is wrong with it."""
+"""What do a user's settings about other nodes mean, and which are mistakes?"""
 
 from __future__ import annotations
 

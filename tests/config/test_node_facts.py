@@ -1,4 +1,4 @@
-"""Where a node stands: the order of the variables, the submitter's environment, and what is wrong with it."""
+"""What is a node's place: the order of the variables, the submitter's environment, and mistakes in it?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the nodes of a submitted job refused where no flags could have said so, and taken where they could?"""
+"""Are a submitted job's nodes refused if no flags could describe them, and accepted if flags could?"""
 
 from __future__ import annotations
 

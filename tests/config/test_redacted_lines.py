@@ -1,4 +1,4 @@
-"""Do printed lines lose their secrets, and keep the rest?"""
+"""Do printed lines lose their secrets and keep the rest?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the command line taken apart as torchrun does it?"""
+"""Is the command line parsed as torchrun does it?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from supervisor.config.run_flags import read_command_line
 from supervisor.errors import InvalidRequestError
 
-# argparse with torchrun's own parser, asked for many command lines in one process.
+# argparse with torchrun's own parser, for many command lines in one process.
 ORACLE = """
 import contextlib, io, json, sys
 from torch.distributed.run import get_args_parser
@@ -68,7 +68,7 @@ LINES = [
 
 
 def ours(argv: list[str]) -> list[object] | None:
-    """The same columns as the oracle's; None for an error of usage."""
+    """Returns the same columns as the oracle's; None for an error of usage."""
     try:
         line = read_command_line(argv)
     except InvalidRequestError:

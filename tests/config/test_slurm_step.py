@@ -1,4 +1,4 @@
-"""Is a step of srun one job of its nodes, where nothing else is said, and is everything else left as it is?"""
+"""Is a step of srun one job of its nodes, unless set otherwise, and is everything else unchanged?"""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_is_written_holds():
         (("--standalone",), {}),
         (("--nnodes", "1"), {}),
         ((), {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1"}),
-        ((), {"SLURM_STEP_NUM_TASKS": "8"}),  # each task trains with one rank: nothing for a launcher
+        ((), {"SLURM_STEP_NUM_TASKS": "8"}),  # each task trains with one rank: no work for a launcher
         ((), {"SLURM_STEP_NUM_NODES": "", "SLURM_STEP_NUM_TASKS": ""}),  # the batch script itself
         ((), {"SLURM_STEP_NODELIST": "n[1-2"}),
         ((), {"SLURM_JOB_ID": ""}),

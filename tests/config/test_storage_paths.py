@@ -1,4 +1,4 @@
-"""Which paths are looked at, and which plan their check has."""
+"""Which paths are checked, and which plan does their check have?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is what was set recorded with its source, and nothing secret?"""
+"""Are settings recorded with their source, without secrets?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from supervisor.config.told_settings import told_settings, with_sources
 def told(*argv: str, **environ: str) -> dict[str, str]:
     request = parse_run([*argv, "train.py"], environ=environ, cwd="/tmp", count_gpus=lambda _: 0)
     spec = with_sources(request.spec, request.sources)
-    assert job_spec_from_json(job_spec_to_json(spec)).sources == spec.sources  # as it reaches a daemon
+    assert job_spec_from_json(job_spec_to_json(spec)).sources == spec.sources  # as a daemon gets it
     return dict(told_settings(spec))
 
 

@@ -1,4 +1,4 @@
-"""Is a section found wherever it is, and is every mistake in the file told with its line?"""
+"""Is a section found wherever it is, and is every mistake in the file reported with its line?"""
 
 # ruff: noqa: E501 - messages are quoted whole
 
@@ -185,7 +185,7 @@ _VALUES: dict[str, st.SearchStrategy[object]] = {
     "--evidence-budget-s": st.floats(0, 60),
     "--ft-segment": st.none() | st.integers(1, 100_000),
     "--ft-enable-log-server": st.booleans(),
-    "--ft-log-server-port": st.integers(1, 55_000),  # the tiers take the ports after it
+    "--ft-log-server-port": st.integers(1, 55_000),  # the tiers use the ports after it
     "--ft-log-aggregator-count": st.integers(0, 10_000),
     "--ft-log-leaf-max-queue-chunks": st.integers(-1, 100_000_000),
     "--ft-log-server-log-prefix": _NAMES.filter(lambda name: not name.endswith("/")).map(lambda name: "/g/" + name),

@@ -1,4 +1,4 @@
-"""What may never be seen of a wrapped call, whatever fails: two decisions, two world sizes, a decision that is late."""
+"""What may never happen in a wrapped call, whatever fails? Two decisions, two world sizes, a late decision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from supervisor.core.calls.call_state import State
 from supervisor.core.calls.words import BeginIteration, Committed, Exchanged, Stage, ToRank
 from tests.core.simulated_rank import SimulatedRank
 
-DECISION_S = 30.0  # the longest absence of a living rank is 20 s; it is given up after 5
+DECISION_S = 30.0  # a live rank is absent for at most 20 s; it is given up after 5
 
 Position = tuple[int, int]  # call, iteration
 
@@ -39,7 +39,7 @@ class CallChecks:
         position = (rank.call, rank.iteration)
         began = self.began.setdefault(position, [])
         began.append((rank, (rank.size, active)))
-        # Who has died or was refused cannot harm those that go on under a supervisor which never knew of it.
+        # A dead or refused rank can't harm those that continue under a supervisor that never knew it.
         sizes = {sizes for other, sizes in began if not self.forgets or (other.alive and not other.out)}
         holder = self.numbers.setdefault(position, {}).setdefault(rank.rank, rank)
         if len(sizes) > 1:
@@ -48,14 +48,14 @@ class CallChecks:
             self.complaints.append(f"number {rank.rank} was given twice in iteration {position}")
 
     def note_heard(self, rank: SimulatedRank, order: BeginIteration) -> None:
-        """No two that live go on by different decisions of one number."""
+        """No two live ranks follow different decisions of one number."""
         heard = self.heard.setdefault((order.call, order.iteration), [])
         heard.append((rank, order))
         if any(other.alive and not other.out and decided != order for other, decided in heard):
             self.complaints.append(f"two decisions for one iteration: {[decided for _, decided in heard]}")
 
     def note_refused(self, rank: SimulatedRank, reason: str, *, may_be_silent: bool) -> None:
-        """Who waits for the decision when its supervisor is lost takes part in what is decided afterwards."""
+        """A rank that waits for a decision when its supervisor is lost takes part in the next one."""
         is_ready = rank.stage is Stage.RESTARTING and not may_be_silent and not rank.was_away
         if is_ready and "cannot take part" in reason and "when its supervisor came back" in reason:
             self.complaints.append(f"rank {rank.member} was there, and was refused: {reason}")
@@ -106,6 +106,6 @@ class CallChecks:
 
 
 def is_excused_refusal(reason: str) -> bool:
-    """Somebody else's end, or its own absence, was the cause."""
+    """Another rank's end, or its own absence, was the cause."""
     harmless = ("gone on without", "before it entered", "not known any more", "no rank is left")
     return any(each in reason for each in harmless)

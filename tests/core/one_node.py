@@ -1,4 +1,4 @@
-"""A node and the coordinator of its one job, joined as the engine joins them; the test plays everything outside."""
+"""A node and the coordinator of its one job, joined as in the engine; the test plays everything outside."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.core.node_health import CheckPlan
 
 A = TypeVar("A")
 JOB = "job"
-NOW = -1  # the number of the spawner that lives now
+NOW = -1  # the number of the live spawner
 
 
 def rules(world_size: int = 2, *, max_restarts: int = 3, **changed: object) -> JobRules:
@@ -24,7 +24,7 @@ def rules(world_size: int = 2, *, max_restarts: int = 3, **changed: object) -> J
 
 
 class OneNode:
-    """`actions` holds what came out since the last `send`, what was said to the coordinator left out."""
+    """`actions` holds the output since the last `send`, without messages to the coordinator."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class OneNode:
         return self
 
     def pass_to(self, now_s: float) -> OneNode:
-        """The timer goes off as often as it has to until then."""
+        """Fires the timer as often as needed until then."""
         kept: list[messages.Action] = []
         while True:
             moments = (node.next_deadline_s(self.state), coordinator.next_deadline_s(self.coordinator))
@@ -84,7 +84,7 @@ class OneNode:
     # --- the outside
 
     def run_cycle(self, cycle: int) -> OneNode:
-        """The store and all workers of the cycle come up; pids are 100, 101, …"""
+        """Starts the store and all workers of the cycle; pids are 100, 101, …"""
         self.send(messages.StoreReady(JOB, cycle, "127.0.0.1", 30000 + cycle))
         ranks = range(self.rules.local_world_size)
         return self.send(*(messages.WorkerSpawned(JOB, cycle, each, 100 + each) for each in ranks))
@@ -130,11 +130,11 @@ class OneNode:
                 case cluster.Publish(event=said):
                     self.events.append(said)
                 case cluster.Record():
-                    pass  # No other leader comes after this one.
+                    pass  # no other leader follows this one
 
 
 def running(of: JobRules) -> OneNode:
-    """A job whose first cycle runs."""
+    """Returns a job whose first cycle runs."""
     return OneNode(of).send(messages.SpawnerReady(JOB, NOW)).run_cycle(0)
 
 
@@ -154,14 +154,14 @@ def in_back_off() -> OneNode:
 
 
 def joined(job: OneNode, *local_ranks: int, cycle: int = 0) -> OneNode:
-    """Clients whose last heartbeat is now."""
+    """Clients join; their last heartbeat is now."""
     progress = Progress(job.now_s, job.now_s, heartbeat_at_s=job.now_s, heartbeats=1)
     limits = job.rules.hang_limits
     return job.send(*(messages.ClientJoined(JOB, cycle, each, limits, progress) for each in local_ranks))
 
 
 def hang(job: OneNode, *local_ranks: int, at: float, cycle: int = 0) -> OneNode:
-    """These ranks have said nothing since they joined at 0."""
+    """These ranks have been silent since they joined at 0."""
     silent = Progress(0.0, 0.0, heartbeat_at_s=0.0, heartbeats=1)
     job.send(messages.DeadlineReached(), at=at)
     answers = [messages.ProgressRead(JOB, cycle, each, silent) for each in local_ranks]

@@ -4,7 +4,7 @@
     play.at(2.0) >> DeadlineReached() << ReadPage()
     play >> WorkerEnded() << ()
 
-A mismatch prints everything that was said so far.
+A mismatch prints the whole conversation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Step = Callable[..., tuple[S, tuple[Any, ...]]]
 
 
 class Playbook(Generic[S]):
-    """`given` is passed to every step beside the time."""
+    """`given` is passed to every step besides the time."""
 
     def __init__(self, step: Step[S], state: S, **given: object) -> None:
         self._step = step
@@ -45,11 +45,11 @@ class Playbook(Generic[S]):
         return self
 
     def of(self, *kinds: type) -> list[Any]:
-        """The last actions of these types."""
+        """Returns the last actions of these types."""
         return [action for action in self.last if isinstance(action, kinds)]
 
     def has(self, *actions: object) -> Playbook[S]:
-        """These are among the last actions, in this order."""
+        """Checks that these are among the last actions, in this order."""
         rest = iter(self.last)
         assert all(action in rest for action in actions), self._said(f"wanted in this order {actions}")
         return self

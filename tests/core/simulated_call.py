@@ -1,4 +1,4 @@
-"""Wrapped calls of many ranks on several nodes, with everything that can go wrong, in one heap of (time, what).
+"""Wrapped calls of many ranks on several nodes, with all possible faults, in one heap of (time, what).
 
 The production machines (one local_call for each node, one iteration machine) between simulated ranks. Ranks fail,
 leave, die, are killed while they hang, lose their connection with frames in both directions, return at different times;
@@ -61,7 +61,7 @@ class SimulatedCall:
         self.units = units
         self.calls = calls
         self.active_max = self.random.choice([self.world_size, max(1, self.world_size - 1)])
-        self.active_max = self.world_size if odds.discarded else self.active_max  # The last active one must stay.
+        self.active_max = self.world_size if odds.discarded else self.active_max  # the last active one must stay
         self.exchanges = self.random.random() < 0.5
         self.now_s = 0.0
         self.machine = wrapped_call.initial_state(self.world_size)
@@ -136,7 +136,7 @@ class SimulatedCall:
 
     def _deliver_up(self, number: int) -> None:
         if self.up[number]:
-            self.tell_machine(self.up[number].popleft())  # In order, whatever delay was drawn.
+            self.tell_machine(self.up[number].popleft())  # in order, whatever delay was drawn
 
     def tell_machine(self, event: wrapped_call.Event) -> None:
         self.machine, actions = wrapped_call.step(self.machine, event, now_s=self.now_s, units_left=self.units)
@@ -164,7 +164,7 @@ class SimulatedCall:
                     self.checks.note_event(kind, at, self.machine, now_s=self.now_s)
 
     def _forget_everything(self) -> None:
-        """The supervisors are new; all connections are lost."""
+        """Replaces all supervisors by new ones; all connections are lost."""
         self.machine = wrapped_call.initial_state(self.world_size)
         for queue in self.up:
             queue.clear()
@@ -221,14 +221,14 @@ class SimulatedCall:
             return
         self._connect(rank)
         if rank.farewell is not None:
-            self.say(rank, rank.farewell)  # It may not have come.
+            self.say(rank, rank.farewell)  # it may not have arrived
         elif rank.stage is not None and not rank.out:
             self.say(rank, rank.entry(SETTINGS))
         if rank.stage is Stage.ENTERING and rank.is_late:
             rank.is_late = False
             self.after(SETTINGS.barrier_timeout_s, lambda: self._give_up_entering(rank, rank.call))
         if rank.stage is Stage.RUNNING and self.exchanges:
-            self._give_value(rank)  # It is repeated until it is answered.
+            self._give_value(rank)  # it is repeated until it is answered
 
     # --- what a rank does
 
@@ -249,7 +249,7 @@ class SimulatedCall:
             self._leave(rank, Leaving.FAULT)
 
     def _plan_trouble(self, rank: SimulatedRank) -> None:
-        """At any moment of what follows."""
+        """Plans trouble at any moment of what follows."""
         when_s = self.random.choice([0.0005, 0.002, 0.005, 0.5, 3.0]) * self.random.uniform(0.5, 2)
         if self.chance(self.odds.dies):
             self.after(when_s, lambda: self._die(rank))
@@ -308,7 +308,7 @@ class SimulatedCall:
         if not rank.connection:
             self._connect(rank)
             self.say(rank, rank.entry(SETTINGS))
-        # It waits for what becomes of the others; not where its connection is lost meanwhile.
+        # It waits for the fate of the others, but not if its connection is lost meanwhile.
         rank.waits_for_decision = why is Leaving.FAULT and rank.stage is not Stage.ENTERING and not self.checks.forgets
         rank.out = f"left: {why!r}"
         unfit = why is Leaving.FAULT and self.chance(self.odds.unfit)
@@ -332,7 +332,7 @@ class SimulatedCall:
         self.ranks[member] = rank = SimulatedRank(member, self.world_size, stands_in=True)
         self._node_of(rank, local_call.RankStarted(self._local(rank)))
         if self.chance(self.odds.spawn_fails):
-            self._die(rank)  # It does not enter.
+            self._die(rank)  # it does not enter
         late_s = self.random.uniform(8, 19) * self.chance(self.odds.late)
         self.after(self.random.uniform(0, 1) + late_s, lambda: self._enter(rank, 1))
 

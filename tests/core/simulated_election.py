@@ -1,4 +1,4 @@
-"""Nodes that elect leaders and train, with nothing real but the rules of core/fence.py: do two groups train at once?
+"""Nodes elect leaders and train, with nothing real but the rules of core/fence.py: do two groups train at once?
 
 Time goes in steps. Who reaches whom, and who reaches the backend, changes at random; the messages take their time.
 The backend is sound: one leader at a time, whose lease ends TTL_S after it was renewed, or earlier.
@@ -23,7 +23,7 @@ BACKEND = -1
 
 @dataclass
 class Ledger:
-    group: tuple[int, int] = (-1, 0)  # cycle, and the term in which it was ordered
+    group: tuple[int, int] = (-1, 0)  # cycle, and the term of its order
     parts: frozenset[int] = frozenset()
     witnesses: frozenset[int] = frozenset()
 
@@ -50,7 +50,7 @@ class Node:
     safe_until_s: float = 0.0
     known_at_s: float = 0.0
     said_at_s: float = 0.0  # the last word that may have come to a leader
-    left_at_s: float = 0.0  # the same of the leader before
+    left_at_s: float = 0.0  # the same for the previous leader
     runs: tuple[int, int] | None = None
     lead: Lead | None = None
 
@@ -81,11 +81,11 @@ class World:
             self.on_the_way.append((self.now_s + delay_s, what))
 
     def tear(self) -> None:
-        """Two sides, one of which may have the backend; or the backend is lost to all; or all is well again."""
+        """Splits the network in two, loses the backend for all, or heals everything."""
         everybody = [BACKEND, *range(len(self.nodes))]
         self.cut.clear()
         if self.dice.random() < 0.1:
-            self.leader = None  # All leases are revoked.
+            self.leader = None  # all leases are revoked
         match self.dice.randrange(5):
             case 0:
                 pass
@@ -120,7 +120,7 @@ class World:
                 self.wrong.append(f"{self.now_s:.1f} s: {running}")
 
     def is_time(self, node: Node, every_s: float) -> bool:
-        """Each node at other moments."""
+        """Returns whether it is time; each node has other moments."""
         return int((self.now_s + node.name * 0.13) / every_s) != int((self.now_s - STEP_S + node.name * 0.13) / every_s)
 
     # --- a node
@@ -184,7 +184,7 @@ class World:
     def hear(self, lead: Lead, node: Node, left_at_s: float, runs: tuple[int, int] | None, said_at_s: float) -> None:
         lead.heard_at_s[node.name] = self.now_s
         lead.left_at_s.setdefault(node.name, left_at_s)
-        if said_at_s > lead.ordered_at_s + DELAY_MAX_S:  # Else the order may not have reached it.
+        if said_at_s > lead.ordered_at_s + DELAY_MAX_S:  # otherwise the order may not have reached it
             lead.runs[node.name] = runs
 
     def answers_until_s(self, lead: Lead) -> float:
@@ -229,7 +229,7 @@ class World:
         return True
 
     def order(self, node: Node, lead: Lead) -> None:
-        """All that are heard stop; then the next cycle begins on some of them."""
+        """Stops all nodes that can be heard; then starts the next cycle on some of them."""
         heard = sorted(lead.heard_at_s)
         if self.now_s >= lead.valid_until_s or len(heard) < MIN_NODES:
             return

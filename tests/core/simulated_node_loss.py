@@ -1,4 +1,4 @@
-"""Which nodes of a simulated call are lost, when does the machine learn of it, and when does another take the place?"""
+"""Which nodes of a simulated call are lost, when does the machine learn it, and when is each replaced?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTICED_S = 5.0
 
 class NodeLosses:
     def __init__(self, world: SimulatedCall) -> None:
-        self.lost: set[int] = set()  # what they run is dead, and nothing is heard of them
+        self.lost: set[int] = set()  # their processes are dead, and nothing is heard from them
         self._world = world
 
     def plan(self) -> None:
@@ -26,7 +26,7 @@ class NodeLosses:
                 world.after(world.random.uniform(0.5, 20), lambda number=number: self._lose(number))
 
     def _lose(self, number: int) -> None:
-        """It is given up later; a spare may be there by then, or come afterwards."""
+        """Loses a node, which is given up later; a spare may exist by then, or come afterwards."""
         world = self._world
         members = tuple(range(number * world.per_node, (number + 1) * world.per_node))
         for member in members:
@@ -47,7 +47,7 @@ class NodeLosses:
         world.after(NOTICED_S + world.random.uniform(0, 20), offer)
 
     def fill(self, numbers: set[int]) -> None:
-        """Other nodes take the places of these, where they are vacant; their processes are started."""
+        """Lets other nodes take these vacant places; starts their processes."""
         world = self._world
         for number in numbers & self.lost:
             self.lost.discard(number)

@@ -1,4 +1,4 @@
-"""One process of a simulated wrapped call: where it stands, and what may happen to it."""
+"""One process of a simulated wrapped call: its state, and what may happen to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Odds:
     fails: float = 0.3
     dies: float = 0.1
     leaves: float = 0.05
-    unfit: float = 0.0  # of those who leave
+    unfit: float = 0.0  # share of those that leave
     ends_well: float = 0.0  # of the unfit: with code 0, so that nobody takes their place
     hangs: float = 0.05
     disconnects: float = 0.1

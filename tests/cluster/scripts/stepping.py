@@ -29,7 +29,7 @@ GO, END = b"g", b"e"
 
 
 class Stamps:
-    """What this process did when: lines `alive|step nanoseconds number`."""
+    """The events of this process: lines `alive|step nanoseconds number`."""
 
     def __init__(self) -> None:
         name = f"{CYCLE}-{RANK}-{NODE}-{os.getpid()}"
@@ -47,7 +47,7 @@ class Stamps:
 
 
 def meet() -> list[socket.socket]:
-    """The sockets to all others on rank 0, to rank 0 on the others."""
+    """Returns the sockets to all others on rank 0, to rank 0 on the others."""
     address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + PORTS_AFTER_STORE)
     if RANK == 0:
         with socket.create_server(address, backlog=WORLD_SIZE) as server:
@@ -59,7 +59,7 @@ def meet() -> list[socket.socket]:
 
 
 def all_meet(others: list[socket.socket]) -> bool:
-    """Returns once every rank has come to this step: whether there is another one."""
+    """Waits until every rank has come to this step; returns whether there is another one."""
     if RANK:
         say(others[0], GO)
         return heard_from(others[0]) == GO
@@ -104,7 +104,7 @@ def main() -> None:
         stamps.put("step", step)
         if RANK == 0:
             save(step)
-        order = FOLDER / f"order-{RANK}"  # what a test wants of this rank, once
+        order = FOLDER / f"order-{RANK}"  # a test's order for this rank, once
         if order.exists():
             what = order.read_text()
             order.unlink()

@@ -1,4 +1,4 @@
-"""Logs of cycles, each with what a person who knows says about it."""
+"""Logs of cycles, each with the label of a person who knows the cause."""
 
 from __future__ import annotations
 

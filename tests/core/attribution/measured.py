@@ -1,4 +1,4 @@
-"""How often are the rules right about labelled logs? As precision and recall, by kind."""
+"""How often are the rules right about labelled logs? Precision and recall, by kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.core.attribution.labelled import Labelled
 
 
 class Share(msgspec.Struct):
-    """`said`: how often the rules said it; `true`: how often a person does; `both`: how often they agree on it."""
+    """`said`: how often the rules said it; `true`: how often a person does; `both`: how often both agree."""
 
     said: int = 0
     true: int = 0
@@ -28,11 +28,11 @@ class Measured(msgspec.Struct):
     cause: Share
     culprits: Share
     stop: Share
-    harmless_at_end: Share  # nothing is wrong, asked only after the end
+    harmless_at_end: Share  # nothing is wrong; asked only after the end
 
 
 def judged(log: Labelled) -> Judgement:
-    """A log that ends in nothing is asked about while it grows."""
+    """Judges a log; one that ends in nothing is asked about while it grows."""
     return analyse(log.lines, has_ended=log.advice != "CONTINUE")
 
 
@@ -41,7 +41,7 @@ def kind_of(judgement: Judgement) -> str:
 
 
 def measure(logs: Sequence[Labelled]) -> Measured:
-    """Culprits are right where they are exactly those of the label."""
+    """Counts culprits as right if they are exactly those of the label."""
     measured = Measured({log.kind: Share() for log in logs}, Share(), Share(), Share(), Share())
     for log in logs:
         found = judged(log)
@@ -57,7 +57,7 @@ def measure(logs: Sequence[Labelled]) -> Measured:
 
 
 def table_rows(measured: Measured) -> list[str]:
-    """As the documentation has them: what, how many logs, precision, recall."""
+    """Returns the documentation's rows: what, how many logs, precision, recall."""
     kinds = sorted(measured.kinds.items(), key=lambda item: (not item[0], -item[1].true, item[0]))
     rows = [(f"`{kind}`" if kind else "nothing is wrong", share) for kind, share in kinds]
     rows += [

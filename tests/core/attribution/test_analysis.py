@@ -60,7 +60,7 @@ def test_a_line_without_a_rank_accuses_nobody() -> None:
 def test_what_a_rank_survives_is_no_fault_while_the_cycle_runs() -> None:
     went_on = [*SAME, *(f"0: step {step} loss 2.{step}" for step in range(3))]
     assert analyse(went_on, has_ended=False).advice is Advice.CONTINUE
-    assert analyse(went_on).advice is Advice.RESTART  # What stood in a buffer comes after the end.
+    assert analyse(went_on).advice is Advice.RESTART  # buffered output comes after the end
     others = [*SAME, *(f"1: step {step} loss 2.{step}" for step in range(3))]
     assert analyse(others, has_ended=False).advice is Advice.RESTART
 

@@ -1,4 +1,4 @@
-"""Is the attribution service asked at the right moments, never twice at once, and never at the cost of the job?"""
+"""Is the attribution service asked at the right moments, never twice at once, and never at the job's cost?"""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RESTART = Judged("RESTART", "rank 1: ValueError", "rules")
 
 
 class Job:
-    """One that asks, at a time that is set."""
+    """A job that asks, at times that the test sets."""
 
     def __init__(self, *, forbids: bool = False, is_up: bool = True) -> None:
         self.state = asking.initial_state(forbids=forbids, is_up=is_up)
@@ -61,7 +61,7 @@ class Job:
 
 
 def submitted(job: Job, cycle: int = 0) -> None:
-    """The cycle has ended, and its log was handed in."""
+    """Ends the cycle and submits its log."""
     assert job.hears(CycleBegan(cycle)) == (Submit(cycle, is_terminal=False),)
     assert job.is_answered(Taken()) == ()
     assert job.hears(CycleEnded(cycle, ("a",))) == ()
@@ -74,9 +74,9 @@ def test_a_cycle_is_submitted_as_it_begins_and_once_its_log_is_complete():
     assert job.hears(CycleBegan(0)) == (Submit(0, is_terminal=False),)
     assert job.hears(CycleBegan(0)) == ()
     assert job.is_answered(Taken()) == ()
-    assert job.hears(LogClosed(0, "b")) == ()  # a node whose ranks ended before the others
+    assert job.hears(LogClosed(0, "b")) == ()  # a node whose ranks ended first
     assert job.hears(CycleEnded(0, ("a", "b"))) == ()
-    assert job.hears(CycleBegan(1)) == (Submit(1, is_terminal=False),)  # nothing waits for the log of the last one
+    assert job.hears(CycleBegan(1)) == (Submit(1, is_terminal=False),)  # nothing waits for the last one's log
     assert job.is_answered(Taken()) == ()
     assert job.hears(LogClosed(0, "a")) == (Submit(0, is_terminal=True),)
 
@@ -138,7 +138,7 @@ def test_a_dead_service_costs_one_warning_and_is_asked_ever_more_seldom():
     assert max(later - earlier for earlier, later in pairwise(moments)) == asking.AGAIN_MAX_S
     job.hears(CycleEnded(0, ()))
     job.waits()
-    assert job.is_answered(Taken()) == ()  # It is back.
+    assert job.is_answered(Taken()) == ()  # it is back
 
 
 def test_a_refused_submission_is_not_repeated_but_the_end_of_the_cycle_is_submitted():

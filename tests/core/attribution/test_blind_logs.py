@@ -27,6 +27,6 @@ def test_the_documentation_has_these_figures() -> None:
 
 
 def _rows_of_now() -> list[str]:
-    """Of the table, without the columns of the first contact, which is past."""
+    """Returns the rows of the table, without the historical columns of the first contact."""
     cells = [line.split("|") for line in PAGE.read_text().splitlines() if line.count("|") == 7]
     return ["|".join([*row[:3], *row[5:]]) for row in cells]

@@ -1,4 +1,4 @@
-"""Is a rank that trains on told from one that only talks on?"""
+"""Is a rank that continues training distinguished from one that only continues printing?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_lines_that_differ_in_numbers_are_progress(shape: str) -> None:
     lines = [shape.format(each, each) for each in range(LINES_ALIKE)]
     assert fed(*lines).goes_on(0, 0)
     assert not fed(*lines[1:]).goes_on(0, 0)
-    assert not fed(*lines).goes_on(0, 1)  # Only what comes after counts.
+    assert not fed(*lines).goes_on(0, 1)  # only later lines count
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Is each sign found in the words that it is for, and does the quick look at a line never hide one?"""
+"""Is each sign found in its own words, and does the quick look at a line never hide one?"""
 
 from __future__ import annotations
 

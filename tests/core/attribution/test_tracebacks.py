@@ -1,4 +1,4 @@
-"""Are exceptions read out of lines that several ranks wrote at once?"""
+"""Are exceptions found in lines that several ranks wrote at once?"""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_traceback_that_python_ignores_ends_nothing() -> None:
 
 def test_an_end_without_a_traceback() -> None:
     assert taken((1, "Fatal Python error: Segmentation fault")).raised[1].message == "Segmentation fault"
-    assert taken((1, "Fatal Python error: Aborted")).raised == {}  # What was said before it is the reason.
+    assert taken((1, "Fatal Python error: Aborted")).raised == {}  # the earlier message is the reason
     assert taken((0, "train.py: error: unrecognized arguments: --x 8")).raised[0].kind == REFUSAL
     missing = "python: can't open file '/a/train.py': [Errno 2] No such file or directory"
     assert taken((0, missing)).raised[0].kind == "FileNotFoundError"

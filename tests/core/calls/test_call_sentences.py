@@ -1,4 +1,4 @@
-"""What people read: a subject, a verb, a cause; bounded, however many ranks there are."""
+"""What do people read? A subject, a verb, a cause; bounded for any number of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a fault; what is kept for those who join late; what fits into a frame."""
+"""What is known of a fault, what is kept for late ranks, and what fits in a frame?"""
 
 from __future__ import annotations
 

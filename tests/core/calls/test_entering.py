@@ -1,4 +1,4 @@
-"""Who counts as here, when ranks come back to a coordinator that knows nothing of their call?"""
+"""Which ranks count as present when they come back to a coordinator that knows nothing of their call?"""
 
 from __future__ import annotations
 

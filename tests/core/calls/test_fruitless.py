@@ -1,4 +1,4 @@
-"""A fault after progress is never paid for with a wait; one that comes again and again at once is, and then ends."""
+"""A fault after progress never causes a wait; one that repeats immediately does, and finally ends the call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def repeated(times: int) -> Fruitless:
 def test_iterations_that_come_to_nothing_are_counted_while_the_same_rank_fails():
     record = after(after(Fruitless(), 1, 2), 2, 3)
     assert (record.in_a_row, record.first) == (2, 2)
-    assert after(record, 1).in_a_row == 1  # Another rank: another fault.
+    assert after(record, 1).in_a_row == 1  # another rank: another fault
     assert after(record, 1, 2, 3) == Fruitless(3, frozenset({1, 2, 3}), 2)
 
 

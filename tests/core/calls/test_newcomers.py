@@ -1,4 +1,4 @@
-"""Which new processes take part, by which numbers, and for whom the others wait."""
+"""Which new processes take part, with which numbers, and for which do the others wait?"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def state(
         ({0: 0, 5: 1}, {1: None, 2: None}, {}, (2, 3), ()),
         ({0: 0, 2: 2}, {1: 1}, {1: 1}, (), (1,)),
         ({0: 0}, {1: 1, 2: 2}, {2: 2}, (1,), (2,)),
-        # Numbers that nobody has said are found by elimination.
+        # Numbers that nobody reported are found by elimination.
         ({0: 0, 2: 2}, {1: None}, {1: None}, (), (1,)),
         ({0: 0}, {1: None, 2: None}, {1: None, 2: None}, (), (1, 2)),
         ({0: 0}, {1: None, 2: 2}, {1: None}, (2,), (1,)),
@@ -57,10 +57,10 @@ def test_who_is_there_in_time_takes_the_place_of_the_lost_process(
 @pytest.mark.parametrize(
     ("here", "gone", "in_time", "late", "terminated", "new"),
     [
-        # Which of two numbers that nobody has said was its own is not known.
+        # It is unknown which of two unreported numbers was its own.
         ({0: 0}, {1: None, 2: None}, {1: None}, (), (2,), (1,)),
         ({0: 0, 2: 1}, {}, {}, (1,), (), (1,)),
-        # One that comes late makes newcomers of all.
+        # A late one makes all of them newcomers.
         ({0: 0, 2: 2}, {1: 1}, {1: 1}, (4, 3), (), (1, 3, 4)),
         ({0: 0, 4: 2}, {1: 1}, {}, (2,), (1, 3), (2,)),
     ],
@@ -107,7 +107,7 @@ def test_who_is_not_there_in_time_may_join_later() -> None:
         (2, (), {1, 2}, []),
         (1, (9,), {1, 2}, []),
         (0, (), {1}, [1]),
-        (0, (), set[int](), []),  # Reserves were lost.
+        (0, (), set[int](), []),  # reserves were lost
     ],
 )
 def test_nobody_is_waited_for_where_others_can_stand_in(

@@ -1,4 +1,4 @@
-"""What one word changes, and that a word in the wrong place changes nothing."""
+"""What does one message change? In the wrong place, a message changes nothing."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_names_are_bounded_and_a_flood_costs_each_word_the_same() -> None:
     ]
     assert set(state.members) == {1, 2}
     assert list(state.now.faults) == [0]
-    # The others exchange as if it had never been.
+    # The others exchange as if it had never existed.
     assert rank_words.hear(state, 1, ExchangeValue(1, 2, "name 3", 1, "x")) == []
 
 

@@ -1,4 +1,4 @@
-"""A newcomer that disagrees is told in what, with both values; one that agrees is not asked for more."""
+"""A newcomer that disagrees learns in what, with both values; one that agrees is asked nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NODES = among(a=Member(MemberState.RUNNING, facts=OURS.facts))
 
 
 def other(value: object) -> object:
-    """A different value of the same type."""
+    """Returns a different value of the same type."""
     match value:
         case bool():
             return not value
@@ -49,7 +49,7 @@ def other(value: object) -> object:
 
 
 def changed(rules: msgspec.Struct) -> list[tuple[str, msgspec.Struct]]:
-    """The same rules with one field changed, for each field."""
+    """Returns the same rules with one field changed, for each field."""
     found: list[tuple[str, msgspec.Struct]] = []
     for field in msgspec.structs.fields(rules):
         value = cast("object", getattr(rules, field.name))

@@ -1,4 +1,4 @@
-"""Which node gets which part of a decision about a wrapped call."""
+"""Which node gets which part of a decision about a wrapped call?"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def running(*nodes: str, **rules: object) -> Playbook[coordinator.State]:
 
 
 def ordered(play: Playbook[coordinator.State], kind: type[Order]) -> list[str]:
-    """The nodes that got such an order."""
+    """Returns the nodes that got such an order."""
     return [each.node for each in play.of(Send) if isinstance(each.order, kind)]
 
 
@@ -65,7 +65,7 @@ def cycles(play: Playbook[coordinator.State]) -> list[tuple[str, Assignment]]:
 
 
 def concluded(play: Playbook[coordinator.State]) -> Verdict:
-    """Every node says that it has stopped."""
+    """Makes every node report that it has stopped."""
     for node in play.state.members:
         play >> NodeStopped(node, all_succeeded=False)
     (verdict,) = {each.order.verdict for each in play.of(Send)}
@@ -73,7 +73,7 @@ def concluded(play: Playbook[coordinator.State]) -> Verdict:
 
 
 def until_the_round_is_given_up(play: Playbook[coordinator.State]) -> list[str]:
-    """What people are told meanwhile."""
+    """Returns what people are told meanwhile."""
     said: list[str] = []
     while not ordered(play, WindDown):
         due_s = coordinator.next_deadline_s(play.state)
@@ -179,7 +179,7 @@ def test_what_an_older_cycle_reports_changes_nothing() -> None:
 
 
 def test_a_fault_between_two_cycles_is_a_new_one() -> None:
-    """A spawner that cannot be started must not be tried for ever."""
+    """A spawner that can't be started must not be retried indefinitely."""
     play = opened(max_restarts=2)
     for used in (1, 2):
         play >> NodeFailed("a", -1, "no python")
@@ -191,7 +191,7 @@ def test_a_fault_between_two_cycles_is_a_new_one() -> None:
 
 
 def test_no_spare_steps_in_while_something_of_the_last_cycle_is_left() -> None:
-    """Ranks that answer SIGTERM late still train and write checkpoints."""
+    """Ranks that react to SIGTERM late still train and write checkpoints."""
     play = running("a", "b")
     play >> NodeJoined("spare", -1) << ()
     play >> NodeSucceeded("b", 0)

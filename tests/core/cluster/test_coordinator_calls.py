@@ -1,4 +1,4 @@
-"""Wrapped calls within cycles: which reports count, what a new process costs, what a tolerated node means."""
+"""Wrapped calls within cycles: which reports count, what does a new process cost, what does a tolerated node mean?"""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations

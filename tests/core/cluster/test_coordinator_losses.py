@@ -1,4 +1,4 @@
-"""Nodes that are lost while the others restart: found by the simulator."""
+"""Nodes are lost while the others restart: cases found by the simulator."""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -26,7 +26,7 @@ NODES = ("a", "b", "c")
     "before", [NodeSucceeded("c", 0), NodeFailed("c", 0, "rank 4 failed"), StoreServed("c", 0, "h", 1)]
 )
 def test_a_node_lost_in_a_round_that_is_open_takes_no_second_unit(before: Event) -> None:
-    """Seed 570: a leader that stood still loses two nodes at once, one of which had succeeded already."""
+    """Seed 570: a stopped leader loses two nodes at once, one of which had succeeded already."""
     play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
     for node in NODES:
         play >> JobOpened(node, JobRules("job", 2, restart=RestartRules(max_restarts=3, min_nodes=3)))
@@ -57,7 +57,7 @@ def test_the_node_that_was_to_serve_the_store_is_not_tolerated_away(is_served: b
 
 
 def test_a_lost_node_that_is_back_and_tells_its_old_fault_takes_no_second_unit() -> None:
-    """Seed 9353: its fence had ended its workers; that they failed it told late, before it said how it stands."""
+    """Seed 9353: its fence had ended its workers; it reported that they failed late, before it reported its state."""
     play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
     for node in ("a", "b"):
         play >> JobOpened(node, JobRules("job", 2, restart=RestartRules(max_restarts=3, min_nodes=2)))

@@ -1,4 +1,4 @@
-"""What a job of many nodes promises: one budget, one end for all, and nobody from another round in this one."""
+"""What does a job on many nodes promise? One budget, one end for all, and no node from another round in this one."""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -53,7 +53,7 @@ def restarted(play: Play, failing: str, nodes: str, cycle: int) -> None:
 
 
 def ended(play: Play, nodes: str) -> Verdict:
-    """Every node stops, learns the end and says so."""
+    """Every node stops, learns the end and confirms it."""
     for node in nodes:
         play >> NodeStopped(node, all_succeeded=False)
     told = orders(play, Conclude)
@@ -85,7 +85,7 @@ def test_a_node_that_steps_in_has_what_is_left_of_the_jobs_budget() -> None:
 def test_the_end_is_the_same_for_all_nodes_and_the_first_reason_wins(restart: dict[str, int], code: int) -> None:
     play = running(**restart)
     play >> NodeFailed(play.state.parts[0], 0, "rank 0 died", training_iteration=5)
-    if code == 93:  # The first number that is known is where progress is measured from.
+    if code == 93:  # progress is measured from the first known number
         for node in play.state.parts:
             play >> NodeJoined(node, 0)
         play >> NodeFailed(play.state.parts[0], 1, "rank 0 died", training_iteration=5)

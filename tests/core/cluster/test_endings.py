@@ -1,4 +1,4 @@
-"""Every node stops, then every node knows the same verdict; nobody is waited for without end."""
+"""Every node stops, then every node knows the same verdict; no wait is unbounded."""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -162,7 +162,7 @@ def test_a_node_that_opens_the_job_while_it_ends_is_ended_too() -> None:
 
 
 def test_a_lost_node_that_comes_back_while_the_job_ends_learns_the_verdict() -> None:
-    """Found by the simulator: to a leader that was elected, it says how it stands, and was not waited for."""
+    """Found by the simulator: it reports its state to an elected leader, which did not wait for it."""
     play = running() >> StopAsked("stopped by kim", 0)
     play >> NodeLost("b", "node b is lost")
     play >> NodeStands("b", JobRules("job", 2), MemberState.OPENED, -1) << Send("b", WindDown("stopped by kim"))

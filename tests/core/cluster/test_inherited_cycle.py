@@ -1,4 +1,4 @@
-"""What a new leader finds of the newest cycle: who has a part in it, who waits for it, and who is missing."""
+"""What does a new leader find of the newest cycle: who takes part, who waits for it, and who is missing?"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_new_process_of_a_node_waits_for_no_order_and_neither_does_one_that_ha
 
 
 def test_where_the_processes_are_not_known_nobody_waits():
-    """The ledger is of an older version, or the node is."""
+    """The ledger or the node has an older version."""
     older = msgspec.structs.replace(LEDGER, processes=())
     assert not inherited_cycle.find(older, stands("b", None, MemberState.JOINED)).waiting
     unknown = msgspec.structs.replace(LEDGER, processes=("", "", ""))

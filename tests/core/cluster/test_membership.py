@@ -1,4 +1,4 @@
-"""The counters of a job's nodes are what counting all of them would give, and one event costs the same among many."""
+"""The counters of a job's nodes equal a full count, and an event costs the same among many nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from supervisor.core.cluster.messages import (
 from supervisor.core.facts import Evidence, JobRules, NodeFacts, RendezvousRules, RestartRules
 
 FEW, MANY = 1_280, 20_480
-LINEAR_MAX = 2.5  # times as much for each event among 16 times as many nodes; copying them all would cost 10
+LINEAR_MAX = 2.5  # the cost per event with 16 times as many nodes; copying all would cost 10 times as much
 
 
 def drawn(draw: random.Random) -> Member:
@@ -82,7 +82,7 @@ def test_the_counters_are_true_after_any_change() -> None:
             node = draw.choice("abcdefgh")
             member = drawn(draw)
             taken_by = members.with_rank(member.facts.infrastructure_rank)
-            if taken_by not in (None, node):  # The coordinator refuses it.
+            if taken_by not in (None, node):  # the coordinator refuses it
                 member = msgspec.structs.replace(member, facts=NodeFacts())
             members.put(node, member)
             check(members, rules)
@@ -126,7 +126,7 @@ def seconds_each(nodes: int) -> float:
 
 
 def test_an_event_costs_the_same_among_many_nodes_as_among_few() -> None:
-    """In CPU time, the better of a few tries: other load on the machine must not decide."""
+    """Measures CPU time, the best of a few attempts: other load on the machine must not decide."""
     ratios: list[float] = []
     for _ in range(4):
         ratios.append(seconds_each(MANY) / seconds_each(FEW))

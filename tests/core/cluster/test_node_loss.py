@@ -1,4 +1,4 @@
-"""A node is lost while its ranks are in a wrapped call: do the others go on, with whose ranks, at which price?"""
+"""A node is lost while its ranks are in a wrapped call: do the others continue, with whose ranks, at what cost?"""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -62,7 +62,7 @@ def spare(play: Play, node: str) -> Play:
 
 
 def all_say(play: Play, ranks: Iterable[int], make: Callable[[int], Word]) -> Play:
-    """What each of these ranks says, by its node."""
+    """Lets each of these ranks send a message through its node."""
     for rank in ranks:
         play >> report(play.state.parts[rank // 2], (rank, make(rank)))
     return play
@@ -148,7 +148,7 @@ def test_a_spare_that_comes_in_a_later_iteration_waits_for_the_next_one() -> Non
     assert coordinator.restarts_used(play.state) == 1
     play >> report("c", (2, enter(2, 4)), (3, enter(3, 4)))
     assert {each.order for each in told(play)} == {CallUnderway(1)}
-    play >> NodeFailed("c", 0, "rank 2 failed")  # before it took part: the others go on
+    play >> NodeFailed("c", 0, "rank 2 failed")  # before it took part: the others continue
     assert not orders(play, JoinAgain)
     assert "replacement_lost" in {each.event.kind for each in play.of(Publish)}
 

@@ -26,7 +26,7 @@ def in_groups(**groups: tuple[int, ...]) -> dict[str, NodeFacts]:
 
 
 def shown(placed: Placement | None) -> str:
-    """ "0 1 | 2", as the cases are written."""
+    """Formats a placement like the cases: "0 1 | 2"."""
     if placed is None:
         return "waits"
     active, spares = (" ".join(node.removeprefix("n") for node in nodes) for nodes in (placed.active, placed.spares))
@@ -38,7 +38,7 @@ def shown(placed: Placement | None) -> str:
     [
         (ranked(*range(8)), 6, RendezvousRules(), "0 1 2 3 4 5 | 6 7"),
         ({"nC": NodeFacts(), "nA": NodeFacts(), "nB": NodeFacts()}, 2, RendezvousRules(), "A B | C"),
-        # Ranks that only some nodes have are no order.
+        # Ranks of only some nodes define no order.
         ({"nC": NodeFacts(0), "nA": NodeFacts(5), "nB": NodeFacts()}, 2, RendezvousRules(), "A B | C"),
         (ranked(7, 3, 0, 5, 1), 4, RendezvousRules(), "0 1 3 5 | 7"),
         (ranked(0, 2, 3, 8), 4, RendezvousRules(), "0 2 3 8"),
@@ -50,7 +50,7 @@ def shown(placed: Placement | None) -> str:
         (in_domains(A=(0, 2, 4), B=(1, 3)), 4, RendezvousRules(segment=2), "0 2 1 3 | 4"),
         (in_domains(A=range(4), B=range(4, 7), C=range(7, 10)), 8, RendezvousRules(segment=4), "waits"),
         (in_groups(t0=(0, 1), t1=(2,), t2=(4, 5)), 4, RendezvousRules(replacement_group_size=2), "0 1 4 5 | 2"),
-        # A node in no domain that is known is a spare at most.
+        # A node in no known domain is at most a spare.
         (in_domains(A=(1, 2)) | ranked(0), 2, RendezvousRules(segment=1), "1 2 | 0"),
     ],
 )  # fmt: skip
@@ -68,7 +68,7 @@ KEEP = RendezvousRules(keep_ranks=True)
         (ranked(0, 2, 3, 8), 4, (0, 1, 2, 3), "0 8 2 3"),
         (ranked(0, 1, 2, 3), 4, (3, 2, 1, 0), "3 2 1 0"),
         (ranked(0, 3, 9, 8), 4, (0, 1, 2, 3), "0 8 9 3"),
-        # Shrunk to fewer: who is beyond the new size takes the gaps.
+        # Shrunk to fewer: nodes beyond the new size fill the gaps.
         (ranked(0, 2, 3), 3, (0, 1, 2, 3), "0 3 2"),
         (ranked(0, 1, 2, 3), 4, (1, 0), "1 0 2 3"),
     ],
@@ -99,7 +99,7 @@ def test_a_segment_that_can_not_be_made_whole_moves_and_the_others_stay() -> Non
 
 
 def obvious(nodes: dict[str, NodeFacts], rules: RendezvousRules, wanted: int) -> list[str] | None:
-    """From the domain of the first node, one segment after the other; then from that of the next, and so on."""
+    """Takes the domain of the first node, segment by segment; then that of the next, and so on."""
     left = sorted(nodes)
     if all(nodes[node].infrastructure_rank is not None for node in left):
         left.sort(key=lambda node: nodes[node].infrastructure_rank or 0)
@@ -117,7 +117,7 @@ def obvious(nodes: dict[str, NodeFacts], rules: RendezvousRules, wanted: int) ->
     for first in left:
         peers = [each for each in left if nodes[each].domain == nodes[first].domain != ""]
         if not peers or peers[0] != first:
-            continue  # Another node came first in this domain.
+            continue  # another node came first in this domain
         while len(peers) >= rules.segment and len(found) < wanted:
             found += [peers.pop(0) for _ in range(rules.segment)]
     return found if len(found) == wanted else None
@@ -153,7 +153,7 @@ def test_random_cases_agree_with_the_obvious_version() -> None:
 
 
 def test_random_losses_move_no_node_that_could_stay() -> None:
-    """Whatever was placed before and whoever is left, a cycle is possible with kept ranks exactly if it is without."""
+    """For any earlier placement and any losses, a cycle is possible with kept ranks exactly if it is without."""
     for seed in range(SEEDS):
         draw = random.Random(seed)
         nodes, rules, wanted = drawn(draw)

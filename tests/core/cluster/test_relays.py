@@ -1,4 +1,4 @@
-"""A leader of many takes some itself, and sends the others on to relays that have room."""
+"""A leader of many takes some itself, and redirects the others to relays with room."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_newcomers_are_sent_to_relays_in_turn_while_they_have_room():
     assert [each.port if each is not None else None for each in chosen] == [1, 2, 1, 2, None]
     relays.joined("a")
     assert relays.choose(1.0) is None
-    again = relays.choose(UNDER_WAY_S)  # Who has not come by now has gone elsewhere.
+    again = relays.choose(UNDER_WAY_S)  # nodes that have not come by now have gone elsewhere
     assert again is not None
     relays.left("a")
     relays.closed("b")
@@ -52,7 +52,7 @@ def test_newcomers_are_sent_to_relays_in_turn_while_they_have_room():
 def test_while_relays_are_to_come_newcomers_wait_and_not_for_ever():
     relays = Relays(fan_out=2, nodes=8)
     assert [relays.choose(0.0), relays.choose(0.0)] == [None, None]
-    assert relays.choose(0.0) is LATER  # Those two may be asked.
+    assert relays.choose(0.0) is LATER  # those two may be asked
     relays.direct = 1
     relays.entered()
     assert relays.is_needed("a", 1.0)

@@ -1,4 +1,4 @@
-"""When a round closes: enough nodes and the right ones, a last call for others, and a word about what is missing."""
+"""When does a round close? With enough of the right nodes, a last call for others, and a message about missing ones."""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -41,7 +41,7 @@ def playing(rules: JobRules, *nodes: str) -> Play:
 
 
 def come(play: Play, rules: JobRules, *nodes: str) -> Play:
-    """They open the job and join. "c@X" is in the NVLink domain X."""
+    """Nodes open the job and join. "c@X" is in the NVLink domain X."""
     for name in nodes:
         node, _, domain = name.partition("@")
         facts = NodeFacts(ord(node), domain=domain)
@@ -105,7 +105,7 @@ def test_a_last_call_ends_if_there_are_too_few_again() -> None:
 
 
 def test_a_node_of_the_last_cycle_is_preferred_to_a_spare_for_a_moment() -> None:
-    """It has lost its spawner and is back soon; with nobody on the way, nobody is waited for."""
+    """It has lost its spawner and is back soon; if no node is coming, there is no wait."""
     rules = job(2, 3)
     for comes_back in (True, False):
         play = playing(rules, "a", "b", "c")
@@ -227,7 +227,7 @@ def test_a_duplicate_rank_is_the_newcomers_error_alone() -> None:
     assert said(play, "node_refused") == [
         "node x has SLURM_PROCID 97, and so has node a of the job; give each node its own, or none"
     ]
-    play >> NodeJoined("x", -1) << ()  # Its spawner was ready before it read that.
+    play >> NodeJoined("x", -1) << ()  # its spawner was ready before it read that
     play >> NodeFailed("x", -1, "it ends") << ()
     play >> VerdictTaken("x") << ()
     assert ordered(pass_deadline(play)) == "ab"

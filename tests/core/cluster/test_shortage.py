@@ -1,4 +1,4 @@
-"""What a round waits for, in words that name the node or the domain."""
+"""What does a round wait for? The sentence names the node or the domain."""
 
 from __future__ import annotations
 

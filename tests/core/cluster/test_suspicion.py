@@ -1,4 +1,4 @@
-"""A leader that could not hear its nodes declares none of them lost, and one that could declares it in time."""
+"""A leader that could not hear its nodes declares none of them lost; one that could declares it in time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def test_a_node_is_lost_once_the_leader_has_listened_for_a_window_in_vain() -> None:
-    """Against counting the time in steps."""
+    """This guards against counting the time in steps."""
     for seed in range(300):
         draw = random.Random(seed)
         state, stalls, now = suspicion.initial_state(0.0), list[tuple[int, int]](), 0

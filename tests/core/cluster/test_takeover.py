@@ -1,4 +1,4 @@
-"""A job changes hands: what the new leader makes of the ledger and of what the nodes say."""
+"""A job changes leaders: what does the new one make of the ledger and of the nodes' reports?"""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations

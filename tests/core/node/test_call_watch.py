@@ -51,7 +51,7 @@ def watching(evidence_budget_s: float = 0.0) -> Playbook[watch.State]:
 
 
 def asked(play: Playbook[watch.State]) -> Playbook[watch.State]:
-    """Up to the next reading of the page."""
+    """Plays up to the next reading of the page."""
     deadline_s = watch.next_deadline_s(play.state)
     assert deadline_s is not None
     return play.at(max(play.now_s, deadline_s)) >> DeadlineReached() << ReadPage()
@@ -198,7 +198,7 @@ def test_never_early_and_never_late(moves: list[float], ticks_s: float, soft_s: 
         play.at(max(play.now_s, deadline_s)) >> DeadlineReached()
         if play.of(ReadPage):
             last_s = max((each for each in moments if each <= play.now_s), default=0.0)
-            play >> page(last_s + ticks_s)  # Up to one tick of it may not be known yet.
+            play >> page(last_s + ticks_s)  # up to one tick may still be unknown
         for fault in play.of(TellFault):
             told.setdefault(fault.interruption, play.now_s)
             last_s = max((each for each in moments if each <= play.now_s), default=0.0)

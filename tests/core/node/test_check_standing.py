@@ -1,4 +1,4 @@
-"""What the findings of a check count for, where one result alone does not count."""
+"""How much do findings of a check count if one result alone does not count?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ UNTOLD = Finding("nic", Health.UNANSWERED, "it can't be read", subject="mlx5_0")
 
 
 def heard(plan: CheckPlan, *results: Finding) -> list[Finding]:
-    """What each counts for."""
+    """Returns what each counts for."""
     standing, counted = Standing(plan), list[Finding]()
     for now_s, each in enumerate(results):
         standing = answer(begin(standing, now_s), (each,), now_s)

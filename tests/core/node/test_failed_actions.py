@@ -1,4 +1,4 @@
-"""A failure of each action, and what the job hears of it."""
+"""How does each action fail, and what does the job learn?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a node that has checks to pass joins, and what becomes of one that does not pass them."""
+"""When does a node with checks join, and what happens to one that does not pass them?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Node:
         self.state = fitness.initial_state(plans or (NVHCD,))
 
     def send(self, *events: fitness.Event, at: float = 0.0) -> list[fitness.Action]:
-        """What came out of the last one."""
+        """Returns the last event's actions."""
         actions: tuple[fitness.Action, ...] = ()
         for event in events:
             self.state, actions = fitness.step(self.state, event, now_s=at, job_id=JOB, node="a", cycle=0)

@@ -1,4 +1,4 @@
-"""When a restart waits for GPU memory, and how each wait ends."""
+"""When does a restart wait for GPU memory, and how does each wait end?"""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Node:
         self.said: list[tuple[str, str]] = []
 
     def send(self, *events: gpu_reclaim.Event, at: float = 0.0) -> list[gpu_reclaim.Action]:
-        """What came out of the last one; what was said stands in `said`."""
+        """Returns the last event's actions; sentences are in `said`."""
         actions: tuple[gpu_reclaim.Action, ...] = ()
         for event in events:
             self.state, actions = gpu_reclaim.step(self.state, event, now_s=at, node="a")

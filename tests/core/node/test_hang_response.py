@@ -42,7 +42,7 @@ def test_the_fault_is_the_verdict_on_all_ranks_of_the_moment() -> None:
     for signal in (KILL, TERM):
         play = quiet(signal)
         play >> found(1)
-        play >> found(2) << ()  # The one verdict tells of it.
+        play >> found(2) << ()  # the one verdict mentions it
         play >> EvidenceTaken("rank 13 is stopped; ranks 11 and 12 wait for it")
         play.has(KillRanks((1, 2), signal, hangs.ESCALATION_S))
         if signal == TERM:

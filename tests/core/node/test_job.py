@@ -213,7 +213,7 @@ def test_a_hang_is_examined_before_anything_is_signalled() -> None:
     )
     job.send(messages.EvidenceCollected(JOB, 0, evidence), at=5.03)
     assert job.actions == [SignalWorkers(JOB, 0, SIGKILL, (1,), tree=False, resume=True), TERM_ALL]
-    assert [each.state for each in job.view().ranks] == ["running", "hung"]  # Also while it is being ended.
+    assert [each.state for each in job.view().ranks] == ["running", "hung"]  # also while it is being ended
     assert job.said("stacks_collected") == ["rank 1 stands in data.py:8 in load; rank 0 stands in ddp.py:2 in reduce"]
     assert job.said("restart_decided")[0].startswith("rank 1 sent no heartbeat for 5.0 s (limit 5.0 s); restarting")
     job.exit(0, 1, signal=SIGKILL).exit(0, 0, signal=SIGTERM)

@@ -1,4 +1,4 @@
-"""A node and its coordinator with ranks in a wrapped call: what is excused, replaced, charged, and how the job ends."""
+"""A node and its coordinator with ranks in a wrapped call: what is excused, replaced, charged, and how does it end?"""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def in_call(world_size: int = 3, *, max_restarts: int = 0, **changed: object) ->
 
 
 def restart(job: OneNode, numbers: dict[int, int], *, iteration: int = 0) -> OneNode:
-    """Everybody who is left reports and arrives; `numbers` are current ranks by local rank."""
+    """All remaining ranks report and arrive; `numbers` are current ranks by local rank."""
     for local_rank in numbers:
         say(job, local_rank, FaultsReported(1, iteration))
     for local_rank, rank in numbers.items():
@@ -226,7 +226,7 @@ def test_a_new_process_that_can_not_be_started_holds_nobody_up() -> None:
 
 
 def late() -> OneNode:
-    """The others have gone on without it."""
+    """The others continued without it."""
     job = restart(replaced().send(messages.WorkerSpawned(JOB, 0, 1, 201)), {0: 0, 2: 2})
     job.pass_to(job.now_s + 5.0)
     assert told(job, BeginIteration) == [(0, 2)]

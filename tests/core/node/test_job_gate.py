@@ -1,4 +1,4 @@
-"""A job whose node has checks to pass, from its start over restarts to its end."""
+"""A job whose node has checks, from its start through restarts to its end."""
 
 from __future__ import annotations
 

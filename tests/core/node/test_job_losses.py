@@ -1,4 +1,4 @@
-"""What else is lost while a fault is dealt with: a second rank, the store made ahead, the spawner, even its death."""
+"""What else may be lost while a fault is handled? A second rank, the store made ahead, the spawner, even its death."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEARTBEAT_5 = HangLimits(heartbeat_s=5.0)
 
 
 def test_a_failure_during_a_hang_that_turns_out_to_be_none_is_the_fault() -> None:
-    """Rank 2 dies while rank 1's silence is looked at; rank 1 then exits with 0, so nothing was an echo of it."""
+    """Rank 2 dies while rank 1's silence is examined; rank 1 then exits with 0, so nothing was an echo of it."""
     job = joined(running(rules(3, hang_limits=HEARTBEAT_5)), 0, 1, 2)
     hang(job, 1, at=5.0)
     job.exit(0, 2, code=3)
@@ -61,9 +61,9 @@ def test_a_spawner_lost_after_the_work_was_done_changes_nothing_of_the_success()
 
 
 def test_a_node_that_is_done_and_has_lost_its_spawner_still_says_that_it_has_stopped() -> None:
-    """It waits for the other node's ranks; there is nothing left that could answer a KillTree."""
+    """It waits for the other node's ranks; nothing is left that could answer a KillTree."""
     job = running(rules(1))
-    job.coordinator = coordinator.initial_state(JOB)  # Says nothing by itself: the other node still runs.
+    job.coordinator = coordinator.initial_state(JOB)  # says nothing by itself: the other node still runs
     job.exit(0, 0, code=0)
     job.send(messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
     job.send(messages.Ordered(JOB, orders.WindDown("all ranks exited with code 0")))
@@ -118,7 +118,7 @@ def test_the_end_of_a_store_that_nobody_uses_is_no_fault() -> None:
 def test_a_spare_that_steps_in_counts_from_the_loss_that_it_makes_good(*, is_running: bool, said: list[str]) -> None:
     """Not from the end of the cycle in which it took part itself; the others that have gone on were never down."""
     job = running(rules(1)).pass_to(10.0).exit(0, 0, code=1)
-    job.coordinator = coordinator.initial_state(JOB)  # Says nothing by itself: cycles 1 and 2 run on other nodes.
+    job.coordinator = coordinator.initial_state(JOB)  # says nothing by itself: cycles 1 and 2 run on other nodes
     job.send(WorkersEmptied(JOB, 0)).pass_to(1000.0)
     if not is_running:
         job.send(messages.Ordered(JOB, orders.JoinAgain(3, "rank 1 failed on another node")))

@@ -1,4 +1,4 @@
-"""What follows when nothing of a cycle is left, and what is made ready ahead."""
+"""What follows when nothing of a cycle is left, and what is prepared ahead?"""
 
 from __future__ import annotations
 

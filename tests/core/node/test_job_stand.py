@@ -1,4 +1,4 @@
-"""How a job stands on a node, phase by phase, and what the node does as its leader changes."""
+"""What is a job's state on a node, phase by phase, and what does the node do when its leader changes?"""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ def test_a_node_that_stands_back_kills_what_runs_and_waits_for_a_leader(phase: p
         assert isinstance(after.phase.then, phases.Leave if leaves else phases.Rejoin)
     else:
         assert (after, actions) == (state(phase), ())
-    # A leader that did not answer for a while may still lead: it would wait for these workers without end.
+    # A leader that did not answer for a while may still lead: it would wait for these workers indefinitely.
     assert any(isinstance(each, TellCoordinator) and isinstance(each.report, NodeFailed) for each in actions) == runs
     del shown

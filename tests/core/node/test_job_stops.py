@@ -1,4 +1,4 @@
-"""Stops and signals in every phase of a job: what is forwarded, how long it is waited for, how it ends."""
+"""Stops and signals in every phase of a job: what is forwarded, how long is the wait, how does it end?"""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_signal_is_forwarded_in_every_phase_with_workers(phase: Callable[[], O
     job.send(StopRequested(JOB, "signalled", SIGINT))
     assert job.actions == [SignalWorkers(JOB, 0, SIGINT, resume=True)]
     assert job.view().state is JobState.STOPPING
-    job.send(WorkersEmptied(JOB, 0))  # nobody has asked for that yet
+    job.send(WorkersEmptied(JOB, 0))  # nobody has asked for it yet
     assert job.verdict() is None
     for local_rank in (0, 1):
         job.exit(0, local_rank, signal=SIGINT)

@@ -1,4 +1,4 @@
-"""What goes to the coordinator when, and what the coordinator's orders make of the ranks."""
+"""What is sent to the coordinator when, and how do its orders change the ranks?"""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -63,7 +63,7 @@ def told(*words: tuple[int, Word]) -> TellCoordinator:
 
 
 def begun(size: int = 2, *, first_rank: int = 0, world_size: int | None = None) -> Playbook[local_call.State]:
-    """All local ranks are in iteration 0 of call 1, and have said so."""
+    """All local ranks are in iteration 0 of call 1, and have reported it."""
     world_size = world_size or size
     play = Playbook(local_call.step, local_call.initial_state())
     play >> CycleBegun(first_rank, size, world_size)

@@ -1,4 +1,4 @@
-"""A job on GPUs, over a restart whose memory is late, and to an end that waits for no memory."""
+"""A job on GPUs: a restart whose memory is late, and an end that waits for no memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several jobs in one step, fences, deadlines, and what status is shown."""
+"""Several jobs in one step, fences, deadlines, and the status shown."""
 
 from __future__ import annotations
 

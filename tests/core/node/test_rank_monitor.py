@@ -1,4 +1,4 @@
-"""Every limit, alone and together, and the promise: never early, never late, once."""
+"""Every limit, alone and combined, and the promise: never early, never late, once."""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -31,7 +31,7 @@ def progress(**stamps: object) -> Progress:
 
 
 def verdict(limits: HangLimits, script: dumb.Script, *, until_s: float) -> tuple[float, str, int] | None:
-    """(moment, reason, readings) of the machine driven by nothing but its own deadlines."""
+    """Returns (moment, reason, readings) of the machine driven only by its own deadlines."""
     play = watching(limits, **_stamps(script.progress(script.initialised_at_s)))
     readings = 0
     while True:
@@ -60,7 +60,7 @@ def test_without_a_client_nothing_is_judged() -> None:
 
 
 def test_a_client_that_uses_neither_is_not_judged_by_the_defaults() -> None:
-    """By default there is no hang detection before the first heartbeat; the page is looked at now and then."""
+    """By default there is no hang detection before the first heartbeat; the page is read from time to time."""
     assert verdict(HangLimits(), dumb.Script(), until_s=100_000.0) is None
 
 
@@ -120,7 +120,7 @@ def test_one_verdict_for_each_hang() -> None:
 
 
 def test_an_old_reading_does_not_condemn() -> None:
-    """The supervisor stood still between reading the page and judging it: it asks again."""
+    """The supervisor was stopped between reading the page and judging it: it reads again."""
     play = watching(HangLimits(heartbeat_s=5.0), heartbeat_at_s=0.0, heartbeats=1)
     play.at(5.0) >> DeadlineReached() << ReadPage()
     old = progress(heartbeat_at_s=3.0, heartbeats=4, read_at_s=5.0)
@@ -307,7 +307,7 @@ def test_the_verdict_comes_exactly_when_the_first_limit_is_met(script: dumb.Scri
 
 
 def test_a_rank_whose_page_was_lost_with_the_supervisor_is_judged_from_when_its_client_should_be_back() -> None:
-    """It holds the interpreter's lock, say: its client can't connect again."""
+    """It holds the GIL, for example: its client can't reconnect."""
     limits, read = HangLimits(heartbeat_s=5.0), Progress(0.0, 0.0, heartbeat_at_s=90.0)
     state: monitor.State = monitor.Watching(limits, read, 90.0)
     known = counted_from(read, 100.0)

@@ -1,4 +1,4 @@
-"""Every debt of a spawner has a deadline; beyond it the spawner is killed, and one that can't be is given up."""
+"""Every debt of a spawner has a deadline; then the spawner is killed, and abandoned if that fails."""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_a_spawner_that_still_starts_workers_is_busy_and_not_silent(owed: watch.
     play = ready() >> SPAWN >> WorkerSpawned(JOB, 3, 0, 100) >> owed
     play.at(limit_s - 1.0) >> WorkerSpawned(JOB, 3, 1, 101) << ()
     play.at(limit_s) >> DeadlineReached() << ()
-    play >> WorkerSpawned(JOB, 3, 1, 101) << ()  # told of twice: puts off nothing
+    play >> WorkerSpawned(JOB, 3, 1, 101) << ()  # reported twice: postpones nothing
     play.at(2 * limit_s - 1.0) >> DeadlineReached()
     assert play.of(KillSpawner)
 

@@ -16,7 +16,7 @@ OURS = {
     "HOLDFAST_SOCKET", "HOLDFAST_JOB_ID", "HOLDFAST_TOKEN_FILE", "HOLDFAST_CYCLE",
     "FT_RANK_MONITOR_IPC_SOCKET", "FT_LAUNCHER_IPC_SOCKET",
 }  # fmt: skip
-# Differ from run to run, or by the place where they are made.
+# These differ from run to run, or with the folder.
 FREE = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_RUN_ID"}
 
 

@@ -1,4 +1,4 @@
-"""Workers from the first fork to the last process: starts, exits, graces, kills."""
+"""Workers from the first fork to the last process: starts, exits, grace periods, kills."""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -71,7 +71,7 @@ def test_the_first_failure_is_the_fault_and_the_second_an_event() -> None:
     assert [each.event.kind for each in play.of(Publish)] == ["worker_failed"]
     play >> exited(0, code=1)
     play.lacks(WorkersFaulted)
-    play >> exited(0, code=1) << ()  # told twice
+    play >> exited(0, code=1) << ()  # reported twice
 
 
 def test_a_worker_that_fails_while_others_still_start_is_a_fault() -> None:
@@ -171,7 +171,7 @@ def test_ranks_that_were_ended_by_us_cannot_make_a_success() -> None:
 
 
 def test_the_grace_of_a_stop_is_for_those_who_may_still_answer() -> None:
-    """A rank that got SIGKILL and stays waits in the kernel (state D): the other's end ends the grace."""
+    """A rank that survives SIGKILL waits in the kernel (state D): the other's end ends the grace period."""
     play = running(2)
     play >> KillRanks((1,), KILL, 2.0)
     play >> StopWorkers(TERM, 15.0) << SignalWorkers(JOB, 0, TERM, resume=True)
