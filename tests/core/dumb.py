@@ -1,4 +1,4 @@
-"""Slow, obvious versions of what the machines decide, to compare them with."""
+"""Slow, obvious versions of the machines' decisions, for comparison."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from supervisor.core.facts import HangLimits, Progress
 
 @dataclass
 class Script:
-    """What a rank does and when, told in full; the machine sees only what it reads of it."""
+    """The full behaviour of a rank; the machine sees only what it reads of it."""
 
     initialised_at_s: float = 0.0
     heartbeats: list[float] = field(default_factory=list[float])
@@ -17,7 +17,7 @@ class Script:
     warm_up_steps: int = 0
 
     def progress(self, at_s: float) -> Progress:
-        """The page as it would be read at `at_s`."""
+        """Returns the page as read at `at_s`."""
         beats = [beat for beat in self.heartbeats if beat <= at_s]
         started = sorted(opened for name, opened, _ in self.sections if name == "step" and opened <= at_s)
         return Progress(
@@ -32,7 +32,7 @@ class Script:
         )
 
     def _out_of_section_since_s(self, at_s: float) -> float:
-        """The last moment at which the last open section closed, or init."""
+        """Returns the last moment when the last open section closed, or init."""
         ends = [closed for _, _, closed in self.sections if closed <= at_s]
         return max(
             (end for end in ends if not any(opened <= end < closed for _, opened, closed in self.sections)),
@@ -44,7 +44,7 @@ class Script:
 
 
 def first_hang_s(script: Script, limits: HangLimits, *, until_s: float) -> float | None:
-    """The true first moment at which some limit is met, found by looking at every stretch between two changes."""
+    """Returns the true first moment when a limit is met, by checking every stretch between two changes."""
     moments = [change for change in script.changes() if change < until_s]
     for begin, end in zip(moments, [*moments[1:], until_s], strict=True):
         expiries = [since + limit for since, limit in silences(script.progress(begin), limits)]
@@ -55,7 +55,7 @@ def first_hang_s(script: Script, limits: HangLimits, *, until_s: float) -> float
 
 
 def silences(progress: Progress, limits: HangLimits) -> list[tuple[float, float]]:
-    """(since, limit) of all that runs, written down rule by rule."""
+    """Returns (since, limit) of all running silences, rule by rule."""
     sections = dict(limits.sections)
     found: list[tuple[float, float | None]] = []
     if progress.heartbeats == 0:
@@ -76,7 +76,7 @@ def silences(progress: Progress, limits: HangLimits) -> list[tuple[float, float]
 
 
 def restarts_granted(max_restarts: int, faults: int) -> int:
-    """A budget counted in matches: one is taken away for each fault while there are any."""
+    """Counts a budget in matches: each fault takes one away while there are any."""
     matches = ["|"] * max_restarts
     granted = 0
     for _ in range(faults):
@@ -90,7 +90,7 @@ def restarts_granted(max_restarts: int, faults: int) -> int:
 def cycles_until_no_progress(
     iterations: list[int | None], start: int | None, *, wanted: int, allowed: int
 ) -> int | None:
-    """Number of the fault at which a job without progress ends; None if it never does."""
+    """Returns the number of the fault at which a job without progress ends; None if it never does."""
     best = start
     in_a_row = 0
     for number, iteration in enumerate(iterations, start=1):
@@ -109,7 +109,7 @@ def cycles_until_no_progress(
 
 
 def nodes_suspected(faults: list[tuple[str, float]], *, often: int, window_s: float) -> list[list[str]]:
-    """The suspects after each fault (node, at_s), counted over the whole history every time."""
+    """Returns the suspects after each fault (node, at_s), counted over the whole history every time."""
     suspected: list[list[str]] = []
     for number, (_, now_s) in enumerate(faults, start=1):
         recent = [node for node, at_s in faults[:number] if now_s - at_s < window_s]

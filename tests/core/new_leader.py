@@ -1,4 +1,4 @@
-"""A new leader, which finds a ledger and hears how the nodes stand."""
+"""A new leader, which finds a ledger and gets the nodes' states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stands(
     process: str = "",
     **more: object,
 ) -> NodeStands:
-    """A node of the cycle; `group_rank` None: a spare, or a node that is new. `process` "": the first of the node."""
+    """Returns a node of the cycle; `group_rank` None: a spare or new node. `process` "": the node's first."""
     rules = msgspec.structs.replace(RULES, facts=NodeFacts(process=process or f"{node}1"))
     if group_rank is None:
         return NodeStands(node, rules, state, -1, **more)  # pyright: ignore
@@ -39,7 +39,7 @@ def stands(
 
 
 def of_nodes(ledger: Ledger, *nodes: str) -> Ledger:
-    """The newest cycle was ordered of the first process of each of them, and all were heard."""
+    """Returns a ledger: the newest cycle was ordered from each node's first process, and all were heard."""
     processes = tuple(f"{node}1" for node in nodes)
     return msgspec.structs.replace(ledger, parts=nodes, processes=processes, witnesses=nodes)
 
@@ -49,7 +49,7 @@ def orders_to(play: Playbook[coordinator.State], kind: type) -> list[str]:
 
 
 def recorded(play: Playbook[coordinator.State]) -> list[Ledger]:
-    """Without the names of nodes."""
+    """Returns the ledgers without the names of nodes."""
     return [msgspec.structs.replace(each.ledger, parts=(), processes=(), witnesses=()) for each in play.of(Record)]
 
 

@@ -1,4 +1,4 @@
-"""A rank's environment, a supervisor that serves it by page or by frames, and clients that are shut down at the end."""
+"""A rank's environment, a supervisor that serves it by page or frames, and clients that are closed at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker_client.rank_monitor_client import RankMonitorClient
 
 @pytest.fixture
 def rank_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The variables that a supervisor gives to rank 3; the path of the socket, which nobody serves yet."""
+    """Sets the variables that a supervisor gives to rank 3; returns the socket's path, which nobody serves yet."""
     token = tmp_path / "token"
     token.write_bytes(TOKEN)
     token.chmod(0o600)

@@ -1,4 +1,4 @@
-"""The supervisor's end of the worker channel, as small as it can be: a real socket, a real page, no decisions.
+"""The supervisor's end of the worker channel in its simplest form: a real socket, a real page, no decisions.
 
 `python -m tests.worker_client.fake_supervisor SOCKET page|frames` is the same as a process of its own, for tests that
 stop or kill it.
@@ -29,7 +29,7 @@ TOKEN = b"\x00token of the job\n\xff"
 
 @dataclass(frozen=True)
 class Seen:
-    """What the supervisor knows of a rank's progress, by page or by frames, on CLOCK_MONOTONIC."""
+    """A rank's progress as the supervisor knows it, by page or by frames, on CLOCK_MONOTONIC."""
 
     initialised_ns: int
     heartbeat_ns: int
@@ -42,7 +42,7 @@ class Seen:
 
 @dataclass
 class Connection:
-    """One client. `frames` grows while it talks; `page` is None where progress comes by frames."""
+    """One client. `frames` grows as it sends; `page` is None if progress comes in frames."""
 
     sock: socket.socket
     sections: tuple[str, ...]
@@ -64,7 +64,7 @@ class Connection:
         self.sock.sendall(encode(frame.SerializeToString(), frame_bytes_max=WORKER_FRAME_BYTES_MAX))
 
     def seen(self) -> Seen | None:
-        """The newest progress; None if none was told yet."""
+        """Returns the newest progress; None if there is none yet."""
         if self.page is None:
             return self._last
         words = self.page
@@ -99,7 +99,7 @@ class Connection:
 
 @dataclass
 class FakeSupervisor:
-    """Serves `path` from construction to `stop()`. What it answers may be changed at any time."""
+    """Serves `path` from construction to `stop()`. Its answers may be changed at any time."""
 
     path: Path
     shares_page: bool = True
@@ -107,7 +107,7 @@ class FakeSupervisor:
     limits: wire.Limits = field(default_factory=lambda: wire.Limits(heartbeat_s=0.5))  # frames ten times as often
     safety_factor: float = 5.0
     install_exception_hook: bool = False
-    answers: bool = True  # False: takes hellos and says nothing
+    answers: bool = True  # False: accepts hellos without an answer
     accepts_control: bool = True
     refusal: wire.Refused | None = None
     seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -141,7 +141,7 @@ class FakeSupervisor:
                 connection.sock.shutdown(socket.SHUT_RDWR)
 
     def wait(self, condition: Callable[[], object], what: str = "") -> None:
-        """Until `condition` holds, at most WAIT_S. Pages change without a sign, so it is asked now and then."""
+        """Waits until `condition` holds, at most WAIT_S. Polls, because pages change without an event."""
         with self._changed:
             until_s = time.monotonic() + WAIT_S
             while not condition():
@@ -149,7 +149,7 @@ class FakeSupervisor:
                 self._changed.wait(0.01)
 
     def client(self, number: int = -1) -> Connection:
-        """That connection, once it was welcomed or, without an answer, has said hello."""
+        """Returns that connection, once it was welcomed or, without an answer, has sent its hello."""
         wanted = number + 1 if number >= 0 else 1
         self.wait(lambda: len(self.connections) >= wanted and self.connections[number].frames, "a hello")
         return self.connections[number]
@@ -233,7 +233,7 @@ class FakeSupervisor:
         if self.seals:
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, self.seals)
         sent = socket.send_fds(connection.sock, [data[:5]], [descriptor])
-        connection.sock.sendall(data[sent:])  # in two pieces, as a stream may
+        connection.sock.sendall(data[sent:])  # in two pieces, as in a stream
         os.close(descriptor)
 
 

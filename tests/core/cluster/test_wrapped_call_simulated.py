@@ -1,4 +1,4 @@
-"""Whatever goes wrong, in whatever order: many seeds of simulated calls, each with a mix of faults of its own."""
+"""Whatever goes wrong, in whatever order: many seeds of simulated calls, each with its own mix of faults."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ ODDS = {
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), nodes=st.sampled_from([1, 2, 3]), per_node=st.sampled_from([1, 2, 4]))
 def test_whatever_happens(name: str, seed: int, nodes: int, per_node: int) -> None:
-    """Never two world sizes, one decision and one interruption for each iteration, nobody waits for ever."""
+    """Never two world sizes; one decision and one interruption per iteration; no wait is endless."""
     world = SimulatedCall(seed, nodes=nodes, per_node=per_node, odds=ODDS[name], units=seed % 4).run()
     assert world.complaints == []

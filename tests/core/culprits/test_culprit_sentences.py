@@ -1,4 +1,4 @@
-"""One rank is, several are; few are named, many are counted or told as ranges."""
+"""One rank is, several are; few ranks are named, many are counted or given as ranges."""
 
 from __future__ import annotations
 

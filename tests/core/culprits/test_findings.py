@@ -1,4 +1,4 @@
-"""The table of patterns, row by row: what is seen of one rank, and what is said of it."""
+"""The table of patterns, row by row: what is seen of one rank, and what is reported about it?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One sentence about all ranks: who hangs, who waits for it, or that it cannot be told."""
+"""One sentence about all ranks: which one hangs, which wait for it, or that this is unknown."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_one_rank_keeps_two_waiting(
     stack: tuple[Frame, ...], facts: RankFacts, pattern: Pattern, sentence: str
 ) -> None:
     stacks = {0: IN_REDUCE, 2: IN_REDUCE} | ({1: stack} if stack else {})
-    # The ones that wait were silent first; the one that hangs had beaten last.
+    # The waiting ranks were silent first; the hanging one beat last.
     verdict = judged(stacks, facts, silent=(0, 2))
     assert verdict == HangVerdict(pattern, sentence, (1,), (0, 2))
 
@@ -112,7 +112,7 @@ def test_all_in_the_same_collective_is_not_told_as_the_fault_of_all() -> None:
 def test_the_same_collective_at_another_line_is_a_mismatch() -> None:
     verdict = judged({0: IN_REDUCE, 1: IN_REDUCE, 2: IN_LATER_REDUCE}, silent=(0, 1, 2))
     assert (verdict.pattern, verdict.culprits) == (Pattern.MISMATCH, (2,))
-    # Of two, nobody knows who is wrong.
+    # Of two, nobody knows which one is wrong.
     assert judged({0: IN_REDUCE, 2: IN_LATER_REDUCE}, silent=(0, 2)).culprits == ()
 
 
@@ -132,7 +132,7 @@ def test_a_silent_rank_among_healthy_ones_hangs_by_itself() -> None:
 
 
 def test_where_a_wait_has_no_name_the_crowd_is_not_accused() -> None:
-    """As of ranks that wait for their GPU: their innermost frame is a line of the script."""
+    """As for ranks that wait for their GPU: their innermost frame is a line of the script."""
     stacks = dict.fromkeys(range(8), (TRAIN,)) | {3: AT_LOAD}
     silent = tuple(rank for rank in range(8) if rank != 3)
     verdict = judged(stacks, *(RankFacts(rank) for rank in range(8)), silent=silent)

@@ -1,4 +1,4 @@
-"""Frames of libraries below the script's own say what is waited for; the script's innermost frame is the place."""
+"""Library frames below the script's own show what a rank waits for; the script's innermost frame is the place."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WAIT = Frame(f"{LIB}/threading.py", "wait", 327)
         ),
         ((TRAIN, *BACKWARD), Standing(Doing.WAITS_FOR_RANKS, "backward", "train (train.py:31)")),
         ((TRAIN, DDP), Standing(Doing.WAITS_FOR_RANKS, "DistributedDataParallel", "train (train.py:31)")),
-        # The script's own model, called by DDP, or its own function, called in backward, is no wait for others.
+        # The script's own model, called by DDP, or its own function, called in backward, is not a wait for others.
         ((TRAIN, DDP, LOAD), Standing(Doing.WORKS, "", "Loader.load_batch (data.py:40)", is_bare=True)),
         ((TRAIN, *BACKWARD, LOAD), Standing(Doing.WORKS, "", "Loader.load_batch (data.py:40)", is_bare=True)),
         ((TRAIN, NEXT, GET, WAIT), Standing(Doing.WAITS_FOR_DATA, "_try_get_data", "train (train.py:31)")),

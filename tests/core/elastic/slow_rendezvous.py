@@ -1,6 +1,6 @@
-"""The rendezvous of agents as one would write it down: every agent in one table, everything found by looking at all.
+"""The agents' rendezvous in its obvious form: all agents in one table, everything found by checking all of them.
 
-The twin of elastic_round.py. It says which rounds begin with whom and who is refused, and knows no incremental state.
+The twin of elastic_round.py. It returns which rounds begin with whom and who is refused, without incremental state.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class Agent:
     is_busy: bool = False
     was_member: bool = False
     since_s: float = 0.0
-    turn: int = 0  # the how manieth join this is
+    turn: int = 0  # the number of this join
 
 
 class SlowRendezvous:
-    """Agents of equal rules and no place in a scheduler; the store is served at once, or never asked for."""
+    """Agents with equal rules and no scheduler; the store is served at once, or never requested."""
 
     def __init__(self, rules: ElasticRules) -> None:
         self.rules = rules
@@ -59,7 +59,7 @@ class SlowRendezvous:
         return late
 
     def must_come(self) -> set[str]:
-        """The busy agents that are told to stop their workers and join."""
+        """Returns the busy agents that must stop their workers and join."""
         has_room = bool(self.rounds) and len(self.rounds[-1]) < self.rules.max_nodes
         if self.is_open or (has_room and self._waiting()):
             return {agent.name for agent in self.agents.values() if agent.is_busy}

@@ -1,4 +1,4 @@
-"""Do torchrun's agents meet as torch promises: from min to max, after a last call, and never two groups at once?"""
+"""Do torchrun's agents meet as torch promises: from min to max, after a last call, and never in two groups at once?"""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -277,7 +277,7 @@ class Both:
             self.rounds.append(tuple(began))
 
     def pass_time(self, until_s: float) -> None:
-        """Every deadline at its moment, on both."""
+        """Plays every deadline at its moment, on both."""
         while (deadline_s := next_deadline_s(self.state)) is not None and deadline_s <= until_s:
             self.now_s = max(self.now_s, deadline_s)
             self.take(DeadlineReached())
@@ -310,7 +310,7 @@ def test_the_machine_and_its_slow_twin_agree(low: int, more: int, last_call_s: f
 
 
 def test_ten_thousand_agents_join_in_steps_of_one_size():
-    """Nothing but the beginning of the round looks at all of them."""
+    """Only the start of the round looks at all of them."""
     dice = random.Random(3)
     nodes = [f"node{number}" for number in range(10_240)]
     dice.shuffle(nodes)

@@ -1,4 +1,4 @@
-"""A process on the way keeps what has no receipt, in order, and no more than its bounds."""
+"""A process on the way keeps unacknowledged data, in order, and within its bounds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_over_a_new_connection_all_that_has_no_receipt_goes_out_again():
         queue.take(1, piece(position, b"abc\n"))
     assert len(queue.next(1)) == 1
     queue.begin_again()
-    queue.receive(Receipt(1, 4))  # From the next process, which knows what the dead one wrote.
+    queue.receive(Receipt(1, 4))  # from the next process, which knows what the dead one wrote
     assert [each.position for each in queue.next(MIB)] == [4, 8]
     assert queue.unsent_bytes == 0
 
@@ -57,7 +57,7 @@ def test_what_a_source_sends_again_is_kept_once():
         (0, b"one\n", False), (4, b"two\n", False), (8, b"", True),
     ]  # fmt: skip
     assert queue.receive(Receipt(1, 8)) == 2
-    assert not queue.is_empty  # The end has no receipt yet.
+    assert not queue.is_empty  # the end is not acknowledged yet
     assert queue.receive(Receipt(1, 8, True)) == 2
     assert queue.is_empty
 
@@ -82,7 +82,7 @@ def test_the_window_of_the_next_process_is_kept():
     assert len(queue.next(MIB)) == 1
     queue.window_bytes = 1
     queue.receive(Receipt(1, 12))
-    assert len(queue.next(MIB)) == 1  # One piece always goes, however long.
+    assert len(queue.next(MIB)) == 1  # one piece is always sent, whatever its length
 
 
 def test_a_full_queue_says_so_by_bytes_and_by_pieces():
@@ -116,12 +116,12 @@ def test_random_deaths_lose_and_double_nothing():
             if base == ends[-1]:
                 break
             match draw.randrange(12):
-                case 0:  # The first relay dies: the source sends again from its base.
+                case 0:  # the first relay dies: the source sends again from its base
                     relays[0], taken, link = relay(), base, link + 1
                 case 1:
                     relays[1] = relay()
                     relays[0].begin_again()
-                case 2:  # The writer dies, its file and positions do not.
+                case 2:  # the writer dies, its file and positions do not
                     relays[1].begin_again()
                 case 3 | 4 | 5 if taken < ends[-1]:
                     number = ends.index(taken) + 1 if taken else 0

@@ -1,4 +1,4 @@
-"""How many leaves, which ports, and which leaf for which node."""
+"""How many leaves, which ports, and which leaf for which node?"""
 
 from __future__ import annotations
 

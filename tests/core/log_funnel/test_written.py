@@ -1,4 +1,4 @@
-"""What a writer takes: each byte once, whatever came before, also after the death of the writer before it."""
+"""What does a writer accept? Each byte once, whatever came before, even after the death of its predecessor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_what_comes_again_is_taken_once():
     positions = Positions()
     first = positions.admit(piece(0, b"one\n"))
     assert first == piece(0, b"one\n")
-    assert positions.admit(piece(0, b"one\n")) is None  # It is on its way to the file.
+    assert positions.admit(piece(0, b"one\n")) is None  # it is on its way to the file
     assert positions.admit(piece(0, b"one\ntwo\n")) == piece(4, b"two\n")
     assert positions.note_written(entry(piece(0, b"one\n"))) == [Receipt(1, 4)]
     assert positions.admit(piece(0, b"one\n")) == Receipt(1, 4)
@@ -92,7 +92,7 @@ def test_whenever_the_writer_dies_the_next_one_completes_the_file(seed: int):
             continue
         file += data
         for receipt in positions.note_written(note):
-            if draw.random() < 0.8:  # Others are lost on their way.
+            if draw.random() < 0.8:  # others are lost on their way
                 bases[receipt.stream], has_end[receipt.stream] = receipt.position, receipt.ended
     assert all(has_end.values())
     lines = bytes(file).splitlines(keepends=True)

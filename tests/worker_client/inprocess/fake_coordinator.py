@@ -1,4 +1,4 @@
-"""A coordinator for the Wrapper's tests, as simple as the protocol lets it be: one lock, no time, no memory."""
+"""A coordinator for the Wrapper's tests, as simple as the protocol allows: one lock, no time, no memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.worker_client.fake_supervisor import Connection, FakeSupervisor
 
 @dataclass
 class Coordinator(FakeSupervisor):
-    """Serves one job of `world_size` ranks, each of which is one connection."""
+    """Serves one job of `world_size` ranks, one connection each."""
 
     world_size: int = 1
     iteration: int = 0
@@ -30,7 +30,7 @@ class Coordinator(FakeSupervisor):
     values: dict[str, dict[int, tuple[int, str]]] = field(default_factory=dict[str, dict[int, tuple[int, str]]])
     decisions: list[wire.BeginIteration] = field(default_factory=list[wire.BeginIteration])
     holds_entry: bool = False
-    faults_awaited: int = 1  # the last call lasts until there are so many
+    faults_awaited: int = 1  # the last call lasts until there are this many
 
     def _serve(self, connection: Connection) -> None:
         super()._serve(connection)
@@ -129,7 +129,7 @@ class Coordinator(FakeSupervisor):
             self.decisions.append(decision)
             told = wire.SupervisorFrame(begin_iteration=decision)
             for connection in self.left:
-                with suppress(OSError):  # It has waited long enough.
+                with suppress(OSError):  # it has waited long enough
                     connection.send(told)
             self._begin(self.iteration + 1)
             self._tell(told)

@@ -1,4 +1,4 @@
-"""What the ranks do when their callbacks fail, when they leave, and when what they raise is odd."""
+"""What do ranks do when their callbacks fail, when they leave, and when they raise unusual errors?"""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _fails_once(call: CallWrapper, *ranks: int) -> int:
                 _wait_for(Path(f"waits-{rank}"))
             raise ValueError("by intention")
         try:
-            # Only from here on is the interruption noted: a rank that is slow to come here must not miss it.
+            # The interruption is noted only from here on: a slow rank must not miss it.
             Path(f"waits-{RANK}").touch()
             time.sleep(FOR_EVER_S)
         except BaseException as error:
@@ -114,7 +114,7 @@ def terminate_fails() -> None:
 
 @scenario
 def abort_fails() -> None:
-    """With what is no Exception on rank 0."""
+    """Raises something that is no Exception on rank 0."""
 
     def fail(state: FrozenState) -> None:
         raise SystemExit(3) if state.rank == 0 else ArithmeticError("broken")
@@ -170,7 +170,7 @@ def one_fault_too_many() -> None:
 
 
 class OddError(Exception):
-    """Nothing can copy it, pickle it, or say what it says."""
+    """Nothing can copy it, pickle it, or print its text."""
 
     def __init__(self, one: object, two: object) -> None:
         super().__init__()
@@ -209,7 +209,7 @@ def odd_exceptions() -> None:
     def odd() -> None:
         raise OddError(1, 2)
 
-    logging.disable()  # the test reads one rank's pipe after the other
+    logging.disable()  # the test reads one rank's pipe after another
     raises: list[Callable[[], object]] = [odd, lambda: _deep(900), lambda: _chained(400), _grouped]
 
     @noting()
@@ -240,7 +240,7 @@ class _Cyclic:
 
 
 class _Key:
-    """Compared by C code, which passes exceptions on."""
+    """Compared by C code, which propagates exceptions."""
 
     def __lt__(self, other: object) -> bool:
         note("there", place="comparison")
@@ -249,7 +249,7 @@ class _Key:
 
 
 def _in_a_c_callback() -> None:
-    """ctypes can not pass an exception on."""
+    """ctypes can't propagate an exception."""
 
     def compare(_one: object, _two: object) -> int:
         note("there", place="c callback")
@@ -310,7 +310,7 @@ def _in_a_generator_that_is_closed() -> None:
 
 @scenario
 def places() -> None:
-    """Ranks 0 and 2 are in callbacks of their own before the function, the others in places inside of it."""
+    """Ranks 0 and 2 are in their own callbacks before the function, the others in places inside it."""
     inside: dict[int, Callable[[], object]] = {
         3: _in_a_c_callback, 4: _in_a_weak_callback, 5: _in_the_garbage_collector, 6: _in_a_signal_handler,
         7: lambda: sorted([_Key(), _Key()]), 8: _in_a_generator_that_is_closed,
@@ -336,7 +336,7 @@ def places() -> None:
         note("fn", iteration=call.iteration)
         if call.iteration == 0:
             if RANK == 1:
-                _wait_for(GONE)  # The test has seen the others in their places.
+                _wait_for(GONE)  # the test has seen the others in their places
                 raise ValueError("by intention")
             inside[RANK]()
         return call.iteration
@@ -394,7 +394,7 @@ def world_too_small() -> None:
 
 
 def _impatient() -> dict[str, timedelta]:
-    """A barrier's timeout of a second, and all that has to be shorter."""
+    """Returns a barrier timeout of a second, and all values that must be shorter."""
     named = {"soft_timeout": 0.3, "hard_timeout": 0.5, "heartbeat_timeout": 0.5, "barrier_timeout": 1.0}
     intervals = ("monitor_thread", "monitor_process", "heartbeat", "progress_watchdog")
     return {name: timedelta(seconds=value) for name, value in named.items()} | {
@@ -404,7 +404,7 @@ def _impatient() -> dict[str, timedelta]:
 
 @scenario
 def late_at_the_iteration_barrier() -> None:
-    """Rank 0 finalizes until rank 1 has lost its patience."""
+    """Rank 0 finalizes until rank 1's timeout is over."""
 
     def wait(state: FrozenState) -> None:
         if state.rank == 0:

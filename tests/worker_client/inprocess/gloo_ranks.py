@@ -31,7 +31,7 @@ LOOP_NAME = "gloo_tcp_loop"
 
 
 class Bystanders:
-    """What else a training process may hold: an event loop's server, an epoll of Python's, and plain connections."""
+    """Other things in a training process: an event loop's server, a Python epoll, and plain connections."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -52,7 +52,7 @@ class Bystanders:
         self._churn: threading.Thread | None = None
 
     def start_churn(self) -> None:
-        """Opens and closes connections all the time, so that numbers of descriptors are given away again and again."""
+        """Opens and closes connections continuously, so that descriptor numbers are reused all the time."""
         self._may_churn.set()
         self._churn = threading.Thread(target=self._run_churn, daemon=True)
         self._churn.start()
@@ -63,7 +63,7 @@ class Bystanders:
         self._churn.join()
 
     def check(self) -> None:
-        """Each connection that was there before still carries bytes."""
+        """Checks that each earlier connection still carries bytes."""
         self._exchange(self._kept)
         self._connected.sendall(b"there")
         if self._accepted.recv(5) != b"there":
@@ -100,7 +100,7 @@ def _one_round(number: int, rank: int, world_size: int, store: Any, bystanders: 
     groups = [dist.new_group(list(range(world_size))), dist.new_group([0, 1])]
     dist.barrier(groups[0])
     has_named_loops = bool(_loop_threads())
-    if number % 2:  # as older versions of torch, which leave the thread without a name of its own
+    if number % 2:  # like older versions of torch, which give the thread no name of its own
         for path in _loop_threads():
             path.write_text("python")
     bystanders.start_churn()
@@ -142,7 +142,7 @@ def _held() -> tuple[int, int]:
 
 
 def _settled(descriptors_max: int, threads_max: int) -> tuple[int, int]:
-    """Threads and connections of the last round need a moment to end."""
+    """Returns the counts after threads and connections of the last round have ended."""
     deadline = monotonic() + TIMEOUT_S
     while monotonic() < deadline:
         descriptors, threads = _held()
@@ -167,7 +167,7 @@ def main() -> None:
         held.append(_held())
     held.append(_settled(min(descriptors for descriptors, _ in held[:3]), min(threads for _, threads in held[:3])))
     told = {"rank": rank, "rounds": rounds, "held": held, "bystanders": bystanders.errors}
-    if rank == 0:  # it serves the store to the last
+    if rank == 0:  # it serves the store to the end
         store.wait([f"told/{other}" for other in range(1, world_size)], timedelta(seconds=TIMEOUT_S))
     else:
         store.set(f"told/{rank}", "")

@@ -1,4 +1,4 @@
-"""One process that is interrupted at random moments, some of them just when the function begins or ends.
+"""One process is interrupted at random moments, some of them just when the function begins or ends.
 
 `python -m tests.worker_client.inprocess.interrupted_process ROUNDS` prints how many rounds were interrupted, and fails
 when the exception comes anywhere but inside the function.
@@ -85,7 +85,7 @@ def main(rounds: int) -> None:
         except RankShouldRestart as error:
             assert str(error) == str(number), "left over from an earlier round"  # noqa: PT017
             interrupted += 1
-        work(OUTSIDE)  # Here it is still due, and must not come.
+        work(OUTSIDE)  # here it is still due, and must not come
         other.reached(number)
         work(OUTSIDE)
     other.begin(sys.maxsize, 0.0)

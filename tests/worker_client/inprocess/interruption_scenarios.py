@@ -1,4 +1,4 @@
-"""What the ranks do when the restart comes upon them in places where it is awkward."""
+"""What do ranks do when the restart hits them in awkward places?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _one_fault(call: CallWrapper, stay: Callable[[], None], after_s: float = 0.2
 
 
 def _train(wrapper: inprocess.Wrapper, stay: Callable[[], None]) -> None:
-    """A whole call under `wrapper`, with that one fault."""
+    """Runs a whole call under `wrapper`, with that one fault."""
 
     @wrapper
     def train(call: CallWrapper = INJECTED) -> int:
@@ -81,7 +81,7 @@ def cleans_up_slowly() -> None:
 
 @scenario
 def in_a_destructor() -> None:
-    """Rank 0 is in one when the exception comes, which Python can't pass on."""
+    """Rank 0 is in one when the exception comes, which Python can't propagate."""
 
     class Slow:
         def __del__(self) -> None:
@@ -102,7 +102,7 @@ def in_a_destructor() -> None:
 
 @scenario
 def atomic() -> None:
-    """Rank 0 is in a block when rank 1 fails, and wants into another one."""
+    """Rank 0 is in a block when rank 1 fails, and tries to enter another one."""
 
     def stay(call: CallWrapper) -> None:
         with call.atomic(), call.atomic():
@@ -126,7 +126,7 @@ def atomic() -> None:
 
 @scenario
 def atomic_while_aborting() -> None:
-    """Rank 0 wants into a block when the restart is on its way."""
+    """Rank 0 tries to enter a block when the restart is on its way."""
 
     def stay(call: CallWrapper) -> None:
         aborting.wait()
@@ -151,7 +151,7 @@ def atomic_while_aborting() -> None:
 
 @scenario
 def collateral() -> None:
-    """What rank 0's function raises because of the abort is no fault of its own."""
+    """An error of rank 0's function because of the abort is no fault of its own."""
     ended = threading.Event()
 
     def stay() -> None:
@@ -163,7 +163,7 @@ def collateral() -> None:
 
 @scenario
 def aborted_from_a_thread() -> None:
-    """A thread of rank 1's function finds that it is time for a restart."""
+    """A thread of rank 1's function requests a restart."""
     from worker_client.inprocess.monitor_thread import async_abort_main_thread
 
     def refused() -> None:

@@ -1,4 +1,4 @@
-"""Slow, obvious rules of a Tree, written down over linked branches, to compare the flat lists with."""
+"""The rules of a Tree in a slow, obvious form over linked branches, to compare with the flat lists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Branch:
     spares: list[Leaf] = field(default_factory=list[Leaf])
 
     def walk(self) -> Iterator[Branch]:
-        """Children before parents."""
+        """Yields children before parents."""
         for branch in self.branches.values():
             yield from branch.walk()
         yield self
@@ -45,7 +45,7 @@ def above(branch: Branch | None) -> Iterator[Branch]:
 
 
 class ObviousTree:
-    """Ranks are initial ones throughout; `active` and `current` say what they are now."""
+    """Ranks are initial ones throughout; `active` and `current` give their present numbers."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class ObviousTree:
         return False
 
     def backfill(self, lost: list[Leaf]) -> set[int]:
-        """Fill what can be filled; the active ranks that nobody has any more."""
+        """Fills what it can; returns the active ranks that nobody has any more."""
         gaps = {leaf.active_rank for leaf in lost if leaf.active_rank is not None}
         domains: dict[int, tuple[Branch, list[Leaf]]] = {}
         for leaf in lost:
@@ -155,11 +155,11 @@ class ObviousTree:
             leaf.current_rank = place
 
     def current(self) -> dict[int, int]:
-        """Initial rank → current rank of those that live."""
+        """Returns initial rank → current rank of live ranks."""
         return {leaf.initial: leaf.current_rank for leaf in self.leaves if leaf.mode != "dead"}
 
     def active(self) -> dict[int, int]:
-        """Initial rank → active rank."""
+        """Returns initial rank → active rank."""
         return {
             leaf.initial: leaf.active_rank
             for leaf in self.leaves

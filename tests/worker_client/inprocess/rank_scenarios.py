@@ -1,4 +1,4 @@
-"""What the ranks do: `python -m tests.worker_client.inprocess.rank_scenarios NAME` is one rank of the scenario NAME."""
+"""What do ranks do? `python -m tests.worker_client.inprocess.rank_scenarios NAME` is one rank of the scenario NAME."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def exception_on_rank_1() -> None:
 
 @scenario
 def restarts_quickly() -> None:
-    """Time from an exception to the next entry, with defaults."""
+    """Measures the time from an exception to the next entry, with defaults."""
 
     @inprocess.Wrapper()
     def train(call: CallWrapper = INJECTED) -> None:
@@ -301,7 +301,7 @@ def discarded_with_its_group() -> None:
 
 @scenario
 def leaves_nothing_behind() -> None:
-    """Objects of the failed iteration are dead when the next one begins, though no full collection runs."""
+    """Objects of the failed iteration are dead when the next one begins, without a full collection."""
     remembered: list[weakref.ref[object]] = []
 
     class Model:

@@ -21,7 +21,7 @@ class Died(BaseException):
 
 @dataclass
 class Rendezvous:
-    """One iteration's exchanges. Complete when everybody who still takes part has given a value."""
+    """One iteration's exchanges. Complete when every remaining participant has given a value."""
 
     members: set[int]
     values: dict[str, dict[int, str]] = field(default_factory=dict[str, dict[int, str]])
@@ -45,7 +45,7 @@ class Rendezvous:
 
 @dataclass(frozen=True)
 class Store:
-    """As one rank sees it."""
+    """The store as one rank sees it."""
 
     rendezvous: Rendezvous
     member: int
@@ -78,7 +78,7 @@ class Rank:
 
 
 class World:
-    """`make` is called once per rank."""
+    """All ranks. `make` is called once per rank."""
 
     def __init__(self, size: int, make: Callable[[int], RankAssignment]) -> None:
         self.everyone = [Rank(i, State(rank=i, world_size=size), make(i)) for i in range(size)]
@@ -88,7 +88,7 @@ class World:
         return [rank for rank in self.everyone if rank.outcome is None]
 
     def assign(self, die: Iterable[int] = ()) -> World:
-        """One call of the assignment on every rank that lives, after the initial ranks `die` have died."""
+        """Calls the assignment on every live rank, after the initial ranks `die` have died."""
         terminated: set[int] = set()
         for initial in die:
             self.everyone[initial].outcome = Died()
@@ -101,15 +101,15 @@ class World:
         return self
 
     def ranks(self) -> dict[int, int]:
-        """Initial rank → current rank."""
+        """Returns initial rank → current rank."""
         return {rank.initial: rank.state.rank for rank in self.living}
 
     def active(self) -> list[int | None]:
-        """By initial rank; None for the inactive and the gone."""
+        """Returns active ranks by initial rank; None for inactive and dead ones."""
         return [None if rank.outcome else rank.state.active_rank for rank in self.everyone]
 
     def sizes(self) -> tuple[int, int]:
-        """(active world size, world size), on which all ranks agree; (0, 0) when nobody is left."""
+        """Returns (active world size, world size), on which all ranks agree; (0, 0) when nobody is left."""
         sizes = {(rank.state.active_world_size, rank.state.world_size) for rank in self.living}
         if not sizes:
             return 0, 0
@@ -125,7 +125,7 @@ class World:
         return [rank.initial for rank in self.everyone if isinstance(rank.outcome, RankDiscarded)]
 
     def check(self) -> None:
-        """What holds after every assignment: agreement, and numbers without gaps."""
+        """Checks what holds after every assignment: agreement, and numbers without gaps."""
         active_size, world_size = self.sizes()
         assert world_size == len(self.living)
         assert sorted(self.ranks().values()) == list(range(world_size))

@@ -1,4 +1,4 @@
-"""A job's ranks as processes that run a scenario of rank_scenarios.py under a coordinator of the test's own."""
+"""A job's ranks as processes that run a scenario of rank_scenarios.py under the test's own coordinator."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.worker_client.fake_supervisor import TOKEN
 from tests.worker_client.inprocess.fake_coordinator import Coordinator
 
 ROOT = Path(__file__).parents[3]
-TIMEOUT_S = 60.0  # ranks that load torch take a while on a crowded machine
+TIMEOUT_S = 60.0  # ranks that load torch are slow on a busy machine
 SCENARIOS = "tests.worker_client.inprocess.rank_scenarios"
 
 
@@ -30,7 +30,7 @@ class Job:
     errors: list[str] = field(default_factory=list[str])
 
     def wait(self) -> list[int]:
-        """The exit codes. A rank that hangs fails the test with its output."""
+        """Returns the exit codes. A rank that hangs fails the test with its output."""
         for process in self.processes:
             try:
                 out, err = process.communicate(timeout=TIMEOUT_S)
@@ -44,7 +44,7 @@ class Job:
         return [process.returncode for process in self.processes]
 
     def told(self, rank: int, *names: str) -> list[str]:
-        """What the rank has noted, in order, without the rest; only `names` if there are any."""
+        """Returns the rank's notes in order, only `names` if there are any."""
         return [line["what"] for line in self.lines[rank] if not names or line["what"] in names]
 
     def all(self, rank: int, what: str) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ class Job:
         return line
 
     def read_line(self, rank: int) -> dict[str, Any]:
-        """The next line of a rank that runs; it is not among `lines` then."""
+        """Returns the next line of a running rank; it is not in `lines` then."""
         stdout = self.processes[rank].stdout
         assert stdout is not None
         return json.loads(stdout.readline())
@@ -71,7 +71,7 @@ def started(
     environment: dict[str, str] | None = None,
     module: str = SCENARIOS,
 ) -> Generator[Job]:
-    """The ranks run while the block does; nothing of them outlives it."""
+    """Runs the ranks during the block; nothing of them outlives it."""
     token = folder / "token"
     token.write_bytes(TOKEN)
     token.chmod(0o600)
@@ -100,7 +100,7 @@ def started(
 
 
 def ran(folder: Path, scenario: str, world_size: int, **more: Any) -> Job:  # noqa: ANN401
-    """The job, ended, all ranks with exit code 0."""
+    """Returns the ended job, all ranks with exit code 0."""
     with started(folder, scenario, world_size, **more) as job:
         codes = job.wait()
         assert codes == [0] * world_size, (codes, job.lines, job.errors)

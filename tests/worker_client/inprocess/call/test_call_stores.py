@@ -1,4 +1,4 @@
-"""Does the wrapped function get the stores that its Wrapper names, once it asks, and nobody else? Real ranks."""
+"""Does only the wrapped function get the stores that its Wrapper names, once it asks? Real ranks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_who_never_asks_opens_nothing(tmp_path: Path):
 
 
 class Opened(StoreMixin):
-    """Sees the environment in which it is opened."""
+    """Records the environment in which it is opened."""
 
     environments: list[str | None]
 

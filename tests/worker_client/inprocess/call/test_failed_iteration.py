@@ -1,4 +1,4 @@
-"""What is told of a failed iteration, and what is let go of."""
+"""What is reported of a failed iteration, and what is released?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_what_the_frames_of_an_error_held_is_gone_and_its_story_stays():
 
 
 def test_a_very_long_story_is_told_in_part():
-    """A pipe holds 64 KiB: nobody may have to read what a restart says before it goes on."""
+    """A pipe holds 64 KiB: a restart must not wait for a reader of its messages."""
     told = story(_raised("x" * 1_000_000)[0])
     assert len(told) < STORY_CHARACTERS_MAX + 100
     assert "in fail" in told

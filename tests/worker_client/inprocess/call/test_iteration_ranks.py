@@ -1,4 +1,4 @@
-"""Does a rank know who it is in each iteration, also one that has missed some, and when nobody is left?"""
+"""Does a rank know its number in each iteration, even if it missed some, and when nobody is left?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALL = 1
 
 
 class Others:
-    """What the coordination is asked for."""
+    """The part of the coordination that is used here."""
 
     def __init__(self) -> None:
         self.assigned: list[int] = []

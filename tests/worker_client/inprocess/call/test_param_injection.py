@@ -21,7 +21,7 @@ INSTANCE = object.__new__(CallWrapper)
 
 
 def given(annotation: object) -> bool:
-    """Whether a parameter with this annotation, a string as it stands or the object, gets the instance."""
+    """Returns whether a parameter with this annotation, as a string or an object, gets the instance."""
 
     def fn(a: int, each: Any = "default", *rest: CallWrapper, **more: CallWrapper) -> Any:  # noqa: ANN401
         return each

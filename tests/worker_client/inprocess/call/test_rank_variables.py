@@ -1,4 +1,4 @@
-"""Which address does each iteration get for its store, and is everything put back?"""
+"""Which address does each iteration's store get, and is everything restored?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker_client.inprocess.state import State
 
 
 class Exchange:
-    """What the others give; keeps what this rank gave."""
+    """Gives the others' values, and keeps this rank's."""
 
     def __init__(self, others: Mapping[int, str]) -> None:
         self.others = dict(others)
@@ -36,7 +36,7 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def entered(own: RankVariables, exchange: Exchange, *, call: int = 1, iteration: int = 1, active_rank: int = 1) -> str:
-    """MASTER_PORT of this iteration."""
+    """Returns MASTER_PORT of this iteration."""
     state = State(1, 2, active_rank=active_rank, active_world_size=2)
     state.iteration = iteration
     own.enter(state, call, exchange)
@@ -82,7 +82,7 @@ def test_active_rank_0_serves_it(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def on_two_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This one is not that of MASTER_ADDR."""
+    """This node is not that of MASTER_ADDR."""
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     monkeypatch.setenv("MASTER_ADDR", "10.1.0.1")
     monkeypatch.setattr(job_nodes, "own_address", {"10.1.0.1": "10.1.0.2"}.__getitem__)
@@ -103,7 +103,7 @@ def test_the_address_moves_with_active_rank_0_to_another_node(monkeypatch: pytes
     assert made == [("10.1.0.2", 20034)]
     assert exchange.given == [(STORE_NAME, "20034 10.1.0.2")]
     assert os.environ["MASTER_ADDR"] == "10.1.0.2"
-    exchange.others = {0: "31234 10.1.0.1"}  # It is back on the node of MASTER_ADDR.
+    exchange.others = {0: "31234 10.1.0.1"}  # it is back on the node of MASTER_ADDR
     assert entered(own, exchange) == "31234"
     assert os.environ["MASTER_ADDR"] == "10.1.0.1"
     exchange.others = {0: "31234 10.1.0.7"}
@@ -116,7 +116,7 @@ def test_the_address_moves_with_active_rank_0_to_another_node(monkeypatch: pytes
 
 @pytest.mark.usefixtures("on_two_nodes")
 def test_on_the_node_of_master_addr_that_address_is_given(monkeypatch: pytest.MonkeyPatch):
-    """Ranks on a node that came later may have been launched with another one."""
+    """Ranks on a node that came later may have been launched with another address."""
     monkeypatch.setattr(job_nodes, "own_address", {"10.1.0.1": ""}.__getitem__)
     own, exchange = RankVariables(), Exchange({})
     entered(own, exchange, active_rank=0)

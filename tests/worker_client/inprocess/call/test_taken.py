@@ -1,4 +1,4 @@
-"""Is all that a call has taken released, in reverse order, whatever happens on the way?"""
+"""Is everything that a call has taken released in reverse order, whatever happens meanwhile?"""
 
 from __future__ import annotations
 

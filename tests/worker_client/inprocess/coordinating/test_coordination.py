@@ -1,4 +1,4 @@
-"""What does a rank tell of itself, and when, whatever happens to its connection? Without any connection."""
+"""What does a rank report of itself, and when, whatever happens to its connection? Without any connection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ FAULTS = (FaultRecord(1, "EXCEPTION", "why"),)
 
 
 class Rank:
-    """Rank 1 of 3 with its coordination, and what it has said. `main` runs what blocks its main thread."""
+    """Rank 1 of 3 with its coordination and its messages. `main` runs what blocks its main thread."""
 
     def __init__(self, main: ThreadPoolExecutor) -> None:
         self.frames: list[wire.WorkerFrame] = []
@@ -68,7 +68,7 @@ class Rank:
         self.coordination.begin(self.state)
 
     def reconnect(self) -> list[str]:
-        """What it says to a supervisor that knows nothing."""
+        """Returns what it sends to a supervisor that knows nothing."""
         self.coordination.disconnected()
         self.frames.clear()
         self.coordination.connected()
@@ -90,7 +90,7 @@ def failed(future: Future[object]) -> BaseException | None:
 
 
 def test_the_entry_says_who_the_rank_is(rank: Rank):
-    assert rank.said() == []  # Connected, but not at the barrier yet.
+    assert rank.said() == []  # connected, but not at the barrier yet
     rank.enter()
     entered = rank.frames[0].call_enter
     assert (entered.call, entered.initial_rank, entered.initial_world_size) == (CALL, 1, 3)
@@ -153,7 +153,7 @@ def test_a_restart_ends_in_the_next_iteration(rank: Rank):
     rank.coordination.heard(BeginIteration(CALL, 1, 3, frozenset({0})))
     assert arriving.result().terminated_ranks == {0}
     rank.coordination.assign(1)
-    rank.coordination.heard(Restart(CALL, 0, FAULTS))  # of the one that is over
+    rank.coordination.heard(Restart(CALL, 0, FAULTS))  # of the previous iteration
     rank.coordination.begin(State(0, 2, active_rank=0, active_world_size=2))
     assert not rank.coordination.is_interrupted()
     completing = rank.main.submit(rank.coordination.complete, SOON)
@@ -191,7 +191,7 @@ def test_values_are_exchanged_under_a_name_of_the_iteration(rank: Rank):
     rank.coordination.heard(Exchanged(CALL, 1, "b", {1: "other"}))
     rank.coordination.heard(Exchanged(CALL, 1, "a", {0: "theirs", 1: "mine"}))
     assert exchanging.result() == {0: "theirs", 1: "mine"}
-    assert exchange("b") == {1: "other"}  # It came before the rank asked.
+    assert exchange("b") == {1: "other"}  # it came before the rank asked
     with pytest.raises(BarrierTimeout, match="'c'"):
         rank.coordination.exchange("c", "mine", rank=1, timeout=NOW)
     with pytest.raises(ValueError, match="cannot exchange"):
@@ -304,7 +304,7 @@ def test_an_unfit_one_that_is_to_be_replaced_waits_no_longer(rank: Rank):
 
 @pytest.mark.parametrize(("given_up", "kind"), [(False, InternalError), (True, RestartAbort)])
 def test_a_refusal_is_raised_wherever_the_rank_waits(rank: Rank, given_up: bool, kind: type[BaseException]):
-    """A call that has come to nothing too often ends as one that RetryController ends."""
+    """A call that failed too often ends as one that RetryController ends."""
     rank.enter()
     completing = rank.main.submit(rank.coordination.complete, SOON)
     rank.wait_said("barrier_arrive")

@@ -1,4 +1,4 @@
-"""Does a rank say what it has to, once and again at each connection, in whatever order things come?"""
+"""Does a rank send what it must, once and again at each connection, in any order of events?"""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def after(*events: Event, state: State | None = None) -> State:
 
 
 def said(*events: Event) -> list[tuple[str, Word]]:
-    """All words, each with the name of its kind: two kinds may have equal fields."""
+    """Returns all messages, each with the name of its kind: two kinds may have equal fields."""
     state, words = State(CALL, 1, 3), list[Word]()
     for event in events:
         state, new = step(state, event)
@@ -70,7 +70,7 @@ def said(*events: Event) -> list[tuple[str, Word]]:
 
 
 def kinds(state: State) -> list[str]:
-    """What a supervisor that knows nothing is told."""
+    """Returns the kinds of what a supervisor that knows nothing gets."""
     return [type(word).__name__ for word in step(state, Link.CONNECTED)[1]]
 
 
@@ -263,7 +263,7 @@ def test_nothing_is_said_again_that_was_not_said_before(events: list[Event]):
 
 @given(not_links)
 def test_what_is_still_owed_is_said_again(events: list[Event]):
-    """The words of an unbroken connection that are of the present iteration and not settled: none is left out."""
+    """All messages of an unbroken connection that belong to this iteration and are unsettled are repeated."""
     state = after(*events)
     told = said(Link.CONNECTED, *events)
     again = {name for name, _ in said(*events, Link.CONNECTED)}

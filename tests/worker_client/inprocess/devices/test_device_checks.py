@@ -1,4 +1,4 @@
-"""What the driver says, by a fake libnvidia-ml under the real pynvml; what the kernel says, by a fake /sys."""
+"""The driver is a fake libnvidia-ml below the real pynvml; the kernel is a fake /sys."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_lost_gpu_is_unfit(run: Run):
         ("0", "1,0", "gpu reset"),
         ("1", "1,0", "fit"),
         ("0", "GPU-one", "gpu reset"),
-        ("5", "1", "gpu reset"),  # each rank is shown its own GPU alone
+        ("5", "1", "gpu reset"),  # each rank sees only its own GPU
         ("5", "0,1", "fit"),
         ("0", "MIG-1234", "fit"),
         ("7", None, "fit"),
@@ -79,7 +79,7 @@ def test_a_lost_gpu_is_unfit(run: Run):
     ],
 )
 def test_the_ranks_gpu_is_the_one_that_cuda_shows(run: Run, local_rank: str, shown: str | None, said: str):
-    """To the check that every restart makes."""
+    """As seen by the check of every restart."""
     environment = {"LOCAL_RANK": local_rank} | ({} if shown is None else {"CUDA_VISIBLE_DEVICES": shown})
     assert said in run("_OwnGPUHealthCheck", FAKE_NVML_ACTION_1="1", **environment)
 
@@ -96,7 +96,7 @@ def test_the_ranks_gpu_is_the_one_that_cuda_shows(run: Run, local_rank: str, sho
     ],
 )
 def test_a_check_without_an_index_asks_about_each_gpu_that_cuda_shows(run: Run, shown: str | None, said: str):
-    """Whichever is the rank's."""
+    """It does not matter which is the rank's."""
     environment = {} if shown is None else {"CUDA_VISIBLE_DEVICES": shown}
     for local_rank in ("0", "1"):
         told = run("ChainedGPUHealthCheck", LOCAL_RANK=local_rank, FAKE_NVML_ACTION_1="1", **environment)
@@ -140,7 +140,7 @@ def test_an_nvlink_that_is_down_is_told_and_does_not_end_the_rank(run: Run):
 
 @pytest.fixture
 def sys_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two GPUs, each behind a switch with a card of its own, and a card that no GPU shares a switch with."""
+    """Makes two GPUs, each behind a switch with its own card, and a card that shares no switch with a GPU."""
     root = tmp_path / "devices/pci0000:00"
     places = {"0000:30:00.0": "a", "0000:31:00.0": "b"}
     pci = tmp_path / "bus"
@@ -162,7 +162,7 @@ def sys_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def first_gpu(monkeypatch: pytest.MonkeyPatch) -> Device:
-    """The driver's word for it, without a driver."""
+    """Returns the driver's answer, without a driver."""
 
     class Nvml:
         class PciInfo:

@@ -1,6 +1,6 @@
-"""Does an exception reach the thread that it is for, also one that a destructor would have lost?
+"""Does an exception reach its thread, even one that a destructor would have lost?
 
-What installs hooks or has exceptions raised in the main thread runs in an interpreter of its own.
+Code that installs hooks or raises exceptions in the main thread runs in a separate interpreter.
 """
 
 from __future__ import annotations

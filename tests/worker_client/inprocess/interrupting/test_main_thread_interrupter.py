@@ -1,4 +1,4 @@
-"""Can the restart's exception come too early, or too late? Thousands of moments, in a process of their own."""
+"""Can the restart's exception come too early, or too late? Thousands of moments, in a separate process."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def test_it_is_raised_inside_the_function_and_nowhere_else():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    # Both happen all the time; how often depends on the machine.
+    # Both happen continuously; how often depends on the machine.
     assert 0 < told["interrupted"] < told["rounds"]

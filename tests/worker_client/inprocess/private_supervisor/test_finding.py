@@ -16,7 +16,7 @@ import pytest
 from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.private_supervisor.finding import find_or_start
 
-# A rank: finds its supervisor, speaks to it as any client does, tells about it and waits to be let go.
+# A rank: finds its supervisor, connects like any client, reports it and waits to be released.
 RANK = """
 import json, os, sys
 from worker_client.inprocess.private_supervisor.finding import find_or_start
@@ -126,7 +126,7 @@ def test_a_package_of_our_name_on_the_path_is_not_started(
 
 def test_what_keeps_it_from_starting_is_told(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     python = Path(environment["HOLDFAST_STATE_DIR"]).with_name("python")
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')  # finds nothing that was installed
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')  # finds no installed packages
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(InternalError, match=r"module \w+ is not installed for .*pip install '\.\[supervisor\]'"):

@@ -43,7 +43,7 @@ def test_one_rank_without_an_address_is_a_job_of_its_own_and_several_must_say_wh
 
 
 def test_on_several_nodes_the_ranks_agree_on_what_tells_one_start_from_the_next() -> None:
-    """Each agent of torchrun counts the failures of its own ranks: their counts differ within one start."""
+    """Each agent of torchrun counts its own ranks' failures: their counts differ within one start."""
     first, second = of(0, AT, start(0), local=2), of(2, AT, start(1), local=2)
     assert launch_key(first) == launch_key(second) == job_key(first)
     note_attempt(first, "a")

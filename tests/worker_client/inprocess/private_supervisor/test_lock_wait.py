@@ -1,4 +1,4 @@
-"""A wait for a lock ends with the lock, with its time, or with whoever needs it; what comes too late is released."""
+"""A wait for a lock ends with the lock, its timeout, or its caller; a lock that comes too late is released."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONG_S = 60.0
 
 
 class Lock:
-    """One that another process could hold; here, another opening of the file."""
+    """A lock that another process could hold; here, another opening of the file."""
 
     def __init__(self, path: Path) -> None:
         self.theirs, self.ours, self.third = (os.open(path, os.O_RDWR | os.O_CREAT) for _ in range(3))
@@ -66,7 +66,7 @@ def test_a_free_one_is_locked_at_once_and_a_held_one_once_it_is_released(lock: L
     assert locked_within(lock.ours, fcntl.LOCK_EX, wait_s=LONG_S)
     release.join()
     until_nobody_waits()
-    assert not lock.is_free()  # The thread's copy is closed; the lock stays ours.
+    assert not lock.is_free()  # the thread's copy is closed; the lock stays ours
 
 
 def test_given_up_after_its_time_it_is_released_when_it_comes(lock: Lock):

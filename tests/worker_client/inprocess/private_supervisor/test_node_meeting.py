@@ -13,7 +13,7 @@ TIMEOUT_S = 10.0
 
 
 class Store:
-    """What a meeting needs of torch's stores, for threads."""
+    """The part of torch's stores that a meeting needs, for threads."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -44,7 +44,7 @@ def environment(rank: int, world_size: int = 3, local: int = 1) -> dict[str, str
 
 
 def meet_all(store: Store, where: str, world_size: int = 3) -> list[str]:
-    """Three nodes; what they do, in order. Returns once all have met."""
+    """Plays three nodes; returns their actions, in order, once all have met."""
     order: list[str] = []
 
     def meet(rank: int) -> None:
@@ -73,7 +73,7 @@ def test_all_learn_of_the_leader_and_rank_0_waits_for_the_last() -> None:
 
 
 def test_what_earlier_starts_of_the_job_have_left_in_the_store_misleads_nobody() -> None:
-    """The store of torchrun's agent outlives the ranks. A rank of the start before has asked and got no answer."""
+    """The store of torchrun's agent outlives the ranks. A rank of the previous start has asked and got no answer."""
     store = Store()
     meet_all(store, "there")
     store.add("holdfast/meeting/job/asked", 1)

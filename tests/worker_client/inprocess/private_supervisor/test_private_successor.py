@@ -1,4 +1,4 @@
-"""When is a private supervisor replaced, by whom, and when not?"""
+"""When is a private supervisor replaced, and by whom?"""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Job:
 
 
 def found_by(successor: PrivateSuccessor) -> Endpoint:
-    """Who meets another rank at it, of this job or of another one, has to ask again."""
+    """Returns the endpoint. A rank that meets ranks of another supervisor there must ask again."""
     found: list[Endpoint] = []
 
     def is_found() -> bool:
@@ -85,7 +85,7 @@ def test_a_dead_one_is_replaced_once_by_whoever_is_first(job: Job):
         (second,) = set(pool.map(found_by, successors))
     assert second.job_id == first.job_id
     assert second.token != first.token
-    assert second.socket_path != first.socket_path  # Nobody reaches it who takes it for the first.
+    assert second.socket_path != first.socket_path  # nobody who takes it for the first can reach it
     assert {each.find() for each in successors} == {second}
     assert job.note() != job.started[0]
 
@@ -94,7 +94,7 @@ def test_one_that_is_stopped_or_not_wanted_is_not_replaced(job: Job):
     first = job.start()
     job.started[0].send_signal(signal.SIGSTOP)
     assert job.successor().find() == first
-    Path(first.socket_path).unlink()  # Now it doesn't even answer.
+    Path(first.socket_path).unlink()  # now it does not even answer
     assert job.successor().find() is None
     job.kill()
     job.is_wanted = False
@@ -130,7 +130,7 @@ def test_starts_that_fail_are_further_and_further_apart(
 
 
 def found_by_or_closed(successor: PrivateSuccessor, told: Path) -> Endpoint | None:
-    """Until a start was made."""
+    """Waits until a start was made."""
     while (found := successor.find()) is None and not told.exists():
         continue
     return found

@@ -1,6 +1,6 @@
 """Ranks and supervisors are killed and stopped at each step of a start: one supervisor serves, and all ranks find it.
 
-The supervisor that a rank has started waits at a named step until the test lets it go on.
+The supervisor that a rank started waits at a named step until the test releases it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from worker_client.inprocess.private_supervisor import finding, job_folder
 
 TIMEOUT_S = 60
 STEPS = ("exec", "claim", "tell", "ready")
-# In the place of Python: a supervisor that says its pid and waits at one step.
+# Replaces Python: a supervisor that prints its pid and waits at one step.
 SLOW_PYTHON = """#!{python}
 import os, sys
 folder, step = {folder!r}, {step!r}
@@ -48,7 +48,7 @@ adopt._serve, AdoptedDir.tell, adopt._Starter.say = slow_serve, slow_tell, slow_
 sys.argv = ["holdfast", *sys.argv[3:]]
 sys.exit(main())
 """
-# A rank whose supervisor is slow; the gate "before" keeps the rank itself from starting one, in its turn.
+# A rank whose supervisor is slow; the gate "before" keeps the rank itself from starting one.
 RANK = """
 import os, subprocess, sys
 from worker_client.inprocess.private_supervisor.finding import find_or_start
@@ -92,14 +92,14 @@ class Job:
         return self.rank
 
     def until_it_stands(self) -> psutil.Process:
-        """The supervisor that the rank has started, at its step."""
+        """Returns the supervisor that the rank started, once it is at its step."""
         told = self.folder / "told"
         wait_until(told.exists, timeout_s=TIMEOUT_S, what="the step")
         self.slow = psutil.Process(int(told.read_text()))
         return self.slow
 
     def let_go(self, gate: str = "gate") -> None:
-        """Opening it for writing waits for whoever stands there."""
+        """Opens the gate for writing, which waits for the process there."""
         with (self.folder / gate).open("w"):
             pass
 
@@ -116,7 +116,7 @@ class Job:
         return psutil.Process(int((self.home / LIFE_FILE).read_text()))
 
     def assert_served(self, found: Endpoint) -> None:
-        """It is what every rank finds from now on."""
+        """Every rank finds it from now on."""
         assert job_folder.find(self.home, self.environment) == found
         assert finding.find_or_start(self.environment) == found
         assert self.serving().is_running()
@@ -168,7 +168,7 @@ def test_a_supervisor_that_is_killed_while_it_starts_is_replaced_by_the_next_ran
     slow = job.until_it_stands()
     asked = job.other_rank()
     slow.kill()
-    assert said(rank) == ""  # It has told its user, and ended.
+    assert said(rank) == ""  # it has told its user, and ended
     job.assert_served(asked.result(TIMEOUT_S))
     assert job.serving() != slow
 
@@ -200,7 +200,7 @@ def test_a_rank_that_is_stopped_in_its_turn_is_passed_over_and_finds_what_others
 
 @pytest.mark.parametrize("step", STEPS)
 def test_two_that_start_at_once_are_one_in_the_end(job: Job, monkeypatch: pytest.MonkeyPatch, step: str):
-    """As if there were no turns."""
+    """As if there were no lock between them."""
     monkeypatch.setattr(finding, "TURN_MARGIN_S", -finding.START_TIMEOUT_S)
     rank = job.start(step)
     slow = job.until_it_stands()
@@ -217,7 +217,7 @@ def test_two_that_start_at_once_are_one_in_the_end(job: Job, monkeypatch: pytest
 def test_one_that_lives_and_does_not_answer_is_told_and_left_alone(job: Job):
     found = finding.find_or_start(job.environment)
     serving = job.serving()
-    serving.suspend()  # Else it may have a new socket in the next moment.
+    serving.suspend()  # otherwise it might get a new socket the next moment
     Path(found.socket_path).unlink()
     with pytest.raises(InternalError, match="does not answer; see whether it is stopped"):
         finding.find_or_start(job.environment, start_timeout_s=0.5)
