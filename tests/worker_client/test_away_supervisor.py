@@ -23,7 +23,7 @@ from worker_client import RankMonitorClient, RankMonitorClientError, WorkloadAct
 from worker_client.monitoring import WELCOME_WAIT_S
 
 NewClient = Callable[[], RankMonitorClient]
-PROMPT_S = 1.0  # "at once", on a machine that is busy
+PROMPT_S = 1.0  # "at once", on a busy machine
 
 
 @contextmanager

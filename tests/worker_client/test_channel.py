@@ -1,4 +1,4 @@
-"""A word that gets lost on its way is said again: nothing that happens to a connection makes a rank mute."""
+"""A lost message is sent again: nothing that happens to a connection makes a rank mute."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ REPORTED = call_frames.faults_reported(1, 0)
 
 
 class Owner:
-    """Says `standing` on each connection, as a wrapped call does."""
+    """Sends `standing` on each connection, as a wrapped call does."""
 
     def __init__(self) -> None:
         self.say: Callable[[bytes], None] = lambda _: None
@@ -61,7 +61,7 @@ class Owner:
 
 
 class Peer:
-    """The supervisor's end of one connection: it reads when it is told to."""
+    """The supervisor's end of one connection: it reads on request."""
 
     def __init__(self, listener: socket.socket) -> None:
         self.socket, _ = listener.accept()
@@ -79,7 +79,7 @@ class Peer:
         self.send(wire.SupervisorFrame(welcome=wire.Welcome(protocol=1)))
 
     def refuse(self) -> None:
-        """Not to be tried again."""
+        """Refuses permanently."""
         self.send(wire.SupervisorFrame(refused=wire.Refused(reason="its token is not this cycle's", retry=False)))
 
     def read(self) -> wire.WorkerFrame:
@@ -113,7 +113,7 @@ def listener(tmp_path: Path) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def meet(listener: socket.socket) -> Iterator[Meet]:
-    """The next connection."""
+    """Returns the next connection."""
     met: list[Peer] = []
 
     def one() -> Peer:
@@ -147,7 +147,7 @@ def _until(condition: Callable[[], object]) -> None:
 
 
 def _fill(made: Channel) -> None:
-    """More than the socket takes waits, and not yet more than may."""
+    """Queues more than the socket takes, but not more than allowed."""
     for _ in range(40):
         made.say(VALUE)
 
@@ -279,7 +279,7 @@ def test_a_refusal_is_final_where_no_other_supervisor_can_come(meet: Meet, owner
 def test_one_that_was_refused_by_a_dead_ones_successor_asks_who_serves_now(
     meet: Meet, owner: Owner, opened: Channel, listener: socket.socket
 ):
-    """The successor has bound its socket, and has not said yet where it is."""
+    """The successor has bound its socket, but not published its address yet."""
     told: list[Endpoint | None] = [None]
     opened.follow(lambda: told[-1])
     meet().refuse()
@@ -293,5 +293,5 @@ def test_one_that_was_refused_by_a_dead_ones_successor_asks_who_serves_now(
     followed.welcome()
     _until(lambda: owner.welcomes)
     followed.socket.close()
-    meet().refuse()  # The very one that serves now.
+    meet().refuse()  # this one serves now
     _until(lambda: opened.has_given_up)

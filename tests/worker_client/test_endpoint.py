@@ -1,4 +1,4 @@
-"""What the environment says about the supervisor, and what it must not be able to do."""
+"""What does the environment say about the supervisor, and what must it not be able to do?"""
 
 from __future__ import annotations
 

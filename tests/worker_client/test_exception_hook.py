@@ -1,4 +1,4 @@
-"""A rank that failed ends at once where that is wanted, and nobody's hook is lost."""
+"""A failed rank ends at once if that is wanted, and nobody's hook is lost."""
 
 from __future__ import annotations
 

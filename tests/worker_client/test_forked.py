@@ -1,4 +1,4 @@
-"""A process forked from the worker tells nobody anything, and takes nothing from its parent."""
+"""A process forked from the worker sends nothing, and takes nothing from its parent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NewClient = Callable[[], RankMonitorClient]
 
 
 def _in_child(run: Callable[[], None]) -> None:
-    """Runs `run` in a fork and asserts that nothing was raised there."""
+    """Calls `run` in a fork and asserts that it raised nothing."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -64,7 +64,7 @@ def test_a_fork_writes_nothing_and_leaves_the_connection_alone(supervisor: FakeS
     client.end_section("step")
 
 
-# In an interpreter of its own: here, gRPC and event loops of other tests have descriptors come and go at any moment.
+# In a separate interpreter: here, gRPC and event loops of other tests open and close descriptors at any moment.
 _DESCRIPTORS_OF_A_FORK = """
 import os
 from worker_client import RankMonitorClient
@@ -92,7 +92,7 @@ client.shutdown_workload_monitoring()
 
 
 def test_a_fork_holds_no_descriptor_of_the_channel(supervisor: FakeSupervisor):
-    """Or the supervisor would not see the rank's end while a data loader lives on."""
+    """Otherwise the supervisor would not see the rank's end while a data loader lives."""
     program = [sys.executable, "-c", _DESCRIPTORS_OF_A_FORK]
     done = subprocess.run(program, check=True, capture_output=True, text=True, timeout=30)
     supervisor.client()

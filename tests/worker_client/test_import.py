@@ -1,4 +1,4 @@
-"""What does the client bring into a training process, and at what price?"""
+"""What does the client load into a training process, and at what cost?"""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 import worker_client
 
 ROOT = Path(__file__).parents[2]
-IMPORT_MAX_S = 0.04  # of CPU: what it takes on a machine that does nothing else
-TRIES = 15  # the quickest one counts
+IMPORT_MAX_S = 0.04  # of CPU, on a machine without other load
+TRIES = 15  # the fastest one counts
 
-# What torch loads itself; the price counts beyond it.
+# Loaded by torch itself; the cost counts on top of it.
 LOADED_BY_TORCH = "dataclasses, inspect, logging, socket, threading, typing"
 
 SCRIPT = """

@@ -1,7 +1,7 @@
-"""The callbacks under jitter: what a training has learned never ends it for a pause below the floor.
+"""The callbacks under jitter: learned limits never end a training for a pause below the floor.
 
-Simulated: the framework's hooks are called as it calls them, on a clock of the test, and the supervisor's own monitor
-of the rank judges at the worst moment, just before each stamp.
+Simulated: the framework's hooks are called in its order, on the test's clock, and the rank's real monitor judges at the
+worst moment, just before each stamp.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from worker_client.session import Welcomed
 from worker_client.timeouts import Limits
 
 FLOOR_S = 5.0
-PHASE_S = FLOOR_S / 4  # of which no silence has more than three: outside, in the step, and in a save
+PHASE_S = FLOOR_S / 4  # no silence has more than three of these: outside, in the step, and in a save
 SECTIONS = ("setup", "step", "checkpointing")
 NS = 1_000_000_000
 
 
 class Rank:
-    """A rank whose clock the test sets, and which its monitor looks at."""
+    """A rank whose clock the test sets, and which its monitor checks."""
 
     def __init__(self, patch: pytest.MonkeyPatch, safety_factor: float) -> None:
         self.now_ns = NS
@@ -43,7 +43,7 @@ class Rank:
             patch.setattr(module, "RankMonitorClient", lambda: self._client(safety_factor))
 
     def _client(self, safety_factor: float) -> RankMonitorClient:
-        """One that a supervisor has welcomed, which limits nothing until it was learned."""
+        """Returns a client that a supervisor has welcomed, without limits until some are learned."""
         client = RankMonitorClient()
         begin = client.init_workload_monitoring
 
@@ -62,7 +62,7 @@ class Rank:
         return client
 
     def passes(self, phase_s: float) -> None:
-        """Time, and the monitor looks at its end."""
+        """Lets time pass; the monitor checks at its end."""
         self.now_ns += round(phase_s * NS)
         for client in self.clients[-1:]:
             monitoring = client._monitoring  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,4 @@
-"""Is a job known to be on several nodes, and does a node know its address?"""
+"""Does a rank know that its job is on several nodes, and its node's address?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the examples of docs/monitoring.md run as they are printed?"""
+"""Do the examples of docs/monitoring.md run as printed?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 PAGE = Path(__file__).parents[2] / "docs" / "monitoring.md"
 START = "from worker_client import RankMonitorClient\nclient = RankMonitorClient()\nclient.init_workload_monitoring()\n"
-# What the text around an example takes for granted.
+# What the text around an example assumes.
 GIVEN = (
     "data, checkpoint = [1, 2], {}\n"
     "class BadDataError(Exception): pass\n"

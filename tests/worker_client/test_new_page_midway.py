@@ -1,4 +1,4 @@
-"""A new connection's page comes at any moment, also in the middle of a stamp: none is lost, and none left behind."""
+"""A new connection's page may come at any moment, even during a stamp: none is lost or left behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ calls = st.lists(
 
 
 class Overtaking:
-    """Words of a page, and a clock, at whose n-th use another page comes."""
+    """Words of a page, and a clock; at the n-th use, another page comes."""
 
     def __init__(self, page: ProgressPage, use: Callable[[], None]) -> None:
         self._words = page.words
@@ -47,7 +47,7 @@ class Overtaking:
 
 
 class Rank:
-    """Progress under a connection that is replaced at the given uses, and what it must show."""
+    """Progress under a connection that is replaced at the given uses, and its expected values."""
 
     def __init__(self, replaced_at: set[int], names_after: tuple[str, ...]) -> None:
         self.progress = Progress()
@@ -106,7 +106,7 @@ class Rank:
 
 @pytest.fixture
 def hasty_threads() -> Iterator[None]:
-    """The interpreter changes threads as often as it can."""
+    """Makes the interpreter switch threads as often as possible."""
     before_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -144,7 +144,7 @@ def test_the_last_page_shows_what_was_called(
 
 @pytest.mark.usefixtures("hasty_threads")
 def test_pages_that_come_while_another_thread_stamps():
-    """The same with real threads, where the interpreter chooses the moments."""
+    """The same with real threads; the interpreter chooses the moments."""
     progress = Progress()
     progress.begin()
     page = ProgressPage.private()

@@ -1,4 +1,4 @@
-"""What waits is bounded, and what could not wait is never forgotten in silence."""
+"""Waiting data is bounded, and losses are never silent."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_too_many_requests_are_refused_at_once(outbox: Outbox):
 
 def test_all_is_sent_once_the_kernel_has_it_and_not_after_a_loss(outbox: Outbox):
     outbox.say(b"leave")
-    outbox.taken()  # what went before
+    outbox.taken()  # what was sent before
     assert not outbox.wait_sent(0)
     outbox.take()
     assert not outbox.wait_sent(0)

@@ -1,4 +1,4 @@
-"""The order of the stores: whoever reads at any instant sees a state that was true."""
+"""The order of the writes: a reader at any instant sees a state that was true."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("step", "setup", "checkpointing")
 
 
 class _Recorder:
-    """Stands in for the words of a page and notes each store."""
+    """Replaces the words of a page and notes each write."""
 
     def __init__(self) -> None:
         self.values = [0] * layout.PAGE_WORDS
@@ -73,7 +73,7 @@ def test_a_silence_goes_on_under_the_next_supervisor_and_the_time_between_counts
     now_ns = 3_000
     progress.lose()
     now_ns = 7_000
-    progress.lose()  # It is still away.
+    progress.lose()  # it is still away
     progress.sections.start("step")
     now_ns = 10_000
     page = ProgressPage.private()

@@ -200,7 +200,7 @@ def test_shutdown_says_goodbye_and_leaves_nothing_behind(supervisor: FakeSupervi
         return [thread.name for thread in threading.enumerate() if thread.name == "holdfast-channel"]
 
     client = new_client()
-    client.init_workload_monitoring()  # whatever is loaded once is loaded now
+    client.init_workload_monitoring()  # everything that is loaded once is loaded now
     client.shutdown_workload_monitoring()
     supervisor.wait(lambda: supervisor.connections[0].is_closed, "the first end")
     before = set(os.listdir("/proc/self/fd"))

@@ -1,4 +1,4 @@
-"""A client shows its token to root and to its own user only, whatever that user's number is."""
+"""A client shows its token only to root and to its own user, whatever that user's number is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HIGH_UID = 3_000_000_000
 
 
 class _SocketOf(socket.socket):
-    """Says that its peer is this one."""
+    """A socket that reports this peer."""
 
     credentials = b""
 

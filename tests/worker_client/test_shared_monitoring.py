@@ -1,4 +1,4 @@
-"""Several clients in one rank: one connection, which lives as long as the last of them."""
+"""Several clients in one rank share a connection, which lives as long as the last of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calculated limits: factor, mean of calculated ones, partial selection, what a state keeps."""
+"""Calculated limits: factor, mean of calculated ones, partial selection, saved state."""
 
 from __future__ import annotations
 

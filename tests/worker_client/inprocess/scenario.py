@@ -1,4 +1,4 @@
-"""What scenarios are made of: a line for each thing that happens, callbacks that are noted, and where they are kept."""
+"""The parts of scenarios: a line for each event, callbacks that leave notes, and their places."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def note(what: str, **more: object) -> None:
 
 
 class Noted:
-    """A callback of any family that says when and where it ran, and may fail."""
+    """A callback of any family that notes when and where it ran, and may fail."""
 
     def __init__(self, name: str, fail: Callable[[FrozenState], object] = lambda state: None) -> None:
         self.name = name
@@ -59,7 +59,7 @@ class NotedTerminate(Noted, inprocess.terminate.Terminate): ...
 
 
 def noting(**given: Any) -> inprocess.Wrapper:  # noqa: ANN401
-    """A Wrapper all of whose callbacks are noted."""
+    """Returns a Wrapper all of whose callbacks leave notes."""
     callbacks: dict[str, Any] = {
         "initialize": NotedInitialize("initialize"),
         "abort": NotedAbort("abort"),
@@ -77,7 +77,7 @@ def environment() -> dict[str, str | None]:
 
 
 def touched() -> dict[str, object]:
-    """What a call must leave as it was."""
+    """Returns the state that a call must leave unchanged."""
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     names = sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _is_open(fd))
     return {

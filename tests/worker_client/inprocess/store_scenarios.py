@@ -1,4 +1,4 @@
-"""What ranks do with stores: `python -m tests.worker_client.inprocess.store_scenarios NAME` is one rank of it."""
+"""What do ranks do with stores? `python -m tests.worker_client.inprocess.store_scenarios NAME` is one rank of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CountedFileStore(FileStore):
 
 
 class CountedTCPStore(TCPStore):
-    """At the port of another default than ours; the examples of the reference product are like this."""
+    """A store with another default port than ours, as in the reference product's examples."""
 
     def __init__(self, port: int | None = None) -> None:
         global opened

@@ -1,4 +1,4 @@
-"""What the aborts ask of torch, Transformer Engine and checkpoint libraries, by fakes of these at their names."""
+"""What do the aborts ask of torch, Transformer Engine and checkpoint libraries? Fakes replace these by name."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Backend:
 
 
 class OldBackend:
-    """One of torch before 2.6."""
+    """A backend of torch before 2.6."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         self._shutdown = run
 
 
 class Group:
-    """A process group with a backend for CUDA, or none."""
+    """A process group with a backend for CUDA, or without one."""
 
     def __init__(self, backend: object | None) -> None:
         self.backend = backend
@@ -55,7 +55,7 @@ class Group:
 
 
 class Torch:
-    """The modules of torch that an abort looks at, and what was asked of them, in order."""
+    """The modules of torch that an abort uses, and its calls in order."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls: list[str] = []
@@ -196,7 +196,7 @@ def test_a_torch_that_has_moved_its_list_of_groups_is_still_destroyed(torch: Tor
 
 
 def test_what_the_function_made_after_the_abort_goes_when_it_has_ended(torch: Torch):
-    """Else the next `init_process_group` would find a group, or be the second by its name on this rank alone."""
+    """Otherwise the next `init_process_group` would find a group, or be the second of its name on this rank only."""
     own = AbortTorchDistributed()
     torch.is_initialized = False
     own(STATE)
@@ -216,7 +216,7 @@ def test_a_group_that_was_never_finished_is_forgotten(torch: Torch):
 
 
 def test_an_abort_of_another_kind_is_not_followed_up(torch: Torch):
-    """A class of the user's that does not call ours, and one that has not run."""
+    """A user's class that does not call ours, and one that has not run."""
 
     class Own(AbortTorchDistributed):
         def __call__(self, state: FrozenState) -> FrozenState:
@@ -252,7 +252,7 @@ def test_the_recorder_is_dumped_before_anything_is_aborted(
 
 
 def test_stacks_that_take_too_long_are_left_out(torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Looking up all symbols takes torch seconds at the first time."""
+    """The first lookup of all symbols takes torch seconds."""
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "1")
     monkeypatch.setattr(flight_recorder, "DUMP_TIMEOUT_S", 0.2)
     torch.offer_dump("_dump_fr_trace")

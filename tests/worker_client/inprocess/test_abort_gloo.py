@@ -28,7 +28,7 @@ def _start(rank: int, port: int) -> subprocess.Popen[str]:
 
 @pytest.fixture(scope="module")
 def told() -> list[dict[str, Any]]:
-    """What each rank saw in all rounds; one run for all tests."""
+    """Returns what each rank saw in all rounds; one run for all tests."""
     processes = [_start(0, 0)]
     try:
         assert processes[0].stdout is not None
@@ -69,6 +69,6 @@ def test_nothing_else_in_the_process_was_touched(told: list[dict[str, Any]]):
 
 
 def test_both_ways_to_know_gloos_epoll_were_used(told: list[dict[str, Any]]):
-    """Round by round, Gloo's threads keep and lose their name; this torch must give them one for that to mean much."""
+    """In turn, Gloo's threads keep and lose their name; this torch must give them one for that to mean much."""
     named = [each["has_named_loops"] for each in told[0]["rounds"]]
     assert all(named) or not any(named)

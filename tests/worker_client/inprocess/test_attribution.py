@@ -1,4 +1,4 @@
-"""Is an interruption told as one line, and read back?"""
+"""Is an interruption written as one line, and read back?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The families of callbacks that do little by themselves: limits, counts, lines for a restarter around this one."""
+"""The simple families of callbacks: limits, counts, lines for a restarter around this one."""
 
 from __future__ import annotations
 
@@ -148,14 +148,14 @@ def test_with_local_rank_the_devices_come_first_then_the_users_from_last_to_firs
     devices = (ChainedGPUHealthCheck, ChainedNVLHealthCheck, ChainedNicHealthCheck)
     assert [isinstance(*each) for each in zip(check.instances[3:], devices, strict=True)] == [True] * 3
     state = _state()
-    assert check(state) is state  # nothing of the kind is here
+    assert check(state) is state  # there is nothing of the kind here
     alone = restart_health_check(None)
     assert isinstance(alone, Compose)
     assert [isinstance(*each) for each in zip(alone.instances, devices, strict=True)] == [True] * 3
 
 
 def _refused_by(error: Exception) -> HealthCheckError:
-    """What ends a rank whose health check raises `error`."""
+    """Returns the error that ends a rank whose health check raises `error`."""
 
     class Refusing(HealthCheck):
         def __call__(self, state: FrozenState) -> FrozenState:
@@ -178,7 +178,7 @@ def test_who_is_refused_by_a_check_is_unfit_but_not_who_has_failed_too_often_or_
 
 
 class Cuda(SimpleNamespace):
-    """torch.cuda as far as it is used; which device each thread has."""
+    """The used part of torch.cuda; the device of each thread."""
 
     def __init__(self, *, is_initialized: bool = True, count: int = 8, error: Exception | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Does a composition run from the last to the first, and belong to the family of its parts and to no other?"""
+"""Does a composition run from the last to the first, and belong only to the family of its parts?"""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_nested_compositions(composed: object):
 
 
 class Mute(Step):
-    """Takes nothing."""
+    """Takes no argument."""
 
     def __init__(self, result: object) -> None:
         self.result = result

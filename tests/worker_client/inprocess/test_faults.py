@@ -1,4 +1,4 @@
-"""Does a call end as it should, when callbacks fail, ranks leave, or what is raised is odd? By real ranks."""
+"""Does a call end correctly when callbacks fail, ranks leave, or unusual errors are raised? Real ranks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_error_of_abort_does_not_stop_the_restart(tmp_path: Path):
     recovery = ["finalize", "health_check", "initialize", "health_check", "fn", "completion"]
     for rank in range(2):
         told = job.told(rank, *CALLBACKS)
-        told.remove("abort")  # Its thread may be faster than the function's.
+        told.remove("abort")  # its thread may be faster than the function's
         assert told[-6:] == recovery
         assert job.one(rank, "returned")["value"] == 1
 
@@ -91,7 +91,7 @@ def test_any_exception_can_be_one_rank_s_fault(tmp_path: Path):
 
 
 def test_the_restart_comes_through_wherever_python_code_runs(tmp_path: Path):
-    """In our callbacks and in those that Python calls, of which some can't pass an exception on."""
+    """In our callbacks and in those that Python calls, some of which can't propagate an exception."""
     with started(tmp_path, "places", 9) as job:
         for rank in (0, 2, 3, 4, 5, 6, 7, 8):
             while job.read_line(rank)["what"] != "there":
@@ -101,7 +101,7 @@ def test_the_restart_comes_through_wherever_python_code_runs(tmp_path: Path):
     for rank in range(9):
         assert job.one(rank, "returned")["value"] == 1
         assert job.all(rank, "fn")[-1]["iteration"] == 1
-    # What Python can't pass on only ends the callback; then the function is interrupted.
+    # What Python can't propagate only ends the callback; then the function is interrupted.
     for rank in (3, 4, 5, 8):
         assert len(job.all(rank, "after")) == 1
 

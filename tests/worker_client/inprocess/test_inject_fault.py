@@ -1,4 +1,4 @@
-"""Each fault does to a real process what its name says, and the same ranks are chosen on all ranks."""
+"""Each fault does to a real process what its name says, and all ranks choose the same victims."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from worker_client.shared_utils import inject_fault as old_name
 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 30
-# Beats by its main thread and by another one, until something happens to it.
+# Beats in its main thread and in another one, until something happens to it.
 SCRIPT = """
 import os, sys, threading
 from worker_client.inprocess.tools.inject_fault import Fault, InjectedFaultError, inject_fault
@@ -72,7 +72,7 @@ def test_sigstop_stops_the_process():
 
 
 def test_a_hang_is_of_the_main_thread_alone():
-    """Bytes of the other thread go on: twenty in a row without one of the main thread."""
+    """Bytes of the other thread continue: twenty in a row without one of the main thread."""
     with _start(Fault.HANG) as process:
         assert process.stdout is not None
         others = 0
@@ -95,7 +95,7 @@ def test_a_held_gil_stops_all_threads():
 
 
 def _chosen(monkeypatch: pytest.MonkeyPatch, world_size: int, num_faults: int, keep_alive: int, seed: int) -> list[int]:
-    """The ranks whose timer was started; it would fire in an hour."""
+    """Returns the ranks whose timer was started; it would fire in an hour."""
     chosen: list[int] = []
     monkeypatch.setenv("WORLD_SIZE", str(world_size))
     for rank in range(world_size):

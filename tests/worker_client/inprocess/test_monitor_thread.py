@@ -27,7 +27,7 @@ def test_cleaning_up_is_not_interrupted(tmp_path: Path):
 def test_one_that_a_destructor_loses_is_raised_again(tmp_path: Path):
     job = ran(tmp_path, "in_a_destructor", 2)
     assert job.told(0) == ["fn", "destructor", "after destructor", "fn", "returned"]
-    assert "RankShouldRestart" not in job.errors[0]  # Python would print what it could not pass on.
+    assert "RankShouldRestart" not in job.errors[0]  # Python would print what it could not propagate
 
 
 def test_an_atomic_block_is_left_first_and_no_other_entered(tmp_path: Path):
@@ -46,5 +46,5 @@ def test_any_thread_can_have_the_function_restarted(tmp_path: Path):
     job = ran(tmp_path, "aborted_from_a_thread", 2)
     for rank in (0, 1):
         assert job.told(rank, "fn", "abort", "returned") == ["fn", "abort", "fn", "returned"]
-        assert job.one(rank, "finalize")["failed"] is None  # The function itself has raised nothing.
+        assert job.one(rank, "finalize")["failed"] is None  # the function itself has raised nothing
         assert ["not inside a function" in line["message"] for line in job.all(rank, "refused")] == [True, True]

@@ -1,4 +1,4 @@
-"""What does `worker_client.inprocess` offer by name, and what does it load for that?"""
+"""Which names does `worker_client.inprocess` offer, and what does it load for them?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do ranks get the numbers that the guide draws, alike on every rank, and is the right number of them active?"""
+"""Do ranks get the numbers in the guide, the same on every rank, and is the right number of them active?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Make = Callable[[int], RankAssignment]
 
 
 def after(size: int, die: set[int], make: Make) -> dict[int, int]:
-    """Initial rank → rank after one restart."""
+    """Returns initial rank → rank after one restart."""
     world = World(size, make).assign()
     assert world.ranks() == {rank: rank for rank in range(size)}
     world.assign(die).check()
@@ -108,7 +108,7 @@ def test_a_rank_that_counts_as_terminated_is_discarded(step: Callable[[], RankAs
 
 
 def active(world: World) -> list[int]:
-    """Initial ranks in the order of their active ranks."""
+    """Returns initial ranks in the order of their active ranks."""
     world.check()
     ranks = {rank.state.active_rank: rank.initial for rank in world.living if rank.state.active_rank is not None}
     return [ranks[number] for number in sorted(ranks)]
@@ -183,7 +183,7 @@ def test_a_second_filter_counts_the_ranks_that_the_first_left():
 
 
 def test_each_rank_s_own_condition_counts_for_it():
-    """Hosts of different size, each with its own idea of complete: as the same script says on different machines."""
+    """Hosts of different size, each with its own condition, as for the same script on different machines."""
 
     def make(rank: int) -> RankAssignment:
         wanted = 2 if rank < 2 else 3
@@ -239,7 +239,7 @@ class EvenRanks(RankFilter):
 def test_an_assignment_of_the_user_s_own_needs_no_activator():
     world = World(4, lambda _: inprocess.Compose(Reversed(), ShiftRanks()))
     assert world.assign().active() == [3, 2, 1, 0]
-    assert world.assign({1}).active() == [0, None, 1, 2]  # turned round once more
+    assert world.assign({1}).active() == [0, None, 1, 2]  # rotated once more
     world.check()
 
 

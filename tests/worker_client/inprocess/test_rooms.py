@@ -1,4 +1,4 @@
-"""Does the page on the in-process restart name every room and every file as they are?"""
+"""Does the page on the in-process restart name every package and file correctly?"""
 
 from __future__ import annotations
 

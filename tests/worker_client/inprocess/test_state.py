@@ -1,4 +1,4 @@
-"""Does a rank's state say the same to us, to the function and to callbacks?"""
+"""Is a rank's state the same for us, for the function and for callbacks?"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Are the stores torch's, with the reference product's names and arguments, and loud where nobody answers?
+"""Are the stores torch's, with the reference product's names and arguments, and do they report a missing server?
 
-Each case in an interpreter of its own: torch's stores belong to no test that imports it beside others.
+Each case runs in a separate interpreter: torch's stores must not share one with other tests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from worker_client.inprocess.store import BarrierError, FileStore, PrefixStore, 
 ROOT = Path(__file__).parents[3]
 TIMEOUT_S = 90
 
-# Where a rank begins: no launcher, one rank, a free port.
+# A rank's start: no launcher, one rank, a free port.
 PREAMBLE = """
 import os, socket, subprocess, sys, threading
 from datetime import timedelta
@@ -35,7 +35,7 @@ def raised(kind, run):
 
 
 def ran(script: str, folder: Path, **environment: str) -> str:
-    """What it printed."""
+    """Returns its output."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TORCHELASTIC", "HOLDFAST"))}
     env |= {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "proto")]), "MASTER_ADDR": "127.0.0.1"}
     env |= {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": str(free_port()), **environment}

@@ -1,4 +1,4 @@
-"""Is a timestamp out of time when either of its signs is?"""
+"""Is a timestamp expired when either of its signs is?"""
 
 from __future__ import annotations
 

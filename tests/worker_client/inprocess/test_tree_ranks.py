@@ -1,4 +1,4 @@
-"""Do the flat lists of a Tree decide as its obvious rules do, on every rank alike, and quickly with 100,000 ranks?"""
+"""Do a Tree's flat lists decide as its obvious rules do, alike on every rank, and fast with 100,000 ranks?"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ layers = st.builds(
 
 @st.composite
 def trees(draw: st.DrawFn) -> tuple[list[Layer], list[tuple[str, ...]]]:
-    """Layers, and the keys of each rank; some in blocks, as hosts have them, some at random."""
+    """Draws layers, and the keys of each rank; some in blocks, as for hosts, some at random."""
     found = draw(st.lists(layers, min_size=1, max_size=4))
     size = draw(st.integers(1, 24))
     columns = [["root"] * size]
@@ -109,7 +109,7 @@ def test_all_ranks_agree_through_repeated_faults(seed: int):
 
 @dataclass(frozen=True)
 class Answers:
-    """What all ranks would have said."""
+    """The answers that all ranks would have given."""
 
     values: dict[int, str]
 
@@ -122,7 +122,7 @@ class Answers:
 
 
 def seconds(size: int, dead: int, flag: LayerFlag | None) -> tuple[float, float]:
-    """CPU time of the first call and of a restart, on one rank."""
+    """Returns the CPU time of the first call and of a restart, on one rank."""
     layers = [
         Layer(max_ranks=size - size // 8, flag=flag, key_or_fn="root"),
         Layer(key_or_fn=lambda state: f"switch {state.rank // 512}", flag=flag),
@@ -149,7 +149,7 @@ def seconds(size: int, dead: int, flag: LayerFlag | None) -> tuple[float, float]
 @pytest.mark.parametrize("flag", FLAGS)
 def test_a_large_tree_is_quick(size: int, dead: int, restart_max_s: float, flag: LayerFlag | None):
     tries: list[tuple[float, float]] = []
-    for _ in range(5):  # the quickest one counts: the machine has others to serve
+    for _ in range(5):  # the fastest one counts: the machine has other work
         tries.append(seconds(size, dead, flag))
         build_s, restart_s = map(min, zip(*tries, strict=True))
         if build_s <= 0.5 and restart_s <= restart_max_s:

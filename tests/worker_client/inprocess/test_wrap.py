@@ -1,4 +1,4 @@
-"""Does the Wrapper call everything in its order, on its thread, and give back what it took? By real ranks."""
+"""Does the Wrapper call everything in order, on its thread, and restore what it took? Real ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def on_main_thread(job: Job, rank: int) -> bool:
 
 
 def last_iteration(job: Job, rank: int) -> int:
-    """Where a rank fails at once, another may be interrupted before it has come to the function."""
+    """If a rank fails at once, another may be interrupted before it has come to the function."""
     return job.all(rank, "fn")[-1]["iteration"]
 
 
@@ -39,7 +39,7 @@ def test_inactive_ranks_wait_and_return_none(tmp_path: Path):
 
 
 def test_an_exception_restarts_all_ranks_wherever_they_are(tmp_path: Path):
-    """A loop, a sleep, a lock, a read: none of them outlives the restart by more than a moment."""
+    """A loop, a sleep, a lock, a read: each ends within a moment of the restart."""
     job = ran(tmp_path, "exception_on_rank_1", 5)
     recovery = ["abort", "finalize", "health_check", "initialize", "health_check", "fn", "completion"]
     raised_s = job.one(1, "raise")["at"]
@@ -61,7 +61,7 @@ def test_an_exception_restarts_all_ranks_wherever_they_are(tmp_path: Path):
 
 
 def test_a_restart_takes_no_fixed_time(tmp_path: Path):
-    """With defaults, last_call_wait of a second among them."""
+    """With defaults, including last_call_wait of a second."""
     job = ran(tmp_path, "restarts_quickly", 4)
     latest = [max(job.all(rank, "fn")[number]["at"] for rank in range(4)) for number in range(6)]
     raised = [line["at"] for line in job.all(1, "raise")]

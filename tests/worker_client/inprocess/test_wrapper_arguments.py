@@ -1,4 +1,4 @@
-"""What does the Wrapper take, and what does it refuse?"""
+"""Which arguments does the Wrapper accept, and which does it refuse?"""
 
 from __future__ import annotations
 

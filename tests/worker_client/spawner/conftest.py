@@ -21,7 +21,7 @@ class default_generator:
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
-    """Writes a script into a folder of its own and gives its path."""
+    """Yields a function that writes a script into a folder of its own and returns its path."""
 
     def write(source: str, name: str = "job/train.py") -> str:
         path = tmp_path / name
@@ -34,7 +34,7 @@ def script(tmp_path: Path) -> Script:
 
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
-    """An environment in which `torch` is a small module."""
+    """Returns an environment in which `torch` is a small module."""
     library = tmp_path / "library"
     library.mkdir()
     (library / "torch.py").write_text(TORCH)

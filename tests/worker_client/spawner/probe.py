@@ -1,4 +1,4 @@
-"""Run by tests, as a script and as a module: writes down all that a program can see of how it was started."""
+"""What can a program see of how it was started? Tests run this as a script and as a module; it writes it all down."""
 
 import inspect
 import json

@@ -34,13 +34,13 @@ _T = TypeVar("_T")
 
 
 def clean_env(**more: str) -> dict[str, str]:
-    """This process's environment without what the test runner added, and with `more`."""
+    """Returns this process's environment without what the test runner added, and with `more`."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV_", "HOLDFAST"))}
     return env | more
 
 
 def until(condition: Callable[[], _T], *, what: str, wait_s: float = WAIT_S) -> _T:
-    """The first truthy value of `condition`; fails after `wait_s`."""
+    """Returns the first truthy value of `condition`; fails after `wait_s`."""
     deadline = time.monotonic() + wait_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"waited {wait_s} s in vain for {what}"
@@ -49,7 +49,7 @@ def until(condition: Callable[[], _T], *, what: str, wait_s: float = WAIT_S) -> 
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; a zombie does not."""
+    """Returns whether a process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
@@ -58,7 +58,7 @@ def is_alive(pid: int) -> bool:
 
 
 class Rig:
-    """One spawner and our end of its link. A context manager: leaving it kills the whole tree."""
+    """One spawner and our end of its link. A context manager: leaving it kills all descendants."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Rig:
         for stream in (self.process.stdout, self.process.stderr):
             if stream is not None:
                 stream.close()
-        for pid in self.seen:  # Children of a killed spawner die with it; this is for what a test let escape.
+        for pid in self.seen:  # children of a killed spawner die with it; this is for processes that a test let escape
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -110,7 +110,7 @@ class Rig:
         self.socket.sendall(framing.encode(payload, frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX))
 
     def receive(self, kind: type[_T], where: Callable[[_T], bool] = lambda _: True, *, wait_s: float = WAIT_S) -> _T:
-        """The next message of that kind; others are kept."""
+        """Returns the next message of that kind; keeps others."""
         deadline = time.monotonic() + wait_s
         while True:
             for at, message in enumerate(self._inbox):
@@ -127,7 +127,7 @@ class Rig:
             self.seen.update(message.pid for message in self._inbox if isinstance(message, Spawned))
 
     def pending(self, kind: type[_T]) -> list[_T]:
-        """What has been received of that kind and not asked for."""
+        """Returns received messages of that kind that nobody has asked for."""
         return [message for message in self._inbox if isinstance(message, kind)]
 
     def spawn(self, *plans: WorkerPlan, cycle: int = 0) -> list[Spawned]:
@@ -135,11 +135,11 @@ class Rig:
         return [self.receive(Spawned, lambda each, plan=plan: each.local_rank == plan.local_rank) for plan in plans]
 
     def children(self) -> set[int]:
-        """The spawner's, adopted ones and zombies too."""
+        """Returns the spawner's children, including adopted ones and zombies."""
         return set(map(int, Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()))
 
     def serve_store(self, cycle: int = 0, *, port: int = 0) -> int:
-        """Prepare a store and be its first client: the pid of the process that serves it, and loads torch for that."""
+        """Prepares a store and is its first client; returns the pid of its server, which loads torch for that."""
         others = self.children()
         self.send(PrepareStore(cycle, "127.0.0.1", port))
         ready = self.receive(StoreReady)
@@ -149,9 +149,9 @@ class Rig:
         return pid
 
     def park(self, cycle: int, workers: int) -> set[int]:
-        """Have so many workers forked ahead of `cycle`: their pids, once all wait for their rank."""
+        """Has workers forked ahead of `cycle`; returns their pids once all wait for their rank."""
         self.send(PrepareStore(cycle, "127.0.0.1"))
-        self.receive(StoreReady)  # What a spawner forks at its start is gone by then.
+        self.receive(StoreReady)  # what a spawner forks at its start has ended by then
         others = self.children()
         self.send(ForkAhead(cycle, workers))
         until(lambda: len(self.children() - others) == workers, what="the forks")
@@ -165,14 +165,14 @@ class Rig:
         return self.receive(SpawnFailed)
 
     def outcome(self, plan: WorkerPlan, *, cycle: int = 0) -> SpawnFailed | Exited:
-        """Whatever becomes of it first."""
+        """Returns its first outcome."""
         self.send(Spawn(cycle, (plan,)))
         found = self.receive(object, lambda each: isinstance(each, SpawnFailed | Exited))
         assert isinstance(found, SpawnFailed | Exited)
         return found
 
     def run(self, *plans: WorkerPlan, cycle: int = 0) -> list[Exited]:
-        """Spawn and wait for each end, in the order of `plans`."""
+        """Spawns workers and waits for each end, in the order of `plans`."""
         self.spawn(*plans, cycle=cycle)
         return [self.exited(plan.local_rank) for plan in plans]
 
@@ -183,7 +183,7 @@ class Rig:
         self.send(spawner_link.End())
 
     def end(self) -> tuple[str, str]:
-        """End the job in order; what was printed to stdout and stderr (where they were pipes)."""
+        """Ends the job properly; returns its stdout and stderr (if they were pipes)."""
         self.send_end()
         out, err = self.process.communicate(timeout=WAIT_S)
         assert self.process.returncode == 0
@@ -191,7 +191,7 @@ class Rig:
 
 
 def _waits_to_receive(pid: int) -> bool:
-    """It left the spawner's session and sleeps: all that it does by then is done."""
+    """Returns whether it left the spawner's session and sleeps: all its work is done by then."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return fields[0] == "S" and int(fields[3]) == pid
@@ -201,13 +201,13 @@ def _waits_to_receive(pid: int) -> bool:
 def worker(
     local_rank: int = 0, *, stdout: StreamPlan | None = None, stderr: StreamPlan | None = None, **env: str
 ) -> WorkerPlan:
-    """A plan with the variables by which the tests know the rank."""
+    """Returns a plan with the variables by which the tests know the rank."""
     return with_env(local_rank, env, stdout=stdout, stderr=stderr)
 
 
 def with_env(
     local_rank: int, env: Mapping[str, str], *, stdout: StreamPlan | None = None, stderr: StreamPlan | None = None
 ) -> WorkerPlan:
-    """The same, with the variables in a mapping."""
+    """Returns the same, with the variables in a mapping."""
     ranks = {"RANK": str(local_rank), "LOCAL_RANK": str(local_rank)}
     return WorkerPlan(local_rank, local_rank, ranks | dict(env), stdout or StreamPlan(), stderr or StreamPlan())

@@ -1,4 +1,4 @@
-"""Is a worker bound to the CPUs and the memory that it was given, forked or executed, and never to more?"""
+"""Is a worker bound to exactly its CPUs and memory, forked or executed?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where are out-of-memory kills counted under cgroup v2, on made-up folders, and whose is a cgroup?"""
+"""Where are out-of-memory kills counted under cgroup v2, in simulated folders, and whose is a cgroup?"""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_a_group_that_was_removed_meanwhile_has_killed_nobody(top: Path) -> None
 
 
 def test_two_spawners_with_the_same_pid_in_two_pid_namespaces_have_cgroups_of_their_own() -> None:
-    """As two nodes of one job in containers of one machine: each kills its own cycle only."""
+    """Like two nodes of one job in containers on one machine: each kills only its own cycle."""
     make = (
         "import sys; from worker_client.spawner.cgroup import CycleCgroups as c; "
         "print(c('twice', wanted=True).folder, flush=True); sys.stdin.read()"
     )
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", make]
-    # Both live at the same time: the number of a namespace that has ended is given away again.
+    # Both live at the same time: an ended namespace's number is reused.
     both = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)

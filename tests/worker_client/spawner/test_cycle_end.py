@@ -1,4 +1,4 @@
-"""The end of a cycle in its record, where no supervisor is left to write it."""
+"""Does a cycle's record get its end if no supervisor is left to write it?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What @record writes becomes one line and a time; anything else is nothing."""
+"""What @record writes becomes one line and a time; anything else becomes nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TRACEBACK = "Traceback (most recent call last):\n  File x\nKeyError: 'a'\n"
     ("body", "expected"),
     [
         (_record("ValueError: bad"), ("ValueError: bad", 1000.5)),
-        (_record("ValueError: bad", "990"), ("ValueError: bad", 990.0)),  # copied later: its own word counts
+        (_record("ValueError: bad", "990"), ("ValueError: bad", 990.0)),  # copied later: its own time counts
         (_record("ValueError: bad", None), ("ValueError: bad", 1000.5)),
         (_record("RuntimeError: first\nmore"), ("RuntimeError: first", 1000.5)),
         (_record(TRACEBACK), ("KeyError: 'a'", 1000.5)),

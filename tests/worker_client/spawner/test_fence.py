@@ -1,4 +1,4 @@
-"""Nothing runs on beyond a fence that the supervisor does not move, and nothing begins there."""
+"""Nothing runs past a fence that the supervisor does not move, and nothing starts there."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_everything_ends_at_a_fence_that_the_supervisor_does_not_move(script: Sc
 
 
 def test_nothing_begins_after_a_fence_that_the_supervisor_has_not_moved(script: Script, tmp_path: Path) -> None:
-    """It goes on, and does what it had been told before: others have begun the next cycle meanwhile."""
+    """It continues, and performs earlier orders: others have begun the next cycle meanwhile."""
     with Rig(script("import time; time.sleep(60)"), str(tmp_path)) as rig:
         rig.send(Fence(time.monotonic_ns() - 1))
         rig.spawn(worker())

@@ -25,7 +25,7 @@ PROBE = Path(__file__).with_name("probe.py")
 
 
 def plain(command: list[str], env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
-    """What the user would have got without us, started as torchrun starts it."""
+    """Runs what the user would have without us, started as by torchrun."""
     return subprocess.run(
         [sys.executable, "-u", *command],
         env=env,
@@ -47,7 +47,7 @@ def probe(tmp_path: Path) -> Path:
 def reports(
     tmp_path: Path, command: list[str], cwd: Path, *, entry: str = "script", typed: list[str] | None = None, **env: str
 ) -> tuple[Any, Any]:
-    """The probe's report from a plain process (started as `typed` where that is given), and from a forked worker."""
+    """Returns the probe's report from a plain process (started as `typed` if given), and from a forked worker."""
     expected, seen = tmp_path / "plain.json", tmp_path / "forked.json"
     rank = {"RANK": "0", "LOCAL_RANK": "0"}
     prefix = ["-m"] if entry == "module" else []
@@ -79,14 +79,14 @@ def test_a_script_by_its_absolute_path_from_elsewhere(probe: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("entry", ["script", "module"])
 def test_the_macro_local_rank_is_replaced_as_torchrun_does(probe: Path, tmp_path: Path, entry: str) -> None:
-    """torchrun: string.Template.safe_substitute for each argument of the script."""
+    """torchrun uses string.Template.safe_substitute for each argument of the script."""
     given = ["--out=log-${local_rank}-$local_rank", "$$5", "${rank} $local_rank_ ${LOCAL_RANK}", "$", "", "x$"]
     replaced = [Template(each).safe_substitute(local_rank="0") for each in given]
     assert replaced[0] == "--out=log-0-0"
     name = "probe.py" if entry == "script" else "probe"
     before, after = reports(tmp_path, [name, *given], probe.parent, entry=entry, typed=[name, *replaced])
     for report in (before, after):
-        report["cmdline"] = report["cmdline"].rstrip("\0")  # The room that the macros took stays.
+        report["cmdline"] = report["cmdline"].rstrip("\0")  # the space that the macros took stays
     assert after == before
 
 
@@ -194,7 +194,7 @@ def test_process_state_is_inherited(probe: Path, tmp_path: Path) -> None:
 
 
 def test_a_limit_that_the_supervisor_raised_for_itself_is_put_back(script: Script, tmp_path: Path) -> None:
-    """Also under exec; not where a wrapper of the interpreter has set its own since."""
+    """Also under exec, but not if a wrapper of the interpreter has set its own since."""
     path = script("import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wrapper = tmp_path / "python"
@@ -211,7 +211,7 @@ def test_a_limit_that_the_supervisor_raised_for_itself_is_put_back(script: Scrip
 
 
 def compare_ends(path: str, *arguments: str, **env: str) -> tuple[int, str, str]:
-    """Exit code (or minus the signal), stdout and stderr: the same as from plain python."""
+    """Compares exit code (or minus the signal), stdout and stderr with those of plain python."""
     rank = {"RANK": "0", "LOCAL_RANK": "0"}
     done = plain([path, *arguments], clean_env(**env, **rank), Path(path).parent)
     with Rig(path, *arguments, env=clean_env(**env), cwd=Path(path).parent) as rig:
@@ -297,7 +297,7 @@ def test_pools_work(script: Script, method: str) -> None:
 
 
 def test_a_module_beside_the_script_wins_over_the_library(script: Script) -> None:
-    """Names that the spawner itself imports are taken from the script's folder, as without it."""
+    """Names that the spawner itself imports come from the script's folder, as without it."""
     for name in ("json", "select", "dataclasses", "socket", "ast", "ctypes", "platform"):
         script("WHO = 'mine'\n", f"job/{name}.py")
     path = script(
@@ -326,7 +326,7 @@ def test_random_streams_differ_between_ranks_and_the_hash_seed_does_not(script: 
         json.loads((tmp_path / f"drawn{rank}").read_text()) for rank in (0, 1)
     )
     assert all(first[name] != second[name] for name in first)
-    assert first_hash == second_hash  # Said in docs/architecture/spawner.md: the one thing that ranks share.
+    assert first_hash == second_hash  # docs/architecture/spawner.md says so: this is all that ranks share
 
 
 def test_no_descriptor_of_another_worker_or_of_the_spawner_leaks(script: Script, tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_no_descriptor_of_another_worker_or_of_the_spawner_leaks(script: Script,
         rig.run(*(worker(rank) for rank in range(4)))
     found = [(tmp_path / f"fds{rank}").read_text() for rank in range(4)]
     assert all(each.startswith("0 ") for each in found)
-    assert len(set(found)) == 4  # Each has pipes of its own.
+    assert len(set(found)) == 4  # each has its own pipes
 
 
 def test_the_spawner_shows_itself_and_its_workers_do_not(script: Script, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Nothing of a cycle is left after its end, whatever it did to hide."""
+"""Nothing of a cycle is left after its end, however it tried to hide."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_escapees_are_killed_and_reaped(script: Script, tmp_path: Path, cgroup: 
         rig.send(KillTree(0))
         emptied = rig.receive(Emptied)
         took_s = time.monotonic() - began
-        assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]  # Not even as zombies.
+        assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]  # not even as zombies
         assert emptied.stuck_pids == ()
         assert emptied.killed >= 0 if cgroup else emptied.killed >= len(pids)
         assert rig.exited().signal == signal.SIGKILL
@@ -110,7 +110,7 @@ def test_those_whom_a_finished_worker_left_behind(script: Script, tmp_path: Path
 
 
 def test_a_fork_bomb_ends(script: Script, tmp_path: Path, cgroup: bool) -> None:
-    """Each process makes another for as long as it lives; their number is held down by their own rate."""
+    """Each process makes another for as long as it lives; their own rate limits their number."""
     path = script(
         """
         import os, sys, time
@@ -146,7 +146,7 @@ def test_a_cycle_is_killed_alone(script: Script, tmp_path: Path, cgroup: bool) -
 def test_one_that_hid_after_the_next_store_was_made_belongs_to_its_own_cycle(
     script: Script, tmp_path: Path, cgroup: bool
 ) -> None:
-    """A worker that is told to stop may still start a process, an uploader of checkpoints perhaps, and leave it."""
+    """A worker that must stop may still start a process, such as a checkpoint uploader, and leave it behind."""
     path = script(
         """
         import os, signal, sys, time
@@ -218,7 +218,7 @@ def test_killing_what_is_gone_is_answered(script: Script) -> None:
     os.geteuid() != 0 or not os.path.isdir("/sys/fs/cgroup/freezer"), reason="needs a writable freezer cgroup (v1)"
 )
 def test_what_cannot_be_killed_is_given_up_and_named(script: Script) -> None:
-    """A frozen process is in state D, as one that waits for a dead file server: SIGKILL does nothing until it thaws."""
+    """A frozen process is in state D, like one that waits for a dead file server: SIGKILL waits until it thaws."""
     group = Path(f"/sys/fs/cgroup/freezer/holdfast-test-{os.getpid()}")
     group.mkdir()
     try:
@@ -232,7 +232,7 @@ def test_what_cannot_be_killed_is_given_up_and_named(script: Script) -> None:
             emptied = rig.receive(Emptied)
             assert emptied.stuck_pids == (stuck.pid,)
             assert KILL_WAIT_S - 0.5 < time.monotonic() - began < KILL_WAIT_S + 5
-            rig.spawn(worker(2), cycle=1)  # The job goes on beside it.
+            rig.spawn(worker(2), cycle=1)  # the job continues beside it
             (group / "freezer.state").write_text("THAWED")
             assert rig.exited(0).signal == signal.SIGKILL
     finally:
@@ -332,7 +332,7 @@ class TestSupervisorLoss:
             rig.socket.close()
             (tmp_path / "go").touch()
             assert rig.process.stdout is not None
-            printed = rig.process.stdout.read()  # Lines of unprefixed ranks may share one, as under torchrun.
+            printed = rig.process.stdout.read()  # lines of unprefixed ranks may share one, as under torchrun
             assert (printed.count(b"up"), printed.count(b"on")) == (2, 2)
             assert rig.process.wait(10) == 0
             record = (tmp_path / "job-1.exits.jsonl").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The last exception or fatal error of a process that has failed, from what it printed."""
+"""What was the last exception or fatal error of a failed process, according to its output?"""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ TRACE = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\
          "ERROR: Unexpected bus error encountered in worker.\n", signal.SIGBUS,
          "ERROR: Unexpected bus error encountered in worker."),
         (TRACE, signal.SIGABRT, "ValueError: bad"),
-        # It was handled: what ended the process is the signal.
+        # It was handled: the signal ended the process.
         (TRACE, signal.SIGKILL, ""),
         (TRACE, signal.SIGTERM, ""),
         ("all is well\n", signal.SIGSEGV, ""),

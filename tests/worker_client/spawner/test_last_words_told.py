@@ -1,4 +1,4 @@
-"""A real worker that fails without @record: its last exception is told, whichever way its stderr goes."""
+"""A real worker fails without @record: its last exception is reported, wherever its stderr goes."""
 
 from __future__ import annotations
 

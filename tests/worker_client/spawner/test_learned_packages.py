@@ -1,4 +1,4 @@
-"""Installed packages that all workers import are loaded ahead of the next ones, but for those that would be noticed."""
+"""Installed packages that all workers import are loaded ahead of the next ones, unless a worker would notice."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TestWhatElseWorkersImport:
         (tmp_path / "library" / "light.py").touch()
 
     def learned_after(self, path: str, env: dict[str, str], ranks: int = 2) -> Learned:
-        """The lesson of everything that these workers import."""
+        """Returns what is learned from all imports of these workers."""
         with Rig(path, env=env, learn_after_s=0.5) as rig:
             rig.spawn(*map(worker, range(ranks)))
             lesson = rig.receive(Learned, lambda each: each.steps != ("torch",))

@@ -1,4 +1,4 @@
-"""What the source of a script does not tell is learned from the first workers. A module stands for torch."""
+"""What a script's source does not show is learned from the first workers. A module stands for torch."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class TestWhatWorkersTeach:
         )
         with Rig(path, env=env, learn_after_s=0.0) as rig:
             rig.run(worker(0))
-            rig.run(worker(0), cycle=1)  # What was to be said would have been said before this.
+            rig.run(worker(0), cycle=1)  # any message would have come before this
             assert not rig.pending(Learned)
 
     @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ class TestWhatForbidsIt:
         "above",
         [
             "os.environ['NCCL_DEBUG'] = 'INFO'",
-            "os.environ['OMP_NUM_THREADS'] = '1'",  # It is that already.
+            "os.environ['OMP_NUM_THREADS'] = '1'",  # it already has this value
             "sys.path.append('/nowhere')",
         ],
     )
@@ -236,7 +236,7 @@ def test_more_ranks_than_the_page_has_teach_nothing() -> None:
 
 
 def test_a_background_ends() -> None:
-    """In a child, so that a mistake does not slow down the other tests."""
+    """Runs in a child, so that a mistake does not slow down the other tests."""
     pid = os.fork()
     if pid == 0:
         before = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)
@@ -249,7 +249,7 @@ def test_a_background_ends() -> None:
 
 
 def test_a_load_in_the_background_ends_with_its_supervisor(script: Script, tmp_path: Path) -> None:
-    """A parent that dies while something is loaded, which nobody would hear."""
+    """A parent dies while something is loaded, which nobody would notice."""
     flag = tmp_path / "loading"
     script(f"open({str(flag)!r}, 'w').close()\nimport signal\nsignal.pause()", "library/torch.py")
     env = clean_env(PYTHONPATH=str(tmp_path / "library"))

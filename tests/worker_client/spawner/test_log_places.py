@@ -1,4 +1,4 @@
-"""What stands in the place of a log, or fills its disk, costs log bytes and never a rank of a job that has run."""
+"""Something in the place of a log, or on its full disk, costs log bytes but never a rank of a job that has run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _pipe(path: Path) -> None:
 
 def _read_pipe(path: Path) -> None:
     os.mkfifo(path)
-    os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # Left to the end of the test run: that is its point.
+    os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # left open until the end of the test run, on purpose
 
 
 def _socket(path: Path) -> None:
@@ -122,7 +122,7 @@ def test_an_environment_that_can_not_be_ends_that_worker_alone(script: Script) -
 
 
 def test_starved_of_descriptors_it_refuses_each_worker_and_goes_on(script: Script, tmp_path: Path) -> None:
-    """At every number of descriptors that are left, down to none: one spawner, and no worker that nobody knows."""
+    """With any number of descriptors left, down to none: one spawner, and no unknown worker."""
     plan = worker(stdout=logged(tmp_path / "log"))
     with Rig(script("pass")) as rig:
         rig.run(worker())

@@ -1,4 +1,4 @@
-"""What workers print: where it arrives, how lines are kept whole, and what a broken or slow end does."""
+"""What workers print: where does it go, how are lines kept whole, and what does a broken or slow end cause?"""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_prefix_stands_before_each_line_and_a_last_line_is_ended(script: Scrip
 
 
 def test_a_carriage_return_ends_a_prefixed_line_even_before_the_next_one_comes(script: Script) -> None:
-    """As under torchrun; a progress bar must be seen while it moves. An LF of its own after a CR belongs to it."""
+    """As under torchrun; a progress bar must be visible while it moves. A separate LF after a CR belongs to it."""
     path = script(
         """
         import os, sys
@@ -180,7 +180,7 @@ def test_what_a_terminal_shows_is_kept_in_the_order_of_printing(script: Script, 
 
 
 def test_a_terminal_that_changes_its_size_is_followed(script: Script, tmp_path: Path) -> None:
-    """At what is printed next: nothing tells a process of another session."""
+    """At the next output: no event tells a process of another session."""
     text = """
         import os, sys
         print("first")
@@ -228,7 +228,7 @@ def test_a_slow_console_holds_back_the_worker_and_nothing_is_lost(script: Script
     path = script("import sys\nfor at in range(60000): sys.stdout.write(f'{at:099}\\n')\n")
     with Rig(path) as rig:
         rig.spawn(worker(0), worker(1, stdout=StreamPlan(console=False)))
-        assert rig.exited(1).code == 0  # A neighbour that does not write there is not held back.
+        assert rig.exited(1).code == 0  # a neighbour that does not write there is not delayed
         with pytest.raises(AssertionError, match="no Exited"):
             rig.exited(0, wait_s=0.5)
         out: list[bytes] = []
@@ -317,7 +317,7 @@ def test_a_plain_pipe_is_enough_where_a_large_one_is_refused(tmp_path: Path, mon
 
 
 def test_a_log_flood_costs_at_most_one_core(script: Script, tmp_path: Path) -> None:
-    """CPU of the spawner per byte, which does not depend on how busy the machine is: 800 MB/s must fit in one core."""
+    """CPU time of the spawner per byte, which does not depend on other load: 800 MB/s must fit in one core."""
     path = script("import os\nline = b'x' * 99 + b'\\n'\nblock = line * 640\nfor _ in range(800): os.write(1, block)")
     sink = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:

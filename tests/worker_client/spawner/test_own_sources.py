@@ -1,4 +1,4 @@
-"""A name means the file that the import system would take; odd files are as if they were not there."""
+"""A name means the file that the import system would take; unusual files are ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are forked ahead of their cycle: they become ranks like any other, or leave no trace."""
+"""Workers forked ahead of their cycle become ranks like any other, or leave no trace."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_one_that_was_killed_meanwhile_is_replaced(script: Script) -> None:
         victim = min(parked)
         pidfd = os.pidfd_open(victim)
         os.kill(victim, signal.SIGKILL)
-        select.select([pidfd], [], [], 10)  # The kernel takes its time; one that still lives is rightly handed out.
+        select.select([pidfd], [], [], 10)  # the kernel takes time; a live one is rightly handed out
         os.close(pidfd)
         ends = rig.run(worker(0), worker(1), cycle=1)
         assert [end.code for end in ends] == [0, 0]
@@ -117,7 +117,7 @@ def test_a_signal_waits_until_there_is_a_rank_to_report_its_end(script: Script) 
             os.kill(pid, number)
         ends = rig.run(worker(0), worker(1), cycle=1)
         assert {end.pid for end in ends} == parked
-        # As an interpreter that is interrupted while it starts: a traceback and 1.
+        # Like an interpreter interrupted at its start: a traceback and 1.
         assert sorted((end.code or 0, end.signal or 0) for end in ends) == [(0, signal.SIGTERM), (1, 0)]
         assert "ran" not in rig.end()[0]
 
@@ -142,14 +142,14 @@ def test_an_environment_that_is_too_large_for_the_channel_goes_to_a_new_fork(scr
 
 def test_a_limit_while_they_are_forked_costs_nothing_but_time(script: Script) -> None:
     with Rig(script("pass")) as rig:
-        rig.send(PrepareStore(1, "127.0.0.1", serve=False))  # A first one loads what choosing a port needs.
+        rig.send(PrepareStore(1, "127.0.0.1", serve=False))  # the first store loads what the choice of a port needs
         rig.receive(StoreReady)
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         in_use = len(os.listdir(f"/proc/{rig.process.pid}/fd"))
         before = resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE, (in_use + 4, hard))
         rig.send(ForkAhead(1, 8))
         rig.send(KillTree(7))
-        rig.receive(Emptied)  # The loop has gone on.
+        rig.receive(Emptied)  # the loop has continued
         until(lambda: len(rig.children()) < 8, what="an end of the forking")
         resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE, before)
         rig.send(Spawn(1, tuple(worker(each) for each in range(8))))

@@ -1,4 +1,4 @@
-"""Which folder a script inserts into sys.path: read from its source, and compared with what Python makes of it."""
+"""Which folder does a script insert into sys.path? Read from its source, and compared with Python's result."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def calls(source: str) -> tuple[ast.Module, list[ast.Call]]:
 
 
 def found(path: str, source: str) -> list[str] | None:
-    """The folders of all inserts; None where one of them can't be told."""
+    """Returns the folders of all inserts; None if one is unknown."""
     tree, inserts = calls(source)
     folders = Folders(tree, path, os.path.dirname(os.path.realpath(path)))
     return folders.found if all(folders.take(call) for call in inserts) and inserts else None

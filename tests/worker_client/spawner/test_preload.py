@@ -1,4 +1,4 @@
-"""What may be loaded ahead is read from the script's source; what forbids it is named with its line."""
+"""What may be loaded ahead is read from the script's source; a line that forbids it is named."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class TestWhatForbidsIt:
 
 
 class TestAssignments:
-    """What stands in the source is set for the load as well."""
+    """Assignments in the source are made for the load, too."""
 
     @pytest.mark.parametrize(
         ("line", "steps"),
@@ -153,7 +153,7 @@ class TestFitness:
         loaded = {"json", "json.decoder", "numpy", "select", "queue"}
         assert fitness.shadowed(loaded, str(tmp_path)) == ""
         assert fitness.shadowed(loaded, "") == ""
-        (tmp_path / "queue").mkdir()  # Without __init__.py a folder does not win over a module of the library.
+        (tmp_path / "queue").mkdir()  # without __init__.py a folder does not win over a library module
         (tmp_path / "other.py").touch()
         assert fitness.shadowed(loaded, str(tmp_path)) == ""
         (tmp_path / "queue" / "__init__.py").touch()
@@ -185,7 +185,7 @@ class TestFitness:
 
 
 class TestForReal:
-    """Named modules that are no torch, so that each case is quick."""
+    """Named modules that are not torch, so that each case is fast."""
 
     def test_a_named_module_of_the_user_is_loaded_once(self, script: Script, tmp_path: Path) -> None:
         script("import os\nprint('loaded by', os.getpid(), flush=True)", "job/heavy.py")
@@ -224,7 +224,7 @@ class TestForReal:
             assert rig.end()[0] == "False ['a'] False\n"
 
     def test_a_shadowed_module_leaves_a_bare_interpreter(self, script: Script, tmp_path: Path) -> None:
-        """A stand-in for torch, whose import of a library module the script's folder hides."""
+        """A stand-in for torch imports a library module that the script's folder hides."""
         library = tmp_path / "library"
         (library / "torch").mkdir(parents=True)
         (library / "torch" / "__init__.py").write_text(
@@ -241,7 +241,7 @@ class TestForReal:
             assert rig.end()[0] == "mine\n"
 
     def test_a_variable_is_set_for_the_load_and_not_for_the_worker(self, script: Script, tmp_path: Path) -> None:
-        """Through a module of the script's own, as the launcher has set another value before."""
+        """Through the script's own module, after the launcher has set another value."""
         library = tmp_path / "library"
         library.mkdir()
         (library / "torch.py").write_text(

@@ -1,4 +1,4 @@
-"""Workers forked with torch loaded: what a script sees, and how fast a group meets."""
+"""Workers forked with torch loaded: what does a script see, and how fast does a group meet?"""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_four_ranks_meet_again_and_again_each_time_in_a_fresh_store(rig: Rig, tm
         seen_ports.add(port)
     assert len(seen_ports) > 1
     print(f"prepare store to barrier passed by 4 forks: {sorted(took_s)}")
-    assert min(took_s) < 1  # One import of torch alone takes longer.
+    assert min(took_s) < 1  # one import of torch alone takes longer
 
 
 def test_the_memory_of_torch_is_shared(rig: Rig, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A command that can't be run is refused with its reason before any worker starts; what might run is let through."""
+"""An impossible command is refused with the reason before any worker starts; a possible one is accepted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_error_of_syntax_is_told_with_file_and_line(folder: Path) -> None:
     assert said == Refusal(
         f'cannot run train.py: invalid syntax (File "{script}", line 3): def step(:', CANNOT_BE_PARSED
     )
-    assert asked("train.py") is None  # somebody else has looked through it
+    assert asked("train.py") is None  # another check covers it
 
 
 @pytest.mark.parametrize("content", [b"import os\n", b"PK\x03\x04\0\0", b"\xef\xbb\xbfx = 1\n"])
@@ -76,7 +76,7 @@ def test_modules_are_followed_without_importing_them(folder: Path) -> None:
     ):
         assert asked(name, entry="module") == Refusal(f"cannot run -m {name}: {why}", NOT_THERE)
     (package / "__init__.py").write_text("__path__.append('/elsewhere')")
-    assert asked("mine.trian", entry="module") is None  # It may be there.
+    assert asked("mine.trian", entry="module") is None  # it may exist
     assert asked("json.tool", entry="module") is None
 
 
@@ -122,7 +122,7 @@ def test_what_only_the_compiler_refuses_is_refused_too(tmp_path: Path) -> None:
 
 
 def test_an_old_interpreter_says_that_it_is_too_old(tmp_path: Path) -> None:
-    """A Python of today that takes itself for an older one."""
+    """A current Python that reports an older version."""
     shim = tmp_path / "old" / "sitecustomize.py"
     shim.parent.mkdir()
     shim.write_text(

@@ -1,4 +1,4 @@
-"""What runs in any case is followed through the script's own modules and functions, in the order of the run."""
+"""Code that always runs is followed through the script's own modules and functions, in the order of execution."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def choose(script: Script, files: Files, **more: str) -> preload.Choice:
         ({MAIN: "import x", "x.py": "def f(:"}, ()),
         ({MAIN: "import pkg", "pkg/__init__.py": "from ... import torch\nfrom .... import x"}, ()),
         ({MAIN: "from . import x\nfrom .x import y", "x.py": TORCH_IMPORT}, ()),
-        # Functions of its own that are called in any case.
+        # Its own functions that are always called.
         ({MAIN: "def main():\n    import torch\nmain()"}, TORCH),
         ({MAIN: f"{MAIN_IMPORTS}\nif __name__ == '__main__':\n    sys.exit(main())"}, TORCH),
         ({MAIN: "from x import main\nmain()", "x.py": MAIN_IMPORTS}, TORCH),

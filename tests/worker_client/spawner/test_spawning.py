@@ -1,4 +1,4 @@
-"""How workers start and how their ends are reported."""
+"""How do workers start, and how are their ends reported?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_exit_codes_are_exact(script: Script, method: str) -> None:
 
 
 def test_a_spawner_that_cannot_begin_does_not_run_the_script_itself(script: Script) -> None:
-    """The interpreter drops what sitecustomize raises and goes on: it would train outside of any job."""
+    """The interpreter ignores errors in sitecustomize and continues: it would train outside of any job."""
     settings = SpawnerSettings(job_id="job-1", command=(script("print('trained')"),), preload="none")
     start = spawner_command(settings, clean_env(), link_fd=9)
     broken = start.env | {"HOLDFAST_SPAWNER_SETTINGS": settings.to_json()}  # without the folders to import from
@@ -208,7 +208,7 @@ def test_a_stopped_worker_hears_a_signal_that_resumes(script: Script) -> None:
         until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the stop")
         rig.send(Signal(0, signal.SIGTERM, resume=True))
         end = rig.exited()
-    assert end.signal == signal.SIGTERM or end.code == 0  # The script may have ended before the signal came.
+    assert end.signal == signal.SIGTERM or end.code == 0  # the script may have ended before the signal came
 
 
 def test_a_signal_for_another_cycle_does_nothing(script: Script) -> None:
@@ -246,7 +246,7 @@ def test_out_of_memory_is_told_apart(script: Script, tmp_path: Path, who: str) -
             (end,) = rig.run(worker())
             assert end.out_of_memory
             assert (end.code, end.signal) == ((None, 9) if who == "worker" else (1, None))
-            rig.spawn(worker(1))  # A later kill of ours in the same cgroup is not taken for one.
+            rig.spawn(worker(1))  # our own later kill in the same cgroup is not taken for one
             rig.end()
     finally:
         until(lambda: not (group / "cgroup.procs").read_text(), what="an empty cgroup")

@@ -1,4 +1,4 @@
-"""Where stores are served, and that torch is loaded for them only when somebody connects."""
+"""Where are stores served, and is torch loaded for them only when a client connects?"""
 
 from __future__ import annotations
 

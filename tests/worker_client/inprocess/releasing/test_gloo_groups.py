@@ -117,9 +117,9 @@ print("through")
 
 
 def test_a_function_that_ends_in_the_middle_of_a_collective_does_not_stop_its_process():
-    """Without the groups being kept, this hangs in some dozen rounds, and nothing but a signal ends it.
+    """If the groups were not kept, this would hang within some dozen rounds, and only a signal would end it.
 
-    Before that: threads of a real group are known by their name, and are seen to rest and to work.
+    First: threads of a real group are known by their name, and are seen to rest and to work.
     """
     done = subprocess.run([sys.executable, "-c", ABORTED], check=False, capture_output=True, text=True, timeout=120)
     assert done.stdout.splitlines() == ["named at rest", "then busy", "through"], done.stderr

@@ -1,4 +1,4 @@
-"""Does a listener hear of each pair once, and of a connection that ended?"""
+"""Does a listener learn of each pair once, and of a connection that ended?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which epoll instance is Gloo's, and which of its sockets may be shut down. Imitations, since all is the kernel's."""
+"""Which epoll instance is Gloo's, and which of its sockets may be shut down? Imitations, since the kernel decides."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Loop:
         assert LIBC.epoll_ctl(self.descriptor, EPOLL_CTL_ADD, descriptor, event) == 0
 
     def wait_in(self, name: str) -> None:
-        """Start a thread of this name that waits in the instance."""
+        """Starts a thread of this name that waits in the instance."""
         native_id: list[int] = []
 
         def run() -> None:
@@ -136,7 +136,7 @@ def test_epolls_of_another_make_are_not_touched(new_loop: Callable[..., Loop]):
 
 
 def test_a_number_that_now_belongs_to_another_connection_is_not_touched(new_loop: Callable[..., Loop]):
-    """The kernel keeps the entry while any copy of the old socket is open, under the number of then."""
+    """The kernel keeps the entry under its old number while any copy of the old socket is open."""
     loop, bystander = new_loop(GLOO), new_loop(flags=os.O_CLOEXEC)
     number = loop.connection.fileno()
     kept = os.dup(number)

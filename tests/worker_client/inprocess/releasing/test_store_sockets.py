@@ -1,4 +1,4 @@
-"""Which connections does the release end? By sockets made as torch makes them, at addresses that nobody else uses."""
+"""Which connections does the release end? Sockets as torch makes them, at addresses that nobody else uses."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_is_no_store_of_this_job_is_left_alone(new_pair: Callable[..., Pair
 def test_connections_that_this_process_serves_are_left_alone(
     new_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch
 ):
-    """Even where the client's port looks like one of a store."""
+    """This holds even if the client's port looks like a store's."""
     begin_iteration(0)
     pair = new_pair()
     pair.server.settimeout(None)
@@ -122,7 +122,7 @@ def test_connections_that_this_process_serves_are_left_alone(
     address, port = pair.client.getsockname()
     monkeypatch.setenv("MASTER_ADDR", address)
     monkeypatch.setenv("MASTER_PORT", str(port))
-    if abs(port - pair.port) >= store_sockets.PORTS:  # else the client itself would be ended, too, and rightly
+    if abs(port - pair.port) >= store_sockets.PORTS:  # otherwise the client itself would rightly be ended, too
         assert shut_down_store_connections() == 0
         assert pair.is_alive()
 
@@ -160,7 +160,7 @@ def test_the_address_may_be_a_name_and_its_lookup_is_asked_once(
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr(store_sockets, "LOOKUP_TIMEOUT_S", 0.05)
     monkeypatch.setenv("MASTER_ADDR", f"node-{os.getpid()}.invalid")
-    listener = socket.socket()  # create_connection looks names up
+    listener = socket.socket()  # create_connection looks up names
     listener.bind((HOST, 0))
     listener.listen()
     begin_iteration(0, str(listener.getsockname()[1]))
@@ -179,7 +179,7 @@ def test_the_address_may_be_a_name_and_its_lookup_is_asked_once(
 
 
 def test_looking_at_a_socket_changes_nothing_about_it(new_pair: Callable[..., Pair], monkeypatch: pytest.MonkeyPatch):
-    """With a default timeout, an object of Python's for the descriptor would make it non-blocking for its owner."""
+    """With a default timeout, a Python object for the descriptor would make it non-blocking for its owner."""
     begin_iteration(0)
     pair = new_pair(OTHER_HOST)
     os.environ["MASTER_PORT"] = str(pair.port)

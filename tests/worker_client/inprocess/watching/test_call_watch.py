@@ -1,4 +1,4 @@
-"""What stands in the page about a wrapped call, moment by moment?"""
+"""What does the page contain about a wrapped call, moment by moment?"""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_protection_is_disabled_until_the_outermost_end_or_the_next_iteration():
     before_ns = monotonic_ns()
     watch.enable()
     assert is_on(watch)
-    assert word(watch, layout.WORD_WATCH_SINCE_NS) >= before_ns  # The silence inside does not count.
+    assert word(watch, layout.WORD_WATCH_SINCE_NS) >= before_ns  # the silence inside does not count
     watch.enable()
     watch.disable()
     assert not is_on(watch)
@@ -104,13 +104,13 @@ def test_the_watchdog_sees_whether_the_main_thread_executes_bytecode():
     try:
         assert word(watch, layout.WORD_TICK_INTERVAL_NS) == 20_000_000
         until_s = time.monotonic() + WAIT_S
-        for _ in range(3):  # A loop in Python makes progress; one tick sees it after the next.
+        for _ in range(3):  # a loop in Python makes progress; the second tick sees it
             first_ns = word(watch, layout.WORD_TICK_NS)
             while word(watch, layout.WORD_TICK_NS) == first_ns:
                 assert time.monotonic() < until_s
         assert word(watch, layout.WORD_PENDING_SINCE_NS) == 0
         before_ns = monotonic_ns()
-        time.sleep(0.2)  # In C, without the GIL.
+        time.sleep(0.2)  # in C, without the GIL
         stuck_ns = word(watch, layout.WORD_PENDING_SINCE_NS)
         assert stuck_ns == 0 or before_ns - 100_000_000 <= stuck_ns <= before_ns + 150_000_000
         assert stuck_ns, "a main thread that sleeps executes nothing"

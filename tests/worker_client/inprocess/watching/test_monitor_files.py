@@ -48,7 +48,7 @@ def test_under_holdfast_run(tmp_path: Path):
             pidfile = tmp_path / f"monitor-{rank}.pid"
             assert pidfile.read_text() == f"{launch.process.pid}\n"
             assert pidfile.stat().st_mode & 0o777 == 0o600
-        assert "restart after iteration" not in launch.stderr_text()  # what goes to the file alone
+        assert "restart after iteration" not in launch.stderr_text()  # only the file gets this
 
 
 @pytest.fixture
@@ -82,9 +82,7 @@ def test_under_a_private_supervisor_with_one_file_for_all_ranks(tmp_path: Path, 
     assert all(f"rank {rank}: restart after iteration 0" in text for rank in range(WORLD_SIZE))
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
     with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(pid).wait(
-            TIMEOUT_S
-        )  # It ends with the last rank, as who waits for the pidfile's process expects.
+        psutil.Process(pid).wait(TIMEOUT_S)  # it ends with the last rank, as a waiter for the pidfile's process expects
 
 
 @pytest.fixture
@@ -184,7 +182,7 @@ def test_a_script_that_configures_logging_does_not_silence_the_file(
         for each, disabled in kept[2]:
             each.disabled = disabled
     assert [line.split(" ", 3)[3] for line in path.read_text().splitlines()] == ["told first", "told then"]
-    assert (tmp_path / "script").read_text() == ""  # The script has disabled it, and that holds.
+    assert (tmp_path / "script").read_text() == ""  # the script has disabled it, and that holds
 
 
 def _loggers() -> list[logging.Logger]:

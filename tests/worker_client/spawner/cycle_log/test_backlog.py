@@ -1,4 +1,4 @@
-"""Lines on their way to a disk that is slow, full or absent: whole lines are lost, counted and told in the file."""
+"""Lines wait for a disk that is slow, full or absent: only whole lines are lost, and the file reports their number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAIT_S = 20.0
 
 
 class Disk:
-    """A backlog with its thread, whose words are kept."""
+    """A backlog with its thread; keeps its messages."""
 
     def __init__(self) -> None:
         self.losses: list[int] = []

@@ -1,4 +1,4 @@
-"""Output of real workers in the file of their cycle, while the process that writes it works, stands still or dies."""
+"""Output of real workers in the file of their cycle, while the process that writes it works, is stopped or dies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, until, worker
 from worker_client.spawner.cycle_log import feeds, log_process
 
-MODULES = feeds, log_process  # what is tested here
+MODULES = feeds, log_process  # the tested modules
 
 
 def plan(folder: Path, rank: int = 0, cycle: int = 0) -> WorkerPlan:

@@ -1,6 +1,6 @@
 """Real workers print while the disk of their cycle's log is full, silent, away or cleaned up: nobody waits for it.
 
-What is not in the file is counted: the lines of the file and the lost ones are what was printed.
+Missing lines are counted: the lines in the file and the lost ones add up to what was printed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.worker_client.spawner.cycle_log.test_feeds import plan
 from tests.worker_client.spawner.rig import Rig, until
 
 LINE = b"x" * 99 + b"\n"
-SLOW_S = 20.0  # a worker that waits for a disk waits for longer
+SLOW_S = 20.0  # a worker that waits for a disk waits longer
 TURNS = """
 import os, sys
 for turn in sys.stdin:
@@ -35,7 +35,7 @@ NOTE = re.compile(rb"\[holdfast: (\d+) lines \(\d+ bytes\) were lost here: ([^\]
 
 
 class Turns:
-    """A worker that prints so many lines when it is told to."""
+    """A worker that prints as many lines as it is told to."""
 
     def __init__(self, path: str, log: Path) -> None:
         self.log = log
@@ -59,7 +59,7 @@ class Turns:
         return self.rig.receive(CycleLogClosed)
 
     def kept(self) -> int:
-        """Lines of the worker in its log."""
+        """Returns the number of the worker's lines in its log."""
         data = self.log.read_bytes()
         return data.count(b"0: xxx") + data.count(b"0: done")
 
@@ -107,13 +107,13 @@ def test_what_a_full_disk_took_and_lost_is_all_that_was_printed(script: Script, 
     ):
         turns.print(30_000)
         closed = turns.end()
-        # One line may be cut where the disk was full: it is lost, and its beginning stands in the file.
+        # One line may be cut where the disk was full: it counts as lost, and its beginning is in the file.
         assert 0 <= turns.kept() + closed.lost_lines - turns.printed <= 1
         assert closed.lost_lines > 15_000
 
 
 def test_a_disk_that_does_not_answer_holds_nobody_up(script: Script, tmp_path: Path) -> None:
-    """A file system that is frozen: each write to it hangs, and no signal ends it."""
+    """On a frozen file system each write hangs, and no signal ends it."""
     image = tmp_path / "image"
     with image.open("wb") as file:
         file.truncate(256 * 1024 * 1024)
@@ -141,7 +141,7 @@ def test_a_disk_that_does_not_answer_holds_nobody_up(script: Script, tmp_path: P
 
 
 def test_a_path_that_can_not_be_opened_is_told_at_once_and_tried_again(script: Script, tmp_path: Path) -> None:
-    """Also in the first cycle the job runs: its shared file system may be away for a moment."""
+    """Even in the first cycle the job runs: its shared file system may be away for a moment."""
     folder = tmp_path / "logs"
     folder.write_text("a file stands where the folder should be")
     with _turns(script(TURNS), folder) as turns:

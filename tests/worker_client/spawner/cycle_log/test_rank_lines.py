@@ -1,4 +1,4 @@
-"""Lines of one rank: whole, with the rank before each, whatever bytes they are and however they are cut."""
+"""Lines of one rank: complete, each with the rank in front, whatever bytes they have and however they are cut."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines wait for the log server in a bound, are sent again over each new connection, and what is lost is told."""
+"""Lines wait for the log server within a bound, are resent over each new connection, and losses are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from worker_client.spawner.events import Events
 
 
 class Sender:
-    """The other side, which reads only when asked to."""
+    """The other side, which reads only on request."""
 
     def __init__(self, folder: Path) -> None:
         self.path = str(folder / "door")
@@ -73,7 +73,7 @@ class Rig:
             self.uplink.put(self.file, (b"0: ", line))
 
     def turn(self) -> None:
-        """Until nothing happens for a moment."""
+        """Runs until nothing happens for a moment."""
         done: list[bool] = []
         self.events.set_timer("turn", 0.15, lambda: done.append(True))
         while not done:
@@ -103,7 +103,7 @@ def test_lines_are_kept_until_their_receipt_and_sent_again(rig: Rig) -> None:
     rig.turn()
     assert rig.file.written_bytes == 7
     rig.sender.close()
-    rig.turn()  # It notices, and connects again after a moment.
+    rig.turn()  # it notices, and reconnects after a moment
     rig.turn()
     rig.uplink.close(rig.file)
     rig.sender.accept()
