@@ -102,10 +102,11 @@ class LogFunnel:
             self._tasks.start_soon(self._finish_root, tiers)
 
     async def _finish_root(self, tiers: _JobTiers) -> None:
+        began_s = anyio.current_time()
         for each in tiers.before_root:
             await each.wait()
         if tiers.root is not None:
-            tiers.root.finish()
+            tiers.root.finish(spent_s=anyio.current_time() - began_s)
 
     def lead(self, job_id: str) -> None:
         """Starts the job's leaves and root here: this node leads the job."""
@@ -154,6 +155,7 @@ class LogFunnel:
             ends_in_s=float(str(settings["graceful_s"])),
             on_lost=lambda why: self._tell(tiers.job, f"{what} is replaced: {why}"),
             on_away=lambda: self._tell_address(tiers),
+            on_warning=lambda warning: self._tell(tiers.job, warning),
             door_fd=tiers.door.fileno() if tiers.door is not None and is_sender else -1,
         )
         ended, scope = anyio.Event(), anyio.CancelScope()
@@ -170,7 +172,8 @@ class LogFunnel:
         try:
             with scope:
                 if not await tier.run():
-                    self._tell(tiers.job, f"lines of the job may be missing in its logs: {what} has not ended in time")
+                    why = f"{what} could not pass on everything in time"
+                    self._tell(tiers.job, f"lines of the job may be missing in its logs: {why}")
         finally:
             ended.set()
             if tier is tiers.sender:
@@ -220,11 +223,14 @@ class LogFunnel:
         }
 
     def _sender_settings(self, job: JobRecord, door_fd: int) -> dict[str, object]:
+        from supervisor.edges.machine.logs.log_tier import END_MARGIN_S
+
         assert job.spec.nodes is not None
         name = job.spec.nodes.name
         return {
             **self._shared_settings(job), "tier": "sender", "name": f"node {name}", "door_fd": door_fd,
-            "graceful_s": SENDER_ENDS_IN_S, "log_path": f"{job.log_dir}/{SENDER_LOG}",
+            "graceful_s": min(SENDER_ENDS_IN_S, job.spec.log_server.graceful_s + END_MARGIN_S),
+            "log_path": f"{job.log_dir}/{SENDER_LOG}",
         }  # fmt: skip
 
     def _server_settings(self, job: JobRecord, leaf: int) -> dict[str, object]:

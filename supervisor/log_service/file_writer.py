@@ -65,8 +65,10 @@ class FileWriter:
         self._positions: Positions | None = None
         self._waiting: deque[Piece] = deque()
         self._before: deque[tuple[int, Piece]] = deque()  # came before the positions were known
+        self._before_bytes = 0
         self._links: dict[int, int] = {}  # stream -> link
         self._fds: dict[int, int] = {}
+        self._is_writing = False
         self._begun: tuple[Entry, list[bytes], int] | None = None  # noted, not complete; bytes written
         self._bell = Bell()
         self._room = Bell()
@@ -74,7 +76,11 @@ class FileWriter:
 
     @property
     def is_idle(self) -> bool:
-        return not self._waiting and not self._before and self._begun is None
+        return not (self._waiting or self._before or self._is_writing) and self._begun is None
+
+    @property
+    def held_bytes(self) -> int:
+        return self.waiting_bytes + self._before_bytes
 
     # --- see links.Taker ---------------------------------------------------------------------------------------------
 
@@ -85,6 +91,7 @@ class FileWriter:
             return
         if self._positions is None:
             self._before.append((link, piece))
+            self._before_bytes += len(piece.lines)
             return
         self._links[piece.stream] = link
         match self._positions.admit(piece):
@@ -113,6 +120,7 @@ class FileWriter:
         self._positions = positions
         while self._before:
             self.take(*self._before.popleft())
+        self._before_bytes = 0
         self._room.ring()
         while True:
             if self._begun is None and not self._waiting:
@@ -120,7 +128,9 @@ class FileWriter:
                 continue
             chosen = self._choose() if self._begun is None else []
             known = self._known_if_long(positions) if self._begun is None else None
+            self._is_writing = True
             entry, trouble = await to_thread.run_sync(self._append, chosen, known, abandon_on_cancel=True)
+            self._is_writing = False
             if trouble and (lost := self._given_up(chosen)) is not None:
                 entry, trouble = lost, ""
             elif self._begun is None and entry is None:

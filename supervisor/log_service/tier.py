@@ -10,7 +10,6 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
 
 import anyio
 import msgspec
@@ -20,11 +19,10 @@ from supervisor.core.log_funnel.relay import PIECE_BYTES
 from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
 from supervisor.log_service.bells import Bell
 from supervisor.log_service.door import Door
-from supervisor.log_service.file_writer import FileWriter, Paths
 from supervisor.log_service.frames_codec import Secrets
 from supervisor.log_service.links import Links, Taker
 from supervisor.log_service.passing_on import PassingOn
-from supervisor.log_service.position_file import place_beside
+from supervisor.log_service.root_files import RootFiles
 from supervisor.log_service.secrets import secrets_of, server_credentials
 from supervisor.log_service.settings import LEAF, ROOT, Next, Settings
 from supervisor.pauses import pause
@@ -36,6 +34,8 @@ SENDER_PIECES_MAX = SENDER_BYTES_MAX // PIECE_BYTES
 QUIET_S = 3.0  # a caller that lost its connection returns within this time
 LINE_BYTES_MAX = 64 * 1024
 AWAY = "away"  # the next tier can't be reached: the supervisor sends its current address
+WARNING = "warning: "  # a sentence for the user follows
+UNREACHED_TOLD_S = 10.0
 
 _log = logging.getLogger("holdfast.logs")
 
@@ -82,17 +82,16 @@ async def run(settings: Settings) -> bool:
 
 
 async def _run_root(settings: Settings, known: Secrets) -> bool:
-    paths = Paths(settings.cycle_prefix, settings.supervisor_log)
-    place = place_beside(settings.cycle_prefix or settings.supervisor_log, settings.job_id)
     links: list[Links] = []
-    writer = FileWriter(
-        paths,
-        place,
+    files = RootFiles(
+        settings.job_id,
+        settings.cycle_prefix,
+        settings.supervisor_log,
         on_receipt=lambda link, receipt: links[0].send(link, receipt),
         on_trouble=lambda trouble: links[0].tell_trouble(trouble),
     )
-    links.append(Links(settings.job_id, known, writer, bytes_max=ROOT_BYTES_MAX))
-    return await _serve(settings, links[0], writer.run, lambda: writer.is_idle, writer.aclose)
+    links.append(Links(settings.job_id, known, files, bytes_max=ROOT_BYTES_MAX))
+    return await _serve(settings, links[0], files.run, lambda: files.is_idle, files.aclose)
 
 
 async def _run_leaf(settings: Settings, known: Secrets) -> bool:
@@ -125,12 +124,10 @@ async def _serve(
     if passing is not None:
         passing.on_change = changed.ring
     wishes = _Wishes(settings, passing.upstream.move if passing is not None else _nowhere)
-    async with AsyncExitStack() as stack:
-        tasks = await stack.enter_async_context(anyio.create_task_group())
+    address = await _address(settings.host, settings.port)
+    # Outside of the task group, so that an address that can't be had is told as it is.
+    async with links.serving(address, server_credentials(settings)), anyio.create_task_group() as tasks:
         tasks.start_soon(work)
-        await stack.enter_async_context(
-            links.serving(await _address(settings.host, settings.port), server_credentials(settings))
-        )
         _log.info("%s listens at port %d", settings.name, settings.port)
         _say("ready")
         tasks.start_soon(wishes.read)
@@ -165,19 +162,30 @@ async def _until_quiet(links: Links, is_idle: Callable[[], bool], changed: Bell,
 
 async def _run_sender(settings: Settings, known: Secrets) -> bool:
     doors: list[Door] = []
+    unreached = Unreached()
+
+    def tell_trouble(trouble: str) -> None:
+        unreached.note(trouble)
+        doors[0].tell_trouble(trouble)
+
+    def tell_away() -> None:
+        _say(AWAY)
+        if warning := unreached.warning(anyio.current_time()):
+            _say(f"{WARNING}{warning}")
+
     passing = PassingOn(
         settings,
         known,
         bytes_max=SENDER_BYTES_MAX,
         pieces_max=SENDER_PIECES_MAX,
         send=lambda link, receipt: doors[0].send(link, receipt),
-        tell_trouble=lambda trouble: doors[0].tell_trouble(trouble),
+        tell_trouble=tell_trouble,
     )
     door = Door(_as_taker(passing))
     doors.append(door)
     changed = Bell()
     door.on_change = passing.on_change = changed.ring
-    passing.upstream.on_away = lambda: _say(AWAY)
+    passing.upstream.on_away = tell_away
     wishes = _Wishes(settings, passing.upstream.move)
     is_complete = False
     all_are_back_at_s = anyio.current_time() + QUIET_S
@@ -197,6 +205,30 @@ async def _run_sender(settings: Settings, known: Secrets) -> bool:
                 is_complete = True
         tasks.cancel_scope.cancel()
     return is_complete
+
+
+class Unreached:
+    """Decides when the user is told that the log server is not there: once, if it lasts."""
+
+    def __init__(self) -> None:
+        self._trouble = ""
+        self._since_s: float | None = None
+        self._is_told = False
+
+    def note(self, trouble: str) -> None:
+        """`trouble` "": it was reached."""
+        self._trouble = trouble
+        if not trouble:
+            self._since_s, self._is_told = None, False
+
+    def warning(self, now_s: float) -> str:
+        """It is not reached at this moment; "": there is nothing to say yet, or it was said."""
+        if self._since_s is None:
+            self._since_s = now_s
+        if self._is_told or not self._trouble or now_s - self._since_s < UNREACHED_TOLD_S:
+            return ""
+        self._is_told = True
+        return f"{self._trouble}; up to 64 MiB of this node's output wait, further lines will be lost and counted"
 
 
 def _as_taker(passing: PassingOn) -> Taker:

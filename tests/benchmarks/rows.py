@@ -22,6 +22,8 @@ class Unit(enum.StrEnum):
     SHARE = "%"  # samples from 0 to 1
     ROUNDS = "rounds"
     MB_PER_S = "MB/s"
+    LINES = "lines"
+    LINES_PER_S = "lines/s"
 
 
 class Statistic(enum.StrEnum):
@@ -133,8 +135,10 @@ def _conditions(row: Row, labels: Mapping[str, str]) -> list[Finding]:
 
 def show(value: float, unit: Unit) -> str:
     """With as many digits as the figure is worth."""
-    if unit in (Unit.PROCESSES, Unit.INPUTS, Unit.ROUNDS):
+    if unit in (Unit.PROCESSES, Unit.INPUTS, Unit.ROUNDS, Unit.LINES):
         return f"{value:,.0f}"
+    if unit is Unit.LINES_PER_S:
+        return f"{value:,.0f} {unit}"
     if unit is Unit.SHARE:
         return f"{100 * value:.1f} %"
     size = abs(value)

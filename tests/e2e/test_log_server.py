@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -49,10 +50,10 @@ class Cluster:
         self.logs = folder / "shared" / "logs"
         self.logs.parent.mkdir()
         (folder / "train.py").write_text(SCRIPT)
-        with socket.socket() as probe, socket.socket() as other:
+        with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            other.bind(("127.0.0.1", 0))
-            self.port, self.log_port = probe.getsockname()[1], other.getsockname()[1]
+            self.port = probe.getsockname()[1]
+        self.log_port = free_ports(3)
         self.processes: list[subprocess.Popen[bytes]] = []
         self.meet: tuple[str, ...] = ("--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{self.port}")
 
@@ -70,7 +71,7 @@ class Cluster:
         kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
         environment = kept | {
             "HOLDFAST_CLAIM_DIR": str(home / "claims"), "HOLDFAST_STATE_DIR": str(home / "state"),
-            "XDG_RUNTIME_DIR": str(home / "run"),
+            "XDG_RUNTIME_DIR": str(home / "run"), "GROUP_RANK": str(number - 1),
         }  # fmt: skip
         with (home / "output").open("wb") as output:
             self.processes.append(subprocess.Popen(command, env=environment, stdout=output, stderr=output))
@@ -117,6 +118,19 @@ def cluster(tmp_path: Path) -> Generator[Cluster]:
             process.wait()
 
 
+def free_ports(count: int) -> int:
+    """The first of so many ports in a row at which nobody listens."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            first.bind(("0.0.0.0", 0))
+            port: int = first.getsockname()[1]
+            with contextlib.suppress(OSError, OverflowError):
+                for number in range(1, count):
+                    stack.enter_context(socket.socket()).bind(("0.0.0.0", port + number))
+                return port
+
+
 def expected(cycle: int, lines: int) -> set[str]:
     return {f"{rank}: rank {rank} cycle {cycle} line {number}" for rank in range(4) for number in range(lines)}
 
@@ -138,7 +152,9 @@ def writers(path: Path) -> list[str]:
     return sorted(names)
 
 
-def test_two_nodes_have_one_writer_of_each_cycles_log(cluster: Cluster) -> None:
+def test_two_nodes_have_one_writer_of_each_cycles_log_and_leaves_by_the_schedulers_order(cluster: Cluster) -> None:
+    """As many leaves as the most nodes need: 1537 of them need two."""
+    cluster.meet = ("--nnodes", "2:1537", *cluster.meet[2:])
     for number in (1, 2):
         cluster.start(number, "300", str(cluster.folder), "fail")
     assert cluster.wait() == [0, 0], cluster.output()
@@ -146,8 +162,11 @@ def test_two_nodes_have_one_writer_of_each_cycles_log(cluster: Cluster) -> None:
     assert len([line for line in cluster.lines(0) if " cycle 0 line " in line]) == 4 * 300
     assert sorted(cluster.lines(1)) == sorted(expected(1, 300))
     assert "3: RuntimeError: lost" in cluster.lines(0)
-    names = {path.name for path in cluster.logs.iterdir()}
-    assert names == {"train_cycle0.log", "train_cycle1.log", "train_grpc_root.log", "train_grpc_leaf_0.log"}
+    own = ["train_grpc_leaf_0.log", "train_grpc_leaf_1.log", "train_grpc_root.log"]
+    assert sorted(path.name for path in cluster.logs.iterdir()) == ["train_cycle0.log", "train_cycle1.log", *own]
+    for leaf, name in enumerate(own[:2]):
+        said = (cluster.logs / name).read_text()
+        assert re.findall(r"node (\S+) is connected", said) == [f"127.0.0.{leaf + 1}"]
 
 
 def test_leaf_root_and_senders_are_killed_and_no_line_is_lost_or_doubled(cluster: Cluster) -> None:
@@ -162,6 +181,42 @@ def test_leaf_root_and_senders_are_killed_and_no_line_is_lost_or_doubled(cluster
     assert cluster.wait() == [0, 0], cluster.output()
     assert sorted(cluster.lines(0)) == sorted(expected(0, 400))
     assert "is replaced: it was ended by SIGKILL" in cluster.output()
+
+
+def test_without_its_log_server_a_job_runs_and_ends_and_counts_what_is_in_no_file(cluster: Cluster) -> None:
+    with socket.socket() as occupied:
+        occupied.bind(("0.0.0.0", cluster.log_port))
+        for number in (1, 2):
+            flags = ("--ft-log-server-graceful-shutdown-timeout", "0")
+            cluster.start(number, "50", str(cluster.folder), flags=flags)
+        assert cluster.wait() == [0, 0], cluster.output()
+    assert not (cluster.logs / "train_cycle0.log").exists()
+    told = [cluster.own_words(number) for number in (1, 2)]
+    assert told[0].count("leaf 0 of the log server is replaced: ") == 1, told[0]
+    assert "cannot listen at" in told[0]
+    for each in told:
+        assert f"100 lines were not in {cluster.logs}/train_cycle0.log yet when the job ended: " in each, each
+        assert "the sender of this node could not pass on everything in time" in each
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["leaf", "root"])
+def test_while_its_log_server_stands_still_a_job_ends_in_time(cluster: Cluster, kind: str) -> None:
+    for number in (1, 2):
+        flags = ("--ft-log-server-graceful-shutdown-timeout", "1")
+        cluster.start(number, "50", str(cluster.folder), "wait", flags=flags)
+    cluster.until_half(0)
+    wait_until(lambda: cluster.tiers(kind), timeout_s=LIMIT_S, what=f"a {kind}")
+    (pid,) = cluster.tiers(kind)
+    os.kill(pid, signal.SIGSTOP)
+    (cluster.folder / "go").touch()
+    began_s = time.monotonic()
+    assert cluster.wait() == [0, 0], cluster.output()
+    assert time.monotonic() - began_s < 30.0
+    for number in (1, 2):
+        told = cluster.own_words(number)
+        assert re.search(rf"\d+ lines were not in {cluster.logs}/train_cycle0.log yet when the job ended: ", told), told
+    assert "lines of the job may be missing in its logs" in cluster.own_words(1)
 
 
 def test_the_words_of_both_supervisors_have_one_writer_too(cluster: Cluster) -> None:

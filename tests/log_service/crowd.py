@@ -51,7 +51,7 @@ class Node:
         self._stream = number + 1
         self._file = file_of_cycle(0)
         self.position = self.written = self.said = 0
-        self.has_ended = False
+        self.has_ended = self.was_connected = False
         self.moved = Bell()
         self.trouble = ""
 
@@ -74,12 +74,17 @@ class Node:
         while not self.has_ended:
             await self.moved.wait()
 
+    async def until_connected(self) -> None:
+        while not self.was_connected:
+            await self.moved.wait()
+
     async def until_trouble(self, words: str) -> None:
         while words not in self.trouble or not self.trouble:
             await self.moved.wait()
 
     def note_trouble(self, trouble: str) -> None:
         self.trouble = trouble
+        self.was_connected = self.was_connected or not trouble
         self.moved.ring()
 
     def _take(self, lines: bytes, *, ends: bool) -> None:

@@ -10,12 +10,27 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor.log_service.tier import Unreached
 from tests.edges.peers import certificates
 from tests.log_service import crowd
 
 TOKEN = b"0123456789abcdef"
 LIMIT_S = 60.0
 NODES, LINES = 12, 400
+
+
+def test_a_log_server_that_is_not_there_is_reported_once_if_that_lasts():
+    unreached = Unreached()
+    assert unreached.warning(1.0) == ""
+    unreached.note("it does not answer")
+    assert unreached.warning(2.0) == ""
+    assert unreached.warning(11.5).startswith("it does not answer; up to 64 MiB")
+    unreached.note("it refuses")
+    assert unreached.warning(99.0) == ""
+    unreached.note("")
+    unreached.note("it does not answer")
+    assert unreached.warning(100.0) == ""
+    assert unreached.warning(110.0).startswith("it does not answer")
 
 
 async def test_whatever_is_killed_no_line_is_lost_or_doubled(tmp_path: Path):

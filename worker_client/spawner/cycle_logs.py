@@ -73,9 +73,16 @@ class CycleLogs:
 
             complete(*self._record)
         if self._feeds is not None:
-            self._feeds.close_all(then, END_WAIT_S)
+            self._feeds.close_all(lambda: self._end(then), END_WAIT_S)
         else:
             then()
+
+    def _end(self, then: Callable[[], None]) -> None:
+        """Tells what is not written by now."""
+        for path, lines, late_bytes, reason in self._feeds.late.values() if self._feeds is not None else ():
+            late = f"{lines} lines were not in {path} yet when the job ended: {reason}; some may still get there"
+            self._send(OutputDropped(ALL_RANKS, late_bytes, late))
+        then()
 
     def _start(self, link_fd: int) -> int:
         start = Start({}, {}, keep=frozenset({link_fd}))

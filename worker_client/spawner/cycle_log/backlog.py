@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from worker_client.spawner.sinks import open_log
@@ -67,6 +67,7 @@ class Backlog:
         self._on_loss = on_loss
         self._on_closed = on_closed
         self._waiting: deque[tuple[CycleFile, Parts, int]] = deque()
+        self._writing: tuple[CycleFile | None, Sequence[bytes | memoryview]] = None, ()
         self._bytes = 0
         self._is_full = False
         self._changed = threading.Condition()
@@ -102,6 +103,14 @@ class Backlog:
             self._waiting.append((file, (), 0))
             self._changed.notify()
 
+    def late(self, file: CycleFile) -> Loss:
+        """What is not written yet, and why."""
+        with self._changed:
+            parts = [part for of, parts, _ in self._waiting if of is file for part in parts]
+            parts += self._writing[1] if self._writing[0] is file else ()
+            reason = file.trouble or SLOW
+        return Loss(sum(bytes(part).count(b"\n") for part in parts), sum(map(len, parts)), reason)
+
     def _write_all(self) -> None:
         while True:
             file, parts, size = self._take()
@@ -109,6 +118,7 @@ class Backlog:
                 self._write(file, parts)
                 with self._changed:
                     self._bytes -= size
+                    self._writing = None, ()
             else:
                 self._finish(file)
 
@@ -131,6 +141,7 @@ class Backlog:
                 size += more_bytes
                 if not more:
                     break
+            self._writing = file, parts
             return file, parts, size
 
     def _write(self, file: CycleFile, parts: list[bytes | memoryview]) -> None:

@@ -74,6 +74,7 @@ class Feeds:
         self._ending: list[Feed] = []  # whose pipe has ended, but not all of it is passed on
         self._open_cycles: dict[int, tuple[str, str]] = {}  # file and door; their files are not closed
         self._over: set[int] = set()
+        self.late: dict[int, tuple[str, int, int, str]] = {}  # by cycle; path, lines, bytes, reason
         self._on_all_closed: Callable[[], None] | None = None
         self.pid = 0  # of the process that writes
 
@@ -172,6 +173,8 @@ class Feeds:
         match json.loads(data):
             case ["loss", cycle, path, _, _, lost_bytes, reason]:
                 self._on_lost(cycle, -1, lost_bytes, f"cannot write {path}: {reason}")
+            case ["late", cycle, path, _, lines, late_bytes, reason]:
+                self.late[cycle] = path, lines, late_bytes, reason
             case ["closed", cycle, path, written, lines, lost_bytes, reason]:
                 self._forget_cycle(cycle, path, written, lines, lost_bytes, reason)
             case _:
@@ -180,6 +183,7 @@ class Feeds:
     def _forget_cycle(self, cycle: int, path: str, written: int, lines: int, lost_bytes: int, reason: str) -> None:
         self._open_cycles.pop(cycle, None)
         self._over.discard(cycle)
+        self.late.pop(cycle, None)
         self._on_closed(cycle, path, written, lines, lost_bytes, reason)
         if self._on_all_closed is not None and not self._open_cycles:
             self._give_up()

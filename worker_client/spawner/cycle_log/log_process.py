@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from worker_client.spawner.events import READ, Events
 
-from .backlog import Backlog, CycleFile
+from .backlog import Backlog, CycleFile, Loss
 from .rank_lines import RankLines
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 KEPT_BYTES = 8 * 1024 * 1024  # of memory that is free again; else each piece would be mapped and cleared by the kernel
 MESSAGE_BYTES_MAX = 32 * 1024
+LATE_S = 1.0
 LINGER_S = 10.0  # after the spawner's end, for what is not written yet
 SWITCH_S = 0.0005  # between the thread that reads and the one that writes
 
@@ -41,6 +42,7 @@ class LogProcess:
         self._ways: dict[int, Backlog | Uplink] = {}
         self._streams: dict[int, int] = {}  # cycle -> pipes that have not ended
         self._over: set[int] = set()  # cycles to which no pipe is added any more
+        self._late: dict[int, tuple[CycleFile, Backlog | Uplink]] = {}  # all of the cycle is printed, not all written
         self._told_at_s: dict[int, float] = {}
         self._is_alone = False
         self._ended = False
@@ -131,7 +133,17 @@ class LogProcess:
         file = self._files.get(cycle)
         if file is not None and cycle in self._over and not self._streams[cycle]:
             del self._files[cycle], self._streams[cycle]
-            self._ways.pop(cycle).close(file)
+            way = self._ways.pop(cycle)
+            self._late[cycle] = file, way
+            self._events.set_timer("late", LATE_S, self._tell_late)
+            way.close(file)
+
+    def _tell_late(self) -> None:
+        """The spawner may not wait for the rest."""
+        for file, way in list(self._late.values()):
+            self._tell_of("late", file, way.late(file))
+        if self._late:
+            self._events.set_timer("late", LATE_S, self._tell_late)
 
     # --- told by the thread that writes, or by this one --------------------------------------------------------------
 
@@ -143,11 +155,14 @@ class LogProcess:
             self._tell("loss", file)
 
     def _on_closed(self, file: CycleFile) -> None:
+        self._late.pop(file.cycle, None)
         self._tell("closed", file)
         os.write(self._wake, b".")
 
     def _tell(self, word: str, file: CycleFile) -> None:
-        loss = file.loss
+        self._tell_of(word, file, file.loss)
+
+    def _tell_of(self, word: str, file: CycleFile, loss: Loss) -> None:
         message = [word, file.cycle, file.path, file.written_bytes, loss.lines, loss.dropped_bytes, loss.reason]
         with contextlib.suppress(OSError):  # Nobody listens any more, or not now.
             self._link.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)

@@ -100,6 +100,17 @@ class Uplink:
         else:
             self._send()
 
+    def late(self, file: CycleFile) -> Loss:
+        """What has no receipt yet, and why."""
+        chunks = [
+            lines[max(0, stream.written - position) :]
+            for stream in self._streams.values()
+            if stream.file is file
+            for position, lines in stream.chunks
+        ]
+        lines, size = sum(each.count(b"\n") for each in chunks), sum(map(len, chunks))
+        return Loss(lines, size, self._trouble or SLOW)
+
     # --- what waits ---------------------------------------------------------------------------------------------------
 
     def _stream(self, file: CycleFile) -> _Stream:

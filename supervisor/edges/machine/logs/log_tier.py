@@ -23,7 +23,7 @@ AGAIN_FIRST_S, AGAIN_MOST_S = 0.02, 5.0
 STEADY_S = 10.0  # a process that lived this long is replaced at once
 END_MARGIN_S = 5.0  # on top of the time in which it ends by itself
 LINE_BYTES_MAX = 4096
-READY, AWAY = b"ready", b"away"
+READY, AWAY, WARNING = b"ready", b"away", b"warning: "
 FINISH = b'{"finish": true}'
 FOLLOWS = b'{"follows": true}'  # tells a process that it follows a dead one
 KILLED_S = 2.0  # a process that does not end after SIGKILL hangs in a disk and is left alone
@@ -32,7 +32,8 @@ KILLED_S = 2.0  # a process that does not end after SIGKILL hangs in a disk and 
 class LogTier:
     """Runs one tier. `settings`: the first line that the process reads.
 
-    `on_lost` gets the reason if a process ends too early, `on_away` is called if the next tier can't be reached.
+    `on_lost` is told why one ended too early, `on_away` that the next tier is not reached, `on_warning` what else the
+    user should know.
     """
 
     def __init__(
@@ -42,17 +43,22 @@ class LogTier:
         ends_in_s: float,
         on_lost: Callable[[str], None],
         on_away: Callable[[], None],
+        on_warning: Callable[[str], None] | None = None,
         door_fd: int = -1,
     ) -> None:
         self._settings = settings
         self._ends_in_s = ends_in_s
         self._on_lost = on_lost
         self._on_away = on_away
+        self._on_warning = on_warning
         self._door_fd = door_fd
         self._process: subprocess.Popen[bytes] | None = None
         self._told = b""
         self._is_finished = False
         self._has_died = False
+        self._has_served = False
+        self._told_why = ""  # since one has served
+        self._ends_at_s = 0.0
         self._finishing = anyio.Event()
         self.ready = anyio.Event()
 
@@ -67,9 +73,14 @@ class LogTier:
             self._told = line
             self._write(line)
 
-    def finish(self) -> None:
-        """Lets the tier end once it has passed on everything. A process that dies meanwhile is still replaced."""
-        self._finishing.set()
+    def finish(self, *, spent_s: float = 0.0) -> None:
+        """Lets the tier end once it has passed on everything. A process that dies meanwhile is still replaced.
+
+        `spent_s`: so much of its time is over.
+        """
+        if not self._finishing.is_set():
+            self._ends_at_s = anyio.current_time() + max(0.0, self._ends_in_s - spent_s) + END_MARGIN_S
+            self._finishing.set()
         self._write(FINISH)
 
     async def run(self) -> bool:
@@ -88,10 +99,22 @@ class LogTier:
                 if why == "" or (self._finishing.is_set() and self._is_finished):
                     return why == ""
             self._has_died = True
-            self._on_lost(why)
+            if why != self._told_why:
+                self._told_why = why
+                self._on_lost(why)
             has_lived = anyio.current_time() - started_at_s > STEADY_S
             again_s = AGAIN_FIRST_S if has_lived else min(AGAIN_MOST_S, again_s * 2)
-            await pause(again_s, why="one that can't start must not take the CPU from the workers")
+            if not await self._may_start_again(again_s):
+                return False
+
+    async def _may_start_again(self, pause_s: float) -> bool:
+        """Returns after a pause. Once the job has ended, nothing waits for a tier that has never served."""
+        if self._finishing.is_set():
+            await pause(pause_s, why="one that can't start must not take the CPU from the workers")
+        else:
+            with anyio.move_on_after(pause_s):
+                await self._finishing.wait()
+        return not self._finishing.is_set() or (self._has_served and anyio.current_time() < self._ends_at_s)
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = dict(os.environ)
@@ -136,7 +159,7 @@ class LogTier:
             return "it can't be ended"
         code = process.wait()
         self.ready = anyio.Event()
-        if self._finishing.is_set() and code in (0, 1):
+        if self._finishing.is_set() and (code in (0, 1) or anyio.current_time() >= self._ends_at_s):
             self._is_finished = True
             return "" if code == 0 else "not everything was passed on in time"
         words = last.decode(errors="replace").strip()
@@ -158,15 +181,18 @@ class LogTier:
             *whole, rest = (rest + data)[-2 * LINE_BYTES_MAX :].split(b"\n")
             for line in whole:
                 if line == READY:
+                    self._has_served, self._told_why = True, ""
                     self.ready.set()
                 elif line == AWAY:
                     self._on_away()
+                elif line.startswith(WARNING) and self._on_warning is not None:
+                    self._on_warning(line.removeprefix(WARNING).decode(errors="replace"))
                 else:
                     last = line
 
     async def _kill_in_time(self, process: subprocess.Popen[bytes], waiting: anyio.CancelScope) -> None:
         await self._finishing.wait()
-        await pause(self._ends_in_s + END_MARGIN_S, why="it ends by itself before, unless it hangs")
+        await pause(self._ends_at_s - anyio.current_time(), why="it ends by itself before, unless it hangs")
         process.kill()
         await pause(KILLED_S, why="it is told by the process's descriptor, which another task waits for")
         waiting.cancel()

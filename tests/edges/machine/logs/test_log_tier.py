@@ -9,8 +9,10 @@ import socket
 from pathlib import Path
 
 import anyio
+import pytest
 
-from supervisor.edges.machine.logs.log_tier import FINISH, LogTier
+from supervisor.edges.machine.logs import log_tier
+from supervisor.edges.machine.logs.log_tier import FINISH, KILLED_S, LogTier
 
 LIMIT_S = 40.0
 
@@ -69,5 +71,50 @@ async def test_one_that_cannot_serve_says_why(tmp_path: Path):
     assert lost[0].startswith("it ended with exit code 78: holdfast: cannot read the token file")
 
 
+async def test_one_that_cannot_serve_says_so_once_and_does_not_hold_up_the_end(tmp_path: Path):
+    lost: list[str] = []
+    tier = LogTier(settings(token_file=str(tmp_path / "none")), ends_in_s=60.0, on_lost=lost.append, on_away=_nothing)
+    ended: list[bool] = []
+
+    async def run() -> None:
+        ended.append(await tier.run())
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            pids: set[int] = set()
+            while len(pids) < 3:
+                pids.add(tier.pid)
+                await anyio.sleep(0.01)
+            tier.finish()
+    assert ended == [False]
+    assert len(lost) == 1
+
+
+async def test_one_that_stands_still_at_the_end_is_killed_in_time(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(log_tier, "END_MARGIN_S", 0.5)
+    lost: list[str] = []
+    tier = LogTier(settings(), ends_in_s=0.0, on_lost=lost.append, on_away=_nothing)
+    ended: list[bool] = []
+
+    async def run() -> None:
+        ended.append(await tier.run())
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await tier.ready.wait()
+            os.kill(tier.pid, signal.SIGSTOP)
+            tier.finish()
+            began_s = anyio.current_time()
+        assert anyio.current_time() - began_s < 0.5 + KILLED_S
+    assert ended == [False]
+    assert lost == []
+
+
 def test_the_last_word_is_one_that_a_tier_understands():
     assert json.loads(FINISH) == {"finish": True}
+
+
+def _nothing() -> None:
+    """The address of the next tier never changes here."""

@@ -52,6 +52,26 @@ def test_two_cycles_never_meet_in_one_file(tmp_path: Path) -> None:
     assert (tmp_path / "c1.log").read_bytes() == b"0: 1\n" * 1000
 
 
+def test_what_a_disk_has_not_taken_yet_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, file, other = Disk(), CycleFile(0, str(tmp_path / "c.log")), CycleFile(1, str(tmp_path / "d.log"))
+    real, writes, goes_on = os.writev, threading.Event(), threading.Event()
+
+    def slow(fd: int, parts: list[bytes | memoryview]) -> int:
+        writes.set()
+        assert goes_on.wait(WAIT_S)
+        return real(fd, parts)
+
+    monkeypatch.setattr(os, "writev", slow)
+    disk.backlog.put(file, (b"0: one\n",))
+    assert writes.wait(WAIT_S)
+    disk.backlog.put(file, (b"0: ", b"two\n"))
+    disk.backlog.put(other, (b"0: three\n",))
+    assert disk.backlog.late(file) == backlog.Loss(2, 14, backlog.SLOW)
+    goes_on.set()
+    disk.close(file)
+    assert disk.backlog.late(file).lines == 0
+
+
 def test_a_full_disk_costs_whole_lines_and_says_so_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from holdfast_wire import framing, log_door
 from holdfast_wire.log_door import DoorPiece, DoorReceipt, DoorTrouble
 
 from worker_client.spawner.cycle_log import uplink
-from worker_client.spawner.cycle_log.backlog import CycleFile
+from worker_client.spawner.cycle_log.backlog import CycleFile, Loss
 from worker_client.spawner.cycle_log.uplink import Uplink
 from worker_client.spawner.events import Events
 
@@ -102,6 +102,7 @@ def test_lines_are_kept_until_their_receipt_and_sent_again(rig: Rig) -> None:
     rig.sender.say(DoorReceipt(first[0].stream, 7, False))
     rig.turn()
     assert rig.file.written_bytes == 7
+    assert rig.uplink.late(rig.file) == Loss(1, 7, "the log server took them too slowly")
     rig.sender.close()
     rig.turn()  # it notices, and reconnects after a moment
     rig.turn()
