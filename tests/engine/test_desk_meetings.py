@@ -16,6 +16,7 @@ from supervisor.core.facts import JobState
 from supervisor.errors import AlreadyExistsError, ConfigurationError, CordonedError
 from tests.engine.colleagues import SHARED
 from tests.engine.world import World
+from tests.settling import settled
 
 LIMIT_S = 10.0
 NODES = Nodes(2, 2, "127.0.0.1", 1, "10.0.0.7")
@@ -95,7 +96,7 @@ async def test_while_a_way_opens_its_id_is_taken_other_jobs_begin_and_a_cordon_h
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(submit)
-            await anyio.wait_all_tasks_blocked()
+            await settled()
             with pytest.raises(AlreadyExistsError, match="cannot start job j: this supervisor has a job of that id"):
                 await world.desk.submit(replace(SHARED, nodes=None), {})
             with anyio.fail_after(LIMIT_S):

@@ -5,6 +5,7 @@ import anyio.lowlevel
 
 from supervisor.engine import inbox as inboxes
 from supervisor.engine.inbox import SHARE_MAX, TAKEN_MAX, TURNS_MAX, Inbox
+from tests.settling import settled
 
 
 def _by_job() -> Inbox[tuple[str, int]]:
@@ -57,7 +58,7 @@ async def test_a_source_of_any_number_waits_for_its_turn_and_nothing_is_lost() -
     async with anyio.create_task_group() as tasks:
         for rank in range(100):
             tasks.start_soon(say, rank)
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         inbox.put(("job", -1))
         assert len(inbox.take()) == TURNS_MAX + 1  # there was room for the exit though all turns were taken
         with anyio.fail_after(20):
@@ -82,12 +83,12 @@ async def test_turns_are_given_in_the_order_of_asking() -> None:
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(flood)
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         tasks.start_soon(inbox.put_in_turn, ("job", -1))
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         before = len(put)
         while ("job", -1) not in inbox.take():
-            await anyio.wait_all_tasks_blocked()
+            await settled()
         assert len(put) - before <= 2 * TURNS_MAX
         tasks.cancel_scope.cancel()
 

@@ -19,6 +19,7 @@ from supervisor.core.node import messages as node_messages
 from supervisor.engine.inbox import TAKEN_MAX
 from supervisor.engine.loop import LATE_S, TURN_S, Engine
 from tests.engine.world import SetClock, World
+from tests.settling import settled
 
 
 class Recorder:
@@ -70,7 +71,7 @@ async def test_what_follows_at_once_is_decided_before_anything_is_shown() -> Non
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
         engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         assert recorder.settled_times == 1
         joined = [each.report for each in recorder.actions if isinstance(each, node_messages.TellCoordinator)]
         assert [type(report) for report in joined] == [cluster_messages.JobOpened, cluster_messages.NodeJoined]
@@ -115,13 +116,13 @@ async def test_a_deadline_that_falls_due_among_many_events_waits_for_no_more_tha
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
         engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         for _ in range(20 * TAKEN_MAX):
             engine.post(node_messages.RestartRequested("j", "again"))
         deadline_s = node.next_deadline_s(engine.node_state)
         assert deadline_s is not None
         clock.at_s = deadline_s + LATE_S / 2  # due while the loop works, and not late
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         assert len(heard_until_kill) == 1
         assert heard_until_kill[0] <= TAKEN_MAX + 2  # including job_submitted and spawner_killed
         tasks.cancel_scope.cancel()
@@ -139,7 +140,7 @@ async def test_while_many_events_take_long_the_other_tasks_have_their_turn() -> 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
         engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         before = len(recorder.actions)
         for _ in range(20 * TAKEN_MAX):
             engine.post(node_messages.RestartRequested("j", "again"))
@@ -157,11 +158,11 @@ async def test_after_a_pause_of_its_own_the_loop_hears_what_was_said_before_it_j
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
         engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         settled_times = recorder.settled_times
         clock.at_s += 10_000  # as if the process had been stopped: the spawner is long overdue
         engine.post(node_messages.RestartRequested("j", "anything that wakes the loop"))
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         engine.post(node_messages.SpawnerReady("j", 1))  # it was in the socket all the time
         while recorder.settled_times == settled_times:
             await anyio.lowlevel.checkpoint()

@@ -14,6 +14,7 @@ from supervisor.engine.newsroom import Newsroom
 from supervisor.questions import LEADER, Answer, NewsTaken, Question, TellNews
 from tests.engine.colleagues import FakeColleagues, happened, part
 from tests.engine.world import SetClock
+from tests.settling import settled
 
 LIMIT_S = 20.0
 
@@ -132,7 +133,7 @@ async def test_one_that_leads_tells_nobody():
     colleagues = FakeColleagues(leads=True)
     async with working(colleagues) as room:
         room.note(happened("n0", 1)[0])
-        await anyio.wait_all_tasks_blocked()
+        await settled()
     assert colleagues.asked == []
 
 

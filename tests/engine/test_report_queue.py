@@ -11,6 +11,7 @@ from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import JobOpened, NodeFailed, NodeJoined, NodeStopped
 from supervisor.core.facts import JobRules
 from supervisor.engine.report_queue import ReportQueue
+from tests.settling import settled
 
 OPENED = JobOpened("n0", JobRules("j", 1))
 JOINED = NodeJoined("n0", 0)
@@ -53,7 +54,7 @@ async def test_reports_behind_one_that_is_read_for_wait_and_only_the_first_asks_
     assert [reports.put(each) for each in (FAILED, JOINED, STOPPED)] == [True, False, False]
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(reports.drain)
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         assert left == [JOINED]
         assert reports.put(OPENED) is False  # it came while the disk was awaited
         disk.answer.set()

@@ -30,6 +30,7 @@ from supervisor.questions import (
     Whole,
 )
 from tests.engine.colleagues import happened, part, shared_job
+from tests.settling import settled
 
 
 def spare(question: Question) -> Answer:
@@ -146,7 +147,7 @@ async def test_one_that_waits_for_events_is_answered_when_one_happens(tmp_path: 
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(wait)
-            await anyio.wait_all_tasks_blocked()
+            await settled()
             told = part("n1")
             await shared.desk.answer("j", "n1", TellNews(told.part, told.node, happened("n1", 1)))
         assert isinstance(answers[0], Events)

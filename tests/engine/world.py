@@ -30,6 +30,7 @@ from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.ports import JobReport, RecordedEvent, Spawner, Spawners, StackSource, nobody_asks
+from tests.settling import settled
 
 PID_OF_RANK_0 = 1000
 DEADLINES_MAX = 1000
@@ -352,7 +353,7 @@ class World:
             tasks.cancel_scope.cancel()
 
     async def settle(self) -> None:
-        await anyio.wait_all_tasks_blocked()
+        await settled()
 
     def next_deadline_s(self) -> float | None:
         moments = [node.next_deadline_s(self.engine.node_state)]

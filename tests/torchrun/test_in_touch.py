@@ -22,6 +22,7 @@ from supervisor.edges.peers import cluster_client
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.elastic_peers import ElasticMeeting
 from supervisor.torchrun.in_touch import ForAgent, InTouch, Unreachable
+from tests.settling import settled
 
 LIMIT_S = 30.0
 FIXED = ElasticRules(2, 2, LIMIT_S, 0.0)
@@ -60,7 +61,7 @@ class Side:
 async def until(condition: Callable[[], object]) -> None:
     with anyio.fail_after(LIMIT_S):
         while not condition():
-            await anyio.wait_all_tasks_blocked()
+            await settled()
             await anyio.sleep(0.005)
 
 

@@ -16,6 +16,7 @@ from supervisor.ports import JobReport
 from supervisor.questions import CloseLogs, Logs, ReadLogs
 from tests.edges.operators.fake_desk import FakeDesk, running
 from tests.edges.operators.test_log_streams import put
+from tests.settling import settled
 
 LIMIT_S = 20.0
 
@@ -60,7 +61,7 @@ async def test_a_step_that_is_asked_again_is_answered_the_same(tmp_path: Path):
         assert isinstance(second, Logs)
         assert second.pieces
         await found.answer("b", part, CloseLogs("r"))
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         with pytest.raises(NotFoundError, match="its reader was closed"):
             await found.answer("b", part, ReadLogs("r", 3))
 
@@ -90,6 +91,6 @@ async def test_readers_are_few_and_idle_ones_are_closed(tmp_path: Path, monkeypa
                 try:
                     await found.answer("c", part, ReadLogs("s", 1))
                 except ExhaustedError:
-                    await anyio.wait_all_tasks_blocked()
+                    await settled()
                 else:
                     break

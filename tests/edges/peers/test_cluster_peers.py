@@ -27,6 +27,7 @@ from supervisor.edges.peers.cluster_peers import FollowerPeers, LeaderPeers, Mee
 from supervisor.errors import ConfigurationError, NotNowError
 from supervisor.ports import Peers
 from tests.cluster.fault_proxy import Weather, obey, serve
+from tests.settling import settled
 
 JOB = "job"
 TOKEN = b"a token of the test"
@@ -115,7 +116,7 @@ async def test_a_node_may_come_before_its_leader():
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(lambda: client.run(join_timeout_s=LIMIT_S))
         client.report(Reported(JOB, NodeJoined("early", -1)))
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         async with peers("a", port) as (_, at_leader):
             await at_leader.until(lambda: at_leader.events)
             assert at_leader.reports() == [NodeJoined("early", -1)]
@@ -352,7 +353,7 @@ async def test_a_leader_without_descriptors_takes_nodes_again_later(monkeypatch:
             probe.setblocking(False)
             with suppress(BlockingIOError):
                 probe.connect(("127.0.0.1", port))
-            await anyio.wait_all_tasks_blocked()
+            await settled()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             probe.close()

@@ -21,6 +21,7 @@ from supervisor.edges.peers.peers_of_jobs import FromPeers, Opener, PeersOfJobs,
 from supervisor.errors import ConfigurationError, NoAnswerError
 from supervisor.ports import JobReport, NodeReport, Post
 from supervisor.questions import LEADER, Answer, Handler, Part, PeersAndColleagues, Question, ShowPart
+from tests.settling import settled
 
 LIMIT_S = 10.0
 WHY = "a fault of the supervisor broke the connection to the other nodes: RuntimeError: a planted fault"
@@ -167,7 +168,7 @@ async def test_a_way_that_is_slow_to_open_or_refused_keeps_no_other_job_waiting(
     rig.refusals = {"wrong": ConfigurationError("cannot use the token file"), "closed": PermissionError(13, "Denied")}
     async with rig.opened() as peers, anyio.create_task_group() as tasks:
         tasks.start_soon(begun, peers, "slow")
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         with anyio.fail_after(LIMIT_S):
             with pytest.raises(ConfigurationError, match="cannot use the token file"):
                 await peers.open(shared("wrong"))
@@ -190,10 +191,10 @@ async def test_an_id_is_used_again_once_the_last_words_of_its_job_have_gone_out(
         peers.close("led")
         peers.close("alone")
         tasks.start_soon(begun, peers, "led")
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         assert rig.jobs["led"] is first
         rig.parting.set()
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         assert rig.jobs["led"] is not first
         assert (rig.parted, closed) == (["led"], ["led"])
 

@@ -13,6 +13,7 @@ from supervisor.edges.peers.election import etcd_client
 from supervisor.edges.peers.election.etcd_client import EtcdClient, Login
 from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError
 from tests.etcd_server import free_ports
+from tests.settling import settled
 
 
 def refusal(code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
@@ -91,6 +92,6 @@ async def test_a_call_that_grpc_ends_by_a_cancellation_of_its_own_ends_no_task(m
             await client.range(b"key")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(client.range, b"key")
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         tasks.cancel_scope.cancel()
     await client.close()

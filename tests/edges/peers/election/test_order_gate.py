@@ -10,6 +10,7 @@ from supervisor.core.orders import JoinAgain, Order
 from supervisor.edges.peers.election import order_gate
 from supervisor.edges.peers.election.order_gate import OrderGate
 from supervisor.rendezvous_backend import BackendUnavailableError, LeadLostError
+from tests.settling import settled
 
 
 class Writing:
@@ -49,7 +50,7 @@ async def test_an_order_leaves_at_once_and_one_behind_a_record_once_that_is_kept
         opened.record(Ledger(2))
         opened.send("a", order(2))
         opened.send("b", order(2))
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         assert len(delivered) == 1
         writing.may.set()
         await opened.until_empty()
@@ -85,7 +86,7 @@ async def test_a_leader_whose_time_is_up_orders_nothing_until_its_lead_is_renewe
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(opened.run, writing.write)
         opened.send("a", order(1))
-        await anyio.wait_all_tasks_blocked()
+        await settled()
         assert delivered == []
         opened.extend(anyio.current_time() + 60)
         await opened.until_empty()
