@@ -7,6 +7,7 @@ tests of the engine settle several times each.
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 TURNS_MAX = 100_000
 
@@ -22,5 +23,5 @@ async def settled() -> None:
 
 
 def _is_blocked(task: asyncio.Task[object]) -> bool:
-    waiter: asyncio.Future[object] | None = task._fut_waiter  # type: ignore[attr-defined]  # pyright: ignore
+    waiter = cast("asyncio.Future[object] | None", getattr(task, "_fut_waiter", None))
     return waiter is not None and not waiter.done()

@@ -61,8 +61,18 @@ def assert_released(lines: list[dict[str, object]], times: int) -> None:
     assert [line["is_kept"] for line in lines if line["what"] == "returned"] == [True] * WORLD_SIZE
 
 
-@pytest.mark.parametrize("fault", ["exception", "kill"])
-@pytest.mark.parametrize("place", ["init", "group", "own"])
+@pytest.mark.parametrize(
+    ("place", "fault"),
+    [
+        ("init", "exception"),
+        ("group", "kill"),
+        ("own", "exception"),
+        *(
+            pytest.param(*each, marks=pytest.mark.soak)
+            for each in [("init", "kill"), ("group", "exception"), ("own", "kill")]
+        ),
+    ],
+)
 def test_ranks_that_wait_for_one_that_fails_go_on(tmp_path: Path, echo: dict[str, str], place: str, fault: str):
     options = ("--nproc-per-node", str(WORLD_SIZE), "--max-restarts", "2", SCRIPT, place, fault, "2")
     with launched(tmp_path, *options, environment=echo) as launch:

@@ -22,8 +22,15 @@ def assert_as_planned(traces: Traces, step: str) -> None:
     assert traces.last_world_size() == RANKS - sum(removes(step, kind) for kind in KINDS)
 
 
-@pytest.mark.parametrize("who", ["first", "last"])
-@pytest.mark.parametrize("step", [*ENDING, *BEGINNING])
+# Each step with one of the two, by turns; the other one in `make soak`.
+@pytest.mark.parametrize(
+    ("step", "who"),
+    [
+        pytest.param(step, who, marks=[] if turn % 2 == number else pytest.mark.soak)
+        for turn, step in enumerate((*ENDING, *BEGINNING))
+        for number, who in enumerate(("first", "last"))
+    ],
+)
 def test_a_rank_that_dies_in_a_step_is_missed_by_all_alike(tmp_path: Path, step: str, who: str):
     """By SIGKILL, os._exit, an exception, SystemExit; in turn, rank 0 or the last one each time."""
     with running(tmp_path, "--step", step, "--who", who, nproc=RANKS, max_restarts=0) as (launch, path):

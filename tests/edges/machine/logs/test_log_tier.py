@@ -100,6 +100,7 @@ async def test_one_that_stands_still_at_the_end_is_killed_in_time(monkeypatch: p
     async def run() -> None:
         ended.append(await tier.run())
 
+    began_s = anyio.current_time()
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
