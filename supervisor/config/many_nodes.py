@@ -22,7 +22,8 @@ ETCD_PORT = 2379
 JOIN_TIMEOUT_S = 600.0
 TLS_KEYS = ("tls_cert", "tls_key", "tls_ca")
 LEADER_TTL_S = 2.0
-FAN_OUT = 1024
+FAN_OUT = 1024  # by default, all nodes of a job that has no more of them connect to the leader itself
+RELAYED_FAN_OUT = 256  # the same of a larger job: each handshake less makes its start shorter
 NODES_MAX = 100_000
 OWN_OPTIONS = frozenset({"token_file", "join_timeout", "leader_ttl", "nvlink_domain", "fan_out", *TLS_KEYS})
 
@@ -72,7 +73,7 @@ def read(given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]) -> No
         join_timeout_s=_seconds(options, "join_timeout", JOIN_TIMEOUT_S, least=0.001),
         backend=backend,
         backend_options=_backend_options(given, backend, options),
-        fan_out=_fan_out(options),
+        fan_out=_fan_out(options, others=high - 1),
         leader_ttl_s=_seconds(options, "leader_ttl", LEADER_TTL_S, least=0.001),
         **tls,
     )
@@ -118,8 +119,8 @@ def _group_size(options: Mapping[str, str], group: str) -> int | None:
     return int(text[:9])
 
 
-def _fan_out(options: Mapping[str, str]) -> int:
-    text = options.get("fan_out", str(FAN_OUT))
+def _fan_out(options: Mapping[str, str], *, others: int) -> int:
+    text = options.get("fan_out", str(FAN_OUT if others <= FAN_OUT else RELAYED_FAN_OUT))
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= NODES_MAX):
         raise InvalidRequestError(
             f"cannot use --rdzv-conf fan_out={text}: it is not a number of nodes from 1 to {NODES_MAX}; "

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from supervisor.config.many_nodes import RELAYED_FAN_OUT
 from tests.benchmarks.bench import Bench, Measured
 from tests.benchmarks.launch import RunFailedError
 from tests.benchmarks.rows import Group, Row, Target, Unit
@@ -23,7 +24,7 @@ from tests.edges.peers.certificates import make_authority, make_node
 
 RENDEZVOUS_S = {64: 0.03, 256: 0.08, 1024: 0.25}  # at most
 MANY, MANY_QUICK = 10_240, 512
-FAN_OUT, FAN_OUT_QUICK = 256, 32  # the default of fan_out is 1024
+FAN_OUT, FAN_OUT_QUICK = RELAYED_FAN_OUT, 32  # the default of so large a job
 START_OF_MANY_S = 240.0  # of all nodes of a row, on a busy machine
 TOLD_S = {1024: 0.1, MANY: 0.5}
 

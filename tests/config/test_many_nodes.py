@@ -40,6 +40,13 @@ def test_the_port_is_torchruns_and_the_options_are_read():
     assert found.fan_out == 64
 
 
+@pytest.mark.parametrize(("nodes", "fan_out"), [("2:1025", 1024), ("2:1026", 256), ("10240", 256)])
+def test_a_leader_takes_fewer_nodes_itself_where_the_others_need_relays_anyhow(nodes: str, fan_out: int):
+    found = spec("--nnodes", nodes, "--rdzv-endpoint", "127.0.0.1", "--rdzv-id", "x").nodes
+    assert found is not None
+    assert found.fan_out == fan_out
+
+
 def test_certificates_stand_for_a_token():
     options = ("--rdzv-conf", "tls_cert=own.pem,tls_key=own.key,tls_ca=/etc/ca.pem")
     found = spec("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1", "--rdzv-id", "x", *options).nodes
