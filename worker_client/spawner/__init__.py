@@ -1,1 +1,1 @@
-"""The fork server of one job: starts, reaps, signals and kills its workers, and pumps their output."""
+"""How does the fork server of one job start, reap, signal and kill its workers, and pass on their output?"""

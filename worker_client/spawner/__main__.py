@@ -1,16 +1,16 @@
-"""The spawner that executes its workers: for commands that are not Python, and where a fork would be noticed."""
+"""How does a spawner start that executes its workers, for commands that are not Python or would notice a fork?"""
 
 import os
 import sys
 
 
 def main() -> None:
-    """Start as `PYTHON -I -S this_file`; settings come by the environment. Does not return."""
+    """Runs as `PYTHON -I -S this_file`, with settings from the environment. Does not return."""
     import json
 
     folders: list[str] = json.loads(os.environ["HOLDFAST_SPAWNER_SETTINGS"])["import_folders"]
     sys.path.extend(folders)
-    package = type(sys)("worker_client")  # The real one would load the client, and protobuf with it.
+    package = type(sys)("worker_client")  # The real package would load the client, and protobuf with it.
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     sys.modules["worker_client"] = package
     from worker_client.spawner.interpreter import refuse_old

@@ -1,4 +1,4 @@
-"""How is a load in the background kept from taking CPU time that running workers want?"""
+"""How is a load in the background kept from taking CPU time that running workers need?"""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _NICEST = 19
 
 
 class Background:
-    """Low priority from its making until `end`, which must come before any fork of a worker.
+    """Low priority from construction until `end`, which must come before any fork of a worker.
 
-    Only a privileged process can undo `nice`, and a worker must not inherit it: any other becomes a batch process,
-    which never takes the CPU from one that has just woken but has an equal share otherwise.
+    Only a privileged process can undo `nice`, which a worker must not inherit. Any other becomes a batch process, which
+    never takes the CPU from a process that has just woken but otherwise has an equal share.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Background:
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
     def end(self) -> None:
-        """Raises OSError where the first priority is refused now."""
+        """Restores the first priority. Raises OSError if that is refused."""
         if self._is_nice:
             os.setpriority(os.PRIO_PROCESS, 0, self._nice)
         elif os.sched_getscheduler(0) != self._policy:
@@ -34,7 +34,7 @@ class Background:
 
 
 def _can_return_to(nice: int) -> bool:
-    """Known only by trying, in a child: capabilities in a container do not say it, and there is no way back."""
+    """Whether the priority can be restored. A child tries it: capabilities don't tell, and there is no way back."""
     pid = os.fork()
     if pid == 0:
         try:

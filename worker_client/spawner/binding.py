@@ -1,7 +1,7 @@
 """How is a worker bound to the CPUs and the memory of its NUMA node, without a program such as numactl?
 
-In the child, after the fork, so that the worker keeps what was loaded ahead. It never gets more CPUs or memory than
-the spawner may use; where that leaves nothing, it is not bound.
+The child binds itself after the fork, so it keeps what was loaded ahead. It never gets more CPUs or memory than the
+spawner may use; if that leaves nothing, it is not bound.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _WORD_BITS = 8 * ctypes.sizeof(ctypes.c_ulong)
 
 
 class Binding(NamedTuple):
-    """`memory_node` -1: memory is not bound."""
+    """What to bind a worker to. `memory_node` -1: memory is not bound."""
 
     cpus: tuple[int, ...] = ()
     memory_node: int = -1
-    memory_strict: bool = True  # memory from that node alone; else from the node of the CPU that touches it first
+    memory_strict: bool = True  # memory only from that node; else from the node of the CPU that touches it first
 
 
 def apply(binding: Binding) -> None:
-    """Binds this process, which must have one thread. What can't be done is left as it is."""
+    """Binds this process, which must have one thread. Ignores what is impossible."""
     cpus = set(binding.cpus) & os.sched_getaffinity(0)
     if cpus:
         os.sched_setaffinity(0, cpus)
@@ -35,7 +35,7 @@ def apply(binding: Binding) -> None:
 
 
 def fit_torch(binding: Binding) -> None:
-    """torch that was loaded before the binding would use as many threads as there were CPUs then."""
+    """Limits torch's threads: loaded before the binding, it would use as many as there were CPUs then."""
     torch = sys.modules.get("torch")
     if torch is None or not binding.cpus or os.environ.get("OMP_NUM_THREADS"):
         return
@@ -54,5 +54,5 @@ def _bind_memory(node: int, *, strict: bool) -> None:
         return
     mask = (ctypes.c_ulong * (_MASK_BITS // _WORD_BITS))()
     mask[node // _WORD_BITS] = 1 << node % _WORD_BITS
-    # The kernel refuses a node that the cpuset does not allow (EINVAL): then memory is not bound.
+    # The kernel refuses a node that the cpuset does not allow (EINVAL); memory is then not bound.
     libc.syscall(ctypes.c_long(number), ctypes.c_int(_BIND), mask, ctypes.c_ulong(_MASK_BITS + 1))

@@ -1,6 +1,6 @@
-"""In which control group does a cycle live, and did the kernel kill one of its processes because memory ran out?
+"""In which control group does a cycle run, and did the kernel kill one of its processes because memory ran out?
 
-Folders are found from /proc, never assumed: hosts mount version 1, version 2 or both, anywhere.
+Folders are found through /proc, never assumed: hosts mount version 1, version 2 or both, anywhere.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ REMOVE_WAIT_S = 0.5
 
 
 class CycleCgroups:
-    """One cgroup v2 per cycle under the spawner's own. `folder` is "" where that can't be done."""
+    """One cgroup v2 per cycle, under the spawner's own. `folder` is "" if that is impossible."""
 
     def __init__(self, job_id: str, *, wanted: bool) -> None:
         self.folder = _make_parent(job_id) if wanted else ""
 
     def make(self, cycle: int) -> str:
-        """The folder of `cycle`, made at need; "" where there is none."""
+        """Returns the folder of `cycle`, created if needed; "" if there is none."""
         if not self.folder:
             return ""
         path = f"{self.folder}/cycle-{cycle}"
@@ -32,19 +32,19 @@ class CycleCgroups:
         return path
 
     def kill(self, cycle: int) -> None:
-        """SIGKILL every process in the cgroup of `cycle` at once, where the kernel can (5.14)."""
+        """Kills every process in the cgroup of `cycle` at once, if the kernel can (5.14)."""
         if self.folder:
             with suppress(OSError):
                 _write(f"{self.folder}/cycle-{cycle}/cgroup.kill", b"1")
 
     def remove(self, cycle: int) -> None:
-        """Remove the cgroup of `cycle`; one with a stuck process in it stays."""
+        """Removes the cgroup of `cycle`, unless a stuck process is in it."""
         if self.folder:
             _remove_tree(f"{self.folder}/cycle-{cycle}")
 
     def remove_all(self) -> None:
-        """Remove every cgroup made here that is empty. May block for REMOVE_WAIT_S in all: kernels since 6.18 count a
-        process as a member for some milliseconds after it was reaped, and say when that has ended.
+        """Removes every empty cgroup made here. May block for REMOVE_WAIT_S in all: kernels since 6.18 count a process
+        as a member for some milliseconds after it was reaped, and signal when that ends.
         """
         if not self.folder:
             return
@@ -56,7 +56,7 @@ class CycleCgroups:
 
 
 def join(folder: str) -> None:
-    """Move the calling process, which must have one thread, into the cgroup. Failure leaves it where it is."""
+    """Moves the calling process, which must have one thread, into the cgroup. On failure, it stays where it is."""
     if folder:
         with suppress(OSError):
             _write(f"{folder}/cgroup.procs", b"0")
@@ -73,9 +73,9 @@ class OomCounter(NamedTuple):
 
 
 def oom_counter(folder: str) -> OomCounter:
-    """The counter of what this process is about to start in the cgroup v2 `folder` ("": in its own).
+    """Returns the counter for what this process is about to start in the cgroup v2 `folder` ("": its own).
 
-    Of the whole machine (/proc/vmstat) where there is no memory cgroup.
+    Without a memory cgroup, it is that of the whole machine (/proc/vmstat).
     """
     path = _memory_events(folder) or "/proc/vmstat"
     return OomCounter(path, _oom_kills(path))
@@ -93,7 +93,7 @@ def _make_parent(job_id: str) -> str:
         os.makedirs(probe)
     except OSError:
         return ""
-    # Whether a process may be moved there is only known by moving one: a child that ends at once.
+    # Only moving a process shows whether that is allowed; a child that exits at once tries it.
     if os.path.exists(f"{probe}/cgroup.kill") and _can_join(probe):
         with suppress(OSError):
             os.rmdir(probe)
@@ -103,9 +103,9 @@ def _make_parent(job_id: str) -> str:
 
 
 def _remove_abandoned(own: str) -> None:
-    """Removes empty cgroups of spawners that were killed and could not tidy up; one in use can't be removed anyway.
+    """Removes empty cgroups of spawners that were killed before they could clean up; one in use can't be removed.
 
-    Nothing is known of spawners in another pid namespace, whose cgroups may lie here too.
+    Leaves those of spawners in other pid namespaces, about which nothing is known.
     """
     with suppress(OSError):
         for name in os.listdir(own):
@@ -117,14 +117,14 @@ def _remove_abandoned(own: str) -> None:
 
 
 def _pid_namespace() -> str:
-    """The number of the namespace in which a pid names one process; "" where the kernel does not say."""
+    """Returns the number of this process's pid namespace; "" if the kernel does not say."""
     with suppress(OSError):
         return os.readlink("/proc/self/ns/pid").strip("pid:[]")
     return ""
 
 
 def _await_change(folder: str, wait_s: float) -> None:
-    """Wait until the kernel says that a cgroup at or below `folder` has become empty."""
+    """Waits until the kernel says that a cgroup at or below `folder` has become empty."""
     poller = select.poll()
     with suppress(OSError), ExitStack() as files:
         for path, _, _ in os.walk(folder):
@@ -164,7 +164,7 @@ def _memory_events(folder: str) -> str:
     if "" not in paths or "cgroup2" not in mounts:
         return ""
     folder, top = folder or _under(mounts["cgroup2"], paths[""]), mounts["cgroup2"][0]
-    while folder.startswith(top):  # The controller may be on above only: its count includes what is below.
+    while folder.startswith(top):  # The controller may be enabled only above; its count includes everything below.
         if os.path.exists(f"{folder}/memory.events"):
             return f"{folder}/memory.events"
         folder = os.path.dirname(folder)
@@ -172,7 +172,7 @@ def _memory_events(folder: str) -> str:
 
 
 def _paths_of(pid: str) -> dict[str, str]:
-    """Controller -> path from proc_pid_cgroup; version 2 has the controller ""."""
+    """Returns controller -> path from proc_pid_cgroup; version 2 has the controller ""."""
     paths: dict[str, str] = {}
     with suppress(OSError), open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
@@ -182,7 +182,7 @@ def _paths_of(pid: str) -> dict[str, str]:
 
 
 def _mounts() -> dict[str, tuple[str, str]]:
-    """ "cgroup2" or a version 1 controller -> (mount point, the path inside the hierarchy that is mounted there)."""
+    """Returns "cgroup2" or a version 1 controller -> (mount point, path inside the hierarchy mounted there)."""
     mounts: dict[str, tuple[str, str]] = {}
     with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
@@ -219,7 +219,7 @@ def _oom_kills(path: str) -> int:
 
 
 def _remove_tree(folder: str) -> None:
-    """Remove the cgroups below and at `folder`, also those that a script made, as far as they are empty."""
+    """Removes the empty cgroups at and below `folder`, including those that a script made."""
     for path, _, _ in os.walk(folder, topdown=False):
         with suppress(OSError):
             os.rmdir(path)

@@ -19,7 +19,7 @@ _STREAM_NAMES = {1: "stdout", 2: "stderr"}
 
 
 class Inherited(NamedTuple):
-    """What this process was given at its start and a worker must find again."""
+    """The state that this process got at its start and that a worker must find again."""
 
     pid: int
     title: identity.Title
@@ -27,11 +27,11 @@ class Inherited(NamedTuple):
     signal_mask: frozenset[int]
     handlers: Mapping[int, Any]
     modules: frozenset[str]
-    sets_threads: bool = True  # False: the script does, and pools were made as it says
+    sets_threads: bool = True  # False: the script sets them, and pools were created accordingly
 
 
 def remember(title: identity.Title, own_fds: frozenset[int], *, sets_threads: bool = True) -> Inherited:
-    """The state of this process now, before the spawner changes it. `own_fds` are the spawner's already."""
+    """Returns the state of this process, before the spawner changes it. `own_fds` already belong to the spawner."""
     return Inherited(
         pid=os.getpid(),
         title=title,
@@ -44,21 +44,21 @@ def remember(title: identity.Title, own_fds: frozenset[int], *, sets_threads: bo
 
 
 def open_fds() -> list[int]:
-    """The descriptors that are open in this process."""
+    """Returns the descriptors that are open in this process."""
     with os.scandir("/proc/self/fd") as entries:
         listed = [int(entry.name) for entry in entries]
-    return [fd for fd in listed if _is_open(fd)]  # Without the one that listed them.
+    return [fd for fd in listed if _is_open(fd)]  # Without the one used for listing.
 
 
 def block_signals() -> None:
-    """Hold all signals back around a fork, so that a child meets none with its parent's handlers."""
+    """Blocks all signals around a fork, so that a child handles none with its parent's handlers."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
 
 
 def fork_quietly() -> int:
-    """os.fork without the warning of Python >= 3.12 about threads; those that we have were looked at (fitness.py)."""
+    """Forks without the warning of Python >= 3.12 about threads; fitness.py has checked ours."""
     warnings = sys.modules.get("warnings")
-    if warnings is None:  # Nothing was loaded that could have started a thread.
+    if warnings is None:  # No loaded module could have started a thread.
         return os.fork()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -70,10 +70,10 @@ def restore_signal_mask(inherited: Inherited) -> None:
 
 
 def settle(inherited: Inherited, *, streams: Mapping[int, int], keep: frozenset[int], cgroup_folder: str) -> None:
-    """The part that every child of the spawner needs: own session, own signals, none of the spawner's descriptors.
+    """Does what every child of the spawner needs: own session, own signals, none of the spawner's descriptors.
 
     `streams` maps 1 and 2 to the descriptor to use; `keep` are further descriptors to leave open. Signals are still
-    held back at the end.
+    blocked at the end.
     """
     cgroup.join(cgroup_folder)
     os.setsid()
@@ -94,14 +94,14 @@ def settle(inherited: Inherited, *, streams: Mapping[int, int], keep: frozenset[
 
 
 def forget_spawner(inherited: Inherited) -> None:
-    """The part that only a forked worker needs, which runs the script in this very interpreter."""
+    """Does what only a forked worker needs, which runs the script in this very interpreter."""
     for name in [name for name in sys.modules if name not in inherited.modules]:
         del sys.modules[name]  # Loaded late on the spawner's behalf, such as a codec.
     _renew_randomness()
 
 
 def take_rank(inherited: Inherited, streams: Mapping[int, int], env: Mapping[str, str], bound: binding.Binding) -> None:
-    """The last part of a forked worker, which is of one rank from here on. Signals reach it again."""
+    """Turns a forked worker into one rank. Signals reach it again."""
     threads_before = os.environ.get(_THREAD_COUNT)
     os.environ.update(env)
     for number in streams:
@@ -115,7 +115,7 @@ def take_rank(inherited: Inherited, streams: Mapping[int, int], env: Mapping[str
 
 
 def _rebuild_stream(number: int) -> None:
-    """A new sys.stdout or sys.stderr as the interpreter makes it under -u: the old one knows the old descriptor."""
+    """Creates a new sys.stdout or sys.stderr as under -u, because the old one has the old descriptor."""
     import io
 
     name = _STREAM_NAMES[number]
@@ -131,7 +131,7 @@ def _rebuild_stream(number: int) -> None:
 
 
 def _set_thread_counts(before: str | None) -> None:
-    """Thread pools read OMP_NUM_THREADS when they were loaded; a worker's own value comes after that."""
+    """Sets thread counts again: thread pools read OMP_NUM_THREADS when loaded, before a worker's own value is set."""
     wanted = os.environ.get(_THREAD_COUNT)
     torch = sys.modules.get("torch")
     if torch is None or wanted == before or not wanted or not wanted.isdigit() or wanted == "0":
@@ -140,10 +140,10 @@ def _set_thread_counts(before: str | None) -> None:
 
 
 def _renew_randomness() -> None:
-    """What a fresh process draws for itself, and a fork would share with its siblings. random.Random does it itself."""
+    """Reseeds what a fresh process seeds itself and forks would share. random.Random does this by itself."""
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.default_generator.seed()  # Drawn when torch is loaded; torch.seed() would also ask CUDA.
+        torch.default_generator.seed()  # Seeded when torch is loaded; torch.seed() would also touch CUDA.
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:
         numpy_random.seed()

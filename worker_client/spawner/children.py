@@ -1,4 +1,4 @@
-"""How does a worker or a store host come to life: by a fork of this interpreter, or by executing a command?"""
+"""How is a worker or a store host started: by a fork of this interpreter, or by executing a command?"""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _RESOURCES = {
 }
 
 
-EXECUTE_TIMEOUT_S = 10.0  # the program may lie on a file system that does not answer
+EXECUTE_TIMEOUT_S = 10.0  # the program may be on a file system that does not answer
 
 
 def why_not_started(local_rank: int, error: OSError | ValueError) -> str:
-    """The sentence for people, with what they can do about it."""
+    """Returns the sentence for people, with the remedy."""
     what = f"cannot start local rank {local_rank}"
     if not isinstance(error, OSError):
         return f"{what}: {error}; check its paths and its environment for characters that no file name may have"
@@ -65,7 +65,7 @@ class CannotExecuteError(Exception):
 
 
 class Child:
-    """A child that was not reaped yet. `memory` None: nobody asks how it ended."""
+    """A child that has not been reaped yet. `memory` None: how it ends does not matter."""
 
     __slots__ = (
         "cycle",
@@ -88,13 +88,13 @@ class Child:
         self.pidfd = pidfd
         self.memory = memory
         self.error_file = ""  # where torch's @record writes
-        self.stderr_file = ""  # which the worker writes itself
+        self.stderr_file = ""  # the file that the worker itself writes
         self.killed_by_us = False
-        self.lingers = lingers  # Once it is killed, the end of its cycle does not wait for it.
+        self.lingers = lingers  # After its kill, the cycle's end does not wait for it.
 
 
 class Start(NamedTuple):
-    """What a child needs beside the spawner's own state."""
+    """What a child needs besides the spawner's own state."""
 
     streams: Mapping[int, int]
     env: Mapping[str, str]
@@ -104,7 +104,7 @@ class Start(NamedTuple):
 
 
 def fork_worker(inherited: Inherited, local_rank: int, start: Start, *, leave: Callable[[], None]) -> int:
-    """Fork a worker: the pid in the parent. In the child, raises BecomeWorkerError. `leave` closes the loop there."""
+    """Forks a worker and returns its pid. In the child, `leave` closes the loop; then it raises BecomeWorkerError."""
     pid = fork(inherited)
     if pid:
         return pid
@@ -120,7 +120,7 @@ def fork_worker(inherited: Inherited, local_rank: int, start: Start, *, leave: C
 
 
 def fork_and_call(inherited: Inherited, start: Start, body: Callable[[], object], *, leave: Callable[[], None]) -> int:
-    """Fork a child that runs `body` and nothing else: the pid in the parent."""
+    """Forks a child that runs only `body`, and returns its pid."""
     pid = fork(inherited)
     if pid:
         return pid
@@ -136,7 +136,7 @@ def fork_and_call(inherited: Inherited, start: Start, body: Callable[[], object]
 
 
 def execute(inherited: Inherited, start: Start, argv: tuple[str, ...], *, leave: Callable[[], None]) -> int:
-    """Start `argv` in a child: the pid. Waits until the kernel has taken it. Raises CannotExecuteError, OSError."""
+    """Executes `argv` in a child and returns its pid. Waits for execve. Raises CannotExecuteError and OSError."""
     reader, writer = os.pipe()
     try:
         pid = fork(inherited)
@@ -148,10 +148,10 @@ def execute(inherited: Inherited, start: Start, argv: tuple[str, ...], *, leave:
         raise
     finally:
         os.close(writer)
-    # The end of this pipe is closed by a successful execve, and by nothing else but the death of the child.
+    # Only a successful execve or the death of the child closes this end of the pipe.
     with open(reader, "rb", buffering=0) as pipe:
         if not select.select([pipe], [], [], EXECUTE_TIMEOUT_S)[0]:
-            os.kill(pid, signal.SIGKILL)  # Reaped with the other children, once it is gone.
+            os.kill(pid, signal.SIGKILL)  # Reaped like the other children.
             raise OSError(errno.ETIMEDOUT, f"it was not executed within {EXECUTE_TIMEOUT_S:g} s", argv[0])
         report = pipe.read(16)
     if report:
@@ -179,7 +179,7 @@ def _execute_in_child(inherited: Inherited, start: Start, argv: tuple[str, ...],
 
 
 def fork(inherited: Inherited) -> int:
-    """Fork with all signals held back; the parent's mask is put back here, the child's when it has settled."""
+    """Forks with all signals blocked; restores the parent's mask here, the child's once it has settled."""
     child_state.block_signals()
     try:
         pid = child_state.fork_quietly()

@@ -1,7 +1,7 @@
-"""What is kept here for a supervisor that comes back, and how does it come in?
+"""What is kept here for a returning supervisor, and how does it connect?
 
-The texts are the supervisor's own; nothing here reads them. Reports are kept until the supervisor has said that they
-are part of what it left here.
+The texts are the supervisor's own; nothing here reads them. Reports are kept until the supervisor confirms that the
+state it left here includes them.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from holdfast_wire.spawner_link import Keep, Kept, Ready, Report, WelcomeBack
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 BACKLOG = 16
-SECRET = "environment"  # the text that no file holds
+SECRET = "environment"  # the text that is never written to a file
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
 class Returned(NamedTuple):
-    """The link to a supervisor that has come back, and what it is told first."""
+    """The link to a returning supervisor, and the first messages to it."""
 
     fd: int
     messages: tuple[spawner_link.Message, ...]
 
 
 def listen(return_fd: int) -> None:
-    """From now on a supervisor may connect; the kernel tells it that this process listens."""
+    """Lets a supervisor connect from now on; the kernel shows it which process listens."""
     if return_fd < 0:
         return
     os.set_inheritable(return_fd, False)
@@ -43,7 +43,7 @@ def listen(return_fd: int) -> None:
 
 
 class Comeback:
-    """Everything is a no-op where no supervisor can come back."""
+    """What is kept for a returning supervisor. Does nothing if none can return."""
 
     def __init__(self, settings: SpawnerSettings) -> None:
         self.fd = settings.return_fd
@@ -60,7 +60,7 @@ class Comeback:
         return self.fd >= 0
 
     def note(self, report: Report) -> None:
-        """It is said to the supervisor that is there, if one is, and perhaps to the next one."""
+        """Keeps a report for the next supervisor; the caller sends it to the current one."""
         if not self.is_possible:
             return
         if isinstance(report, Ready):
@@ -74,7 +74,7 @@ class Comeback:
             self._taken += 1
 
     def accept(self, *, is_awaited: bool) -> Returned | None:
-        """The supervisor that has come back; None if there is one, or it may not. Then it is refused."""
+        """Returns the returning supervisor; None if it is refused, because another is there or it may not connect."""
         listener = socket.socket(fileno=self.fd)
         try:
             connection, _ = listener.accept()
@@ -96,7 +96,7 @@ class Comeback:
         return Returned(connection.detach(), (*texts, *self._reports))
 
     def save(self) -> None:
-        """For a supervisor that finds neither the last one nor this process. Costs the file only where it fails."""
+        """Saves the texts for a supervisor that finds neither its predecessor nor this process. Ignores failures."""
         if not self._path:
             return
         texts = {name: text for name, text in self._texts.items() if name != SECRET}
@@ -116,6 +116,6 @@ class Comeback:
 
 
 def _may_come_in(connection: socket.socket) -> bool:
-    """Root, or the user of this process."""
+    """Whether the peer is root or this process's user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return _CREDENTIALS.unpack(credentials)[1] in (0, os.geteuid())

@@ -1,6 +1,6 @@
-"""When did a cycle end whose supervisor has died? The spawner, which ends the workers then, completes its record.
+"""When did a cycle end whose supervisor has died? The spawner, which then ends the workers, completes its record.
 
-The supervisor that leads the job writes these records (--ft-cycle-info-dir) and completes them while it lives.
+The supervisor that leads the job writes these records (--ft-cycle-info-dir) and completes them while it is alive.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ RECORD_BYTES_MAX = 1 << 20
 
 
 def complete(link: str, cycle: int) -> None:
-    """Gives the record of this cycle its end, if it has none; whatever else is there stays as it is. Never raises."""
+    """Adds the end to this cycle's record if it has none; leaves everything else unchanged. Never raises."""
     try:
         path = os.path.realpath(link)
         with open(path, "rb") as file:

@@ -1,6 +1,6 @@
 """Which workers print into the file of their cycle, and when is that file complete?
 
-Nothing is loaded and no process is started before a worker is planned that way. The work is done in cycle_log/.
+Nothing is loaded or started until a worker's plan asks for it. cycle_log/ does the work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LINK_NAME = "cycle.log"  # to the file of the cycle, in the folder of a rank's l
 
 
 class CycleLogs:
-    """The spawner's part in them."""
+    """The spawner's part in the logs of cycles."""
 
     def __init__(self, events: Events, inherited: Inherited, killing: Killing, send: Callable[[Report], None]) -> None:
         self._events = events
@@ -38,10 +38,10 @@ class CycleLogs:
         self._send = send
         self._feeds: Feeds | None = None
         self._lost_bytes: dict[int, int] = {}
-        self._record = ("", -1)  # of the newest cycle: the link to it, and its number
+        self._record = ("", -1)  # the link to the newest cycle's record, and the cycle's number
 
     def streams(self, cycle: int, plan: WorkerPlan) -> dict[int, int]:
-        """The descriptors of a worker's stdout and stderr, which are one pipe. Raises OSError."""
+        """Returns the descriptors of a worker's stdout and stderr, which are one pipe. Raises OSError."""
         if self._feeds is None:
             from .cycle_log.feeds import Feeds
 
@@ -51,25 +51,25 @@ class CycleLogs:
         return {1: fd, 2: os.dup(fd)}
 
     def note_record(self, cycle: int, env: Mapping[str, str]) -> None:
-        """A worker of the cycle gets these variables, one of which may lead to its record."""
+        """Notes the cycle's record if one of a worker's variables names it."""
         self._record = env.get(RECORD_VARIABLE, ""), cycle
 
     def drain(self, cycle: int, local_rank: int) -> bytes:
-        """Pass on what a worker that has ended left in its pipe. Returns the last that it printed."""
+        """Passes on what an ended worker left in its pipe. Returns the end of its output."""
         return self._feeds.drain(cycle, local_rank) if self._feeds is not None else b""
 
     def over(self, cycle: int) -> None:
-        """Nothing of the cycle is left: its file is closed once all is written. Nobody waits for that."""
+        """Closes the file of a cycle that is over, once all is written. Does not wait."""
         if self._feeds is not None:
             self._feeds.over(cycle)
 
     def end(self, then: Callable[[], None], *, alone: bool) -> None:
-        """The job is over: calls `then` once all files are complete, or can't be in time.
+        """Calls `then`, at the end of the job, once all files are complete, or time is up.
 
-        `alone`: no supervisor is there that would complete the record of the cycle.
+        `alone`: no supervisor is there to complete the record of the cycle.
         """
         if alone and self._record[0]:
-            from .cycle_end import complete  # Late: it is seldom needed.
+            from .cycle_end import complete  # Late: rarely needed.
 
             complete(*self._record)
         if self._feeds is not None:
@@ -91,14 +91,14 @@ class CycleLogs:
         return pid
 
     def _on_closed(self, cycle: int, path: str, written: int, lines: int, lost_bytes: int, reason: str) -> None:
-        if lost_bytes:  # The last word about the loss: what was told of it was the beginning.
+        if lost_bytes:  # The final report of the loss; earlier ones were partial.
             self._events.cancel_timer(_loss_timer(ALL_RANKS))
             if lost_bytes != self._lost_bytes.pop(ALL_RANKS, 0):
                 self._send(OutputDropped(ALL_RANKS, lost_bytes, f"cannot write {path}: {reason}"))
         self._send(CycleLogClosed(cycle, path, written, lines, lost_bytes, reason))
 
     def _on_lost(self, cycle: int, local_rank: int, lost_bytes: int, reason: str) -> None:
-        """`lost_bytes`: so far where the rank is ALL_RANKS, else those of this moment."""
+        """Reports a loss. `lost_bytes`: in total for ALL_RANKS, else since the last report."""
         known = self._lost_bytes.get(local_rank)
         self._lost_bytes[local_rank] = lost_bytes + (known or 0 if local_rank != ALL_RANKS else 0)
 
@@ -113,16 +113,16 @@ def _loss_timer(local_rank: int) -> str:
 
 
 def _link(plan: WorkerPlan) -> None:
-    """Beside the rank's other files, so that `holdfast logs` finds what it prints."""
+    """Links the file beside the rank's other files, so that `holdfast logs` finds its output."""
     folder = os.path.dirname(plan.env.get(error_file.VARIABLE, ""))
-    with suppress(OSError):  # It is there already, or the disk is full: the output itself is not touched by that.
+    with suppress(OSError):  # It exists, or the disk is full; the output itself is unaffected.
         if folder:
             os.symlink(plan.cycle_log, f"{folder}/{LINK_NAME}")
 
 
 def _write(link_fd: int) -> None:
-    """In the new process, which has the spawner's memory and does nothing that needs it."""
-    identity.die_with_parent(0)  # What is not written yet outlives a spawner that is killed.
+    """Runs the log process, a fork that has the spawner's memory but does not need it."""
+    identity.die_with_parent(0)  # Unwritten output outlives a killed spawner.
     identity.set_comm(b"hf-log")
     from .cycle_log import log_process
 

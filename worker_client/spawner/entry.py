@@ -21,13 +21,13 @@ from .learning import Learning
 from .loop import Spawner
 from .method import Method
 
-_DROPPED_MAX = 8  # modules that are left out one by one, each with a new load; then all others are
+_DROPPED_MAX = 8  # modules left out one by one, each with a new load; after that, all are
 _DROPPED_REMEDY = "; all else is loaded ahead, and --preload MODULES says what may be"
 _OWN = "worker_client."  # a package that is here before anything is loaded ahead: this module is in it
 
 
 def run_as_script(hook_folder: str) -> None:
-    """Be the spawner inside the interpreter that would run the script. Returns in each forked worker only."""
+    """Runs the spawner inside the interpreter that would run the script. Returns only in forked workers."""
     settings, link_fd = _take_settings(hook_folder)
     origin = loading.Origin.now()
     choice = preload.choose(settings)
@@ -36,10 +36,10 @@ def run_as_script(hook_folder: str) -> None:
     before = set(sys.modules)
     background = None
     if settings.learned:
-        identity.die_with_link(link_fd)  # Nobody hears of a lost supervisor while something is loaded.
+        identity.die_with_link(link_fd)  # A load would delay noticing a lost supervisor.
         background = Background()
     if not choice.as_script:
-        gc.disable()  # What torch loads stays: to look for garbage in it takes a sixth of the time.
+        gc.disable()  # What torch loads stays: searching it for garbage would take a sixth of the time.
     failure = _load(choice, settings)
     if background is not None:
         background.end()
@@ -52,7 +52,7 @@ def run_as_script(hook_folder: str) -> None:
         gc.freeze()
     if not choice.as_script:
         gc.enable()
-    # Each worker looks for it in every folder of sys.path: what those hold is read once, here.
+    # Each worker looks for it in every folder of sys.path; their contents are read once, here.
     importlib.machinery.PathFinder.find_spec("sitecustomize")
     sets_threads = "OMP_NUM_THREADS" not in choice.variables
     inherited = child_state.remember(title, _own_fds(settings, link_fd), sets_threads=sets_threads)
@@ -71,7 +71,7 @@ def run_as_script(hook_folder: str) -> None:
 
 
 def run_plain() -> NoReturn:
-    """Be a spawner that executes its workers. Does not return."""
+    """Runs a spawner that executes its workers. Does not return."""
     settings, link_fd = _take_settings("")
     _refuse_what_cannot_run(settings, link_fd, None)
     inherited = child_state.remember(identity.Title(), _own_fds(settings, link_fd))
@@ -84,10 +84,10 @@ def run_plain() -> NoReturn:
 
 
 def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: preload.Choice | None) -> None:
-    """Does not return where the command can't be run: the supervisor hears why, and ends this process.
+    """Does not return if the command can't be run: the supervisor learns why, and ends this process.
 
-    A command that has run before is not judged again: what is amiss with it now may pass. `choice` None: the plain
-    spawner, whose module path is not that of the workers.
+    A command that has run before is not checked again: its present problem may pass. `choice` None: the plain spawner,
+    whose module path differs from the workers'.
     """
     if settings.learned:
         return
@@ -100,7 +100,7 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
 
 
 def _take_settings(hook_folder: str) -> tuple[SpawnerSettings, int]:
-    """Read what the supervisor passed, and leave the environment as the user made it."""
+    """Reads what the supervisor passed, and leaves the environment as the user set it."""
     link_fd = int(os.environ.pop(spawner_settings.FD_VARIABLE))
     settings = spawner_settings.settings_from_json(os.environ.pop(spawner_settings.SETTINGS_VARIABLE))
     if hook_folder:
@@ -119,7 +119,7 @@ def _own_fds(settings: SpawnerSettings, link_fd: int) -> frozenset[int]:
 
 
 def _restore_open_files(before: int, raised: int) -> None:
-    """The supervisor raised its own limit; what a wrapper of the interpreter may have set since is the user's wish."""
+    """Undoes the supervisor's raised limit, unless the user's wrapper of the interpreter has set another."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == raised:
         with suppress(OSError, ValueError):
@@ -127,7 +127,7 @@ def _restore_open_files(before: int, raised: int) -> None:
 
 
 def _load(choice: preload.Choice, settings: SpawnerSettings) -> loading.Failure | None:
-    """Carry out what was chosen, and look whether this process may still be forked."""
+    """Carries out the choice, and checks whether this process may still be forked."""
     folder = preload.script_folder(settings)
 
     def objection(new_modules: set[str]) -> str:
@@ -149,7 +149,7 @@ def _load(choice: preload.Choice, settings: SpawnerSettings) -> loading.Failure 
 
 
 def _without(settings: SpawnerSettings, failure: loading.Failure) -> SpawnerSettings:
-    """How to start over, so that nothing lingers of what was loaded: without that module, else without any."""
+    """Returns settings to start over, without any trace of the load: without that module, else without any."""
     kept = tuple(step for step in settings.learned if step != failure.step)
     if settings.lost.count("; ") >= _DROPPED_MAX:
         kept = tuple(step for step in kept if "=" in step or preload.is_of_torch(step))
@@ -172,7 +172,7 @@ def _remedy(settings: SpawnerSettings, failure: loading.Failure) -> str:
 
 
 def _start_over(settings: SpawnerSettings, link_fd: int, hook_folder: str, origin: loading.Origin) -> NoReturn:
-    """As the same process, with the environment of its first start."""
+    """Starts over as the same process, with the environment of its first start."""
     for fd in _own_fds(settings, link_fd) - {-1}:
         os.set_inheritable(fd, True)
     path = settings.python_path

@@ -12,7 +12,7 @@ LINE_CHARACTERS_MAX = 500
 
 
 def read(path: str) -> tuple[str, float | None] | None:
-    """One line, and when it was written (Unix seconds). None where the file tells nothing. Never raises."""
+    """Returns one line, and when it was written (Unix seconds); None if the file has no message. Never raises."""
     content = read_bounded(path, FILE_BYTES_MAX) if path else None
     if content is None:
         return None
@@ -24,14 +24,14 @@ def read(path: str) -> tuple[str, float | None] | None:
     line, written_at_unix_s = _line_and_time(body)
     if not line:
         return None
-    # torch writes whole seconds; where the file's own time agrees with them, it orders errors better.
+    # torch writes whole seconds; if the file's own time agrees with them, it is more precise.
     if written_at_unix_s is None or written_at_unix_s <= modified_at_unix_s < written_at_unix_s + 2:
         return line, modified_at_unix_s
     return line, written_at_unix_s
 
 
 def read_bounded(path: str, bytes_max: int) -> tuple[bytes, float] | None:
-    """Content and time of change of a small regular file. None for anything else; a pipe or a device doesn't block."""
+    """Returns content and modification time of a small regular file; None for anything else. Never blocks on a pipe."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError):
@@ -48,7 +48,7 @@ def read_bounded(path: str, bytes_max: int) -> tuple[bytes, float] | None:
 
 
 def read_end(path: str, bytes_max: int) -> bytes:
-    """The last bytes of a regular file; nothing where that can't be read. Never raises."""
+    """Returns the last bytes of a regular file; nothing if it can't be read. Never raises."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) if path else -1
     except (OSError, ValueError):
@@ -67,7 +67,7 @@ def read_end(path: str, bytes_max: int) -> bytes:
 
 
 def _line_and_time(body: object) -> tuple[str, float | None]:
-    """`{"message": {"message": …, "extraInfo": {"timestamp": …}}}`, or a string at either place."""
+    """Reads `{"message": {"message": …, "extraInfo": {"timestamp": …}}}`, or a string at either place."""
     written_at_unix_s: float | None = None
     message = body
     for _ in range(2):
@@ -83,7 +83,7 @@ def _line_and_time(body: object) -> tuple[str, float | None]:
 
 
 def _one_line(text: str) -> str:
-    """The line that says most: the last of a traceback, else the first that is not empty."""
+    """Returns the most telling line: the last of a traceback, else the first that is not empty."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     if not lines:
         return ""
@@ -93,7 +93,7 @@ def _one_line(text: str) -> str:
 
 
 def _time(value: object) -> float | None:
-    """A number, or the text of one; None for anything else."""
+    """Returns a number, also from its text; None for anything else."""
     if not isinstance(value, str | int | float):
         return None
     try:

@@ -22,7 +22,7 @@ class Events:
         self._timers: dict[str, tuple[float, Callback]] = {}
 
     def watch(self, fd: int, mask: int, callback: Callback) -> None:
-        """Call `callback` whenever `fd` is ready for `mask`, or broken. Watching again replaces both."""
+        """Calls `callback` whenever `fd` is ready for `mask`, or broken. Watching again replaces both."""
         if fd in self._callbacks:
             self._epoll.modify(fd, mask)
         else:
@@ -30,19 +30,19 @@ class Events:
         self._callbacks[fd] = callback
 
     def forget(self, fd: int) -> None:
-        """Stop watching `fd`; call it before the descriptor is closed."""
+        """Stops watching `fd`; call it before the descriptor is closed."""
         if self._callbacks.pop(fd, None):
             self._epoll.unregister(fd)
 
     def set_timer(self, name: str, delay_s: float, callback: Callback) -> None:
-        """Call `callback` once after `delay_s`; a timer of that name is replaced."""
+        """Calls `callback` once after `delay_s`; replaces a timer of that name."""
         self._timers[name] = (time.monotonic() + delay_s, callback)
 
     def cancel_timer(self, name: str) -> None:
         self._timers.pop(name, None)
 
     def run_once(self) -> None:
-        """Wait until something is ready or due, and run its callbacks."""
+        """Waits until something is ready or due, and runs its callbacks."""
         timeout_s = -1.0
         if self._timers:
             timeout_s = max(0.0, min(due_s for due_s, _ in self._timers.values()) - time.monotonic())
@@ -57,7 +57,7 @@ class Events:
                 callback()
 
     def close(self) -> None:
-        """Close the epoll descriptor: a fork does this first, so that it never acts on its parent's list."""
+        """Closes the epoll descriptor. A fork does this first, so that it never changes its parent's list."""
         self._epoll.close()
         self._callbacks.clear()
         self._timers.clear()

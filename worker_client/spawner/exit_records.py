@@ -9,14 +9,14 @@ from holdfast_wire import spawner_link
 
 
 class ExitRecords:
-    """One file per job, one message of the spawner link (JSON) a line; a supervisor that returns can read them."""
+    """One file per job with one message of the spawner link (JSON) per line, for a returning supervisor."""
 
     def __init__(self, folder: str, job_id: str) -> None:
         name = "".join(letter if letter.isalnum() or letter in "-_." else "_" for letter in job_id)
         self._path = os.path.join(folder, f"{name}.exits.jsonl") if folder else ""
 
     def write(self, exited: spawner_link.Exited) -> None:
-        """Append one exit; a disk that does not take it costs the record only."""
+        """Appends one exit. If the disk fails, only the record is lost."""
         if not self._path:
             return
         with suppress(OSError):

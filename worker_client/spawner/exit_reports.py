@@ -1,4 +1,4 @@
-"""What is told of a worker that has ended?"""
+"""What is reported about a worker that has ended?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .last_words import TAIL_BYTES, last_words
 
 
 def exited(child: Child, ending: Ending, at_ns: int, tail: bytes) -> spawner_link.Exited:
-    """`tail`: the last that it wrote to stderr, as far as that came through here."""
+    """Returns the report. `tail`: the end of its stderr, as far as that came through the spawner."""
     told = error_file.read(child.error_file if ending.code != 0 else "") or ("", None)
     if not told[0] and ending.code != 0:
         tail = tail or error_file.read_end(child.stderr_file, TAIL_BYTES)

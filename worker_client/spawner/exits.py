@@ -28,7 +28,7 @@ class Ending(NamedTuple):
 
 
 def reap(kind: int, which: int) -> Ending | None:
-    """Reap the child (kind P_PIDFD or P_PID) if it has ended; None where it has not or is not ours."""
+    """Reaps the child (kind P_PIDFD or P_PID) if it has ended; returns None if not, or if it is not ours."""
     try:
         status = os.waitid(kind, which, os.WEXITED | os.WNOHANG)
     except ChildProcessError:
@@ -37,7 +37,7 @@ def reap(kind: int, which: int) -> Ending | None:
 
 
 def next_ended_child() -> int | None:
-    """The pid of some child that has ended and is not reaped yet."""
+    """Returns the pid of some child that has ended and is not reaped yet."""
     try:
         status = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -46,7 +46,7 @@ def next_ended_child() -> int | None:
 
 
 def ran_out_of_memory(ending: Ending, *, killed_by_us: bool, counter: OomCounter | None) -> bool:
-    """Whether the kernel's out-of-memory killer ended the process or, in its memory cgroup, a child that it needed."""
+    """Whether the kernel's out-of-memory killer ended the process or, in its memory cgroup, a child of it."""
     if killed_by_us or ending.code == 0 or counter is None:
         return False
     if counter.path == "/proc/vmstat" and ending.signal != signal.SIGKILL:

@@ -1,7 +1,7 @@
-"""Until when may anything run that the spawner has started?
+"""Until when may the processes run that the spawner has started?
 
-The supervisor moves the fence on, as long as it knows that no other node may take this one's place. If it stands still,
-everything is ended in time, and what it says as it goes on begins nothing: others have begun the next cycle meanwhile.
+The supervisor moves the fence as long as it knows that no other node may take this one's place. If it stalls,
+everything is ended in time, and its later orders start nothing: others may have begun the next cycle meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .events import Events
 
 
 class Fence:
-    """`end` ends everything; it is called at the fence, and again for what begins beyond it."""
+    """The fence. It calls `end`, which ends everything, when due, and again for what starts after that."""
 
     def __init__(self, events: Events, end: Callable[[], None]) -> None:
         self._events = events
@@ -25,6 +25,6 @@ class Fence:
         self._events.set_timer("fence", max(0.0, until_ns / 1e9 - time.monotonic()), self._end)
 
     def hold_back(self) -> None:
-        """To be called once something has begun."""
+        """Ends what has started after the fence. Call it after each start."""
         if 0 < self._until_ns <= time.monotonic_ns():
             self._end()

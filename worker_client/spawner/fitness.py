@@ -12,9 +12,9 @@ from . import child_state
 
 
 def objection(new_modules: set[str], script_folder: str, folders: Sequence[str] = ()) -> str:
-    """Why workers must be executed instead; "" where they may be forked. Forks once, to look at the threads.
+    """Returns why workers must be executed; "" if they may be forked. Forks once, to check the threads.
 
-    `folders`: others that the script puts before the installed modules.
+    `folders`: further folders that the script puts before the installed modules.
     """
     hidden = shadowed(new_modules, script_folder, "beside the script")
     for folder in folders:
@@ -23,7 +23,7 @@ def objection(new_modules: set[str], script_folder: str, folders: Sequence[str] 
 
 
 def shadowed(new_modules: set[str], folder: str, where: str = "beside the script") -> str:
-    """A file in `folder` that the script would import, had a preloaded module not taken its name."""
+    """Returns a file in `folder` that the script would import if no preloaded module had its name."""
     if not folder:
         return ""
     try:
@@ -43,7 +43,7 @@ def shadowed(new_modules: set[str], folder: str, where: str = "beside the script
 
 
 def cuda_context() -> str:
-    """An open NVIDIA device: a CUDA context can't be used across a fork. CUDA itself is never called here."""
+    """Returns an open NVIDIA device: a CUDA context does not survive a fork. Never calls CUDA itself."""
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
             target = os.readlink(f"/proc/self/fd/{name}")
@@ -53,9 +53,9 @@ def cuda_context() -> str:
 
 
 def foreign_thread() -> str:
-    """A thread that a fork would lose without knowing.
+    """Returns a thread that a fork would silently lose.
 
-    OpenBLAS ends its pool by itself at a fork and starts it again at need: one fork tells its threads from all others.
+    OpenBLAS ends its pool at a fork and restarts it when needed, so one fork distinguishes its threads from others.
     """
     if len(os.listdir("/proc/self/task")) == 1:
         return ""

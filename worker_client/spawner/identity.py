@@ -25,19 +25,19 @@ def _prctl(option: int, argument: int | bytes) -> None:
 
 
 def adopt_orphans() -> None:
-    """From now on every descendant whose parent dies becomes a child of this process."""
+    """Makes every descendant whose parent dies a child of this process from now on."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(signal_number: int) -> None:
-    """The kernel sends `signal_number` to this process when the thread that forked it ends."""
+    """Has the kernel send `signal_number` to this process when the thread that forked it ends."""
     _prctl(_PR_SET_PDEATHSIG, signal_number)
 
 
 def die_with_link(link_fd: int) -> None:
-    """This process ends when the other end of the link is closed, until `outlive_link`; messages are left to be read.
+    """Ends this process when the other end of the link closes, until `outlive_link`; leaves messages unread.
 
-    Not by the parent's death signal: that comes when the thread ends that started this process, which is at once.
+    The parent's death signal won't do: it comes when the thread that started this process ends, which is at once.
     """
 
     def look(_signal: int, _frame: object) -> None:
@@ -64,12 +64,12 @@ def outlive_link(link_fd: int) -> None:
 
 
 def set_comm(name: bytes) -> None:
-    """Name this process as /proc/self/comm shows it; the kernel keeps 15 bytes."""
+    """Sets this process's name as /proc/self/comm shows it; the kernel keeps 15 bytes."""
     _prctl(_PR_SET_NAME, name[:15])
 
 
 def variables() -> dict[bytes, bytes]:
-    """The environment as the C library has it: what a library that is loaded now would read."""
+    """Returns the environment of the C library, which a library that is loaded now would read."""
     entries = ctypes.POINTER(ctypes.c_char_p).in_dll(_libc, "environ")
     found: dict[bytes, bytes] = {}
     at = 0
@@ -81,7 +81,7 @@ def variables() -> dict[bytes, bytes]:
 
 
 class Title:
-    """The command line and name of this process as `ps` shows them; remembers the first ones to put them back."""
+    """The command line and name of this process in `ps`; keeps the original ones to restore them."""
 
     def __init__(self) -> None:
         with open("/proc/self/comm", "rb") as file:
@@ -93,19 +93,19 @@ class Title:
         self._arguments = ctypes.string_at(self._start, size) if size else b""
 
     def show(self, comm: str, text: str) -> None:
-        """Show `text` (cut to the room that the first command line left) and `comm`."""
+        """Shows `text` (cut to the length of the original command line) and `comm`."""
         set_comm(comm.encode())
         room = len(self._arguments)
         if room > 1:  # The last byte stays NUL: else the kernel would read on into the environment.
             self._write(text.encode()[: room - 1].ljust(room, b"\0"))
 
     def restore(self) -> None:
-        """Show what this process was started as."""
+        """Shows the original command line and name."""
         set_comm(self._comm)
         self._write(self._arguments)
 
     def take_arguments(self, arguments: Sequence[str]) -> None:
-        """These stand in the place of as many last ones, for the script and for `ps` (as far as there is room)."""
+        """Replaces the last arguments with these, for the script and, as far as they fit, for `ps`."""
         count = len(arguments)
         if not count or list(arguments) == sys.argv[-count:]:
             return

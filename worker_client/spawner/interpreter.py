@@ -1,4 +1,4 @@
-"""Is this interpreter new enough to be a spawner? One that is not says so, in words of the link, before it meets more.
+"""Is this interpreter new enough to be a spawner? If not, it says so over the link before it loads more.
 
 Any Python 3 from 3.6 on must be able to read this file.
 """
@@ -13,7 +13,7 @@ BAD_CONFIGURATION = 78
 
 
 def refuse_old() -> None:
-    """Ends this process, where it is too old, after it has told the supervisor."""
+    """Ends this process if its interpreter is too old, after telling the supervisor."""
     version = tuple(sys.version_info[:2])
     if version >= OLDEST:
         return

@@ -1,7 +1,7 @@
-"""How is everything of a cycle ended and reaped, escapees included, and when is it given up?
+"""How is everything of a cycle killed and reaped, including escaped processes, and when is it given up?
 
-Each death wakes the spawner (a child's by SIGCHLD, an escapee's after its adoption); each time it looks again what is
-left. Nothing polls; one timer bounds the wait.
+Each death wakes the spawner (a child's by SIGCHLD, an escaped process's after its adoption), which then checks what is
+left. There is no polling; one timer limits the wait.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from .cgroup import CycleCgroups
 from .children import Child
 from .events import Events
 
-# What survives SIGKILL for so long is in state D (a dead file server, a broken driver) and is given up.
+# A process that survives SIGKILL this long is in state D (a dead file server, a broken driver) and is given up.
 KILL_WAIT_S = 10.0
-# From this round on everything is stopped before it is killed: it makes processes faster than they are found.
+# From this round on, processes are stopped before they are killed, because they multiply faster than they are found.
 _STOP_FIRST_FROM_ROUND = 4
 
 Emptied = Callable[[int, tuple[int, ...]], None]
@@ -53,7 +53,7 @@ class Killing:
         self._busy = False
 
     def start(self, cycle: int | None, emptied: Emptied, *, wait_s: float = KILL_WAIT_S) -> None:
-        """Kill all of `cycle` (None: of every cycle); calls `emptied` once, with what was killed and what was stuck."""
+        """Kills all of `cycle` (None: of all cycles); calls `emptied` once, with what was killed and what was stuck."""
         kill = _Kill(cycle, emptied)
         self._kills.append(kill)
         for each in {child.cycle for child in self._children.values()} if cycle is None else {cycle}:
@@ -67,11 +67,11 @@ class Killing:
         self.go_on()
 
     def spare(self, pid: int) -> None:
-        """A child that belongs to no cycle and ends by itself."""
+        """Spares a child that belongs to no cycle and ends by itself."""
         self._given_up.add(pid)
 
     def go_on(self) -> None:
-        """Something died: look what is left of the cycles that are being killed."""
+        """Checks, after a death, what is left of the cycles that are being killed."""
         if self._busy or not self._kills:
             return
         self._busy = True  # Reaping reports deaths, which leads back here.
@@ -97,12 +97,12 @@ class Killing:
             fresh = set(left) - kill.killed
             kill.killed.update(left)
             if not fresh:
-                return  # All were told; the next death calls again.
+                return  # All were signalled; the next death calls this again.
 
     def _members(self, cycle: int | None) -> list[int]:
-        """What is left of `cycle`, zombies too: its children, their descendants, and what was adopted from them.
+        """Returns what is left of `cycle`, with zombies: its children, their descendants, and adopted processes.
 
-        Without what lingers: a killed store harms nobody, and a process with torch in it takes 30 ms to go.
+        Leaves out what may linger: a killed store does no harm, and a process with torch takes 30 ms to end.
         """
         children_of = tree.children_reader()
         others = {

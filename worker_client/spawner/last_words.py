@@ -1,7 +1,7 @@
-"""What did a process that has failed print last: which exception, or which fatal error?
+"""What did a failed process print last: which exception, or which fatal error?
 
-Pure. Reads the end of its stderr, for scripts without torch's @record. What is not the reason of this end is left out:
-an exception that was printed and handled says nothing about a process that SIGKILL has ended.
+Pure. Reads the end of its stderr, for scripts without torch's @record. Leaves out anything that is not the reason for
+this end: an exception that was printed and handled says nothing about a process killed by SIGKILL.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 import signal
 from collections.abc import Iterator
 
-TAIL_BYTES = 32 * 1024  # of stderr, which hold the last traceback and what C++ prints after it
+TAIL_BYTES = 32 * 1024  # of stderr: enough for the last traceback and what C++ prints after it
 LINE_CHARACTERS_MAX = 500
 UNCAUGHT_EXIT_CODE = 1  # Python's, for any exception
 FATAL_SIGNALS = frozenset(
@@ -34,7 +34,7 @@ _USAGE = re.compile(r"^\S+: error: .+$")
 
 
 def last_words(tail: bytes, *, code: int | None, signal_number: int | None) -> str:
-    """One line, "" where nothing in `tail` is the reason. Exactly one of `code` and `signal_number` is not None."""
+    """Returns a line; "" if nothing in `tail` is the reason. Exactly one of `code` and `signal_number` is not None."""
     lines = [_RANK_PREFIX.sub("", line) for line in tail.decode(errors="replace").splitlines()]
     if signal_number is not None:
         found = _fatal(lines) if signal_number in FATAL_SIGNALS else ""
@@ -49,7 +49,7 @@ def last_words(tail: bytes, *, code: int | None, signal_number: int | None) -> s
 
 
 def _exception(lines: list[str], *, at_end: bool) -> str:
-    """The last line of the last traceback. `at_end`: only if nothing was printed after it."""
+    """Returns the last line of the last traceback. `at_end`: only if nothing was printed after it."""
     told = ""
     for number, line in enumerate(lines):
         if _TRACEBACK.search(line) and not _is_inside_group(lines, number):
@@ -60,7 +60,7 @@ def _exception(lines: list[str], *, at_end: bool) -> str:
 
 
 def _is_inside_group(lines: list[str], number: int) -> bool:
-    """Tracebacks of an exception group's members stand deeper than the group's own."""
+    """Whether the line is inside a group: tracebacks of its members are indented deeper than its own."""
     after_mark = number > 0 and lines[number - 1].lstrip().startswith("+-+---")
     return after_mark or _INSIDE_GROUP.match(lines[number]) is not None
 
@@ -84,7 +84,7 @@ def _told_by(lines: list[str], start: int, *, at_end: bool) -> str:
 
 
 def _leaves(lines: list[str]) -> Iterator[str]:
-    """What the members of an exception group are."""
+    """Yields the members of an exception group."""
     for line in lines:
         found = _LEAF.match(line.replace("    ", "", 1) if line.startswith("      ") else line.lstrip())
         found = found or _LEAF.match(line)
@@ -93,7 +93,7 @@ def _leaves(lines: list[str]) -> Iterator[str]:
 
 
 def _syntax_error(lines: list[str], start: int) -> str:
-    """Python prints no header where the script itself can't be compiled."""
+    """Returns a syntax error, which has no traceback header if the script itself can't be compiled."""
     for line in lines[start : start + 4]:
         if re.match(r"^(Syntax|Indentation|Tab)Error: ", line):
             return line
@@ -101,7 +101,7 @@ def _syntax_error(lines: list[str], start: int) -> str:
 
 
 def _usage(lines: list[str]) -> str:
-    """argparse's complaint, if it is the last word."""
+    """Returns argparse's error if it is the last line."""
     last = next((line for line in reversed(lines) if line.strip()), "")
     return last if _USAGE.match(last) else ""
 
@@ -110,7 +110,7 @@ def _usage(lines: list[str]) -> str:
 
 
 def _fatal(lines: list[str]) -> str:
-    """The last thing that a C or C++ library, or the interpreter, calls fatal; else the last exception of Python."""
+    """Returns the last fatal error of a C or C++ library or the interpreter; else Python's last exception."""
     for number in range(len(lines) - 1, -1, -1):
         terminated = _TERMINATE.match(lines[number])
         if terminated is not None:

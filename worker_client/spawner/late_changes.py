@@ -1,6 +1,6 @@
 """Which lines of a script change what a load reads, and which of these may be carried out before the load instead?
 
-Carried out may be: an assignment of a text that stands in the source to a variable whose name stands there, too.
+Only one kind may be: the assignment of a literal text to a variable with a literal name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FORBIDDEN_CALLS = {
 }
 _WRITES = {"setdefault", "update", "pop", "clear", "__setitem__", "popitem"}
 
-Text = Callable[[ast.expr], "str | None"]  # the text that an expression stands for, where that can be told
+Text = Callable[[ast.expr], "str | None"]  # the text that an expression stands for, if known
 
 
 class Assignment(NamedTuple):
@@ -43,7 +43,7 @@ def is_read_at_load(name: str) -> bool:
 
 
 def assignments(statement: ast.stmt, text: Text) -> tuple[Assignment, ...] | None:
-    """What `statement` assigns, where that is all that it does and each value can be told; None otherwise."""
+    """Returns what `statement` assigns if it does nothing else and all values are known; None otherwise."""
     if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
         target = statement.targets[0]
         if isinstance(target, ast.Subscript) and _is_environ(target.value):
@@ -59,9 +59,9 @@ def assignments(statement: ast.stmt, text: Text) -> tuple[Assignment, ...] | Non
 
 
 def objection(node: ast.AST, *, take_folder: Callable[[ast.Call], bool]) -> str:
-    """How `node` changes what a load reads, as the rest of "line N, …"; "" where it does not.
+    """Returns how `node` changes what a load reads, as the rest of "line N, …"; "" if it does not.
 
-    `take_folder` is given each call of sys.path.insert and tells whether its folder is known.
+    `take_folder` gets each call of sys.path.insert and returns whether its folder is known.
     """
     if isinstance(node, ast.Assign | ast.AugAssign | ast.Delete):
         targets = [node.target] if isinstance(node, ast.AugAssign) else node.targets

@@ -1,8 +1,8 @@
-"""What do the workers import by themselves, so that the next ones may find it loaded? The spawner's side of learning.
+"""What do the workers import by themselves, so that it can be loaded ahead for the next ones? The spawner's side.
 
 The first lesson comes as soon as every worker of a cycle has begun to import torch: a successor that loads it can be
-started beside them. The next one comes when they have imported nothing more for some seconds: it has all installed
-modules that every worker has imported before its process group, if these took their time.
+started beside them. The next one comes when they have imported nothing for some seconds: it has all installed modules
+that every worker has imported before its process group, if their import took long enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .loading import assignment
 from .observing import Import, Notes, Slot
 
 RANKS_MAX = 256  # local ranks above are not watched, and then nothing is learned
-WORTH_NS = 150_000_000  # what is loaded in less is not worth an interpreter that has it ready
+WORTH_NS = 150_000_000  # shorter imports are not worth a new interpreter
 _RESTS_MAX = 2
 _NAMED_MAX = 6
 
@@ -41,7 +41,7 @@ class Learning:
         self._seen: dict[int, Notes] = {}
 
     def begin(self, cycle: int, local_ranks: Collection[int]) -> None:
-        """These workers are about to be started."""
+        """Prepares for workers that are about to start."""
         if self._page is None:
             return
         if cycle != self._cycle:
@@ -55,12 +55,12 @@ class Learning:
             slot.clear()
 
     def observe(self, local_rank: int) -> None:
-        """In a worker that was just forked."""
+        """Begins to observe, in a worker that was just forked."""
         if self._page is not None:
             observing.observe(Slot(self._page, local_rank))
 
     def look(self, events: Events, rest_after_s: float, tell: Callable[[Learned], None]) -> None:
-        """A worker may have noted something: tell the first lesson now, the other one once nothing more comes."""
+        """Checks the workers' notes: sends the first lesson now, the other one once nothing more comes."""
         if not self.has_news():
             return
         if (lesson := self.first()) is not None:
@@ -77,14 +77,14 @@ class Learning:
         events.set_timer("learned", rest_after_s, tell_rest)
 
     def has_news(self) -> bool:
-        """Whether a worker has noted something since this was asked last."""
+        """Whether a worker has noted anything since the last call."""
         if self._page is None:
             return False
         before, self._seen = self._seen, {rank: slot.read() for rank, slot in self._slots.items()}
         return any(notes.imports or notes.objection for notes in self._seen.values()) and self._seen != before
 
     def first(self) -> Learned | None:
-        """Of torch, once all workers have begun to import it; once."""
+        """Returns the lesson about torch, once, after all workers have begun to import it."""
         if self._page is None or not self._first or not self._seen:
             return None
         for rank, notes in sorted(self._seen.items()):
@@ -103,7 +103,7 @@ class Learning:
         return Learned(self._loaded, plan.folders, reason)
 
     def rest(self) -> Learned | None:
-        """Of everything, once the workers have come to rest; again where they then import what takes its time."""
+        """Returns the lesson about everything, once the workers import nothing more; again if a slow import follows."""
         if self._page is None or self._first or not self._seen:
             return None
         self._seen = {rank: slot.read() for rank, slot in self._slots.items()}
@@ -139,7 +139,7 @@ class Learning:
 
 
 class Plan(NamedTuple):
-    """Steps for a load, and what they need; `lost` is why there are not more."""
+    """The steps of a load, and what they need; `lost`: why there are no more of them."""
 
     steps: tuple[str, ...]
     folders: tuple[str, ...]
@@ -147,7 +147,7 @@ class Plan(NamedTuple):
 
 
 def common_imports(seen: Mapping[int, Notes]) -> list[Mapping[int, Import]]:
-    """The modules that every worker has imported, as each of them did, in the order of the lowest rank."""
+    """Returns the imports that all workers share, by worker, in the order of the lowest rank."""
     by_name = {rank: {each.name: each for each in notes.imports} for rank, notes in seen.items()}
     return [
         {rank: names[name] for rank, names in by_name.items()}
@@ -157,7 +157,7 @@ def common_imports(seen: Mapping[int, Notes]) -> list[Mapping[int, Import]]:
 
 
 def plan_load(common: list[Mapping[int, Import]]) -> Plan:
-    """The imports in their order, each with the variables as the workers had set them before it."""
+    """Returns the imports in order, each after the variables that the workers had set before it."""
     steps: list[str] = []
     variables: dict[str, str | None] = {}
     folders: dict[str, None] = {}
@@ -179,7 +179,7 @@ def plan_load(common: list[Mapping[int, Import]]) -> Plan:
 
 
 def _may_be_read(variable: str) -> bool:
-    """By a package of which nothing is known, when it is loaded. CUDA reads its own later."""
+    """Whether an unknown package may read the variable when it is loaded. CUDA reads its own later."""
     return variable != "CUDA_VISIBLE_DEVICES"
 
 

@@ -17,7 +17,7 @@ class Link:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.lost = False
-        self._is_deaf = False  # the other end takes nothing more; what it has sent may wait to be read
+        self._is_deaf = False  # the other end accepts nothing more, but may have sent something
         self._unsent = bytearray()
         self._decoder = framing.Decoder(frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
         os.set_blocking(fd, False)
@@ -28,7 +28,7 @@ class Link:
         return bool(self._unsent)
 
     def receive(self) -> list[spawner_link.Message]:
-        """What has arrived. Sets `lost` at the end of the stream. Raises SpawnerProtocolError, FrameTooLongError."""
+        """Returns what has arrived. Sets `lost` at the stream's end. Raises SpawnerProtocolError, FrameTooLongError."""
         try:
             data = os.read(self.fd, READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -42,12 +42,12 @@ class Link:
         return [spawner_link.decode(payload) for payload in self._decoder.feed(data)]
 
     def send(self, message: spawner_link.Message) -> None:
-        """Queue `message` and send what the socket takes now; after the loss of the supervisor nothing happens."""
+        """Queues `message` and sends what the socket takes now; does nothing once the supervisor is lost."""
         self.queue(message)
         self.flush()
 
     def queue(self, message: spawner_link.Message) -> None:
-        """Queue `message` for the next `send` or `flush`."""
+        """Queues `message` for the next `send` or `flush`."""
         if self.lost or self._is_deaf:
             return
         if isinstance(message, spawner_link.OutputDropped) and len(self._unsent) > UNSENT_BYTES_SOFT_MAX:
@@ -55,7 +55,7 @@ class Link:
         self._unsent += framing.encode(spawner_link.encode(message), frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
 
     def flush(self) -> None:
-        """Send what the socket takes now."""
+        """Sends what the socket takes now."""
         while self._unsent:
             try:
                 sent = os.write(self.fd, self._unsent)

@@ -1,8 +1,8 @@
 """How are modules loaded ahead so that workers find the environment as it was, and what must not stay in the process?
 
-A script sets variables before its imports. They are set for the load as well, and put back after it: each worker starts
-with the environment that it would have had, and sets them itself. What a module sets while it is loaded stays, because
-the workers will not run it again.
+A script sets variables before its imports. They are also set for the load and reset after it: each worker starts with
+the environment that it would have had, and sets them itself. Variables that a module sets while it is loaded stay,
+because the workers do not load it again.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Objection = Callable[[set[str]], str]  # what forbids a fork after these modules
 
 
 class Failure(NamedTuple):
-    """The step at which the load ended ("": none of them alone), and a sentence that says why."""
+    """The step at which the load failed ("": no single one), and a sentence that says why."""
 
     step: str
     sentence: str
 
 
 class Origin(NamedTuple):
-    """What of this process an execve would pass on, as it was before anything was loaded."""
+    """The state of this process that an execve would pass on, from before anything was loaded."""
 
     environment: dict[str, str]
     folder: int  # a descriptor; -1 where it can't be had
@@ -45,7 +45,7 @@ class Origin(NamedTuple):
         return cls(dict(os.environ), folder, _mask(), frozenset(ignored))
 
     def restore(self) -> None:
-        """All but the environment, which the caller passes on."""
+        """Restores everything except the environment, which the caller passes on."""
         if self.folder >= 0:
             with suppress(OSError):
                 os.fchdir(self.folder)
@@ -60,15 +60,15 @@ class Origin(NamedTuple):
 
 
 def assignment(name: str, value: str | None) -> str:
-    """The step that sets a variable, or removes it."""
+    """Returns the step that sets a variable, or removes it."""
     return f"-{name}=" if value is None else f"{name}={value}"
 
 
 def load(steps: Iterable[str], objection: Objection | None = None) -> Failure | None:
-    """Import modules and set variables; None where all went well.
+    """Imports modules and sets variables; returns None if all went well.
 
-    `objection` is asked after each module. Then one also fails that leaves in this process what a fork would not copy
-    as the worker's own import would have made it.
+    `objection` is called after each module. A module also fails if it leaves state in this process that a fork would
+    not copy as the worker's own import would have created it.
     """
     before = dict(os.environ)
     of_modules: dict[str, str | None] = {}
@@ -127,7 +127,7 @@ def counts_leaks(modules: Iterable[str]) -> bool:
 
 
 def restore_environment(before: Mapping[str, str]) -> None:
-    """The environment is `before` again."""
+    """Resets the environment to `before`."""
     for name in set(os.environ) - set(before):
         del os.environ[name]
     for name, value in before.items():
@@ -136,7 +136,7 @@ def restore_environment(before: Mapping[str, str]) -> None:
 
 
 class _State(NamedTuple):
-    """What a module may not change while it is loaded, if workers are to be forked from this process."""
+    """State that a module must not change while it is loaded, if workers are to be forked from this process."""
 
     descriptors: frozenset[int]
     handlers: tuple[object, ...]
@@ -172,6 +172,6 @@ def _mask() -> int:
 
 
 def _folder() -> tuple[int, int]:
-    """Also where it was removed."""
+    """Returns the current folder's identity, even if the folder was removed."""
     status = os.stat(os.curdir)
     return status.st_dev, status.st_ino

@@ -1,6 +1,6 @@
 """What does the spawner do with each message, each death and each deadline?
 
-One process, one thread, one epoll loop. It holds no policy: it does what the supervisor says and reports what happened.
+One process, one thread, one epoll loop. It has no policy: it carries out the supervisor's orders and reports events.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from .parking import Parking
 from .stores import Stores, Waiting
 
 STORE_HOST = -1  # the local rank under which the store host is kept
-PARKED = -2  # and a fork that has no rank yet
-# A private spawner ends its job within 5 s of the loss of its supervisor: so long for SIGTERM, the rest for SIGKILL.
+PARKED = -2  # the local rank of a fork that has no rank yet
+# A private spawner ends its job within 5 s of the loss of its supervisor: this long for SIGTERM, the rest for SIGKILL.
 LOST_TERM_S = 3.0
 LOST_KILL_S = 1.5
-SPAWNED_AT_ONCE = 8  # workers that are announced together: the first must not wait for the last of many
-END_DRAIN_S = 1.0  # for output that a slow console has not taken when everything else has ended
+SPAWNED_AT_ONCE = 8  # workers announced together: the first must not wait for the last of many
+END_DRAIN_S = 1.0  # at the end, for output that a slow console has not taken yet
 
 
 class Spawner:
@@ -83,7 +83,7 @@ class Spawner:
         self._ended = False
 
     def run(self) -> NoReturn:
-        """Serve until the job is over, then end the process. Raises BecomeWorkerError in a forked worker."""
+        """Serves until the job is over, then ends the process. Raises BecomeWorkerError in a forked worker."""
         self._events.watch(self._link.fd, READ, self._on_link)
         self._events.watch(self._wake_fd, READ, self._on_child_signal)
         if self._comeback.is_possible:
@@ -96,7 +96,7 @@ class Spawner:
             self._inherited.title.take_arguments(spawner_settings.worker_arguments(self._settings, worker.local_rank))
             self._learning.observe(worker.local_rank)
             raise
-        os._exit(0)  # Never by the interpreter's own end: the user's script would run.
+        os._exit(0)  # A normal interpreter exit would run the user's script first.
 
     # --- set-up ----------------------------------------------------------------------------------------------------
 
@@ -104,12 +104,12 @@ class Spawner:
         identity.adopt_orphans()
         self._inherited.title.show("hf-spawner", f"holdfast spawner {self._settings.job_id}")
         if os.getsid(0) != os.getpid() and os.getpgid(0) != os.getpid():
-            os.setsid()  # Ctrl-C is the supervisor's to hear.
+            os.setsid()  # Ctrl-C is for the supervisor.
         for number in IGNORED:
             signal.signal(number, signal.SIG_IGN)
 
     def _wake_on_child(self) -> int:
-        """A descriptor that becomes readable when a child ends, adopted ones too."""
+        """Returns a descriptor that becomes readable when a child ends, including adopted ones."""
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
@@ -124,7 +124,7 @@ class Spawner:
         try:
             messages = self._link.receive()
         except (SpawnerProtocolError, FrameTooLongError):
-            self._link.lost = True  # A supervisor that can't be understood is as good as none.
+            self._link.lost = True  # An unintelligible supervisor is as good as none.
             messages = []
         for message in messages:
             self._perform(message)
@@ -206,7 +206,7 @@ class Spawner:
                 pid = children.execute(self._inherited, start, argv, leave=self._events.close)
             self._name(cycle, plan, pid, memory)
         except BecomeWorkerError:
-            streams.clear()  # This is the worker: its descriptors are in order already.
+            streams.clear()  # This is the worker: its descriptors are already in place.
             raise
         except CannotExecuteError as error:
             self._send(spawner_link.SpawnFailed(cycle, plan.local_rank, str(error), error.exit_code))
@@ -216,26 +216,26 @@ class Spawner:
             )
         else:
             self._has_started = True
-            # Not sent at once: the supervisor would take the processor that the next fork waits for.
+            # Not sent at once: the supervisor would take CPU time from the next fork.
             self._queue(spawner_link.Spawned(cycle, plan.local_rank, pid, time.monotonic_ns(), method))
         finally:
             for fd in streams.values():
                 os.close(fd)
 
     def _fork(self, cycle: int, plan: WorkerPlan, start: Start) -> int:
-        """The pid of the worker: of one that stands ready, else of a new one."""
+        """Returns the worker's pid: that of a parked fork, else of a new one."""
         at_ticks = tree.ticks_now()
         pid = self._parking.take(cycle, plan.local_rank, start)
         if not pid:
             return children.fork_worker(self._inherited, plan.local_rank, start, leave=self._events.close)
-        # It was made while the cycle before it could still leave children; its own come after this moment.
+        # It was forked while the previous cycle could still leave children; its own come after this moment.
         self._cycle_ticks.setdefault(cycle, at_ticks)
         return pid
 
     def _open_output(self, cycle: int, plan: WorkerPlan, streams: dict[int, int]) -> None:
         """Fills `streams`. Raises OSError, ValueError.
 
-        A log that can't be had refuses a job that has never run, so that somebody corrects it; one that has goes on.
+        If a log can't be opened, a job that has never run is refused, so that people correct it; others continue.
         """
         self._cycle_logs.note_record(cycle, plan.env)
         needed = not self._has_started and cycle == 0
@@ -253,7 +253,7 @@ class Spawner:
             streams[number] = self._output.open(cycle, plan.local_rank, number, stream, file_needed=needed)
 
     def _name(self, cycle: int, plan: WorkerPlan, pid: int, memory: OomCounter) -> None:
-        """This process is the worker from now on. Raises OSError, and ends the process, where it can't be watched."""
+        """Registers the process as this worker. If it can't be watched, ends it and raises OSError."""
         if pid not in self._children:
             try:
                 self._adopt(cycle, plan.local_rank, pid, memory)
@@ -272,7 +272,7 @@ class Spawner:
         pidfd = os.pidfd_open(pid)
         child = Child(cycle, local_rank, pid, pidfd, memory, lingers=lingers)
         self._children[pid] = child
-        # Only from a worker: the others may start while the workers of the cycle before end and still leave children.
+        # Only for workers: others may start while the previous cycle's workers end and still leave children.
         if local_rank >= 0 and cycle not in self._cycle_ticks:
             self._cycle_ticks[cycle] = tree.start_ticks(pid) or 0
         self._events.watch(pidfd, READ, lambda: self._reap(child))
@@ -289,7 +289,7 @@ class Spawner:
         self._learning.look(self._events, self._settings.learn_after_s, self._send)
 
     def reap_all(self) -> None:
-        """Reap every child that has ended: workers with their report, adopted ones silently."""
+        """Reaps every child that has ended: workers with a report, adopted ones silently."""
         while (pid := exits.next_ended_child()) is not None:
             child = self._children.get(pid)
             if child is not None:
@@ -353,16 +353,16 @@ class Spawner:
         self._ended = True
 
     def _on_lost(self) -> None:
-        """The supervisor is gone, perhaps to come back."""
+        """Handles the loss of the supervisor, which may come back."""
         self._events.forget(self._link.fd)
         self._comeback.save()
         wait_s = 0.0 if self._settings.private else self._settings.supervisor_return_timeout_s
         self._events.set_timer("lost", wait_s, self._end_alone)
 
     def _on_return(self) -> None:
-        """A supervisor comes, in the place of one that must be gone."""
+        """Accepts a supervisor whose predecessor must be gone."""
         if not self._link.lost:
-            self._on_link()  # Its end may wait to be read.
+            self._on_link()  # The end of its stream may still be unread.
         returned = self._comeback.accept(is_awaited=self._link.lost)
         if returned is None:
             return
@@ -386,7 +386,7 @@ class Spawner:
         self._killing.start(None, self._on_end, wait_s=LOST_KILL_S)
 
     def _dropped(self, local_rank: int, dropped_bytes: int, reason: str) -> None:
-        """Report at most once a second for each rank: a full disk drops every write."""
+        """Reports dropped output at most once a second for each rank, because a full disk drops every write."""
         first = local_rank not in self._dropped_bytes
         self._dropped_bytes[local_rank] = self._dropped_bytes.get(local_rank, 0) + dropped_bytes
 
@@ -397,7 +397,7 @@ class Spawner:
 
 
 def _note(_signal: int, _frame: object) -> None:
-    """A handler of our own makes the kernel interrupt the wait; the wake-up descriptor does the rest."""
+    """Does nothing: having a handler makes the kernel interrupt the wait; the wake-up descriptor does the rest."""
 
 
 def _nothing(*_: object) -> None:

@@ -12,13 +12,13 @@ from .runnable import Refusal
 
 
 class Method(NamedTuple):
-    """How workers are started, why, and what was loaded for that."""
+    """How workers are started, why, and what was loaded for it."""
 
     name: str
     reason: str
     loaded: tuple[str, ...]
     refusal: Refusal = Refusal("", 1)  # why the command can't be run at all
-    lost: str = ""  # what is slower than it could be, why, and what can be done
+    lost: str = ""  # what is slower than it could be, why, and the remedy
 
     def ready(self, cgroup: str) -> spawner_link.Ready:
         return spawner_link.Ready(

@@ -1,10 +1,10 @@
 """What does a worker import by itself, and what has it changed before each import? The worker's side of learning.
 
-A worker that was just forked has a watch on the finders of the import system. It notes the first import of each
-installed module that no other installed module has asked for, into a page that is shared with the spawner, so that no
-descriptor of the worker is taken; and it wakes the spawner by the signal that it waits for anyway. The watch is gone
-with the first import after the process group was made, or after the spawner has learned enough. An audit hook would
-see the same, but can't be removed and costs a microsecond for each audited operation.
+A newly forked worker has a watch on the finders of the import system. The watch notes the first import of each
+installed module that no other installed module requested. It uses a page shared with the spawner, so it takes no
+descriptor of the worker, and wakes the spawner with a signal that the spawner waits for anyway. The watch removes
+itself at the first import after the process group was created, or after the spawner has learned enough. An audit hook
+would see the same, but can't be removed and costs a microsecond for each audited operation.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Import(NamedTuple):
 
     name: str
     at_ns: int
-    took_ns: int  # at least: until the last import that it made itself
-    changed: dict[str, str | None]  # variables that are not as at the worker's start; None: removed
-    folders: tuple[str, ...]  # put before the installed modules by then
+    took_ns: int  # at least; until the last import that it made itself
+    changed: dict[str, str | None]  # variables that differ from the worker's start; None: removed
+    folders: tuple[str, ...]  # placed before the installed modules by then
 
 
 class Notes(NamedTuple):
@@ -58,7 +58,7 @@ class Slot:
         self._page[self._at : self._at + _HEADER_BYTES] = bytes(_HEADER_BYTES)
 
     def close(self) -> None:
-        """Nobody reads any more."""
+        """Closes the slot: it is no longer read."""
         self._page[self._at + 1] = 1
 
     @property
@@ -67,7 +67,7 @@ class Slot:
 
     @property
     def stamped_ns(self) -> int:
-        """When the worker has last looked for a module that it then imported, as far as that is noted."""
+        """When the worker last looked for a module that it then imported, as far as noted."""
         return int.from_bytes(self._page[self._at + 8 : self._at + 16], "little")
 
     def read(self) -> Notes:
@@ -85,7 +85,7 @@ class Slot:
         return Notes(tuple(found), objection)
 
     def write(self, notes: Notes) -> bool:
-        """False where it has no room for them."""
+        """Writes the notes; returns False if there is no room."""
         text = json.dumps(notes, separators=(",", ":")).encode()
         if len(text) > SLOT_BYTES - _HEADER_BYTES:
             return False
@@ -93,7 +93,7 @@ class Slot:
         self._page[at] = 0
         self._page[at + _HEADER_BYTES : at + _HEADER_BYTES + len(text)] = text
         self._page[at + 4 : at + 8] = len(text).to_bytes(4, "little")
-        self._page[at] = 1  # Last: what it speaks of is there.
+        self._page[at] = 1  # Last, so that the data is complete.
         return True
 
     def stamp(self, now_ns: int) -> None:
@@ -101,7 +101,7 @@ class Slot:
 
 
 def observe(slot: Slot) -> None:
-    """In a worker that was just forked, where torch is loaded or installed."""
+    """Begins to observe, in a newly forked worker, if torch is loaded or installed."""
     torch = sys.modules.get("torch")
     folders = [entry for entry in sys.path if _has_torch(entry)]
     if torch is None and not folders:
@@ -144,7 +144,7 @@ class _Watch:
 
     def _note(self, name: str, origin: str) -> None:
         if os.getpid() != self._pid:
-            self._end()  # A child of the worker, which inherited this; the worker's own word counts.
+            self._end()  # In a child of the worker, which inherited this; only the worker's own notes count.
         elif get_ident() == self._thread:
             try:
                 self._note_import(name, origin)
@@ -183,7 +183,7 @@ class _Watch:
         if objection:
             self._end()
             if self._has_torch:
-                return  # What came before can be loaded ahead all the same.
+                return  # Earlier imports can still be loaded ahead.
         else:
             self._imports.append(Import(name, now_ns, 0, changed, tuple(folders or ())))
             self._has_torch |= name.partition(".")[0] == "torch"
@@ -209,7 +209,7 @@ def _has_group() -> bool:
 
 
 def _is_import() -> bool:
-    """Whether a module is looked for to be loaded, and not only to see whether it is there."""
+    """Whether a module is searched for to be loaded, and not only to see whether it exists."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - what inspect.currentframe calls, without inspect
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back
@@ -225,7 +225,7 @@ def _has_torch(entry: str) -> bool:
 
 
 def _folders_before(first: tuple[str, ...], now: list[str]) -> list[str] | None:
-    """The folders that stand in `now` before or among those of `first`; None where one of these is gone or moved."""
+    """Returns the folders in `now` before or among those of `first`; None if one of these is gone or moved."""
     folders: list[str] = []
     waiting = list(first)
     for entry in now:

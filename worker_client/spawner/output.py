@@ -1,8 +1,7 @@
 """How do the bytes that workers print reach the console and their files?
 
-A worker writes into a terminal of its own where people look at one, else into a pipe; both are read here in large
-pieces. Nothing that goes wrong on the way out ever blocks or ends a worker; only a slow console holds back the workers
-that write to it.
+A worker writes to its own terminal if people watch one, else to a pipe; both are read here in large pieces. No failure
+on the way out ever blocks or ends a worker; only a slow console holds back the workers that write to it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class Pump:
         self.tail = b""  # the last bytes
         self.partial = b""  # the unfinished last line, where lines are prefixed
         self.after_return = False  # the last byte was a CR, taken for a line's end already
-        self.terminal = 0  # the device that people look at, whose like the worker has
+        self.terminal = 0  # the terminal that people watch, which the worker's own resembles
         self.size = b""
 
     @property
@@ -65,7 +64,7 @@ class Pump:
         return self.console is not None and not self.prefix and self.file is None
 
     def turn(self) -> int:
-        """Pass on one piece: its bytes, 0 at the end of the pipe. Raises BlockingIOError if a side is not ready."""
+        """Passes on one piece; returns its size, 0 at the end. Raises BlockingIOError if a side is not ready."""
         if self.moves and self.console is not None and self.console.can_splice:
             return self.console.splice_from(self.fd, SPLICE_BYTES)
         data = self._read()
@@ -84,18 +83,18 @@ class Pump:
         try:
             return os.read(self.fd, READ_BYTES)
         except OSError as error:
-            if error.errno == errno.EIO:  # How a terminal says that nobody has its other side any more.
+            if error.errno == errno.EIO:  # A terminal's other side is closed.
                 return b""
             raise
 
     def finish(self) -> None:
-        """The pipe has ended: pass on a last line without an end, and end it, so the next one starts on its own."""
+        """Passes on and ends an unfinished last line of an ended pipe, so that the next output starts a new line."""
         if self.console is not None and self.partial:
             self.console.write(self.prefix, self.partial, b"\n")
             self.partial = b""
 
     def _with_newlines(self, data: bytes) -> bytes:
-        """`data` with each CR and CR LF as LF, though the LF may come in the next piece."""
+        """Returns `data` with each CR and CR LF as LF, though the LF may come in the next piece."""
         if self.after_return and data.startswith(b"\n"):
             data = data[1:]
         self.after_return = data.endswith(b"\r")
@@ -104,9 +103,9 @@ class Pump:
         return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _print(self, console: Console, data: bytes) -> None:
-        """Whole lines with the prefix before each; an unfinished last line waits for its end.
+        """Prints whole lines, each with the prefix; an unfinished last line waits for its end.
 
-        As torchrun does, a carriage return ends a line too: a progress bar is seen while it moves.
+        As in torchrun, a carriage return also ends a line, so a progress bar is visible while it moves.
         """
         if not self.prefix:
             console.write(data)
@@ -130,15 +129,15 @@ class Output:
         self._events = events
         self._on_drop = on_drop
         self._pumps: dict[int, Pump] = {}
-        self._tails: dict[tuple[int, int], bytes] = {}  # of pipes that have ended before their worker was reaped
+        self._tails: dict[tuple[int, int], bytes] = {}  # of pipes that ended before their worker was reaped
         self._consoles: dict[int, Console] = {}
         self._files: dict[tuple[str, int], LogFile] = {}
         self._held: set[int] = set()  # pipes that are not read while their console is full
 
     def open(self, cycle: int, local_rank: int, number: int, plan: StreamPlan, *, file_needed: bool) -> int:
-        """The descriptor for stream `number` (1 or 2) of a worker; the caller closes it after the fork.
+        """Returns the descriptor for stream `number` (1 or 2) of a worker; the caller closes it after the fork.
 
-        Raises OSError. A log file that can't be opened and is not needed costs its bytes, which are counted.
+        Raises OSError. If a log file can't be opened and is not needed, only its bytes are lost and counted.
         """
         if plan.file and plan.direct:
             try:
@@ -166,7 +165,7 @@ class Output:
         return writer
 
     def _open_terminal(self, owner: tuple[int, int], number: int, console: Console, file: LogFile | None) -> int:
-        """Like the one that people look at; both streams of a worker share it. Where none is left: that one itself."""
+        """Opens one like the terminal that people watch, for both of a worker's streams; if none is free, that one."""
         device = os.fstat(number).st_rdev
         for pump in self._pumps.values():
             if pump.owner == owner and pump.terminal == device and pump.file is file:
@@ -186,7 +185,7 @@ class Output:
         self._events.watch(pump.fd, READ, lambda: self._on_readable(pump))
 
     def drain(self, cycle: int, local_rank: int) -> bytes:
-        """Pass on what a worker that has ended left in its pipes, as far as the console takes it.
+        """Passes on what an ended worker left in its pipes, as far as the console takes it.
 
         Returns the end of its stderr, as far as that came through here.
         """
@@ -199,7 +198,7 @@ class Output:
                 if not got:
                     break
             tail = pump.tail or tail
-            pump.keeps_tail, pump.tail = False, b""  # What children of the worker print is not its last word.
+            pump.keeps_tail, pump.tail = False, b""  # Output of the worker's children is not its own last word.
         return tail or self._tails.pop((cycle, local_rank), b"")
 
     def has_waiting(self) -> bool:
@@ -210,7 +209,7 @@ class Output:
         self._turn(pump)
 
     def _turn(self, pump: Pump) -> int:
-        """Pass on once; the bytes taken."""
+        """Passes output on once; returns the number of bytes taken."""
         try:
             taken = pump.turn()
         except BlockingIOError:
@@ -265,7 +264,7 @@ class Output:
                     self._hold(pump, console)
 
     def _hold(self, pump: Pump, console: Console) -> None:
-        """Leave the pipe unread until the console takes something: its worker waits, nothing is lost."""
+        """Leaves the pipe unread until the console takes something: its worker waits, nothing is lost."""
         if pump.fd not in self._held:
             self._held.add(pump.fd)
             self._events.forget(pump.fd)

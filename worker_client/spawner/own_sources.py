@@ -1,8 +1,8 @@
-"""Which of the job's own files does an import name, and what is written in it?
+"""Which of the job's own files does an import name, and what does it contain?
 
-Own is what lies in the folders that come before the installed modules: beside the script, in the working folder under
-`-m`, and where the script points sys.path to. Installed packages are never read. Nothing is run, and nothing but
-regular files is opened. Files, bytes and time have limits; beyond them, nothing more is found.
+A job's own files are in the folders before the installed modules: beside the script, in the working folder under `-m`,
+and where the script points sys.path. Installed packages are never read. Nothing is run, and only regular files are
+opened. Files, bytes and time have limits; beyond them, nothing more is found.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SCRIPT_BYTES_MAX = 4 * 1024 * 1024
 
 
 class Limits(NamedTuple):
-    """How much is read at most, beside the script itself."""
+    """The most that is read, besides the script itself."""
 
     files: int = 300
     file_bytes: int = 1024 * 1024
@@ -46,7 +46,7 @@ class Source(NamedTuple):
 
 
 class _Place(NamedTuple):
-    """What a name means: a file ("" where it has none that can be read), and where its submodules lie."""
+    """What a name means: a file ("": none that can be read), and the folders of its submodules."""
 
     path: str
     folders: tuple[str, ...]
@@ -68,13 +68,13 @@ class OwnSources:
         self._sources: dict[str, Source | None] = {}
 
     def add_folder(self, folder: str, *, first: bool) -> None:
-        """The script puts it on sys.path."""
+        """Adds a folder that the script puts on sys.path."""
         if folder not in self._folders:
             self._folders.insert(0 if first else len(self._folders), folder)
             self._places = {name: place for name, place in self._places.items() if place is not None}
 
     def script(self, path: str, package: str = "") -> Source:
-        """The file that will be `__main__`. Raises UnreadableError."""
+        """Returns the file that will be `__main__`. Raises UnreadableError."""
         return Source("__main__", package, path, _parse(path, _SCRIPT_BYTES_MAX)[0])
 
     def has(self, name: str) -> bool:
@@ -82,7 +82,7 @@ class OwnSources:
         return self._place(name) is not None
 
     def module(self, name: str) -> Source | None:
-        """What `import name` runs for the last part of `name`; None where that can't be told."""
+        """Returns what `import name` runs for the last part of `name`; None if unknown."""
         if name not in self._sources:
             self._sources[name] = self._read(name)
         return self._sources[name]
@@ -125,7 +125,7 @@ class OwnSources:
 
 
 def _find(folders: Sequence[str], name: str) -> _Place | None:
-    """What the import system would take for `name` from these folders, in their order."""
+    """Returns what the import system would find for `name` in these folders, in order."""
     portions: list[str] = []
     for folder in folders:
         base = os.path.join(folder, name)
@@ -149,7 +149,7 @@ def _is_file(path: str) -> bool:
 
 
 def _parse(path: str, bytes_max: int) -> tuple[ast.Module, int]:
-    """The tree and its source's size. Raises UnreadableError."""
+    """Returns the tree and its source's size. Raises UnreadableError."""
     try:
         content = _content(path, bytes_max)
         return _tree(content, path), len(content)
@@ -158,7 +158,7 @@ def _parse(path: str, bytes_max: int) -> tuple[ast.Module, int]:
 
 
 def _content(path: str, bytes_max: int) -> bytes:
-    """A pipe or a device in the place of a file would block: looked at before it is opened, and again then."""
+    """Reads a file. A pipe or a device would block, so it is checked before and after opening."""
     if path.endswith(_UNREADABLE):
         raise OSError("it is not source code")
     if not stat.S_ISREG(os.stat(path).st_mode):
@@ -174,7 +174,7 @@ def _content(path: str, bytes_max: int) -> bytes:
 
 
 def _tree(content: bytes, path: str) -> ast.Module:
-    """Without the warnings of a compilation, which are for the worker that runs the source."""
+    """Compiles without warnings, which are for the worker that runs the source."""
     there = sys.modules.get("warnings")
     sys.modules["warnings"] = warnings  # Where the compiler looks for the filters; ours may be a private copy.
     try:

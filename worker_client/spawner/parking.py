@@ -1,8 +1,8 @@
 """Which forks are ready for a cycle before its workers are ordered, and how does one of them become a rank?
 
-While the workers of one cycle are brought to an end, those of the next are forked. Each undoes what every child must
-undo and then waits on its channel for its rank. It counts in no cycle's report before it has one, and is ended if none
-comes. Nothing depends on it: where there is none, a worker is forked when it is ordered.
+While the workers of one cycle are being stopped, those of the next are forked. Each does what every child must do, then
+waits on its channel for its rank. It appears in no cycle's report before it has one, and is ended if none comes.
+Nothing depends on it: without one, a worker is forked when it is ordered.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ class Parking:
     """The forks that wait, all for one cycle."""
 
     def __init__(self, events: Events, inherited: Inherited, *, adopt: Adopt) -> None:
-        """`adopt` is told of each fork, which it watches and reaps; it may raise OSError."""
+        """Calls `adopt` for each fork, to watch and reap it; `adopt` may raise OSError."""
         self._events = events
         self._inherited = inherited
         self._adopt = adopt
         self._cycle = -1
-        self._channels: dict[int, int] = {}  # pid -> our end; a number, which nothing closes behind a fork's back
+        self._channels: dict[int, int] = {}  # pid -> our end; a number, so a fork never closes it by surprise
         self._wanted = 0
         self._cgroup_folder = ""
 
     def want(self, cycle: int, workers: int, cgroup_folder: str) -> None:
-        """Fork that many for `cycle`: one at each turn of the loop, so that deaths and messages are not held up."""
+        """Forks that many for `cycle`, one per turn of the loop, so that deaths and messages are not delayed."""
         self.dismiss()
         self._cycle, self._wanted, self._cgroup_folder = cycle, workers, cgroup_folder
         if workers:
             self._events.set_timer("park", 0.0, self._park)
 
     def take(self, cycle: int, local_rank: int, start: Start) -> int:
-        """The pid of one that is this worker from now on; 0 where none stands ready for it."""
-        self._wanted = 0  # What was not forked by now is not ahead of anything.
+        """Returns the pid of a fork that becomes this worker; 0 if none is ready."""
+        self._wanted = 0  # Forking more ahead is pointless now.
         if cycle != self._cycle:
             return 0
         streams, numbers = start.streams, sorted(start.streams)
@@ -62,13 +62,13 @@ class Parking:
                 with _socket_of(self._channels.pop(pid)) as channel:
                     socket.send_fds(channel, [plan], [streams[number] for number in numbers])
             except OSError:
-                _end(pid)  # It is gone, or can't be told: the next one, then.
+                _end(pid)  # It is gone, or can't be reached: try the next one.
             else:
                 return pid
         return 0
 
     def dismiss(self, cycle: int | None = None) -> None:
-        """End those that wait for `cycle` (None: for any). The loop reaps them."""
+        """Ends those that wait for `cycle` (None: for any). The loop reaps them."""
         if cycle is not None and cycle != self._cycle:
             return
         self._wanted = 0
@@ -78,17 +78,17 @@ class Parking:
             self.forget(pid)
 
     def forget(self, pid: int) -> None:
-        """It was reaped, or will be."""
+        """Forgets a fork that was reaped or will be."""
         if pid in self._channels:
             os.close(self._channels.pop(pid))
 
     def _park(self) -> None:
-        """Raises BecomeWorkerError in the fork, once it has its rank."""
+        """Forks one. The fork raises BecomeWorkerError once it has its rank."""
         if not self._wanted:
             return
         try:
             self._fork()
-        except OSError:  # A limit is reached: the job hears of it when its workers are forked, if it is still so then.
+        except OSError:  # A limit is reached: if it still is when the workers are forked, the job is told.
             self._wanted = 0
         else:
             self._wanted -= 1
@@ -115,7 +115,7 @@ class Parking:
             raise
 
     def _become(self, channel: int) -> NoReturn:
-        """In the fork: wait for a rank, with every signal held back until there is one."""
+        """Waits, in the fork, for a rank, with every signal blocked until then."""
         inherited = self._inherited
         try:
             self._events.close()
@@ -133,7 +133,7 @@ class Parking:
 
 
 def _end(pid: int) -> None:
-    """Only for a child that was not reaped: its number can't mean another process."""
+    """Kills a fork. Only for a child that was not reaped, whose pid can't mean another process."""
     os.kill(pid, signal.SIGKILL)
 
 
@@ -142,7 +142,7 @@ def _socket_of(fd: int) -> socket.socket:
 
 
 def _receive(channel: int) -> tuple[int, dict[str, str], dict[int, int], Binding]:
-    """Local rank, environment, streams and binding, once ordered. Ends the process where they never will be."""
+    """Returns local rank, environment, streams and binding once ordered. Exits if that never happens."""
     with _socket_of(channel) as incoming:
         data, received, _, _ = socket.recv_fds(incoming, PLAN_BYTES_MAX, _STREAMS_MAX)
     if not data:

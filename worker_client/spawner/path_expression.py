@@ -1,6 +1,6 @@
 """Which folder does a script put before the installed modules by `sys.path.insert`?
 
-Its expression is read, never run: the few forms in which scripts name a folder near their own file are known here.
+The expression is read, never run: this module knows the few forms in which scripts name a folder near their own file.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Folders:
         self._once = {name for name in self._values if bound.count(name) == 1}
 
     def take(self, call: ast.Call) -> bool:
-        """Note the folder that `sys.path.insert(index, folder)` inserts; False where it can't be told."""
+        """Notes the folder that `sys.path.insert(index, folder)` inserts; returns False if it is unknown."""
         if len(call.args) != 2 or call.keywords:
             return False
         folder = self._value(call.args[1], 0)
@@ -127,7 +127,7 @@ class Folders:
 
     @staticmethod
     def _parent(value: str | None, count: int) -> str | None:
-        """As pathlib has it, which leaves `..` as it is."""
+        """Returns the parent as pathlib does, which leaves `..` unchanged."""
         for _ in range(count):
             value = os.path.dirname(value) if value else value
         return value

@@ -1,7 +1,7 @@
 """On which port is a store served, and which process holds one that is taken?
 
-A script opens further stores at MASTER_PORT + 1, + 2 + iteration…, so the neighbours must be free as well; and the
-kernel must not hand one of them out to a client, so all lie outside ip_local_port_range.
+A script opens further stores at MASTER_PORT + 1, + 2 + iteration…, so the neighbouring ports must be free too. The
+kernel must not give one of them to a client, so all are outside ip_local_port_range.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class NoPortError(OSError):
 
 
 def listen(host: str, port: int) -> tuple[int, int]:
-    """(descriptor of a listening socket, its port); port 0: choose. Raises NoPortError."""
+    """Returns (descriptor of a listening socket, its port); port 0: any. Raises NoPortError."""
     if port:
         return _listen_at(host, port), port
     reason = "every port tried was taken"
@@ -40,14 +40,14 @@ def listen(host: str, port: int) -> tuple[int, int]:
 
 
 def choose(host: str) -> int:
-    """A port that is free now, for a rank that serves the store itself. Raises NoPortError."""
+    """Returns a port that is free now, for a rank that serves the store itself. Raises NoPortError."""
     fd, port = listen(host, 0)
     os.close(fd)
     return port
 
 
 def holders(port: int) -> list[int]:
-    """The processes that hold a listening socket on `port`, as far as this user may see."""
+    """Returns the processes with a listening socket on `port`, as far as this user may see."""
     inodes = _listening_inodes(port)
     found: list[int] = []
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -64,7 +64,7 @@ def _candidates() -> list[int]:
     low, high = _local_port_range()
     spans = [(_PORT_MIN, low - NEIGHBOURS - 1), (high + 1, _PORT_MAX - NEIGHBOURS)]
     sizes = [max(0, last - first + 1) for first, last in spans]
-    if not sum(sizes):  # The whole range is handed out to clients: any port is as good as another.
+    if not sum(sizes):  # Clients may get the whole range, so any port is as good as another.
         spans, sizes = [(_PORT_MIN, _PORT_MAX - NEIGHBOURS)], [_PORT_MAX - NEIGHBOURS - _PORT_MIN + 1]
     chosen: list[int] = []
     for _ in range(_ATTEMPTS_MAX):

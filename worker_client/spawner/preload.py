@@ -1,6 +1,6 @@
-"""Which modules may be loaded before the workers are forked, and is there something in the script that forbids it?
+"""Which modules may be loaded before the workers are forked, and does anything in the script prevent that?
 
-The source is read, never run: the script and, through imports that it makes in any case, its own modules.
+The source is read, never run: the script and, through its unconditional imports, its own modules.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOADS_DYNAMO = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataPa
 _LOADS_DYNAMO_PACKAGES = frozenset({"lightning", "pytorch_lightning", "accelerate", "deepspeed"})
 _READ_BY_DYNAMO = r"TORCHDYNAMO|TORCHINDUCTOR|TORCH_LOGS|TORCH_COMPILE|TORCH_TRACE|TRITON"
 DYNAMO = "torch._dynamo"
-# All that a wrapped call loads: loaded in each rank it dirties 10 MiB of the memory that a fork shares.
+# All that a wrapped call loads. Loaded in each rank, it would dirty 10 MiB of the memory that a fork shares.
 _WRAPPER = ("worker_client.inprocess.wrap", "worker_client.channel")
 _INSTALLED = ("site-packages", "dist-packages")
 
@@ -46,12 +46,12 @@ class Choice(NamedTuple):
 
 
 def is_of_torch(module: str) -> bool:
-    """Whether it is torch or numpy, or a part of these; what they do when they are loaded is known."""
+    """Whether it is torch or numpy, or a part of them; what they do when loaded is known."""
     return module.partition(".")[0] in ("torch", "numpy")
 
 
 def choose(settings: SpawnerSettings) -> Choice:
-    """What to do for this job, from its settings and the source of its script."""
+    """Returns what to load for this job, from its settings and the source of its script."""
     if settings.preload == "none":
         return Choice(settings.decided or "workers are forked from a bare interpreter: preload is none")
     if settings.preload != "auto":
@@ -84,12 +84,12 @@ def choose(settings: SpawnerSettings) -> Choice:
 
 
 def _bare(reason: str, dynamo: tuple[str, ...] = ()) -> Choice:
-    """What the source did not tell is learned from the first workers."""
+    """Returns a choice that learns from the first workers what the source does not show."""
     return Choice(f"workers are forked from a bare interpreter: {reason}", learns=("torch", *dynamo))
 
 
 def _trace(settings: SpawnerSettings, path: str) -> Trace:
-    """Raises UnreadableError."""
+    """Traces the script. Raises UnreadableError."""
     first = script_folder(settings)
     folders = [first, *(entry for entry in (settings.python_path or "").split(os.pathsep) if entry)]
     package, parents = "", tuple[str, ...]()
@@ -105,7 +105,7 @@ def _trace(settings: SpawnerSettings, path: str) -> Trace:
 
 
 def _root_of(path: str, package: str) -> str:
-    """The folder that holds the outermost package of a module."""
+    """Returns the folder that holds the outermost package of a module."""
     folder = os.path.dirname(os.path.abspath(path))
     for _ in package.split(".") if package else ():
         folder = os.path.dirname(folder)
@@ -113,7 +113,7 @@ def _root_of(path: str, package: str) -> str:
 
 
 def source_path(settings: SpawnerSettings) -> str:
-    """The file that will be __main__; "" where it can't be told without running something."""
+    """Returns the file that will be __main__; "" if that is unknown without running anything."""
     if not settings.command or settings.entry == "command":
         return ""
     name = settings.command[0]
@@ -128,7 +128,7 @@ def source_path(settings: SpawnerSettings) -> str:
 
 
 def script_folder(settings: SpawnerSettings) -> str:
-    """What will be sys.path[0]: the folder of the script, or the current one under -m; "" under -P."""
+    """Returns the future sys.path[0]: the folder of the script, or the current one under -m; "" under -P."""
     if _safe_path() or not settings.command:
         return ""
     if settings.entry == "module":
@@ -142,7 +142,7 @@ def _safe_path() -> bool:
 
 
 def _loads_dynamo(trees: Iterable[ast.Module]) -> bool:
-    """Whether the job wraps its model in what imports torch._dynamo, and sets nothing that one would read then."""
+    """Whether the job's model wrapper imports torch._dynamo, and the job sets nothing that this would read."""
     wraps = False
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.match(_READ_BY_DYNAMO, node.value):

@@ -1,6 +1,6 @@
 """Does a module record its rank when it is loaded? Loaded ahead, it would record the same wrong rank for all ranks.
 
-Most that do are left to the workers. A few are known, and told their rank in each worker.
+Most such modules are left to the workers. A few known ones get their rank set in each worker.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-# What is set for each worker, or for each cycle, and not for the interpreter that loads ahead.
+# Variables that are set for each worker or cycle, but not for the interpreter that loads ahead.
 _OF_A_WORKER = re.compile(
     r"(LOCAL_|GROUP_|ROLE_)?RANK|ROLE_NAME|((LOCAL|GROUP|ROLE)_)?WORLD_SIZE|MASTER_(ADDR|PORT)|TORCHELASTIC_.*"
     r"|HOLDFAST_(SOCKET|TOKEN_FILE|CYCLE)|FT_(RANK_MONITOR|LAUNCHER)_IPC_SOCKET|NVRX_CURRENT_CYCLE_INFO"
 )
-# Modules that read such variables when they are loaded, and do nothing with them but what is done again below.
+# Modules that read such variables when loaded, and only do with them what is repeated below.
 _KNOWN = frozenset(
     {
         "fsspec.config",  # reads all that there are, and takes its own
@@ -36,7 +36,7 @@ _ON_THE_WAY = ("os", "_collections_abc", "collections.abc")
 
 @contextmanager
 def watched() -> Generator[dict[str, str]]:
-    """Gives the variables of a worker that are read meanwhile, each with the module that reads it first."""
+    """Yields the worker variables that are read meanwhile, each with the module that reads it first."""
     environ = type(os.environ)
     read: dict[str, str] = {}
     get = environ.__getitem__
@@ -56,7 +56,7 @@ def watched() -> Generator[dict[str, str]]:
 
 
 def tell_ranks() -> None:
-    """In a worker that has its variables: what known modules would have noted."""
+    """Sets, in a worker with its variables, what known modules would have recorded."""
     for module, function, variable in _NOTED:
         noted = getattr(sys.modules.get(module), function, None)
         if noted is not None and hasattr(noted, "rank"):

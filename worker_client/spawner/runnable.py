@@ -1,6 +1,6 @@
 """Can the job's command be run at all? A mistake in it is reported before any worker starts, and is never retried.
 
-Only what is certain is refused: where the interpreter might still find a way, it is left to try.
+Only certain failures are refused: if the interpreter might still succeed, it may try.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _LINE_CHARACTERS_MAX = 100
 
 
 class Refusal(NamedTuple):
-    """`reason` is the sentence for people; the job ends with the code."""
+    """Why the command can't run. `reason` is the sentence for people; the job ends with the code."""
 
     reason: str
     exit_code: int
 
 
 def refusal(settings: SpawnerSettings, *, source: str, sees_modules: bool = True) -> Refusal | None:
-    """Why the command can't be run; None where it can, or where that can't be told. Runs nothing of it.
+    """Returns why the command can't be run; None if it can, or if unknown. Runs nothing of it.
 
-    `source`: the file to look through for errors of syntax; "" where that was done. `sees_modules`: this interpreter
-    has the module path that the workers will have.
+    `source`: the file to check for syntax errors; "": already done. `sees_modules`: this interpreter has the workers'
+    module path.
     """
     if not settings.command or settings.command[0] == "-":
         return None
@@ -85,7 +85,7 @@ def _why_no_program(name: str) -> str:
 
 
 def _missing_modules(settings: SpawnerSettings) -> list[str]:
-    """Those that the user named in --preload and that are not there."""
+    """Returns the modules named in --preload that do not exist."""
     if settings.preload in ("auto", "torch", "none"):
         return []
     folder = preload.script_folder(settings)
@@ -94,7 +94,7 @@ def _missing_modules(settings: SpawnerSettings) -> list[str]:
 
 
 def _why_no_module(name: str, python: str) -> str:
-    """As the main program: a package needs a __main__.py."""
+    """Returns why the module can't be the main program; a package needs a __main__.py."""
     first = "" if getattr(sys.flags, "safe_path", False) else _folder()
     why, package = _why_no_place(name, python, first)
     if why or package is None or _find(f"{name}.__main__", package, first) is not None:
@@ -103,9 +103,9 @@ def _why_no_module(name: str, python: str) -> str:
 
 
 def _why_no_place(name: str, python: str, first: str) -> tuple[str, list[str] | None]:
-    """Follows the name without importing anything, as far as that is possible: (why it is not there, its folders).
+    """Follows the name, as far as possible without importing, and returns why it is missing, and its folders.
 
-    The folders are None where it is no package, or one that may hold what no folder shows.
+    The folders are None if it is not a package, or may contain modules that no folder shows.
     """
     parts = name.split(".")
     places: list[str] | None = None
@@ -126,7 +126,7 @@ def _why_no_place(name: str, python: str, first: str) -> tuple[str, list[str] | 
 
 
 def _find(qualified: str, places: list[str] | None, first: str) -> ModuleSpec | None:
-    """As the interpreter will: with the folder `first` before all others, if there is one."""
+    """Finds a module as the interpreter will, with the folder `first`, if any, before all others."""
     known = set(sys.path_importer_cache)
     path = [first, *sys.path] if first else sys.path
     before, sys.path = sys.path, path
@@ -143,7 +143,7 @@ def _find(qualified: str, places: list[str] | None, first: str) -> ModuleSpec | 
 
 
 def _arranges_its_own_path(spec: ModuleSpec) -> bool:
-    """A package that changes its __path__ may hold modules that no folder shows."""
+    """Whether a package changes its __path__, and so may contain modules that no folder shows."""
     if not spec.origin or not spec.origin.endswith(".py"):
         return spec.origin is not None
     try:
@@ -154,7 +154,7 @@ def _arranges_its_own_path(spec: ModuleSpec) -> bool:
 
 
 def _why_not_parsed(path: str) -> str:
-    """The first error of syntax, with file and line; "" where there is none, or where the file is no source."""
+    """Returns the first syntax error with file and line; "" if there is none, or if the file is not source code."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
             return ""

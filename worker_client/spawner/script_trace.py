@@ -1,8 +1,8 @@
 """In which order does a script import torch and set what a load reads, through its own modules and functions too?
 
-The trace goes along what runs in any case: the top level of the script and of each own module that it imports there,
-and the bodies of own functions that are called there. What is under an `if`, in a loop or behind a `return` only may
-run: it can forbid a load, but not ask for one.
+The trace follows what runs unconditionally: the top level of the script and of each own module that it imports there,
+and the bodies of own functions called there. Code under an `if`, in a loop or after a `return` may not run: it can
+prevent a load, but not request one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class _File:
-    """One source and what its names stand for, as far as the trace has come."""
+    """One source and what its names stand for, as far as traced."""
 
     def __init__(self, source: Source, script_folder: str) -> None:
         self.source = source
@@ -35,27 +35,27 @@ class _File:
 
     @property
     def folders(self) -> Folders:
-        """Late: most files need none."""
+        """Returns the folders, created late: most files need none."""
         if self._folders is None:
             self._folders = Folders(self.source.tree, self.source.path, self._script_folder)
         return self._folders
 
 
 class Trace:
-    """What was found. `steps` are modules of torch and numpy and assignments `NAME=value`, in the order of the run."""
+    """The findings. `steps`: modules of torch and numpy and assignments `NAME=value`, in order of execution."""
 
     def __init__(self, sources: OwnSources, script: Source, script_folder: str, parents: tuple[str, ...] = ()) -> None:
         """`parents`: the packages around a script that is run by `-m`; they are imported before it."""
         self.steps: list[str] = []
-        self.objection = ""  # what stands before the first import of torch and would come too late after a load
+        self.objection = ""  # a line before the first import of torch that would be too late after a load
         self.folders: list[str] = []  # put before the installed modules
-        self.torch_in = ""  # the file that imports torch first; "" where none does in any case
-        self.imported: set[str] = set()  # all that the script and its own modules import in any case
+        self.torch_in = ""  # the file that imports torch first; "": none does unconditionally
+        self.imported: set[str] = set()  # all that the script and its own modules import unconditionally
         self.trees: list[ast.Module] = []
         self._sources = sources
         self._script_folder = script_folder
         self._files: dict[str, _File] = {}
-        self._entered: set[tuple[_Function, bool]] = set()  # function bodies that were looked at, and as certain ones
+        self._entered: set[tuple[_Function, bool]] = set()  # function bodies already traced, and whether as certain
         self._set: dict[str, str] = {}
         self._imports_deep = 0
         file = _File(script, script_folder)
@@ -88,7 +88,7 @@ class Trace:
                 certain = False  # What follows may not be reached.
 
     def _take(self, statement: ast.stmt, file: _File, depth: int, *, certain: bool) -> None:
-        """A statement that holds no others, or others that only may run."""
+        """Takes a statement that contains no others, or only others that may not run."""
         if isinstance(statement, ast.Import | ast.ImportFrom):
             if certain:
                 self._import_all(statement, file)
@@ -166,7 +166,7 @@ class Trace:
             self.torch_in = file.source.path
 
     def _import_own(self, name: str) -> None:
-        """It and the packages around it, each once."""
+        """Traces an own module and the packages around it, each once."""
         parts = name.split(".")
         for count in range(1, len(parts) + 1):
             module = ".".join(parts[:count])
@@ -184,7 +184,7 @@ class Trace:
                 self._imports_deep -= 1
 
     def _call(self, call: ast.Call, file: _File, depth: int, *, certain: bool) -> None:
-        """The body of an own function, where it is known which one is called."""
+        """Traces the body of an own function, if it is known which one is called."""
         found = self._function(call.func, file)
         if found is None or depth >= _CALLS_DEEP_MAX or (found[0], certain) in self._entered:
             return
@@ -206,7 +206,7 @@ class Trace:
 
 
 def _executed(statement: ast.stmt) -> Iterator[ast.AST]:
-    """All nodes of a statement but the bodies of functions in it."""
+    """Yields all nodes of a statement except the bodies of functions in it."""
     waiting: list[ast.AST] = [statement]
     while waiting:
         node = waiting.pop()
@@ -217,7 +217,7 @@ def _executed(statement: ast.stmt) -> Iterator[ast.AST]:
 
 
 def _absolute(statement: ast.ImportFrom, package: str) -> str:
-    """The module that it names; "" where a relative one leads out of every package."""
+    """Returns the module that it names; "" if a relative import leads out of every package."""
     if not statement.level:
         return statement.module or ""
     parts = package.split(".") if package else []

@@ -1,4 +1,4 @@
-"""Which processes get a signal that is meant for workers, and in which order?"""
+"""Which processes get a signal for workers, and in which order?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .children import Child
 
 
 def carry_out(message: Signal, children: Mapping[int, Child]) -> None:
-    """`children` by pid: those that are not reaped yet."""
+    """Carries out the order. `children` by pid: those that are not reaped yet."""
     chosen: list[int] = []
     for child in children.values():
         wanted = not message.local_ranks or child.local_rank in message.local_ranks
@@ -20,16 +20,16 @@ def carry_out(message: Signal, children: Mapping[int, Child]) -> None:
             child.killed_by_us |= message.signal == signal.SIGKILL
             chosen.append(child.pid)
     numbers = (signal.SIGCONT, message.signal) if message.resume else (message.signal,)
-    # A number that is a living child's again is no dead one's any more.
+    # A pid that belongs to a live child again no longer means a dead one.
     leaders = [pid for pid in message.sessions if pid not in children]
     send(chosen, numbers, whole_sessions=message.tree, leaders=leaders)
 
 
 def send(pids: Sequence[int], numbers: Sequence[int], *, whole_sessions: bool, leaders: Sequence[int] = ()) -> None:
-    """Children first: they are not reaped, so a number can't mean another process. The rest are read just before.
+    """Signals children first: they are not reaped, so their pids are valid. The rest are looked up just before.
 
-    Who is of a child's session is looked for below this process, not below the child: it may have died of it, or
-    before (`leaders`). A session keeps its number for itself as long as anybody is left in it.
+    Members of a child's session are searched for below this process, not below the child, which may have died of the
+    signal or before (`leaders`). A session keeps its number as long as it has a member.
     """
     for number in numbers:
         for pid in pids:

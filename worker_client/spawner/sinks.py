@@ -1,4 +1,4 @@
-"""Where do the bytes of a worker's output end: on the console, or in a file with a cap?"""
+"""Where does a worker's output end: on the console, or in a file with a size limit?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-# What waits for a slow console before the workers that write to it are held back.
+# How much may wait for a slow console before the workers that write to it are held back.
 CONSOLE_BACKLOG_BYTES_MAX = 1024 * 1024
 CONSOLE_PIPE_BYTES = 1024 * 1024
 
@@ -48,7 +48,7 @@ class Console:
         return self._backlog_bytes > 0
 
     def write(self, *parts: bytes | memoryview) -> None:
-        """Write what goes now and keep the rest. The caller stops reading from workers while `is_full`."""
+        """Writes what it can now and keeps the rest. The caller stops reading from workers while `is_full`."""
         if self.broken:
             return
         sent = 0 if self._backlog else self._put(parts)
@@ -59,7 +59,7 @@ class Console:
             sent = max(0, sent - len(part))
 
     def splice_from(self, pipe: int, bytes_max: int) -> int:
-        """Move bytes from `pipe` to the console inside the kernel: how many. Raises BlockingIOError if either waits."""
+        """Splices `pipe` into the console; returns how many bytes. Raises BlockingIOError if either is not ready."""
         try:
             return os.splice(pipe, self.fd, bytes_max, flags=os.SPLICE_F_NONBLOCK)
         except BlockingIOError:
@@ -69,7 +69,7 @@ class Console:
             raise BlockingIOError from None
 
     def flush(self) -> None:
-        """Write of the backlog what goes now."""
+        """Writes as much of the backlog as it can now."""
         while self._backlog and not self.broken:
             sent = self._put((self._backlog[0],))
             self._backlog_bytes -= sent
@@ -90,7 +90,7 @@ class Console:
             return 0
 
     def _break(self) -> None:
-        """EPIPE, EIO of a closed terminal, a full disk behind it: training goes on without a console."""
+        """Continues without a console after EPIPE, EIO of a closed terminal, or a full disk behind it."""
         self.broken = True
         self._backlog.clear()
         self._backlog_bytes = 0
@@ -100,7 +100,7 @@ class LogFile:
     """A file that takes at most `bytes_max` bytes (0: no limit), then starts again after one rotation to `<path>.1`."""
 
     def __init__(self, path: str, bytes_max: int, on_drop: Callable[[int, str], None], *, needed: bool) -> None:
-        """Opens the file. Where that fails: raises OSError if it is `needed`, else tries again at each write."""
+        """Opens the file. If that fails, raises OSError if it is `needed`, else tries again at each write."""
         self.path = path
         self._bytes_max = bytes_max
         self._on_drop = on_drop
@@ -113,7 +113,7 @@ class LogFile:
                 raise
 
     def write(self, data: bytes) -> None:
-        """Append `data`; what the disk does not take is dropped and counted."""
+        """Appends `data`; what the disk does not take is dropped and counted."""
         while data:
             room = self._bytes_max - self._size_bytes if self._bytes_max else len(data)
             if room <= 0:
@@ -167,9 +167,9 @@ def _in_words(error: OSError) -> str:
 
 
 def open_log(path: str, flag: int) -> int:
-    """A descriptor of the file, made with its folders where it is not there. `flag`: O_APPEND or O_TRUNC.
+    """Returns a descriptor of the file, which is created with its folders if missing. `flag`: O_APPEND or O_TRUNC.
 
-    Raises OSError, also for what would block: a pipe, a device, a link that may lead to one.
+    Raises OSError, also for anything that would block: a pipe, a device, a link that may lead to one.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | flag
     try:
@@ -194,11 +194,11 @@ def _irregular(path: str) -> OSError:
 
 
 def _own_description(fd: int) -> int:
-    """A descriptor to write `fd` through, without blocking where that can be had.
+    """Returns a descriptor for writing to `fd`, without blocking if possible.
 
-    O_NONBLOCK belongs to the open file description, which the shell that started us shares: so pipes and terminals are
-    opened again. A regular file keeps its description (its offset is shared, its writes do not wait for a reader); a
-    socket can't be opened again and may block.
+    O_NONBLOCK belongs to the open file description, which the shell that started us shares, so pipes and terminals are
+    reopened. A regular file keeps its description (its offset is shared, and writes do not wait for a reader); a socket
+    can't be reopened and may block.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):

@@ -1,6 +1,6 @@
-"""How is the TCPStore of one cycle served on a socket that listens already, and with the first client waiting in it?
+"""How is the TCPStore of one cycle served on a socket that already listens, with the first client waiting?
 
-A fork of a spawner with torch loaded serves it at once; one without loads torch, in its own process.
+A fork of a spawner with torch loaded serves it at once; otherwise a separate process loads torch.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import sys
 from typing import NoReturn
 
 STORE_TIMEOUT_S = 300
-LIBUV_LISTENS_SINCE = (2, 8)  # torch's older libuv store refuses a socket that listens already; its other one takes it
+LIBUV_LISTENS_SINCE = (2, 8)  # torch's older libuv store refuses a listening socket; its other store takes it
 
 
 def serve(host: str, port: int, listen_fd: int) -> NoReturn:
-    """Serve until killed. Raises what torch raises where the store can't be made."""
+    """Serves until killed. Raises torch's error if the store can't be created."""
     from datetime import timedelta
 
     import torch
@@ -36,13 +36,13 @@ def serve(host: str, port: int, listen_fd: int) -> NoReturn:
 
 
 def libuv_listens(torch_version: str) -> bool:
-    """Whether the libuv backend of this torch can serve on a socket that listens already."""
+    """Whether the libuv backend of this torch can serve on a socket that already listens."""
     major, minor = torch_version.split(".")[:2]
     return (int(major), int(minor)) >= LIBUV_LISTENS_SINCE
 
 
 def serve_command(python: str, host: str, port: int, listen_fd: int) -> tuple[str, ...]:
-    """The command line that does the same from a fresh interpreter, for a spawner without the user's modules."""
+    """Returns the command line that serves from a fresh interpreter, for a spawner without the user's modules."""
     return (python, os.path.abspath(__file__), host, str(port), str(listen_fd))
 
 

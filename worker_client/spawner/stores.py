@@ -1,7 +1,7 @@
 """Which store waits for its first client, and which process serves it when one comes?
 
-The listening socket exists from the start and connections wait in its queue. No process is made for a store that
-nobody asks: at a restart neither its start nor its end would be waited for.
+The listening socket exists from the start, and connections wait in its queue. An unused store gets no process, whose
+start and end would only cost a restart time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Stores:
         on_started: Callable[[int, Waiting], None],
         on_failed: Callable[[StoreFailed], None],
     ) -> None:
-        """`serve_command` says what to execute as a store host; None: it is forked. `on_started`: pid, its store."""
+        """`serve_command` returns what to execute as a store host; None: it is forked. `on_started`: pid, its store."""
         self._events = events
         self._cgroups = cgroups
         self._inherited = inherited
@@ -53,7 +53,7 @@ class Stores:
         self._waiting: dict[int, Waiting] = {}
 
     def prepare(self, message: PrepareStore) -> StoreReady | StoreFailed:
-        """Listen, or only choose a port where rank 0 serves the store itself."""
+        """Listens, or only chooses a port if rank 0 serves the store itself."""
         cycle, host = message.cycle, message.host
         self.close(cycle)
         try:
@@ -69,7 +69,7 @@ class Stores:
         return StoreReady(cycle, host, port)
 
     def close(self, cycle: int) -> None:
-        """Nobody will connect any more; the port is free again. A store that is being served is not touched."""
+        """Frees the port of a store that gets no more clients. Does not touch a store that is being served."""
         store = self._waiting.pop(cycle, None)
         if store is not None:
             self._events.forget(store.listen_fd)
@@ -91,7 +91,7 @@ class Stores:
             self.close(cycle)
 
     def _be(self, store: Waiting) -> None:
-        """In the new process."""
+        """Serves the store, in the new process."""
         identity.set_comm(b"hf-store")
         if self._serve_command is not None:
             os.set_inheritable(store.listen_fd, True)

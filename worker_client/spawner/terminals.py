@@ -1,7 +1,7 @@
 """How does a worker get a terminal while its output is kept as well?
 
-It gets a terminal of its own that is like the one that people look at: what it prints there is passed on and kept.
-Both of its streams share one, so what people see stays in the order in which it was printed.
+It gets its own terminal, similar to the one that people watch: its output is passed on and kept. Both of its streams
+share one, so the output stays in the order in which it was printed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _SIZE_BYTES = 8
 
 
 def make_like(console_fd: int) -> tuple[int, int]:
-    """A new terminal: our side, which does not block, and the worker's. Raises OSError where none can be had."""
+    """Returns a new terminal: our side, which does not block, and the worker's. Raises OSError if none is available."""
     ours, theirs = os.openpty()
     try:
-        # What is passed on reaches a terminal once more: only that one may turn a line's end into CR LF.
+        # Passed-on output reaches another terminal; only that one may turn a line's end into CR LF.
         attributes = termios.tcgetattr(console_fd)
         attributes[1] &= ~termios.OPOST
         attributes[3] &= ~termios.ECHO
@@ -34,12 +34,12 @@ def make_like(console_fd: int) -> tuple[int, int]:
 
 
 def worker_side(ours: int) -> int:
-    """One more descriptor for the worker. Raises OSError."""
+    """Returns another descriptor of the worker's side. Raises OSError."""
     return fcntl.ioctl(ours, _GET_PEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def follow_size(ours: int, console_fd: int, known: bytes) -> bytes:
-    """Makes the worker's terminal as wide and high as the one that people look at: the size, as the kernel has it."""
+    """Gives the worker's terminal the size of the one that people watch; returns it in the kernel's form."""
     with suppress(OSError):
         size = fcntl.ioctl(console_fd, termios.TIOCGWINSZ, bytes(_SIZE_BYTES))
         if size != known:

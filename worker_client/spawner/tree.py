@@ -1,7 +1,7 @@
 """Which processes descend from this one, through any number of parents and sessions?
 
 The spawner is a child subreaper: a descendant whose parent dies becomes its own child, so a walk from the spawner down
-finds every escapee (setsid, double fork). A process is never looked for by its name.
+finds every escaped process (setsid, double fork). Processes are never searched for by name.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ def own_pid() -> int:
 
 
 def send(pid: int, number: int) -> None:
-    """Send a signal; one who is gone, or is another user's now, is passed over."""
+    """Sends a signal; skips a process that is gone, or now belongs to another user."""
     with suppress(OSError):
         os.kill(pid, number)
 
 
 def session_of(pid: int) -> int | None:
-    """The session of `pid`; None where it is gone."""
+    """Returns the session of `pid`; None if it is gone."""
     try:
         return os.getsid(pid)
     except OSError:
@@ -33,26 +33,26 @@ def session_of(pid: int) -> int | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When `pid` started, in clock ticks since boot; None where it is gone."""
+    """Returns when `pid` started, in clock ticks since boot; None if it is gone."""
     fields = _stat_fields(pid)
     return int(fields[19]) if fields else None
 
 
 def ticks_now() -> int:
-    """The present moment as `start_ticks` tells it."""
+    """Returns the current time in the units of `start_ticks`."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * _TICKS_PER_S // 1_000_000_000
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether `pid` has ended and only waits to be reaped (or is gone altogether)."""
+    """Whether `pid` has ended and only waits to be reaped, or is gone."""
     fields = _stat_fields(pid)
     return fields is None or fields[0] in (b"Z", b"X")
 
 
 def children_reader() -> Callable[[int], list[int]]:
-    """A function that lists the children of a process, for one walk.
+    """Returns a function that lists the children of a process, for one walk.
 
-    Reads /proc/PID/task/*/children where the kernel has it (CONFIG_PROC_CHILDREN), else one pass over /proc.
+    It reads /proc/PID/task/*/children if the kernel has it (CONFIG_PROC_CHILDREN), else all of /proc once.
     """
     if os.path.exists(f"/proc/self/task/{os.getpid()}/children"):
         return _children_by_file
@@ -61,7 +61,7 @@ def children_reader() -> Callable[[int], list[int]]:
 
 
 def descendants(roots: Collection[int], children_of: Callable[[int], list[int]]) -> list[int]:
-    """`roots` and everything below them, parents before children."""
+    """Returns `roots` and everything below them, parents before children."""
     found: dict[int, None] = dict.fromkeys(roots)
     waiting = list(roots)
     while waiting:
@@ -74,7 +74,7 @@ def descendants(roots: Collection[int], children_of: Callable[[int], list[int]])
 
 def _children_by_file(pid: int) -> list[int]:
     children: list[int] = []
-    with suppress(OSError):  # Gone meanwhile: then its children are adopted, and the next walk finds them.
+    with suppress(OSError):  # Gone meanwhile: its children are adopted, and the next walk finds them.
         for task in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError), open(f"/proc/{pid}/task/{task}/children", "rb") as file:
                 children.extend(int(each) for each in file.read().split())
@@ -90,7 +90,7 @@ def _parents() -> dict[int, int]:
 
 
 def _stat_fields(pid: int) -> list[bytes] | None:
-    """The fields of proc_pid_stat(5) from the third (state) on."""
+    """Returns the fields of proc_pid_stat(5) from the third (state) on."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()

@@ -1,1 +1,1 @@
-"""How does what all workers of a cycle print reach one file, without a worker or a restart ever waiting for a disk?"""
+"""How does the output of all workers of a cycle reach one file, without a worker or a restart waiting for a disk?"""

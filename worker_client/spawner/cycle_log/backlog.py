@@ -1,7 +1,7 @@
 """How do lines reach the files of their cycles while a disk is slow, full or silent?
 
-One thread writes; the caller only puts lines into a bounded backlog. What does not fit, or what the disk refuses, is
-lost in whole lines, is counted, and is told in the file itself at that place.
+One thread writes; the caller only puts lines into a limited backlog. Lines that do not fit, or that the disk refuses,
+are lost as a whole, counted, and noted in the file at that place.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from worker_client.spawner.sinks import open_log
 from .rank_lines import Parts
 
 BACKLOG_BYTES_MAX = 64 * 1024 * 1024
-PART_BYTES = 512  # that a few lines take in memory beside their own bytes
+PART_BYTES = 512  # memory that a few lines take besides their own bytes
 WRITE_BYTES = 4 * 1024 * 1024  # at once
 WRITE_PARTS_MAX = 1000  # IOV_MAX is 1024
-OUTPUT_BYTES = 256 * 1024  # of a worker that are taken at once
-GATHER_BYTES = 1024 * 1024  # are written at once where they come ...
-GATHER_S = 0.005  # ... so soon: each turn of the other thread costs as much as some pages do
+OUTPUT_BYTES = 256 * 1024  # taken from a worker at once
+GATHER_BYTES = 1024 * 1024  # written at once if they arrive ...
+GATHER_S = 0.005  # ... within this time: each turn of the other thread costs as much as a few pages
 RETRY_S = 1.0  # between two attempts to open a file that can't be opened
-LOOK_S = 1.0  # between two looks whether the file is still where it was
+LOOK_S = 1.0  # between two checks whether the file is still in its place
 SLOW = "the disk took them too slowly"
 GONE = b"[holdfast: the file was removed or moved away; the log goes on here]\n"
 
@@ -35,7 +35,7 @@ _REMEDIES = {errno.ENOSPC: "; free space on that disk", errno.EDQUOT: "; free sp
 
 
 class Loss(NamedTuple):
-    """What was not written of one file, since its beginning."""
+    """What was lost of one file, since its beginning."""
 
     lines: int = 0
     dropped_bytes: int = 0
@@ -43,27 +43,27 @@ class Loss(NamedTuple):
 
 
 class CycleFile:
-    """The file of one cycle. `written_bytes` and `loss` are of this process."""
+    """The file of one cycle. `written_bytes` and `loss` are this process's."""
 
     def __init__(self, cycle: int, path: str) -> None:
         self.cycle = cycle
         self.path = path
         self.written_bytes = 0
         self.loss = Loss()
-        self.gap = Loss()  # what did not fit before the next line that does: its place is there
-        self.refused = Loss()  # by the disk, since the last line that it took
+        self.gap = Loss()  # what did not fit, to be noted before the next line that does
+        self.refused = Loss()  # refused by the disk since the last line that it took
         self.fd = -1
-        self.is_torn = False  # the last line in it is not whole
+        self.is_torn = False  # its last line is incomplete
         self.trouble = ""  # why it could not be opened or written last
         self.retry_at_s = 0.0
         self.look_at_s = 0.0
 
 
 class Backlog:
-    """What waits for the disk."""
+    """The lines that wait for the disk."""
 
     def __init__(self, on_loss: Callable[[CycleFile], None], on_closed: Callable[[CycleFile], None]) -> None:
-        """Both are called by whoever notices: the caller of `put`, or the thread that writes."""
+        """The caller of `put` or the writing thread calls both callbacks."""
         self._on_loss = on_loss
         self._on_closed = on_closed
         self._waiting: deque[tuple[CycleFile, Parts, int]] = deque()
@@ -80,7 +80,7 @@ class Backlog:
         return OUTPUT_BYTES
 
     def put(self, file: CycleFile, parts: Parts) -> None:
-        """Whole lines. Never waits for a disk."""
+        """Adds whole lines. Never waits for a disk."""
         size = sum(map(len, parts)) + PART_BYTES
         with self._changed:
             if self._bytes + size > BACKLOG_BYTES_MAX or (self._is_full and self._bytes > BACKLOG_BYTES_MAX // 2):
@@ -96,7 +96,7 @@ class Backlog:
                 self._changed.notify()
 
     def close(self, file: CycleFile) -> None:
-        """Nothing more comes for this file; `on_closed` is called once all that waits is written."""
+        """Ends this file; calls `on_closed` once all waiting lines are written."""
         with self._changed:
             if file.gap.lines:
                 self._waiting.append((file, (note(file.gap),), 0))
@@ -123,7 +123,7 @@ class Backlog:
                 self._finish(file)
 
     def _take(self) -> tuple[CycleFile, list[bytes | memoryview], int]:
-        """The next parts of one file; none: it is to be closed."""
+        """Returns the next parts of one file; none: it must be closed."""
         with self._changed:
             while not self._waiting:
                 self._changed.wait()
@@ -167,7 +167,7 @@ class Backlog:
         file.written_bytes += size
 
     def _leave_if_gone(self, file: CycleFile) -> bool:
-        """A file that somebody has removed or rotated away takes what nobody will read."""
+        """Closes a file that was removed or rotated away, since nobody would read what is written to it."""
         now_s = time.monotonic()
         if file.fd < 0 or now_s < file.look_at_s:
             return False
@@ -177,7 +177,7 @@ class Backlog:
         except FileNotFoundError:
             there = None
         except OSError:
-            return False  # It can't be known now.
+            return False  # Unknown for now.
         own = os.fstat(file.fd)
         if there is not None and (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
             return False
@@ -207,7 +207,7 @@ class Backlog:
         self._on_closed(file)
 
     def _lose(self, file: CycleFile, known: Loss, parts: Parts, reason: str) -> Loss:
-        """`known` with these lines, which are counted in the file's loss, too."""
+        """Returns `known` plus these lines, and adds them to the file's loss, too."""
         lines, size = sum(bytes(part).count(b"\n") for part in parts), sum(map(len, parts))
         file.loss = Loss(file.loss.lines + lines, file.loss.dropped_bytes + size, reason)
         self._on_loss(file)
@@ -215,14 +215,14 @@ class Backlog:
 
 
 def note(loss: Loss) -> bytes:
-    """What the file itself says of a loss."""
+    """Returns the line about a loss for the file itself."""
     if not loss.lines:
         return b""
     return f"[holdfast: {loss.lines} lines ({loss.dropped_bytes} bytes) were lost here: {loss.reason}]\n".encode()
 
 
 def _from(parts: list[bytes | memoryview], done: int) -> list[bytes | memoryview]:
-    """What is left of the parts after so many bytes."""
+    """Returns the rest of the parts after `done` bytes."""
     left: list[bytes | memoryview] = []
     for part in parts:
         if done >= len(part):

@@ -1,8 +1,8 @@
-"""How does what workers print reach the process that writes it, if that process may stand still or die?
+"""How does the workers' output reach the process that writes it, if that process may stall or die?
 
 The kernel moves large pieces from a worker's pipe to that process's (`splice`); only the last bytes are copied, because
-they may be the worker's last words. A worker is held back for a moment at most (HOLD_S): then what it prints is read,
-counted and thrown away, until the process takes bytes again.
+they may be the worker's last words. A worker is held back for a moment at most (HOLD_S); then its output is read,
+counted and dropped, until the process takes bytes again.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from worker_client.spawner.last_words import TAIL_BYTES
 
 PIPE_BYTES = 1024 * 1024
 MESSAGE_BYTES_MAX = 32 * 1024
-FLOOD_BYTES = 64 * 1024  # what comes in one piece of at least this size is taken in large pieces ...
-REST_MIN_S = 0.004  # ... so often: as often as it takes to half fill the pipe, between these two
+FLOOD_BYTES = 64 * 1024  # output that comes in pieces of at least this size is taken in large pieces ...
+REST_MIN_S = 0.004  # ... each time the pipe is about half full, within these two limits
 REST_MAX_S = 0.032
 HOLD_S = 0.2
 DRAIN_BYTES_MAX = 2 * PIPE_BYTES
@@ -49,39 +49,39 @@ class Feed:
         self.door = door
         self.sink = -1
         self.tail = b""
-        self.pending = b""  # was read and is not in the sink yet
+        self.pending = b""  # read, but not in the sink yet
         self.has_ended = False
         self.is_held = False  # not read until the sink takes bytes
         self.is_resting = False
         self.rest_bytes_max = 0
         self.rest_s = REST_MIN_S
-        self.is_stuck = False  # was held for too long: what comes is thrown away
+        self.is_stuck = False  # was held for too long: its output is dropped
         self.lost_bytes = 0  # since then
 
 
 class Feeds:
-    """All workers whose output goes to the files of their cycles."""
+    """The pipes of all workers whose output goes to the files of their cycles."""
 
     def __init__(self, events: Events, start: Callable[[int], int], on_closed: Closed, on_lost: Lost) -> None:
-        """`start` makes the process that serves the other end of a socket: its pid."""
+        """`start` starts the process that serves the other end of a socket, and returns its pid."""
         self._events = events
         self._start = start
         self._on_closed = on_closed
         self._on_lost = on_lost
         self._link: socket.socket | None = None
         self._feeds: dict[int, Feed] = {}  # by the worker's pipe
-        self._tails: dict[tuple[int, int], bytes] = {}  # of pipes that have ended before their worker was reaped
-        self._ending: list[Feed] = []  # whose pipe has ended, but not all of it is passed on
+        self._tails: dict[tuple[int, int], bytes] = {}  # of pipes that ended before their worker was reaped
+        self._ending: list[Feed] = []  # feeds whose pipe has ended but is not passed on completely
         self._open_cycles: dict[int, tuple[str, str]] = {}  # file and door; their files are not closed
         self._over: set[int] = set()
         self.late: dict[int, tuple[str, int, int, str]] = {}  # by cycle; path, lines, bytes, reason
         self._on_all_closed: Callable[[], None] | None = None
-        self.pid = 0  # of the process that writes
+        self.pid = 0  # pid of the writing process
 
     def open(self, cycle: int, local_rank: int, path: str, prefix: str, door: str = "") -> int:
-        """The descriptor to which the worker prints both streams; the caller closes it. Raises OSError.
+        """Returns the descriptor for both of the worker's streams; the caller closes it. Raises OSError.
 
-        `door`: where the sender to the job's log server is reached, which writes the file then; "": there is none.
+        `door`: the socket of the sender to the job's log server, which then writes the file; "": there is none.
         """
         if self._link is None:
             self._start_process()
@@ -102,17 +102,17 @@ class Feeds:
         return writer
 
     def drain(self, cycle: int, local_rank: int) -> bytes:
-        """Pass on what a worker that has ended left in its pipe. Returns the last that it printed."""
+        """Passes on what an ended worker left in its pipe. Returns the end of its output."""
         tail = self._tails.pop((cycle, local_rank), b"")
         for feed in [each for each in self._feeds.values() if (each.cycle, each.local_rank) == (cycle, local_rank)]:
             self._read_rest(feed)
             tail = feed.tail or tail
-            feed.tail = b""  # What children of the worker print is not its last word.
+            feed.tail = b""  # Output of the worker's children is not its own last word.
         self._tails.pop((cycle, local_rank), None)
         return tail
 
     def over(self, cycle: int) -> None:
-        """Nothing of the cycle is left: its file is closed once all is written."""
+        """Closes the file of a cycle that is over, once all is written."""
         if cycle not in self._open_cycles or cycle in self._over:
             return
         self._over.add(cycle)
@@ -123,7 +123,7 @@ class Feeds:
         self._tell_over(cycle)
 
     def close_all(self, then: Callable[[], None], timeout_s: float) -> None:
-        """The job is over: `then` once all files are closed, or at the latest after `timeout_s`."""
+        """Calls `then`, at the end of the job, once all files are closed, or at the latest after `timeout_s`."""
         for cycle in list(self._open_cycles):
             self.over(cycle)
         self._on_all_closed = then
@@ -144,7 +144,7 @@ class Feeds:
         self._events.watch(ours.fileno(), READ, self._on_link)
 
     def _connect(self, feed: Feed) -> None:
-        """Raises OSError."""
+        """Connects the feed to the writing process. Raises OSError."""
         if self._link is None:
             raise BrokenPipeError
         reader, feed.sink = os.pipe()
@@ -195,7 +195,7 @@ class Feeds:
             then()
 
     def _replace_process(self) -> None:
-        """It has died. Another one goes on with the same files; what the dead one held is lost."""
+        """Replaces the dead writing process; the new one continues the same files. What the dead one held is lost."""
         if self._link is not None:
             self._events.forget(self._link.fileno())
             self._link.close()
@@ -225,7 +225,7 @@ class Feeds:
         if taken > feed.rest_bytes_max:
             feed.rest_s = max(REST_MIN_S, feed.rest_s / 2)
         elif taken >= FLOOD_BYTES and feed.fd >= 0 and not feed.is_held:
-            self._events.forget(feed.fd)  # Much comes: it is taken in fewer and larger pieces.
+            self._events.forget(feed.fd)  # A flood: take it in fewer, larger pieces.
             feed.is_resting = True
             self._events.set_timer(f"rest {feed.fd}", feed.rest_s, lambda: self._wake(feed))
             if taken < feed.rest_bytes_max // 2:
@@ -237,7 +237,7 @@ class Feeds:
             self._events.watch(feed.fd, READ, lambda: self._on_readable(feed))
 
     def _turn(self, feed: Feed) -> int:
-        """Pass on once; the bytes taken."""
+        """Passes output on once; returns the number of bytes taken."""
         waiting = _waiting_bytes(feed.fd)
         if waiting < FLOOD_BYTES or feed.is_stuck:
             return self._copy(feed)
@@ -250,7 +250,7 @@ class Feeds:
             return self._on_broken_sink(feed)
         if moved < waiting - TAIL_BYTES:
             self._hold(feed)
-        return moved  # The rest stays in the pipe for a moment: more may come, of which only the end is copied.
+        return moved  # The rest stays in the pipe for a moment: more may come, and only the end is copied.
 
     def _copy(self, feed: Feed) -> int:
         try:
@@ -269,7 +269,7 @@ class Feeds:
         return len(data)
 
     def _push(self, feed: Feed, data: bytes) -> None:
-        """Into the sink; what it does not take now waits."""
+        """Writes to the sink; what it does not take now waits."""
         if feed.pending:
             feed.pending += data
             return
@@ -285,12 +285,12 @@ class Feeds:
             self._hold(feed)
 
     def _on_broken_sink(self, feed: Feed) -> int:
-        """Nobody reads it any more: the end of the link says so, too, and is about to come."""
+        """Handles a sink without a reader; the end of the link follows and says so, too."""
         self._hold(feed)
         return 0
 
     def _hold(self, feed: Feed) -> None:
-        """Leave the worker's pipe unread until the sink takes something, for a moment."""
+        """Leaves the worker's pipe unread until the sink takes something, for a moment at most."""
         if not feed.is_held:
             feed.is_held = True
             if feed.fd >= 0:
@@ -300,7 +300,7 @@ class Feeds:
             self._events.watch(feed.sink, WRITE, lambda: self._go_on(feed))
 
     def _give_up_hold(self, feed: Feed) -> None:
-        """The process takes nothing: what the worker prints is lost from here on."""
+        """Drops the worker's output from now on, because the process takes nothing."""
         if not feed.is_held:
             return
         feed.is_stuck = True
@@ -308,7 +308,7 @@ class Feeds:
             self._events.watch(feed.fd, READ, lambda: self._on_readable(feed))
 
     def _go_on(self, feed: Feed) -> None:
-        """The sink takes something again."""
+        """Resumes the feed, because the sink takes something again."""
         if feed.sink < 0:
             return
         if feed.pending:
@@ -332,7 +332,7 @@ class Feeds:
             self._events.watch(feed.fd, READ, lambda: self._on_readable(feed))
 
     def _read_rest(self, feed: Feed) -> None:
-        """All that is in the pipe now, whether the sink takes it or not: its worker has ended."""
+        """Reads everything in the pipe of an ended worker, whether or not the sink takes it."""
         taken = 0
         while feed.fd >= 0 and taken < DRAIN_BYTES_MAX:
             got = self._copy(feed)
@@ -341,7 +341,7 @@ class Feeds:
                 break
 
     def _end(self, feed: Feed) -> None:
-        """The worker's pipe is closed; what waits for the sink still goes there."""
+        """Ends a feed whose pipe is closed; what waits for the sink is still passed on."""
         self._events.forget(feed.fd)
         self._events.cancel_timer(f"rest {feed.fd}")
         del self._feeds[feed.fd]
@@ -368,5 +368,5 @@ def _waiting_bytes(pipe: int) -> int:
 
 
 def _enlarge(pipe: int) -> None:
-    with contextlib.suppress(OSError):  # Above /proc/sys/fs/pipe-max-size or the user's quota 64 KiB work, too.
+    with contextlib.suppress(OSError):  # Above pipe-max-size or the user's quota, 64 KiB must do.
         fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

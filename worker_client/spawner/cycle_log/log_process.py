@@ -1,7 +1,7 @@
-"""The process that writes the files of a job's cycles: the one process that a disk may hang up.
+"""How does the process that writes the files of a job's cycles work, the only one that a dead disk may block?
 
-It gets one pipe for each worker, and words about them, over a socket from the spawner (feeds.py). It outlives the
-spawner until all that was printed is written, for a bounded time.
+It gets one pipe for each worker, and messages about them, over a socket from the spawner (feeds.py). It outlives the
+spawner, for a limited time, until all output is written.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from .rank_lines import RankLines
 if TYPE_CHECKING:
     from .uplink import Uplink
 
-KEPT_BYTES = 8 * 1024 * 1024  # of memory that is free again; else each piece would be mapped and cleared by the kernel
+KEPT_BYTES = 8 * 1024 * 1024  # freed memory to keep; else the kernel would map and clear it for each piece
 MESSAGE_BYTES_MAX = 32 * 1024
 LATE_S = 1.0
-LINGER_S = 10.0  # after the spawner's end, for what is not written yet
-SWITCH_S = 0.0005  # between the thread that reads and the one that writes
+LINGER_S = 10.0  # after the spawner's end, to write the rest
+SWITCH_S = 0.0005  # switch interval between the reading and the writing thread
 
 
 class LogProcess:
-    """`link`: the spawner's socket. `run` returns once everything is written, or can't be in time."""
+    """The log process. `link`: the spawner's socket. `run` returns once everything is written, or time is up."""
 
     def __init__(self, link: int) -> None:
         self._link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, link)
@@ -40,8 +40,8 @@ class LogProcess:
         self._uplinks: dict[str, Uplink] = {}  # by the socket of the sender
         self._files: dict[int, CycleFile] = {}
         self._ways: dict[int, Backlog | Uplink] = {}
-        self._streams: dict[int, int] = {}  # cycle -> pipes that have not ended
-        self._over: set[int] = set()  # cycles to which no pipe is added any more
+        self._streams: dict[int, int] = {}  # cycle -> number of pipes that have not ended
+        self._over: set[int] = set()  # cycles that get no more pipes
         self._late: dict[int, tuple[CycleFile, Backlog | Uplink]] = {}  # all of the cycle is printed, not all written
         self._told_at_s: dict[int, float] = {}
         self._is_alone = False
@@ -148,7 +148,7 @@ class LogProcess:
     # --- told by the thread that writes, or by this one --------------------------------------------------------------
 
     def _tell_loss(self, file: CycleFile) -> None:
-        """At once, then at most once a second: a full disk refuses every write."""
+        """Reports a loss at once, then at most once a second, because a full disk refuses every write."""
         now_s = time.monotonic()
         if now_s - self._told_at_s.get(file.cycle, -1.0) >= 1.0:
             self._told_at_s[file.cycle] = now_s
@@ -180,10 +180,10 @@ class LogProcess:
 
 
 def serve(link: int) -> NoReturn:
-    """Be this process until the end of the job, then end it."""
+    """Runs as this process until the end of the job, then exits."""
     sys.setswitchinterval(SWITCH_S)
     _keep_freed_memory()
-    for number in (0, 1, 2):  # Nobody must wait for their end.
+    for number in (0, 1, 2):  # No reader must wait for these to close.
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, number)
         os.close(null)
@@ -192,7 +192,7 @@ def serve(link: int) -> NoReturn:
 
 
 def _keep_freed_memory() -> None:
-    """Costs half of the time of a flood where it can't be had: another C library may know nothing of it."""
+    """Keeps freed memory, if the C library can. Without it, a flood takes twice the time."""
     trim_threshold, mmap_threshold = -1, -3  # malloc.h
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

@@ -1,7 +1,7 @@
 """How do the bytes of one worker become whole lines of text, each with its rank before it?
 
-Pure. What is written is valid UTF-8 without NUL, so that any tool can read the file: a NUL becomes <NUL>, what is not
-UTF-8 becomes U+FFFD, and a character that is cut by the end of a read is put together again.
+Pure. The output is valid UTF-8 without NUL, so that any tool can read the file: a NUL becomes <NUL>, invalid UTF-8
+becomes U+FFFD, and a character that the end of a read has cut is joined again.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ _CONTINUES = 0xC0, 0x80  # a byte inside a UTF-8 character: byte & 0xC0 == 0x80
 
 
 class RankLines:
-    """The lines of one stream. Large pieces are handled as a whole: no step is taken for each line."""
+    """The lines of one stream. Large pieces are handled as a whole, not line by line."""
 
     def __init__(self, prefix: bytes) -> None:
         self._prefix = prefix
         self._between = b"\n" + prefix
         self._partial = b""  # the unfinished last line, without its prefix
-        self._after_return = False  # the last byte was a CR, taken for a line's end already
+        self._after_return = False  # the last byte was a CR, already taken as a line's end
 
     def feed(self, data: bytes) -> Parts:
-        """What can be written now, in order: whole lines or nothing."""
+        """Returns what can be written now, in order: whole lines or nothing."""
         data = self._with_newlines(data)
         if b"\0" not in data and data.isascii() and self._partial.isascii() and b"\0" not in self._partial:
             return self._feed_plain(data)
@@ -38,7 +38,7 @@ class RankLines:
         return (*written, *self._cut()) if len(self._partial) > LINE_BYTES_MAX else written
 
     def _feed_plain(self, data: bytes) -> Parts:
-        """The same where nothing has to be put right: each byte is copied once."""
+        """Does the same for data without anything to correct: each byte is copied once."""
         marked = data.replace(b"\n", self._between)
         end = marked.rfind(b"\n") + 1
         if not end:
@@ -49,12 +49,12 @@ class RankLines:
         return (*parts, *self._cut()) if len(self._partial) > LINE_BYTES_MAX else parts
 
     def finish(self) -> tuple[bytes, ...]:
-        """The stream has ended: its last line, if that has no end."""
+        """Returns the last line of an ended stream if it has no line end."""
         rest, self._partial = self._partial, b""
         return self._text(rest) if rest else ()
 
     def _cut(self) -> tuple[bytes, ...]:
-        """The unfinished line is too long: as many whole pieces of it as there are, none cut inside a character."""
+        """Returns the whole pieces of an unfinished line that is too long, none cut inside a character."""
         pieces: list[bytes] = []
         line, at = self._partial, 0
         while len(line) - at > LINE_BYTES_MAX:
@@ -74,13 +74,13 @@ class RankLines:
         return self._prefix, lines.replace(b"\n", self._between), b"\n"
 
     def _with_newlines(self, data: bytes) -> bytes:
-        """`data` with each CR and CR LF as LF, though the LF may come in the next piece.
+        """Returns `data` with each CR and CR LF as LF, though the LF may come in the next piece.
 
-        A progress bar is seen while it moves, as torchrun shows it.
+        So a progress bar is visible while it moves, as under torchrun.
         """
         if self._after_return and data.startswith(b"\n"):
             data = data[1:]
-            self._after_return = False  # The next LF ends a line of its own.
+            self._after_return = False  # The next LF ends a separate line.
         self._after_return = data.endswith(b"\r") or (self._after_return and not data)
         if b"\r" not in data:
             return data

@@ -1,8 +1,8 @@
 """How do lines reach the job's log server, which writes the files, through the sender of this node?
 
-In the place of backlog.py, with --ft-enable-log-server. Lines are kept until the server has written them, and are sent
-again over each new connection, so that neither the sender nor the servers need to live on. What does not fit into
-the bound is lost in whole lines, is counted, and is told in the file at that place.
+It replaces backlog.py with --ft-enable-log-server. Lines are kept until the server has written them, and are sent again
+over each new connection, so the sender and the servers may die. Lines beyond the limit are lost as a whole, counted,
+and noted in the file at that place.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .rank_lines import Parts
 
 SEND_BYTES = 256 * 1024  # made into frames at once
 READ_BYTES = 64 * 1024
-OUTPUT_BYTES = 64 * 1024  # of a worker that are taken at once: with a prefix before each line they fit into a frame
+OUTPUT_BYTES = 64 * 1024  # taken from a worker at once; fits into a frame with a prefix before each line
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.05, 1.0
 AWAY = "the log server could not be reached"
 SLOW = "the log server took them too slowly"
 
 
 class _Stream:
-    """What one file is still to get."""
+    """What still has to reach one file."""
 
     __slots__ = ("chunks", "end", "file", "has_ended", "is_open", "number", "sent_chunks", "told_end", "written")
 
@@ -37,16 +37,16 @@ class _Stream:
         self.file = file
         self.number = int.from_bytes(os.urandom(8), "big")
         self.chunks: deque[tuple[int, bytes]] = deque()  # position and lines, without a receipt
-        self.sent_chunks = 0  # so many of them went out over the connection of now
+        self.sent_chunks = 0  # how many of them were sent over the current connection
         self.end = 0
-        self.written = 0  # before this position all is in the file
+        self.written = 0  # everything before this position is in the file
         self.is_open = True  # more may come
         self.told_end = False
         self.has_ended = False
 
 
 class Uplink:
-    """Everything happens in the thread of `events`. `path`: the socket of the sender."""
+    """The way to the log server. Everything happens in the thread of `events`. `path`: the sender's socket."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Uplink:
         return OUTPUT_BYTES
 
     def put(self, file: CycleFile, parts: Parts) -> None:
-        """Whole lines. Never waits."""
+        """Adds whole lines. Never waits."""
         size = sum(map(len, parts))
         if self._bytes + size + PART_BYTES > BACKLOG_BYTES_MAX or (
             self._is_full and self._bytes > BACKLOG_BYTES_MAX // 2
@@ -90,7 +90,7 @@ class Uplink:
         self._send()
 
     def close(self, file: CycleFile) -> None:
-        """Nothing more comes for this file; `on_closed` is called once all that waits is written."""
+        """Ends this file; calls `on_closed` once all waiting lines are written."""
         stream = self._stream(file)
         if file.gap.lines:
             self._append(stream, note(file.gap))
@@ -152,7 +152,7 @@ class Uplink:
         ours = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         try:
-            ours.connect(self._path)  # It is made at once, or refused: also if nobody accepts it yet.
+            ours.connect(self._path)  # Succeeds or fails at once, even before it is accepted.
         except OSError:
             ours.close()
             self._try_again()
@@ -200,7 +200,7 @@ class Uplink:
         self._send()
 
     def _take(self, message: DoorPiece | DoorReceipt | DoorTrouble) -> None:
-        self._again_s = AGAIN_FIRST_S  # It is one that works.
+        self._again_s = AGAIN_FIRST_S  # This connection works.
         if isinstance(message, DoorTrouble):
             self._trouble = message.reason
         elif isinstance(message, DoorReceipt) and (stream := self._streams.get(message.stream)) is not None:
@@ -219,7 +219,7 @@ class Uplink:
             self._finish(stream)
 
     def _send(self) -> None:
-        """What goes now; the rest as soon as the socket takes it."""
+        """Sends what the socket takes now, and the rest as soon as it can."""
         if self._socket is None:
             return
         try:
@@ -237,7 +237,7 @@ class Uplink:
             self._events.watch(self._socket.fileno(), READ | WRITE if writes else READ, self._on_ready)
 
     def _fill(self) -> bool:
-        """Frames for what was not sent: whether there are any."""
+        """Makes frames of what was not sent; returns whether there are any."""
         frames: list[bytes] = []
         size = 0
         for stream in self._streams.values():

@@ -1,30 +1,30 @@
 """How does the fork server get into the interpreter that will run the user's script, and out of it without a trace?
 
 This folder is the first entry of PYTHONPATH when the spawner starts, so the interpreter imports this file before it
-looks at the script. The spawner runs here until it ends; each worker that it forks returns from here, and the
-interpreter goes on as if nothing had been: it runs the script itself, with no frame of ours below it.
+looks at the script. The spawner runs here until it ends. Each worker that it forks returns from here, and the
+interpreter continues as usual: it runs the script itself, with no frame of ours below it.
 docs/decisions/0002-spawner-starts-as-the-script.md says why.
 """
 
 import os
 import sys
 
-# No import here that the script would find done: not even __future__. Type checkers know this name.
+# Imports nothing that the script would find already imported, not even __future__. Type checkers know this name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 def _load_spawner() -> "Callable[[str], None]":
-    """The spawner's entry point, imported so that no module stays in sys.modules and no folder on sys.path.
+    """Returns the spawner's entry point, leaving no module in sys.modules and no folder on sys.path.
 
-    Its modules are private copies: what the script or a preloaded module imports later is loaded as in any process.
+    Its modules are private copies: later imports of the script or preloaded modules work as in any process.
     """
     modules = set(sys.modules)
     cached = set(sys.path_importer_cache)
     path = sys.path[:]
     library = os.path.dirname(os.__file__)
-    # The standard library and ours, and nothing of the user's that might bear the name of one of these modules.
+    # Only the standard library and ours: the user's modules may have the same names.
     own = [entry for entry in path if entry == library or entry.endswith(("lib-dynload", ".zip"))]
     sys.path[:] = own
     try:
@@ -32,7 +32,7 @@ def _load_spawner() -> "Callable[[str], None]":
 
         import_folders = json.loads(os.environ["HOLDFAST_SPAWNER_SETTINGS"])["import_folders"]
         sys.path += import_folders
-        package = type(sys)("worker_client")  # The real one would load the client, and protobuf with it.
+        package = type(sys)("worker_client")  # The real package would load the client, and protobuf with it.
         package.__path__ = [os.path.dirname(os.path.dirname(_HOOK))]
         sys.modules["worker_client"] = package
         from worker_client.spawner.interpreter import refuse_old
@@ -55,13 +55,13 @@ def _remove_hook() -> None:
 
 
 def _chain() -> None:
-    """Run the user's own sitecustomize, if there is one; else say that there is none, as the interpreter expects."""
+    """Runs the user's own sitecustomize, if any; else reports that there is none, as the interpreter expects."""
     del sys.modules["sitecustomize"]
     __import__("sitecustomize")
 
 
 def _be_the_spawner() -> None:
-    """Returns in each forked worker only."""
+    """Runs the spawner. Returns only in forked workers."""
     try:
         _load_spawner()(_HOOK)
     except BaseException as error:  # noqa: BLE001 - the interpreter would drop it and run the script here, as no rank
