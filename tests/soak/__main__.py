@@ -43,6 +43,9 @@ def _parsed() -> argparse.Namespace:
     killed.set_defaults(main=supervisor_kills.main)
     packed = soaks.add_parser("packages", help="wheel and Debian package on every Python and Debian that can be had")
     packed.add_argument("--roots", default="~/.cache/holdfast-tests/roots", help="where bare Debians are kept")
+    packed.add_argument(
+        "--torch", action="append", default=[], metavar="VERSION", help="also train with it, on each Python (5 GB each)"
+    )
     packed.set_defaults(main=packages.main)
     return parser.parse_args()
 

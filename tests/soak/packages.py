@@ -1,7 +1,7 @@
 """Do the packages work on every available Python, and on a bare Debian? Builds them twice and compares the bytes.
 
-Pythons are those in PATH, and with root and debootstrap those of Debian releases, each in a separate root. It prints
-what can't be tried here.
+Pythons are those in PATH and of pyenv, and with root and debootstrap those of Debian releases, each in a separate root.
+With --torch, each Python outside of those roots also trains with that torch. It prints what can't be tried here.
 """
 
 from __future__ import annotations
@@ -32,6 +32,26 @@ if os.environ["HOLDFAST_CYCLE"] == "0" and os.environ["RANK"] == "1":
 print("rank", os.environ["RANK"], "ends well", flush=True)
 """
 RUN = ["run", "--nproc-per-node", "2", "--max-restarts", "1"]
+# A killed rank, then an exception, then the end.
+TRAIN = """
+import os, sys, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank, cycle = dist.get_rank(), int(os.environ["HOLDFAST_CYCLE"])
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for step in range(6):
+    optimizer.zero_grad()
+    model(torch.ones(8, 4)).pow(2).mean().backward()
+    optimizer.step()
+    if step == 3 and (rank, cycle) == (1, 0):
+        os.kill(os.getpid(), 9)
+    if step == 3 and (rank, cycle) == (0, 1):
+        raise RuntimeError("by intention")
+dist.destroy_process_group()
+print("rank", rank, "ends well with torch", torch.__version__, flush=True)
+"""
+RUN_TRAIN = ["run", "--nproc-per-node", "2", "--max-restarts", "2"]
+NOISE = "nanobind: leaked"
 
 # A root over another one, which stays unchanged; it needs no network. $1: the root, the rest: the command.
 INSIDE = """
@@ -81,7 +101,9 @@ def main(arguments: argparse.Namespace) -> list[str]:
             same = path.read_bytes() == (again / path.name).read_bytes()
             print(f"{path.name}: {path.stat().st_size} bytes, {'the same twice' if same else 'NOT the same twice'}")
             wrong += [] if same else [f"{path.name} is not reproducible"]
-        for tried, error in itertools.chain(_on_pythons(folder, first), _in_roots(folder, first, roots)):
+        (folder / "train.py").write_text(TRAIN)
+        on_torch = _on_torch(folder, first, arguments.torch)
+        for tried, error in itertools.chain(_on_pythons(folder, first), on_torch, _in_roots(folder, first, roots)):
             print(f"{tried}: {error or 'well'}", flush=True)
             wrong += [f"{tried}: {error}"] if error else []
     return wrong
@@ -97,9 +119,9 @@ def _on_pythons(folder: Path, dist: Path) -> Iterator[tuple[str, str]]:
     """Yields what was tried, and what failed, "" if nothing."""
     wheel = next(dist.glob("*.whl"))
     for minor in MINORS:
-        python = shutil.which(f"python3.{minor}")
-        if python is None or _error([python, "-c", "import venv"]):
-            print(f"not tried: Python 3.{minor} in PATH: it is not there")
+        python = _python(minor)
+        if python is None:
+            print(f"not tried: Python 3.{minor} in PATH or of pyenv: it is not there")
             continue
         place = folder / f"on-{minor}"
         steps = (
@@ -108,6 +130,39 @@ def _on_pythons(folder: Path, dist: Path) -> Iterator[tuple[str, str]]:
             [str(place / "bin/holdfast"), *RUN, str(folder / "script.py")],
         )
         yield f"wheel on Python 3.{minor}", next((error for step in steps if (error := _error(step))), "")
+
+
+def _on_torch(folder: Path, dist: Path, versions: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Real training: several GB for each torch and Python, which are removed at once."""
+    wheel = next(dist.glob("*.whl"))
+    for version, minor in itertools.product(versions, MINORS):
+        python, place = _python(minor), folder / f"torch-{version}-on-{minor}"
+        if python is None:
+            continue
+        made = [python, "-m", "venv", "--without-pip", str(place)]
+        install = [*_pip(place), f"torch=={version}", "numpy", f"{wheel}[supervisor]"]
+        error = _error(made) or _error(install)
+        if "No matching distribution found for torch" in error:
+            print(f"not tried: torch {version} on Python 3.{minor}: there is no wheel")
+        else:
+            command = [str(place / "bin/holdfast"), *RUN_TRAIN, str(folder / "train.py")]
+            yield f"training with torch {version} on Python 3.{minor}", error or _trained(command)
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _trained(command: Sequence[str]) -> str:
+    code, text = _run(command)
+    if code or text.count("ends well") != 2 or NOISE in text:
+        return f"exit code {code}: {text[-3000:]}"
+    return ""
+
+
+def _python(minor: int) -> str | None:
+    """One that can make environments: a shim of pyenv stands for nothing, where its version is not chosen."""
+    versions = Path(os.environ.get("PYENV_ROOT", "~/.pyenv"), "versions").expanduser()
+    of_pyenv = sorted(map(str, versions.glob(f"3.{minor}.*/bin/python3.{minor}")))
+    candidates = (shutil.which(f"python3.{minor}"), *of_pyenv)
+    return next((each for each in candidates if each and not _error([each, "-c", "import venv, ensurepip"])), None)
 
 
 def _pip(place: Path) -> list[str]:
@@ -168,8 +223,13 @@ def _debian_minor() -> str:
 
 
 def _error(command: Sequence[str]) -> str:
+    code, text = _run(command)
+    return f"exit code {code}: {text[-1500:]}" if code else ""
+
+
+def _run(command: Sequence[str]) -> tuple[int, str]:
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         timeout=STEP_S, check=False, errors="replace",
     )  # fmt: skip
-    return f"exit code {done.returncode}: {done.stdout[-1500:]}" if done.returncode else ""
+    return done.returncode, done.stdout
