@@ -60,11 +60,11 @@ class Folders:
         return True
 
     def text(self, node: ast.expr) -> str | None:
-        """The text that `node` stands for; None where it can't be told."""
+        """Returns the text that `node` stands for; None if unknown."""
         return self._value(node, 0)
 
     def _value(self, node: ast.expr, depth: int) -> str | None:
-        """The text that `node` stands for; None where it can't be told."""
+        """Returns the text that `node` stands for; None if unknown."""
         if depth > _MAX_DEPTH:
             return None
         match node:

@@ -8,7 +8,7 @@ from supervisor.core.cluster.membership import BUSY, Member, MemberState
 from supervisor.core.cluster.placement import by_domain, complete_groups, ordered
 from supervisor.core.facts import RendezvousRules
 
-NAMES_MAX = 8  # in one list; a sentence about thousands of nodes helps nobody
+NAMES_MAX = 8  # in one list; a sentence about thousands of nodes is of no help
 
 
 def missing_sentence(

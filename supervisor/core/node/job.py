@@ -42,7 +42,7 @@ Outcome = moves.Outcome
 
 
 def open_job(rules: JobRules, *, node: str, settings: tuple[tuple[str, str], ...] = ()) -> Outcome:
-    """A job was submitted."""
+    """Opens a submitted job."""
     job_id = rules.job_id
     workers = "1 worker" if rules.local_world_size == 1 else f"{rules.local_world_size} workers"
     submitted = f"job {job_id} with {workers} on {node} was submitted"

@@ -104,7 +104,7 @@ class Backlog:
             self._changed.notify()
 
     def late(self, file: CycleFile) -> Loss:
-        """What is not written yet, and why."""
+        """Returns what is not written yet, and why."""
         with self._changed:
             parts = [part for of, parts, _ in self._waiting if of is file for part in parts]
             parts += self._writing[1] if self._writing[0] is file else ()

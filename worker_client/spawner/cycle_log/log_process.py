@@ -139,7 +139,7 @@ class LogProcess:
             way.close(file)
 
     def _tell_late(self) -> None:
-        """The spawner may not wait for the rest."""
+        """Reports unwritten lines, since the spawner may not wait for the rest."""
         for file, way in list(self._late.values()):
             self._tell_of("late", file, way.late(file))
         if self._late:
@@ -164,7 +164,7 @@ class LogProcess:
 
     def _tell_of(self, word: str, file: CycleFile, loss: Loss) -> None:
         message = [word, file.cycle, file.path, file.written_bytes, loss.lines, loss.dropped_bytes, loss.reason]
-        with contextlib.suppress(OSError):  # Nobody listens any more, or not now.
+        with contextlib.suppress(OSError):  # The spawner no longer listens, or not now.
             self._link.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
 
     def _on_wake(self, reader: int) -> None:

@@ -101,7 +101,7 @@ class Uplink:
             self._send()
 
     def late(self, file: CycleFile) -> Loss:
-        """What has no receipt yet, and why."""
+        """Returns what has no receipt yet, and why."""
         chunks = [
             lines[max(0, stream.written - position) :]
             for stream in self._streams.values()
