@@ -11,14 +11,13 @@ from functools import partial
 from pathlib import Path
 
 import supervisor
-from supervisor.cli import output
+from supervisor.cli import output, recorded_logs
 from supervisor.cli.culprits_words import with_last_words
 from supervisor.cli.events import events_of
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.operators import log_streams
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
-from supervisor.errors import InvalidRequestError
+from supervisor.errors import InvalidRequestError, NotFoundError
 from supervisor.life.life import Life
 from supervisor.life.telling import life_of
 
@@ -53,9 +52,15 @@ def whole_life(found: FoundJob, supervisors: Supervisors) -> Life:
 
 
 def _logs(found: FoundJob, choice: LogChoice) -> Iterable[LogPiece]:
+    """Yields a rank's output: from the supervisor, or, of a job that has ended, from what the node can read itself."""
     if found.supervisor is not None:
-        return found.supervisor.client.logs(found.report.job_id, choice, follow=False, on_note=_nobody)
-    return log_streams.read(Path(found.report.log_dir), found.report.job_id, choice)
+        try:
+            yield from found.supervisor.client.logs(found.report.job_id, choice, follow=False, on_note=_nobody)
+            return
+        except NotFoundError:
+            if found.is_live:
+                raise
+    yield from recorded_logs.read(found.report, choice, on_note=_nobody)
 
 
 def _nobody(note: str) -> None:

@@ -119,6 +119,7 @@ class Incident(msgspec.Struct, frozen=True):
     cause: str
     culprits: tuple[int, ...] = ()
     node: str = ""  # of the culprit
+    nodes: tuple[str, ...] = ()  # of all culprits, if they ran on several
     decision: str = ""
     followers: tuple[int, ...] = ()  # ranks that failed after it
     units_used: int | None = None  # of the restart budget, up to and with this one

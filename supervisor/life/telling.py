@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from supervisor.config.told_settings import SOURCE, VALUE
 from supervisor.core.event_weights import ENDS, Weight, weight
 from supervisor.core.facts import JobState
 from supervisor.life.course import course_of, with_phases
 from supervisor.life.cycles import cycles_of
 from supervisor.life.incidents import incidents_of
-from supervisor.life.life import Incident, Life, Setting
+from supervisor.life.life import Incident, Life, Run, Setting
 from supervisor.life.order import in_order
 from supervisor.life.runs import runs_of
 from supervisor.ports import JobReport, RecordedEvent
@@ -31,6 +33,8 @@ def life_of(report: JobReport, events: Iterable[RecordedEvent], *, now_ns: int) 
     incidents = incidents_of(ordered, cycles, has_failed=has_failed, has_ended=has_ended)
     course = course_of(cycles, incidents, began_ns=began_ns, until_ns=until_ns, has_ended=has_ended)
     marks = _marks(ordered, incidents)
+    runs = runs_of(ordered, until_ns=until_ns, state=report.state)
+    settings = _settings(ordered)
     return Life(
         job_id=report.job_id,
         state=report.state,
@@ -41,19 +45,30 @@ def life_of(report: JobReport, events: Iterable[RecordedEvent], *, now_ns: int) 
         has_ended=has_ended,
         exit_code=report.exit_code,
         max_restarts=report.max_restarts,
-        restarts_used=report.restarts_used,
+        restarts_used=max([report.restarts_used, *(each.units_used or 0 for each in incidents)]),
         log_dir=report.log_dir,
         nodes=report.nodes,
         ranks=max((cycle.ranks for cycle in cycles), default=len(report.ranks)),
         course=course,
         cycles=cycles,
-        runs=runs_of(ordered, until_ns=until_ns, state=report.state),
-        incidents=with_phases(incidents, course, until_ns=until_ns),
+        runs=runs,
+        incidents=with_phases(_with_nodes(incidents, runs), course, until_ns=until_ns),
         marks=marks[-MARKS_MAX:],
         stragglers=tuple(event for event in ordered if event.kind.startswith(STRAGGLER)),
-        settings=_settings(ordered),
-        gaps=tuple(_gaps(report, ordered, len(marks))),
+        settings=settings,
+        gaps=(*_gaps(report, ordered, len(marks)), *_other_nodes(report, settings)),
     )
+
+
+def _with_nodes(incidents: tuple[Incident, ...], runs: Sequence[Run]) -> tuple[Incident, ...]:
+    """Names the nodes of culprits that ran on several."""
+    wanted = {(each.cycle, rank) for each in incidents if len(each.culprits) > 1 for rank in each.culprits}
+    homes = {(run.cycle, run.rank): run.node for run in runs if wanted and (run.cycle, run.rank) in wanted}
+    told: list[Incident] = []
+    for each in incidents:
+        nodes = dict.fromkeys(homes[each.cycle, rank] for rank in each.culprits if (each.cycle, rank) in homes)
+        told.append(msgspec.structs.replace(each, nodes=tuple(nodes)) if len(nodes) > 1 else each)
+    return tuple(told)
 
 
 def _until_ns(report: JobReport, events: Sequence[RecordedEvent], now_ns: int) -> int:
@@ -72,6 +87,7 @@ def _marks(events: Sequence[RecordedEvent], incidents: Sequence[Incident]) -> tu
         and weight(event.kind) is not Weight.ROUTINE
         and event.kind not in ENDS
         and event.kind != "running_again"
+        and not event.kind.startswith(STRAGGLER)
     )
 
 
@@ -83,6 +99,16 @@ def _settings(events: Sequence[RecordedEvent]) -> tuple[Setting, ...]:
         for key, value in details.items()
         if key.startswith(VALUE)
     )
+
+
+def _other_nodes(report: JobReport, settings: Iterable[Setting]) -> Iterable[str]:
+    """Of a job on several nodes, the node that led it has the whole; the others record their own parts."""
+    most = next((each.value.rpartition(":")[2] for each in settings if each.name == "nnodes"), "1")
+    if most.isdigit() and int(most) > 1 and len(report.nodes) == 1 and not report.nodes[0].log_dir:
+        yield (
+            f"this is the part of {report.nodes[0].name} alone; the node that led the job has recorded the whole: "
+            f"run holdfast report {report.job_id} there"
+        )
 
 
 def _gaps(report: JobReport, events: Sequence[RecordedEvent], marks: int) -> Iterable[str]:

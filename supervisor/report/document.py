@@ -67,6 +67,7 @@ def _incident(each: Incident, life: Life) -> dict[str, object]:
         "cause": each.cause,
         "culprits": list(each.culprits),
         "node": each.node,
+        "culprit_nodes": list(each.nodes),
         "decision": each.decision,
         "also_failed": list(each.followers),
         "restarts_used": each.units_used,

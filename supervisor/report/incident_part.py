@@ -39,7 +39,7 @@ def _overview(life: Life) -> str:
             f'<a href="#incident-{each.number}">{each.number}</a>',
             words.after(each.noticed_ns, life.began_ns),
             text(TROUBLES[each.trouble]),
-            text(summary.who(each.culprits, each.node)) or "-",
+            text(summary.who(each)) or "-",
             words.duration(each.cost_s(life.until_ns)),
             text(OUTCOMES[each.outcome]),
         )
@@ -64,7 +64,7 @@ def _incident(incident: Incident, life: Life, *, is_open: bool) -> str:
 
 def _facts(incident: Incident, life: Life) -> Iterator[str]:
     began = words.moment(incident.noticed_ns, milliseconds=True)
-    culprit = summary.who(incident.culprits, incident.node)
+    culprit = summary.who(incident)
     where = f"cycle {incident.cycle}" + (f", iteration {incident.iteration}" if incident.iteration else "")
     budget = "nothing" if incident.units_used is None else f"{incident.units_used} of {life.max_restarts} used then"
     facts = [
@@ -137,7 +137,7 @@ def _events(incident: Incident, life: Life) -> str:
     shown = incident.events[:EVENTS_MAX]
     rows = [
         (words.after(event.at_ns, life.began_ns), text(event.node), "" if event.rank is None else str(event.rank),
-         element("code", text(event.kind)), text(event.reason))
+         element("code", text(event.kind), class_="kind"), text(event.reason))
         for event in shown
     ]  # fmt: skip
     left = len(incident.events) - len(shown)

@@ -11,6 +11,7 @@ from importlib import resources
 
 from supervisor.core.event_weights import Weight, weight
 from supervisor.life.life import Life
+from supervisor.ports import RecordedEvent
 from supervisor.report import summary, words
 from supervisor.report.incident_part import incidents_part
 from supervisor.report.lane_data import timeline_json
@@ -22,7 +23,7 @@ from supervisor.report.svg import STYLE, picture_of
 SCRIPTS = ("lanes.js", "timeline.js", "page.js")
 NODES_SHOWN_MAX = 50  # those with the most failures come first
 CYCLES_SHOWN_MAX = 500
-_LOUD = {Weight.FAULT: "fault", Weight.LOSS: "fault"}
+_LOUD = {Weight.FAULT: "kind fault", Weight.LOSS: "kind fault"}
 
 
 def page_of(life: Life, *, made_at_ns: int, version: str) -> str:
@@ -135,14 +136,19 @@ def _time_part(life: Life) -> str:
 
 
 def _stragglers(life: Life) -> str:
-    rows = [
-        (words.after(each.at_ns, life.began_ns), "" if each.rank is None else str(each.rank), text(each.node),
-         element("code", text(each.kind)), text(each.reason))
-        for each in life.stragglers[-CYCLES_SHOWN_MAX:]
-    ]  # fmt: skip
+    rows = [_straggler(each, life) for each in life.stragglers[-CYCLES_SHOWN_MAX:]]
     if not rows:
         return ""
-    return section("stragglers", "Stragglers", table("Slow ranks", ("At", "Rank", "Node", "What", "Why"), rows))
+    return section("stragglers", "Stragglers", table("Slow ranks", ("At", "Ranks", "Node", "What", "Why"), rows))
+
+
+def _straggler(event: RecordedEvent, life: Life) -> tuple[str, ...]:
+    """Names the slow ranks and their node; the event itself is of the node that has compared them."""
+    details = dict(event.details)
+    ranks = details.get("ranks", "" if event.rank is None else str(event.rank))
+    node = details.get("straggler_node", event.node)
+    kind = element("code", text(event.kind), class_="kind")
+    return words.after(event.at_ns, life.began_ns), text(ranks), text(node), kind, text(event.reason)
 
 
 def _cycles(life: Life) -> str:
@@ -201,12 +207,12 @@ def _events(life: Life) -> str:
         return ""
     rows = [
         (words.after(each.at_ns, life.began_ns), text(each.node), "" if each.rank is None else str(each.rank),
-         element("code", text(each.kind), class_=_LOUD.get(weight(each.kind), "")), text(each.reason))
+         element("code", text(each.kind), class_=_LOUD.get(weight(each.kind), "kind")), text(each.reason))
         for each in life.marks
     ]  # fmt: skip
     kinds = Counter(each.kind for each in life.marks)
     told = ", ".join(f"{number} x {text(kind)}" for kind, number in kinds.most_common(8))
-    inside = table("Other events", ("At", "Node", "Rank", "What", "Why"), rows)
+    inside = table("Events beside the incidents", ("At", "Node", "Rank", "What", "Why"), rows)
     return section("events", "Other events", details(f"{len(rows):,}: {told}", inside, is_open=len(rows) <= 20))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from supervisor.core.facts import JobState
-from supervisor.life.life import Life, Phase
+from supervisor.life.life import Incident, Life, Phase
 from supervisor.report import words
 from supervisor.report.phases import TROUBLES
 
@@ -52,9 +52,10 @@ def spent(life: Life) -> tuple[tuple[Phase, float, float], ...]:
     return tuple(sorted(chosen, key=lambda each: -each[1]))
 
 
-def who(life_ranks: tuple[int, ...], node: str) -> str:
-    """Returns the culprit: "rank 3 on node7", "node7", or "" if unknown."""
-    named = words.ranks(life_ranks)
-    if named and node:
-        return f"{named} on {node}"
-    return named or (f"node {node}" if node else "")
+def who(incident: Incident) -> str:
+    """Returns the culprit: "rank 3 on node7", "ranks 0-7 on node[1-2]", "node7", or "" if unknown."""
+    named = words.ranks(incident.culprits)
+    places = incident.nodes or ((incident.node,) if incident.node else ())
+    if named and places:
+        return f"{named} on {words.nodes(places)}"
+    return named or (f"node {incident.node}" if incident.node else "")

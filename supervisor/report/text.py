@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from supervisor.life.life import Incident, Life
+from supervisor.life.life import Incident, LastWords, Life
 from supervisor.report import summary, words
 from supervisor.report.phases import NAMES, OUTCOMES, SHORT, TROUBLES
 
@@ -63,18 +63,20 @@ def _incident(incident: Incident, life: Life) -> Iterator[str]:
     head = f"{TROUBLES[incident.trouble]} at {at} in cycle {incident.cycle}{inside}, cost {cost}"
     yield f"{incident.number:>3}. {head}: {OUTCOMES[incident.outcome]}"
     yield f"{_INDENT}{words.plain(incident.cause)}"
-    culprit = summary.who(incident.culprits, incident.node)
+    culprit = summary.who(incident)
     if culprit:
         yield f"{_INDENT}culprit: {words.plain(culprit)}"
     if incident.phases:
         phases = ", ".join(f"{SHORT[span.phase]} {words.duration(span.took_s)}" for span in incident.phases)
         yield f"{_INDENT}phases: {phases}"
     for said in incident.last_words[:1]:
-        yield from _last_words(said.rank, said.lines)
+        yield from _last_words(said)
 
 
-def _last_words(rank: int, lines: Sequence[str]) -> Iterator[str]:
-    if lines:
-        yield f"{_INDENT}last lines of rank {rank}:"
-        for line in lines[-LINES_MAX:]:
+def _last_words(said: LastWords) -> Iterator[str]:
+    if said.lines:
+        yield f"{_INDENT}last lines of rank {said.rank}:"
+        for line in said.lines[-LINES_MAX:]:
             yield f"{_INDENT}  {words.plain(line)}"
+    elif said.note:
+        yield f"{_INDENT}last lines of rank {said.rank}: {words.plain(said.note)}"

@@ -51,6 +51,9 @@ def test_a_slow_rank_of_the_second_node_is_named_and_let_go(tmp_path: Path):
         assert slow["node"] == name
         (node,) = [each for each in json.loads(_told(job, "nodes", "-o", "json"))["nodes"] if each["name"] == name]
         assert f"rank 3 on node {name} is slow in section 'forward'" in node["reason"]
+        page = tmp_path / "report.html"
+        _told(job, "report", job.job_id, "-o", str(page))
+        assert f"<td>3</td><td>{name}</td>" in page.read_text()  # The slow node, not the one that has compared.
         (tmp_path / "well").touch()
         wait_until(lambda: "is no longer slow in section 'forward'" in _said(job), timeout_s=LIMIT_S, what="its end")
         job.let_end()

@@ -246,3 +246,27 @@ def test_any_events_in_any_order_make_a_life(
     assert [each.number for each in life.incidents] == list(range(1, len(life.incidents) + 1))
     assert all(run.ended_ns is None or run.ended_ns >= run.started_ns for run in life.runs)
     assert life_of(job.report(state), job.events, now_ns=BEGAN_NS + 200 * 10**9) == life
+
+
+def test_culprits_on_several_nodes_are_named_with_all_of_them():
+    job = Told()
+    for node, rank in (("n0", 0), ("n1", 1)):
+        job.begin(0.0, cycle=0, ranks=[rank], node=node)
+    job.say(5.0, "hang_detected", "rank 0 sent no heartbeat for 3.0 s (limit 3.0 s)", rank=0, node="n0")
+    job.say(5.1, "hang_explained", "ranks 0 and 1 give no stack", node="n0", details=(("culprits", "0, 1"),))
+    job.say(5.2, "job_failed", "ranks 0 and 1 give no stack; restarts used 3 of 3", node="n0")
+    (incident,) = told(job, JobState.FAILED).incidents
+    assert (incident.culprits, incident.nodes) == ((0, 1), ("n0", "n1"))
+
+
+def test_of_several_nodes_one_that_did_not_lead_says_so():
+    job = Told()
+    job.say(0.0, "job_submitted", details=(("set nnodes", "2:2"), ("from nnodes", "--nnodes 2")))
+    job.begin(0.5, cycle=0, ranks=[1])
+    job.say(8.9, "worker_failed", "rank 1 (pid 101) was killed by SIGKILL", rank=1)
+    job.say(9.0, "job_failed", "rank 1 (pid 101) was killed by SIGKILL; restarts used 3 of 3")
+    life = told(job, JobState.FAILED)
+    assert life.gaps == (
+        "this is the part of vm alone; the node that led the job has recorded the whole: run holdfast report job there",
+    )
+    assert life.restarts_used == 3

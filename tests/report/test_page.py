@@ -129,6 +129,16 @@ def test_the_page_tells_what_happened():
         assert told in words, told
 
 
+def test_a_straggler_is_shown_with_its_own_node_and_once():
+    job = Told()
+    job.begin(0, cycle=0, ranks=[0], node="n0")
+    slow = [("section", "forward"), ("straggler_node", "n1"), ("ranks", "8-15")]
+    job.say(20, "straggler_found", "node n1 is slow in section 'forward'", node="n0", details=slow)
+    text = page(life(job, state=JobState.RUNNING))
+    assert "<td>8-15</td><td>n1</td>" in text
+    assert text.count("node n1 is slow in section") == 1
+
+
 def test_eight_thousand_ranks_make_a_page_of_a_few_megabytes():
     job = large(cycles=3)
     text = page(life(job, nodes=[f"node{number:04}" for number in range(1000)]))
