@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from argparse import ArgumentParser
 from typing import NoReturn
 
@@ -12,4 +13,9 @@ class Parser(ArgumentParser):
     """A parser that raises InvalidRequestError where argparse would print the usage and exit."""
 
     def error(self, message: str) -> NoReturn:
+        unknown = message.removeprefix("unrecognized arguments: ").split()
+        if unknown and message != " ".join(unknown) and unknown[0].startswith("--"):
+            flag = unknown[0].partition("=")[0]
+            near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+            message = f"there is no flag {flag}" + (f", did you mean {near[0]}" if near else "")
         raise InvalidRequestError(f"cannot run {self.prog}: {message}; see {self.prog} --help")

@@ -138,7 +138,9 @@ class Supervisors:
                 if matches:
                     return _only(matches, name, verb)
         if live_only and not self.answering:
-            raise NoSupervisorError(f"cannot {verb} job {name}: no supervisor is running" + self._hint())
+            raise NoSupervisorError(
+                f"cannot {verb} job {name}: no supervisor is running; holdfast jobs shows what has run" + self._hint()
+            )
         near = difflib.get_close_matches(name, [job.report.job_id for job in jobs], n=NEAR_MATCHES)
         hint = f"did you mean {' or '.join(dict.fromkeys(near))}?" if near else "see holdfast jobs"
         raise NotFoundError(f"cannot {verb} job {name}: there is no such job; {hint}" + self._hint())

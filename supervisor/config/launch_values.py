@@ -23,7 +23,9 @@ def parse_nodes(value: str) -> tuple[int, int]:
         raise ValueProblem("it is neither a number of nodes nor MIN:MAX", "write 1")
     low, high = int(parts[0]), int(parts[-1])
     if not 1 <= low <= high:
-        raise ValueProblem("MIN must be 1 or more and MAX no less than MIN", "write 1")
+        raise ValueProblem(
+            "MIN must be 1 or more and MAX no less than MIN", f"write {high}:{low}" if high else "write 1"
+        )
     return low, high
 
 

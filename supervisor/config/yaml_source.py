@@ -66,7 +66,15 @@ def read_yaml(path: str) -> YamlFile:
         place = f"{path}, line {mark.line + 1}" if mark is not None else path
         parts = (getattr(error, name, None) for name in ("context", "problem", "reason"))
         why = ", ".join(part for part in parts if part) or "it is not YAML"
+        if mark is not None and _is_indented_by_tab(text, mark.line):
+            raise ConfigurationError(f"cannot read {place}: a tab indents it; replace the tab by spaces") from error
         raise ConfigurationError(f"cannot read {place}: {why}; correct the YAML") from error
+
+
+def _is_indented_by_tab(text: str, number: int) -> bool:
+    lines = text.splitlines()
+    line = lines[number] if number < len(lines) else ""
+    return "\t" in line[: len(line) - len(line.lstrip())]
 
 
 def _check_depth(path: str, text: str) -> None:

@@ -143,6 +143,7 @@ FILE_MISTAKES = [
     ("fault_tolerance: [1]", "cannot use {}, line 1: fault_tolerance is not a mapping; write its keys below it, indented"),
     ("fault_tolerance: true", "cannot use {}, line 1: fault_tolerance is not a mapping; write its keys below it, indented"),
     ("a: 1\nb: [1\n", "cannot read {}, line 3: while parsing a flow sequence, did not find expected ',' or ']'; correct the YAML"),
+    ("a:\n\tb: 1\n", "cannot read {}, line 2: a tab indents it; replace the tab by spaces"),
     ("a: *b\n", "cannot read {}, line 1: found undefined alias; correct the YAML"),
     (b"a: 1\nb: \xff\n", "cannot read {}, line 2: it is not UTF-8; save the file as UTF-8"),
     ("a: 1\n---\nb: 1\n", "cannot read {}, line 2: expected a single document in the stream, but found another document; correct the YAML"),

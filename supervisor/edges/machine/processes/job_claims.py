@@ -255,7 +255,7 @@ def _fault_of(folder: Path) -> str:
         return "it is not a directory"
     if found.st_uid != os.geteuid():
         return f"it belongs to user id {found.st_uid}"
-    return "others may enter it" if stat.S_IMODE(found.st_mode) & 0o077 else ""
+    return f"others may enter it; chmod 0700 {folder}" if stat.S_IMODE(found.st_mode) & 0o077 else ""
 
 
 def _lock(path: Path, since_ns: int) -> int:
