@@ -26,6 +26,7 @@ class Settings(msgspec.Struct, frozen=True):
     door_fd: int = -1  # of a sender: the socket to which the node's log processes connect
     ends_with_supervisor: bool = False  # at once: another supervisor comes and restarts it
     graceful_s: float = 60.0  # how long it may continue once its supervisor has finished with it
+    quiet_s: float = 3.0  # a caller that lost its connection returns within this time
     log_path: str = ""  # for its own messages
 
 

@@ -31,7 +31,6 @@ LEAF_BYTES_MAX = 64 * 1024 * 1024
 ROOT_BYTES_MAX = 64 * 1024 * 1024
 SENDER_BYTES_MAX = 8 * 1024 * 1024
 SENDER_PIECES_MAX = SENDER_BYTES_MAX // PIECE_BYTES
-QUIET_S = 3.0  # a caller that lost its connection returns within this time
 LINE_BYTES_MAX = 64 * 1024
 AWAY = "away"  # the next tier can't be reached: the supervisor sends its current address
 WARNING = "warning: "  # a sentence for the user follows
@@ -135,7 +134,7 @@ async def _serve(
         is_complete = False
         if not wishes.at_once:
             with anyio.move_on_after(settings.graceful_s):
-                await _until_quiet(links, is_idle, changed, settings.callers)
+                await _until_quiet(links, is_idle, changed, settings)
                 await part()
                 is_complete = True
         tasks.cancel_scope.cancel()
@@ -143,17 +142,17 @@ async def _serve(
     raise AssertionError
 
 
-async def _until_quiet(links: Links, is_idle: Callable[[], bool], changed: Bell, callers: int) -> None:
+async def _until_quiet(links: Links, is_idle: Callable[[], bool], changed: Bell, settings: Settings) -> None:
     """Waits until all callers have nothing more to send, or nobody was there for a while and nothing waits.
 
     A process that replaced another does not know its callers: they may still be coming.
     """
     while True:
         while links.count or not is_idle():
-            await changed.wait_for_s(QUIET_S)
-        if not links.unparted and len(links.parted) >= callers:
+            await changed.wait_for_s(settings.quiet_s)
+        if not links.unparted and len(links.parted) >= settings.callers:
             return
-        with anyio.move_on_after(QUIET_S) as quiet:
+        with anyio.move_on_after(settings.quiet_s) as quiet:
             while not links.count:
                 await changed.wait()
         if quiet.cancelled_caught and is_idle():
@@ -188,7 +187,7 @@ async def _run_sender(settings: Settings, known: Secrets) -> bool:
     passing.upstream.on_away = tell_away
     wishes = _Wishes(settings, passing.upstream.move)
     is_complete = False
-    all_are_back_at_s = anyio.current_time() + QUIET_S
+    all_are_back_at_s = anyio.current_time() + settings.quiet_s
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(passing.upstream.run)
         tasks.start_soon(door.run, settings.door_fd)

@@ -117,6 +117,7 @@ class Servers:
             "job_id": JOB,
             "host": "127.0.0.1",
             "graceful_s": 20.0,
+            "quiet_s": 0.3,
             "token_file": str(token_file) if token else "",
         }
         shared |= secrets

@@ -8,6 +8,7 @@ import anyio
 import anyio.lowlevel
 
 from supervisor.edges.peers.listening import TAKEN_MAX, each_connection, listen_beside
+from tests.settling import settled
 
 LIMIT_S = 30.0
 
@@ -56,10 +57,10 @@ async def test_a_connection_waits_until_there_is_a_place():
     with listener, anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(take)
-            await anyio.wait_all_tasks_blocked()
+            await settled()
             assert len(taken) == 1
             places.release()
-            await anyio.wait_all_tasks_blocked()
+            await settled()
             assert len(taken) == 2
             nodes.append(socket.create_connection(("127.0.0.1", port)))
             places.release()

@@ -22,7 +22,16 @@ def settings(tier: str = "leaf", **more: object) -> bytes:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     return json.dumps(
-        {"tier": tier, "job_id": "j", "name": tier, "host": "127.0.0.1", "port": port, "queue_chunks": 64} | more
+        {
+            "tier": tier,
+            "job_id": "j",
+            "name": tier,
+            "host": "127.0.0.1",
+            "port": port,
+            "queue_chunks": 64,
+            "quiet_s": 0.3,
+        }
+        | more
     ).encode()
 
 
