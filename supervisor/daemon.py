@@ -57,7 +57,6 @@ from supervisor.questions import PeersAndColleagues
 if TYPE_CHECKING:
     from supervisor.returning import Returning
 
-RETURN_FOLDER = "spawners"  # in the socket directory: a supervisor that comes back finds them there
 SPAWNERS_END_TIMEOUT_S = 10.0  # the longest wait for ended spawners at the close
 
 _log = logging.getLogger("holdfast")
@@ -156,7 +155,7 @@ def _keeper(place: Place, limit: RaisedLimit, claims: JobClaims, early: Sequence
         open_files=limit.before_and_now,
         claims=claims,
         early=list(early),
-        return_folder=None if place.private else place.socket_dir / RETURN_FOLDER,
+        return_folder=None if place.private else place.socket_dir / socket_dir.SPAWNERS,
     )
 
 

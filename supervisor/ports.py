@@ -192,8 +192,8 @@ class JobDesk(Protocol):
         """Starts a new cycle without using the restart budget. Returns its number."""
         ...
 
-    async def look(self, job_id: str) -> JobReport | None:
-        """Asks all nodes of the job and returns it. A node that does not answer is shown as last heard."""
+    async def look(self, job_id: str, *, this_node: bool = False) -> JobReport | None:
+        """Returns the job once it is taken over. Asks its nodes, or none (`this_node`); silent ones as last heard."""
         ...
 
     async def look_at_all(self) -> Sequence[JobReport]:
@@ -311,8 +311,8 @@ class Spawner(Protocol):
         """Sends an order. Never blocks, never raises: kills a spawner that can't get it; `keep` returns why."""
         ...
 
-    def keep(self, texts: Mapping[str, str], orders: Sequence[SpawnerOrder]) -> None:
-        """Sends orders with the data that the spawner keeps for a returning supervisor: both or nothing."""
+    def keep(self, texts: Mapping[str, str], orders: Sequence[SpawnerOrder], on_kept: Callable[[], None]) -> None:
+        """Sends orders with the data kept for a returning supervisor, then calls `on_kept` once both have left."""
         ...
 
     def kill(self, reason: str) -> None:

@@ -80,6 +80,7 @@ class Returning(msgspec.Struct, frozen=True):
         """Takes back the existing jobs. Returns when done, or after RETURN_S; the rest continues in `tasks`."""
         self._forget_ended(tasks)
         lodgers = await to_thread.run_sync(self._lodgers)
+        self.desk.expect_back(lodgers)
         waiting = len(lodgers)
         done = anyio.Event()
 
@@ -89,6 +90,7 @@ class Returning(msgspec.Struct, frozen=True):
                 await self._take_back(job_id, places)
             except Exception as error:  # noqa: BLE001 - the bulkhead: a job that can't be taken over must not end the others
                 _log.error("cannot take over job %s: %s", job_id, error, exc_info=error)
+            self.desk.came_back(job_id)
             waiting -= 1
             if not waiting:
                 done.set()

@@ -16,7 +16,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    with Supervisors(arguments) as supervisors:
+    with Supervisors(arguments, waits=True) as supervisors:
         client = ask_node(supervisors, arguments.node, verb="cordon")
         client.cordon(arguments.node, reason=arguments.reason or f"holdfast cordon by {who_asks()}")
     output.say(f"node {arguments.node} takes no new jobs; undo this with holdfast uncordon {arguments.node}")

@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def execute(arguments: Namespace) -> int:
     reason = arguments.reason or f"holdfast drain by {who_asks()}"
-    with Supervisors(arguments) as supervisors:
+    with Supervisors(arguments, waits=True) as supervisors:
         asked = [each for each in supervisors.answering if not each.is_private]
         if not asked:
             raise NoSupervisorError("cannot drain this node: no holdfast daemon runs here; there is nothing to do")

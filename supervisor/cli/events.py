@@ -40,7 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    with Supervisors(arguments) as supervisors:
+    with Supervisors(arguments, waits=True) as supervisors:
         found = supervisors.find(arguments.job, verb="show events of")
         check_rank(found.report, arguments.rank, verb="show events of")
         chosen = _Chosen(arguments)
@@ -108,8 +108,8 @@ def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Ite
     if found.supervisor is not None:
         try:
             client = found.supervisor.client
-            if follow and found.is_live and not found.supervisor.is_private:
-                watched = SteadyClient(client, job_id, say=output.say).watch(on_note=output.say)
+            if found.is_live and not found.supervisor.is_private:
+                watched = SteadyClient(client, job_id, say=output.say).watch(on_note=output.say, follow=follow)
             else:
                 watched = client.watch(job_id, follow=follow and found.is_live, on_note=output.say)
             for each in watched:
@@ -120,7 +120,7 @@ def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Ite
                         shown.add(_identity(each))
             return
         except NoSupervisorError as error:
-            if not found.supervisor.is_private:
+            if not found.supervisor.is_private and not _is_recorded(job_id, supervisors):
                 raise
             output.say(f"{error}; what follows is from the journal")
     from supervisor.edges.machine.journal.journal_reader import open_reader
@@ -130,6 +130,14 @@ def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Ite
         while page := reader.events(job_id, after_sequence=last, limit=PAGE_EVENTS):
             yield from (event for event in page if not is_shared or _identity(event) not in shown)
             last = page[-1].sequence
+
+
+def _is_recorded(job_id: str, supervisors: Supervisors) -> bool:
+    """Whether the journals that this command reads know the job: a node's supervisor may have another one."""
+    from supervisor.edges.machine.journal.journal_reader import open_reader
+
+    with open_reader(*supervisors.state_dirs) as reader:
+        return reader.job(job_id) is not None
 
 
 def _identity(event: RecordedEvent) -> tuple[object, ...]:

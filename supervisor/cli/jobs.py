@@ -24,7 +24,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    with Supervisors(arguments) as supervisors:
+    with Supervisors(arguments, waits=True) as supervisors:
         everything = supervisors.jobs(include_ended=True)
         found = [each for each in everything if not arguments.state or each.report.state in arguments.state]
         if arguments.limit > 0:

@@ -30,7 +30,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    with Supervisors(arguments) as supervisors:
+    with Supervisors(arguments, waits=True) as supervisors:
         found = supervisors.find(arguments.job, verb="show output of")
         check_rank(found.report, arguments.rank, verb="show output of")
         choice = LogChoice(arguments.rank, arguments.cycle, arguments.tail)

@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    with Supervisors(arguments) as supervisors:
+    with Supervisors(arguments, waits=True) as supervisors:
         nodes: list[tuple[NodeReport, bool]] = []
         shared: list[tuple[NodeReport, bool]] = []
         for each in supervisors.answering:

@@ -37,7 +37,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    with Supervisors(arguments) as supervisors:
+    with Supervisors(arguments, waits=True) as supervisors:
         found = supervisors.find(arguments.job, verb="report on")
         life = whole_life(found, supervisors)
     _show(life, arguments)

@@ -16,7 +16,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    with Supervisors(arguments) as supervisors:
+    with Supervisors(arguments, waits=True) as supervisors:
         job_id, client = ask_live(supervisors, arguments.job, verb="restart")
         cycle = client.restart(job_id, reason=arguments.reason or f"holdfast restart by {who_asks()}")
     output.say(f"job {job_id} restarts: cycle {cycle} comes next")

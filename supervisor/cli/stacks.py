@@ -18,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    with Supervisors(arguments) as supervisors:
+    with Supervisors(arguments, waits=True) as supervisors:
         job_id, client = ask_live(supervisors, arguments.job, verb="take stacks of")
         evidence = client.stacks(job_id, arguments.rank)
     if arguments.output == "json":

@@ -33,7 +33,7 @@ def execute(arguments: Namespace) -> int:
     page = output.paper(arguments.no_color)
 
     def show() -> FoundJob | None:
-        with Supervisors(arguments) as supervisors:
+        with Supervisors(arguments, waits=not arguments.watch) as supervisors:
             if not arguments.job:
                 _show_all(supervisors, arguments, page)
                 return None

@@ -39,14 +39,14 @@ class SteadyClient:
         self._away_told = False
 
     def watch(
-        self, *, after_sequence: int = 0, on_note: Say, this_node: bool = False
+        self, *, after_sequence: int = 0, on_note: Say, this_node: bool = False, follow: bool = True
     ) -> Generator[JobReport | RecordedEvent]:
         """Yields the job, then its events, until the last. Raises NoSupervisorError once nothing of the job is left."""
         last = after_sequence
         while True:
             try:
                 told_by = self._client.watch(
-                    self._job_id, after_sequence=last, follow=True, on_note=on_note, this_node=this_node
+                    self._job_id, after_sequence=last, follow=follow, on_note=on_note, this_node=this_node
                 )
                 for told in told_by:
                     if isinstance(told, RecordedEvent):

@@ -23,7 +23,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    with Supervisors(arguments) as supervisors:
+    with Supervisors(arguments, waits=True) as supervisors:
         job_id, client = ask_live(supervisors, arguments.job, verb="stop")
         client.stop(job_id, reason=arguments.reason or f"holdfast stop by {who_asks()}", signal=arguments.signal)
         output.say(f"job {job_id} is being stopped")

@@ -47,9 +47,13 @@ class FoundJob(msgspec.Struct, frozen=True):
 class Supervisors:
     """All supervisors of this user that answer, and the journals. A context manager that closes their channels."""
 
-    def __init__(self, arguments: Namespace, *, say: Callable[[str], None] = output.say) -> None:
-        """`say` gets a sentence about each supervisor that could not be asked."""
+    def __init__(self, arguments: Namespace, *, say: Callable[[str], None] = output.say, waits: bool = False) -> None:
+        """`say` gets a sentence about each supervisor that could not be asked.
+
+        `waits`: a supervisor that was killed, and whose jobs run on, is given time to be started again.
+        """
         self._say = say
+        self._waits = waits
         self._candidates = socket_dir.candidates(arguments.socket_dir)
         self._is_explicit = any(candidate.explicit for candidate in self._candidates)
         self._reads_journals = not self._is_explicit or bool(arguments.state_dir)
@@ -74,7 +78,7 @@ class Supervisors:
                 continue
             path = candidate.path / socket_dir.CONTROL_SOCKET
             why_not = why_silent(path)
-            if not why_not:
+            if not why_not or (self._waits and self._wait_for_next(candidate.path)):
                 self._add(path, is_private=False)
             elif candidate.explicit:
                 raise NoSupervisorError(
@@ -88,6 +92,11 @@ class Supervisors:
             path = registered.directory / socket_dir.CONTROL_SOCKET
             if not why_silent(path):
                 self._add(path, is_private=True)
+
+    def _wait_for_next(self, folder: Path) -> bool:
+        from supervisor.cli.next_supervisor import wait_for_next  # Late: it is hardly ever needed.
+
+        return wait_for_next(folder / socket_dir.SPAWNERS, folder / socket_dir.CONTROL_SOCKET, self._say)
 
     def _add_users_of(self, service: Path) -> bool:
         """Adds this user's running supervisors of a service of several users; for root, those of all users.

@@ -15,7 +15,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    with Supervisors(arguments) as supervisors:
+    with Supervisors(arguments, waits=True) as supervisors:
         ask_node(supervisors, arguments.node, verb="uncordon").uncordon(arguments.node)
     output.say(f"node {arguments.node} takes jobs again")
     return 0

@@ -1,4 +1,8 @@
-"""Who learns what happened? The journal, the log and everyone who watches a job."""
+"""Who learns what happened? The journal, the log and everyone who watches a job.
+
+If a later supervisor may take over the job, nobody reads an event before the job's spawner keeps it. Otherwise a
+supervisor killed in between would leave an event, or its number, that the next one gives again.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ from supervisor.engine.job_book import JobRecord
 from supervisor.ports import Clock, JobReport, Journal, RecordedEvent
 
 KEPT_EVENTS_MAX = 200  # kept for the next supervisor while the disk fails
+UNTOLD_EVENTS_MAX = 4096  # of a job whose spawner takes nothing: beyond this, they are told without being kept
 WATCHER_EVENTS_MAX = 4096  # a watcher further behind loses events and sees the gap by `sequence`
 
 _LEVELS = {  # log levels: below INFO, events go only to the files
@@ -40,6 +45,9 @@ class Chronicle:
         self._watchers: dict[str, list[MemoryObjectSendStream[RecordedEvent]]] = {}
         self._changed: dict[str, JobRecord] = {}
         self._report: Callable[[JobRecord], JobReport] | None = None
+        self._untold: dict[str, list[RecordedEvent]] = {}  # job id -> numbered, and not yet kept
+        self._is_kept: Callable[[JobRecord], bool] = _is_never_kept
+        self._keep_soon: Callable[[JobRecord], None] = _nobody
         self.on_recorded: Callable[[RecordedEvent], None] = _nobody  # events of this node
         self.on_changed: Callable[[str], None] = _nobody  # gets the id of a job whose report has changed
 
@@ -47,12 +55,19 @@ class Chronicle:
         """Sets how a job's report is made; call it once before anything is published."""
         self._report = report
 
+    def tell_once_kept(self, is_kept: Callable[[JobRecord], bool], keep_soon: Callable[[JobRecord], None]) -> None:
+        """Holds back events of the jobs for which `is_kept` is true, until `tell`.
+
+        `keep_soon` is called when the first one waits, because an event between two turns would wait for the next turn.
+        """
+        self._is_kept, self._keep_soon = is_kept, keep_soon
+
     def publish(self, job: JobRecord, event: JobEvent) -> None:
         node = job.node_name(self._node_name)
         if job.recorded_before and job.was_recorded(event, node=node):
             return
         recorded = job.record(event, node=node, at_ns=self._clock.unix_ns())
-        self._write(recorded)
+        self._tell_or_wait(job, recorded)
         self.changed(job)
         self.on_recorded(recorded)
         _log.log(
@@ -68,7 +83,6 @@ class Chronicle:
                 "event": recorded,
             },
         )
-        self._show(recorded)
 
     def take_in(self, job: JobRecord, event: RecordedEvent) -> None:
         """Adds an event of another node, which has logged it there, to the history of the whole job."""
@@ -77,8 +91,34 @@ class Chronicle:
         job.sequence += 1
         arrived = ("arrived_at_ns", str(self._clock.unix_ns()))
         taken = msgspec.structs.replace(event, sequence=job.sequence, details=(*event.details, arrived))
-        self._write(taken)
-        self._show(taken)
+        self._tell_or_wait(job, taken)
+
+    def _tell_or_wait(self, job: JobRecord, recorded: RecordedEvent) -> None:
+        job_id = recorded.job_id
+        if not self._is_kept(job):
+            self.tell(job_id)
+            self._write(recorded)
+            self._show(recorded)
+            return
+        untold = self._untold.setdefault(job_id, [])
+        untold.append(recorded)
+        if len(untold) > UNTOLD_EVENTS_MAX:
+            self.tell(job_id)
+        elif len(untold) == 1:
+            self._keep_soon(job)
+
+    def has_untold(self, job_id: str) -> bool:
+        return job_id in self._untold
+
+    def tell(self, job_id: str, through_sequence: int | None = None) -> None:
+        """Hands on what was held back. None: all of it."""
+        untold = self._untold.pop(job_id, [])
+        later = [each for each in untold if through_sequence is not None and each.sequence > through_sequence]
+        if later:
+            self._untold[job_id] = later
+        for each in untold[: len(untold) - len(later)]:
+            self._write(each)
+            self._show(each)
 
     def record_again(self, events: Sequence[RecordedEvent]) -> None:
         """Records events again that the previous supervisor may not have saved; saved ones stay as they are."""
@@ -86,8 +126,8 @@ class Chronicle:
             self._write(event)
 
     def uncommitted(self, job_id: str) -> Sequence[RecordedEvent]:
-        """Returns the newest events that would be lost with this process."""
-        return self._journal.uncommitted(job_id)[-KEPT_EVENTS_MAX:]
+        """Returns the newest events that would be lost with this process, among them all that nobody was told of."""
+        return [*self._journal.uncommitted(job_id)[-KEPT_EVENTS_MAX:], *self._untold.get(job_id, ())]
 
     def _write(self, recorded: RecordedEvent) -> None:
         try:
@@ -120,6 +160,7 @@ class Chronicle:
 
     def close(self, job_id: str) -> None:
         """Ends the streams of watchers: the job's last event was published."""
+        self.tell(job_id)
         for stream in self._watchers.pop(job_id, []):
             stream.close()
 
@@ -144,7 +185,12 @@ class Chronicle:
 
 
 def _nobody(what: object) -> None:
-    """Does nothing: there is no other node."""
+    """Does nothing: there is no other node, or no later supervisor."""
+
+
+def _is_never_kept(job: JobRecord) -> bool:
+    del job
+    return False
 
 
 def _is_told_already(job: JobRecord, event: RecordedEvent) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import anyio
@@ -68,6 +68,7 @@ class Desk:
         self._log_dir = log_dir
         self._cordon_reason: str | None = None
         self._ended: dict[str, anyio.Event] = {}
+        self._coming_back: dict[str, anyio.Event] = {}  # jobs of the supervisor before this one, not yet taken over
         self._started_at_ns = clock.unix_ns()
         self.meetings: Meetings | None = None  # None: all jobs share one connection to other nodes, already open
         self.on_cordon: Callable[[str], None] = _nobody  # gets the reason, "" at its end
@@ -143,6 +144,21 @@ class Desk:
         self._ended[job_id] = anyio.Event()
         self.on_submitted(job_id)
         self._chronicle.changed(job)
+
+    def expect_back(self, job_ids: Iterable[str]) -> None:
+        """These jobs of the supervisor before this one are looked for; each one is followed by `came_back`."""
+        for job_id in job_ids:
+            self._coming_back[job_id] = anyio.Event()
+
+    def came_back(self, job_id: str) -> None:
+        """It was taken back, or is not to be had."""
+        self._coming_back.pop(job_id).set()
+
+    async def until_back(self, job_id: str) -> None:
+        """What is known of a job that is still looked for would be what the last supervisor has left."""
+        coming = self._coming_back.get(job_id)
+        if coming is not None:
+            await coming.wait()
 
     async def wait(self, job_id: str) -> JobRecord:
         """Returns the job once it has ended."""

@@ -87,8 +87,9 @@ class EnginePerformer:
             from supervisor.engine.turn_keeper import TurnKeeper  # Late: a private supervisor never returns.
 
             self.keeper = TurnKeeper(
-                engine=engine, jobs=jobs, chronicle=chronicle, clock=edges.clock, reports=self._reports
-            )
+                engine=engine, jobs=jobs, chronicle=chronicle, clock=edges.clock, reports=self._reports,
+                start_soon=start_soon,
+            )  # fmt: skip
         self.on_finished: Callable[[str], None] = _nobody  # called with the id of a job of which nothing is left
 
     # --- see loop.Performer ----------------------------------------------------------------------------------------

@@ -1,13 +1,15 @@
 """What is sent at the end of a turn of the engine, together with data kept for a returning supervisor?
 
 All orders of a turn go out in one message with the state that led to them. So the next supervisor knows every order
-that was performed, and repeats none. Messages to ranks follow: no rank knows more than the kept data.
+that was performed, and repeats none. Messages to ranks follow: no rank knows more than the kept data. Events follow,
+too: none is in the journal, or was read by people, that the next supervisor does not know.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 
 from holdfast_wire import spawner_link as link
 
@@ -19,7 +21,10 @@ from supervisor.engine.job_book import JobRecord
 from supervisor.engine.keepsakes import KeepsakeTexts, keepsake
 from supervisor.engine.loop import Engine
 from supervisor.engine.report_queue import ReportQueue
+from supervisor.pauses import pause
 from supervisor.ports import Clock, Meetings
+
+TOGETHER_S = 0.2  # the state of a job of many nodes is long: the news of several of them are kept together
 
 _log = logging.getLogger("holdfast")
 
@@ -35,6 +40,7 @@ class TurnKeeper:
         chronicle: Chronicle,
         clock: Clock,
         reports: Mapping[str, ReportQueue],
+        start_soon: Callable[[Callable[[], Coroutine[object, object, None]]], None],
     ) -> None:
         self._engine = engine
         self._jobs = jobs
@@ -48,6 +54,9 @@ class TurnKeeper:
         self._kept: dict[str, JobMachines] = {}
         self._unfinished: dict[str, dict[int, node_messages.Action]] = {}
         self._numbers = 0
+        self._start_soon = start_soon
+        self._settling: set[float] = set()  # after which pauses it is done
+        chronicle.tell_once_kept(self._is_kept, self._keep_soon)
 
     def order(self, job_id: str, message: link.Order) -> None:
         """Queues an order for the job's spawner, to be sent at the end of the turn."""
@@ -74,7 +83,10 @@ class TurnKeeper:
         stepped = self._engine.take_stepped()
         for job_id, job in self._jobs.items():
             machines = self._engine.node_state.jobs.get(job_id)
-            if job_id in orders or job_id in stepped or machines is not self._kept.get(job_id):
+            has_untold = self._chronicle.has_untold(job_id)
+            if has_untold and not self._is_kept(job):
+                self._chronicle.tell(job_id)
+            if has_untold or job_id in orders or job_id in stepped or machines is not self._kept.get(job_id):
                 self.keep(job, tuple(orders.get(job_id, ())))
         words, self._words = self._words, []
         for word in words:
@@ -113,7 +125,23 @@ class TurnKeeper:
         except (TypeError, ValueError) as error:
             _log.error("job %s can't be kept for the next supervisor: %s", job_id, error, exc_info=error)
             texts = {"state": ""}
-        job.spawner.keep(texts, orders)
+        job.spawner.keep(texts, orders, partial(self._chronicle.tell, job_id, job.sequence))
+
+    def _is_kept(self, job: JobRecord) -> bool:
+        """Whether a spawner keeps the job, or will in a moment."""
+        return self.keeps(job) and job.verdict is None and (job.spawner is not None or job.is_returning)
+
+    def _keep_soon(self, job: JobRecord) -> None:
+        pause_s = 0.0 if job.spec.nodes is None else TOGETHER_S
+        if pause_s not in self._settling:
+            self._settling.add(pause_s)
+            self._start_soon(partial(self._settle_after, pause_s))
+
+    async def _settle_after(self, pause_s: float) -> None:
+        if pause_s:
+            await pause(pause_s, why="a turn within that time keeps them anyway, and others may come")
+        self._settling.discard(pause_s)
+        self.settle()
 
     def keeps(self, job: JobRecord) -> bool:
         """Returns whether orders for the job go this way."""

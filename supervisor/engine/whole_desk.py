@@ -80,9 +80,10 @@ class WholeDesk:
 
     # --- looking ---------------------------------------------------------------------------------------------------
 
-    async def look(self, job_id: str) -> JobReport | None:
+    async def look(self, job_id: str, *, this_node: bool = False) -> JobReport | None:
+        await self._desk.until_back(job_id)
         own = self._desk.job(job_id)
-        if own is None or not self._book.is_shared(job_id):
+        if own is None or this_node or not self._book.is_shared(job_id):
             return own
         report, _ = await self._look(job_id)
         own = self._desk.job(job_id) or own

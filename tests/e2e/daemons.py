@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from tests.e2e.launch import wait_until
+from tests.e2e.launch import SCRIPTS, wait_until
 
 END_S = 30.0
+DYING = SCRIPTS / "dying_supervisor.py"
 
 
 class NodeDaemon:
@@ -23,6 +25,7 @@ class NodeDaemon:
         self.errors = place / "errors"
         self._arguments = arguments
         self.python = python  # of the next start
+        self.dies = ""  # the next one by its own hand, as scripts/dying_supervisor.py has it
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_s = 0.0  # how long the last start took until people could ask
         self.start()
@@ -35,20 +38,26 @@ class NodeDaemon:
         self.ready_s = time.monotonic() - began_s
 
     def launch(self) -> None:
+        program = [str(DYING)] if self.dies else ["-m", "supervisor"]
         command = [
-            self.python, "-m", "supervisor", "daemon", "--socket-dir", str(self.socket_dir),
+            self.python, *program, "daemon", "--socket-dir", str(self.socket_dir),
             "--state-dir", str(self.state_dir), *self._arguments,
         ]  # fmt: skip
         with self.errors.open("ab") as errors:
             # In a folder without packages: -m would find those first.
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd=self.errors.parent
-            )
+                command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, cwd=self.errors.parent,
+                env={**os.environ, "DIES": self.dies},
+            )  # fmt: skip
 
     def is_serving(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, self.errors.read_text()
         return f"supervisor {self.process.pid} serves" in self.errors.read_text()
+
+    def wait_for_death(self) -> None:
+        assert self.process is not None
+        assert self.process.wait(END_S) == -signal.SIGKILL, self.errors.read_text()
 
     def kill(self) -> None:
         assert self.process is not None

@@ -10,14 +10,17 @@ import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
 
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.ports import JobReport, RecordedEvent
 from tests.e2e.daemons import NodeDaemon
 from tests.e2e.hangs import MONITORED, told
-from tests.e2e.launch import SCRIPTS, Launch, assert_nothing_left
-from tests.soak import supervisor_kills
+from tests.e2e.launch import SCRIPTS, Launch, assert_nothing_left, wait_until
+from tests.soak import kill_verdicts, supervisor_kills
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Start
@@ -60,7 +63,15 @@ def test_b1_an_exit_while_the_supervisor_is_away_is_handled_when_it_comes_back(
     (survivor,) = {line["pid"] for line in launch.traced("initialised") if line["rank"] == 0}
     daemon.kill()
     (launch.folder / "go").touch()
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "supervisor", "events", launch.job_id, "-o", "jsonl"],
+        env=launch.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert asked.stderr is not None
+    assert "its jobs run on; waiting" in asked.stderr.readline()
     daemon.start()
+    shown, _ = asked.communicate(timeout=30)
+    assert (asked.returncode, json.loads(shown.splitlines()[0])["kind"]) == (0, "job_submitted")
     assert launch.wait() == 0, launch.stderr_text()
     assert numbers(launch) == [*range(1, len(launch.events()) + 1)]
     (failed,) = told(launch, "worker_failed")
@@ -82,6 +93,36 @@ def test_b1_a_hang_that_began_before_the_supervisor_was_killed_is_found(start: S
     assert launch.wait() == 0, launch.stderr_text()
     (hang,) = told(launch, "hang_detected")
     assert hang["rank"] == 1
+
+
+def test_b1_a_job_whose_spawner_still_loads_what_the_script_imports_goes_on(start: Start, daemon: NodeDaemon) -> None:
+    """People may ask the next supervisor before it has the job: they wait until it has."""
+    library = daemon.state_dir.parent / "library"
+    library.mkdir()
+    (library / "large.py").write_text(
+        "import os, time\nwhile not os.path.exists(f'{os.path.dirname(__file__)}/go'): time.sleep(0.02)\n"
+    )
+    script = library / "script.py"
+    script.write_text("import large\n")
+    launch = start(
+        "--nproc-per-node", "1", "--preload", "large", str(script),
+        environment={"HOLDFAST_SOCKET_DIR": str(daemon.socket_dir), "PYTHONPATH": str(library)},
+    )  # fmt: skip
+    wait_until(lambda: [*(daemon.socket_dir / "spawners").glob("*.json")], timeout_s=30, what="the spawner")
+    launch.holdfast("status", launch.job_id)  # The supervisor has heard of it, too.
+    daemon.kill()
+    daemon.start()
+    with ControlClient(daemon.socket_dir / "control.sock") as client:
+        told: list[JobReport | RecordedEvent] = []
+        asking = Thread(target=lambda: told.extend(client.watch(launch.job_id, follow=True)), daemon=True)
+        asking.start()
+        asking.join(1.0)
+        assert asking.is_alive()
+        (library / "go").touch()
+        assert launch.wait() == 0, launch.stderr_text()
+        asking.join(30)
+    assert [each.sequence for each in told if isinstance(each, RecordedEvent)] == numbers(launch)
+    assert numbers(launch) == [*range(1, len(launch.events()) + 1)]
 
 
 def test_b1_a_wrapped_call_goes_on(start: Start, daemon: NodeDaemon) -> None:
@@ -143,6 +184,29 @@ def test_b5_a_job_whose_spawner_died_too_ends_with_a_verdict_and_nothing_is_left
     assert launch.wait() == 1, launch.stderr_text()
     assert "its spawner has ended while no supervisor was there" in launch.stderr_text()
     assert_nothing_left(launch, within_s=10)
+
+
+def test_b2_supervisors_that_are_lost_in_the_middle_of_a_turn_leave_a_history_without_a_gap(
+    start: Start, daemon: NodeDaemon
+) -> None:
+    """One is lost with what it has decided, one before anybody was told of it, one right after that, and again."""
+    daemon.kill()
+    daemon.dies = "decided hang_detected"
+    daemon.start()
+    launch = start(
+        "--nproc-per-node", "2", "--max-restarts", "3", "--ft-rank-heartbeat-timeout", "1",
+        str(supervisor_kills.SCRIPTS / "failing_as_planned.py"),
+        environment={"HOLDFAST_SOCKET_DIR": str(daemon.socket_dir), "LAST_CYCLE": "3"},
+    )  # fmt: skip
+    for dies in ("kept stacks_collected", "decided restart_decided", "told worker_started", ""):
+        daemon.wait_for_death()
+        daemon.dies = dies
+        daemon.launch()
+    assert launch.wait() == 0, launch.stderr_text()
+    started = launch.traced("started")
+    assert kill_verdicts.failing_as_planned(launch.events(), started, cycles=3, ranks=2) == []
+    kinds = launch.kinds()
+    assert kinds.count("stacks_collected") + kinds.count("stacks_missing") == 1
 
 
 def test_b2_supervisors_that_are_killed_at_random_moments_lose_nothing() -> None:

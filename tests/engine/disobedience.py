@@ -149,8 +149,8 @@ class DisobedientSpawner:
 
     # --- see ports.Spawner
 
-    def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order]) -> None:
-        del texts  # no other supervisor comes
+    def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order], on_kept: Callable[[], None]) -> None:
+        del texts, on_kept  # no other supervisor comes
         for order in orders:
             self.send(order)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum, auto
 from pathlib import Path
 
 import anyio
@@ -22,6 +23,14 @@ from tests.engine.world import FakeSpawners, ObedientSpawner, World
 SPEC = JobSpec("j", ("t.py",), local_world_size=2, restart=RestartRules(max_restarts=2))
 
 
+class Moment(Enum):
+    """Of a turn: when its supervisor is lost."""
+
+    DECIDED = auto()  # before anything of it has left the process
+    KEPT = auto()  # and its orders are on their way, before anybody was told of its events
+    TOLD = auto()
+
+
 class KeepingSpawner(ObedientSpawner):
     """Remembers what it keeps, and what it has reported since."""
 
@@ -31,20 +40,25 @@ class KeepingSpawner(ObedientSpawner):
         self.untaken: list[link.FromSpawner] = []
         self.turns = 0
         self.supervisor: Callable[[link.FromSpawner], None] | None = None
-        self.on_turn: Callable[[int], None] = lambda _: None
+        self.lose_at: Callable[[int, Moment], bool] = lambda _, __: False
 
     def _report(self, message: link.FromSpawner) -> None:
         self.untaken.append(message)
         if self.supervisor is not None:
             self.supervisor(message)
 
-    def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order]) -> None:
+    def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order], on_kept: Callable[[], None]) -> None:
+        if self.supervisor is None or self.lose_at(self.turns + 1, Moment.DECIDED):
+            return
         self.texts |= texts
         self.untaken.clear()
         self.turns += 1
-        self.on_turn(self.turns)
+        is_lost = self.lose_at(self.turns, Moment.KEPT)
         for order in orders:
             self.send(order)
+        if not is_lost:
+            on_kept()
+            self.lose_at(self.turns, Moment.TOLD)
 
 
 class OneSpawner(FakeSpawners):
@@ -73,36 +87,64 @@ class OneSpawner(FakeSpawners):
         return "the spawner ended because it was asked to"
 
 
-async def play(log_dir: Path, *, lost_after: frozenset[int]) -> tuple[list[RecordedEvent], JobRecord]:
-    """Two cycles fail, the third one succeeds. The supervisor is lost at the end of these turns."""
+class Disk:
+    """What people can read, which outlives each supervisor."""
+
+    def __init__(self) -> None:
+        self.events: dict[int, RecordedEvent] = {}
+
+    def take(self, told: Sequence[RecordedEvent]) -> None:
+        """No number stands for two events: who has read one of them would never read the other."""
+        for event in told:
+            assert self.events.setdefault(event.sequence, event) == event
+
+    def after(self, sequence: int) -> list[RecordedEvent]:
+        return [self.events[number] for number in sorted(self.events) if number > sequence]
+
+
+async def play(
+    log_dir: Path, *, lost_at: frozenset[int] = frozenset(), moment: Moment = Moment.TOLD
+) -> tuple[list[RecordedEvent], JobRecord]:
+    """Two cycles fail, the third one succeeds. The supervisor is lost at that moment of these turns."""
     spawner = KeepingSpawner()
-    events: list[RecordedEvent] = []
+    disk = Disk()
     failed: set[int] = set()
+    still = set(lost_at)
+
+    def is_due(turn: int, at: Moment) -> bool:
+        if at is not moment or turn not in still:
+            return False
+        still.remove(turn)  # The next supervisor comes to the turn of that number again.
+        return True
+
     while True:
-        record, is_lost = await live(log_dir, spawner, events, failed, lost_after)
+        record, is_lost = await live(log_dir, spawner, disk, failed, is_due)
         if not is_lost:
-            return events, record
+            return disk.after(0), record
 
 
 async def live(
-    log_dir: Path, spawner: KeepingSpawner, events: list[RecordedEvent], failed: set[int], lost_after: frozenset[int]
+    log_dir: Path, spawner: KeepingSpawner, disk: Disk, failed: set[int], is_due: Callable[[int, Moment], bool]
 ) -> tuple[JobRecord, bool]:
     """Runs one supervisor; returns the job as it leaves it, and whether it was lost."""
     lost: list[int] = []
     async with anyio.create_task_group() as tasks:
         world = World(tasks, log_dir, spawners=OneSpawner(spawner), keeps=True)
 
-        def lose(turn: int) -> None:
-            if turn in lost_after:
+        def lose_at(turn: int, moment: Moment) -> bool:
+            if not lost and is_due(turn, moment):
                 lost.append(turn)
+                disk.take(world.journal.events)
                 spawner.supervisor = None
                 world.engine.post = _unheard
+                world.journal.record = _unwritten
+            return bool(lost)
 
-        spawner.on_turn = lose
+        spawner.lose_at = lose_at
         if not spawner.turns:
             await world.desk.submit(SPEC, {"A": "secret"})
         else:
-            take_back(world, spawner)
+            take_back(world, spawner, disk)
         record = world.jobs["j"]
         while not lost and record.ended_at_ns is None:
             await world.settle()
@@ -115,8 +157,7 @@ async def live(
                 spawner.exit(2, 0, code=0)
                 spawner.exit(2, 1, code=0)
             world.engine.post(node_messages.DeadlineReached())
-        seen = {event.sequence for event in events}
-        events += [event for event in world.journal.events if event.sequence not in seen]
+        disk.take(world.journal.events)
         tasks.cancel_scope.cancel()
         return record, bool(lost)
     raise AssertionError("the tasks were cancelled before")
@@ -126,9 +167,16 @@ def _unheard(event: EngineEvent) -> None:
     """Ignores the event: its supervisor is lost."""
 
 
-def take_back(world: World, spawner: KeepingSpawner) -> None:
+def _unwritten(event: RecordedEvent) -> None:
+    """The same of an event."""
+
+
+def take_back(world: World, spawner: KeepingSpawner, disk: Disk) -> None:
     restored = keepsakes.restored(spawner.texts)
     record, kept = restored.record, restored.keepsake
+    past = disk.after(kept.sequence)
+    record.sequence = max([record.sequence, *(event.sequence for event in past)])
+    record.recorded_before += past
     world.desk.take_back(record)
     world.chronicle.record_again(restored.events)
     world.engine.take_back("j", kept.machines, kept.coordinator)
@@ -138,21 +186,23 @@ def take_back(world: World, spawner: KeepingSpawner) -> None:
     world.engine.post(node_messages.SupervisorReturned("j"))
 
 
+@pytest.mark.parametrize("moment", Moment)
 async def test_whichever_turn_is_the_last_of_a_supervisor_the_next_one_ends_the_job_the_same_way(
-    tmp_path: Path,
+    tmp_path: Path, moment: Moment
 ) -> None:
-    whole, record = await play(tmp_path, lost_after=frozenset())
+    whole, record = await play(tmp_path)
     assert record.verdict is not None
     assert record.verdict.state is JobState.SUCCEEDED
     told = [(event.sequence, event.kind, event.cycle, event.rank) for event in whole]
-    for turn in range(1, 40):
-        events, again = await play(tmp_path, lost_after=frozenset({turn}))
+    for turn in range(2, 40):  # The first one is kept as soon as there is a spawner.
+        events, again = await play(tmp_path, lost_at=frozenset({turn}), moment=moment)
         assert again.verdict == record.verdict, turn
         assert [(event.sequence, event.kind, event.cycle, event.rank) for event in events] == told, turn
 
 
-async def test_a_supervisor_that_is_lost_in_each_turn_gets_on_all_the_same(tmp_path: Path) -> None:
-    _, record = await play(tmp_path, lost_after=frozenset(range(1, 400, 2)))
+@pytest.mark.parametrize("moment", Moment)
+async def test_a_supervisor_that_is_lost_in_each_turn_gets_on_all_the_same(tmp_path: Path, moment: Moment) -> None:
+    _, record = await play(tmp_path, lost_at=frozenset(range(3, 100, 2)), moment=moment)
     assert record.verdict is not None
     assert record.verdict.state is JobState.SUCCEEDED
     assert record.shown.restarts_used == 2

@@ -212,10 +212,11 @@ class ObedientSpawner:
         self.ended = anyio.Event()
         self.why = "the spawner ended because it was asked to"
 
-    def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order]) -> None:
+    def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order], on_kept: Callable[[], None]) -> None:
         self.kept |= texts
         for order in orders:
             self.send(order)
+        on_kept()
 
     def send(self, message: link.Order) -> None:
         self.heard.append(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 
 from holdfast_wire import framing, spawner_link
 
@@ -26,6 +27,13 @@ class Link:
     @property
     def has_unsent(self) -> bool:
         return bool(self._unsent)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether something has arrived that was not received yet, be it the end of the stream."""
+        poll = select.poll()
+        poll.register(self.fd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def receive(self) -> list[spawner_link.Message]:
         """Returns what has arrived. Sets `lost` at the stream's end. Raises SpawnerProtocolError, FrameTooLongError."""

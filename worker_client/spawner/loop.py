@@ -361,8 +361,8 @@ class Spawner:
 
     def _on_return(self) -> None:
         """Accepts a supervisor whose predecessor must be gone."""
-        if not self._link.lost:
-            self._on_link()  # The end of its stream may still be unread.
+        while not self._link.lost and self._link.is_readable:
+            self._on_link()  # its end may wait to be read, after the last that it has said
         returned = self._comeback.accept(is_awaited=self._link.lost)
         if returned is None:
             return

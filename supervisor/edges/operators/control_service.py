@@ -282,7 +282,7 @@ class ControlService:
 
     async def _find(self, job_id: str, verb: str, *, this_node: bool = False) -> JobReport:
         """Returns the job. `this_node`: only its own part of a job on several nodes, without asking other nodes."""
-        report = self._desk.job(job_id) if this_node else await self._desk.look(job_id)
+        report = await self._desk.look(job_id, this_node=this_node)
         if report is None:
             report = await to_thread.run_sync(lambda: self._history.job(job_id), limiter=self._limiter)
         if report is None:

@@ -64,6 +64,7 @@ class FakeDesk:
         self.reports = {report.job_id: report for report in reports}
         self.calls: list[tuple[object, ...]] = []
         self.submitted: list[tuple[JobSpec, dict[str, str]]] = []
+        self.coming_back: dict[str, anyio.Event] = {}
         self.watchers: list[MemoryObjectSendStream[RecordedEvent]] = []
         self._node = NodeReport(node_name, "ready", supervisor_pid=4711, version="0.1.0", started_at_ns=1_000)
         self._journal = journal
@@ -84,8 +85,10 @@ class FakeDesk:
     def job(self, job_id: str) -> JobReport | None:
         return self.reports.get(job_id)
 
-    async def look(self, job_id: str) -> JobReport | None:
-        self.looks += 1
+    async def look(self, job_id: str, *, this_node: bool = False) -> JobReport | None:
+        if job_id in self.coming_back:
+            await self.coming_back[job_id].wait()
+        self.looks += not this_node
         return self.job(job_id)
 
     async def look_at_all(self) -> Sequence[JobReport]:

@@ -61,6 +61,26 @@ async def test_lists_join_live_and_recorded_jobs(tmp_path: Path) -> None:
         assert (await to_thread.run_sync(client.job, "old-7")).state == JobState.FAILED
 
 
+async def test_who_asks_for_a_job_that_is_being_taken_over_waits_until_it_is(tmp_path: Path) -> None:
+    """The journal would say that nobody has it."""
+    async with asked(tmp_path) as (desk, client, journal):
+        journal.save(running(JOB))
+        desk.coming_back[JOB] = anyio.Event()
+        found: list[JobReport] = []
+
+        async def ask() -> None:
+            found.append(await to_thread.run_sync(client.job, JOB))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await to_thread.run_sync(client.nodes)  # The server has heard both.
+            await to_thread.run_sync(client.nodes)
+            assert not found
+            desk.reports[JOB] = replace(running(JOB), reason="it was taken over")
+            desk.coming_back[JOB].set()
+        assert [each.reason for each in found] == ["it was taken over"]
+
+
 async def test_stop_and_restart_reach_the_desk(tmp_path: Path) -> None:
     async with asked(tmp_path, running()) as (desk, client, _):
         assert await to_thread.run_sync(lambda: client.restart(JOB, reason="why")) == 3

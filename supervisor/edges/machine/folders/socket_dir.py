@@ -23,6 +23,7 @@ CONTROL_SOCKET = "control.sock"
 INNER_CONTROL_SOCKET = "control.inner.sock"  # the gRPC server behind the gate has it for a moment
 WORKER_DIR = "worker"  # the folder that containers mount
 TOKENS = "tokens"
+SPAWNERS = "spawners"  # where a supervisor that comes back finds them
 USERS = "users"  # in the socket directory of a service for several users: one folder for each supervisor
 OWN = "own"  # in that folder: the socket directory of the user's supervisor
 SYSTEM_DIR = Path("/run/holdfast")

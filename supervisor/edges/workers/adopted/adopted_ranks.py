@@ -108,8 +108,8 @@ class _Ranks:
     def pid(self) -> int:
         return os.getpid()
 
-    def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order]) -> None:
-        """Does nothing: a successor meets the ranks itself."""
+    def keep(self, texts: Mapping[str, str], orders: Sequence[link.Order], on_kept: Callable[[], None]) -> None:
+        """Performs the orders and keeps nothing: a successor meets the ranks itself."""
         for order in orders:
             self.send(order)
 

@@ -61,6 +61,7 @@ class SpawnerLink:
         self._decoder = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
         self._unsent = bytearray()
         self._unsent_came = anyio.Event()
+        self._on_kept: Callable[[], None] = _nothing
         self._link_ended = anyio.Event()
         self._fault = ""  # why the link was abandoned, if it was
         self._killed = ""  # why we killed the spawner, if we did
@@ -106,10 +107,15 @@ class SpawnerLink:
         if self._unsent:
             self._unsent_came.set()
 
-    def keep(self, texts: Mapping[str, str], orders: tuple[wire.Order, ...]) -> None:
-        """Sends orders together with the data that the spawner keeps for the next supervisor."""
+    def keep(self, texts: Mapping[str, str], orders: tuple[wire.Order, ...], on_kept: Callable[[], None]) -> None:
+        """Sends orders together with the data that the spawner keeps for the next supervisor.
+
+        `on_kept` is called once the kernel has both: then the spawner gets them even if this process ends.
+        """
         self._keeping.turn(texts)
+        self._on_kept = on_kept
         self._keep(orders)
+        self._tell_kept()
 
     def keep_between(self, texts: Mapping[str, str], orders: tuple[wire.Order, ...]) -> None:
         """Does the same for a change that no report caused."""
@@ -124,6 +130,11 @@ class SpawnerLink:
             self.send(message)
         for order in plain:
             self.send(order)
+
+    def _tell_kept(self) -> None:
+        if not self._unsent and not self._fault:
+            on_kept, self._on_kept = self._on_kept, _nothing
+            on_kept()
 
     def kill(self, reason: str) -> None:
         """Kills the spawner at once; `run` kills its descendants and returns within GONE_TIMEOUT_S in any case."""
@@ -196,6 +207,7 @@ class SpawnerLink:
             while self._unsent and not self._fault:
                 await anyio.wait_writable(self._socket)
                 self._flush()
+            self._tell_kept()
 
     def _flush(self) -> None:
         try:
@@ -342,3 +354,7 @@ class SpawnerLink:
             return await self._threads.call(reap, timeout_s=timeout_s, discard=lambda _: living.discard(pid))
         except OSError:  # too late, or no thread available
             return None
+
+
+def _nothing() -> None:
+    """Does nothing."""

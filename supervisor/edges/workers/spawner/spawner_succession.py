@@ -76,8 +76,8 @@ class SpawnerSuccession:
     def pid(self) -> int:
         return self._current.pid
 
-    def keep(self, texts: Mapping[str, str], orders: Sequence[wire.Order]) -> None:
-        """Sends orders with the data to keep; see ports.Spawner."""
+    def keep(self, texts: Mapping[str, str], orders: Sequence[wire.Order], on_kept: Callable[[], None]) -> None:
+        """Sends orders with the data to keep; see ports.Spawner. The current spawner decides when they are kept."""
         collected = self._collected = {link: list[wire.Order]() for link in self._living}
         try:
             for order in orders:
@@ -86,8 +86,10 @@ class SpawnerSuccession:
             self._collected = None
         self._turns += 1
         whole = {**texts, SUCCESSION: self._as_text()}
-        for link in list(self._living):
-            link.keep(whole, tuple(collected.get(link, ())))
+        # The next supervisor goes on with the newest texts that one of them has: no order may be part of them that has
+        # not left.
+        for link in sorted(self._living, key=lambda each: not collected.get(each)):
+            link.keep(whole, tuple(collected.get(link, ())), on_kept if link is self._current else _nothing)
 
     def send(self, message: wire.Order) -> None:
         """Routes a message. Never blocks, never raises."""
@@ -336,3 +338,7 @@ class SpawnerSuccession:
 def _as_order(message: wire.Message) -> wire.Order:
     assert isinstance(message, wire.PrepareStore | wire.ForkAhead | wire.Spawn)
     return message
+
+
+def _nothing() -> None:
+    """Does nothing."""

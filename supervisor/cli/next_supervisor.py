@@ -1,0 +1,33 @@
+"""Does a command wait for a supervisor that does not answer, because the next one is about to take over its jobs?
+
+A node's supervisor that was killed leaves spawners, each with a place in the socket directory. As long as one of them
+lives, systemd or an administrator is expected to start the next supervisor. Without one, the answer comes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+RETURNS_WITHIN_S = 10.0
+
+
+def wait_for_next(folder: Path, control_socket: Path, say: Callable[[str], None]) -> bool:
+    """Returns whether a supervisor answers in the end. Waits only if spawners live in `folder`."""
+    if not _is_awaited(folder):
+        return False
+    from supervisor.edges.operators.control_client import ControlClient
+
+    within = f"{RETURNS_WITHIN_S:g} s"
+    say(f"no supervisor answers at {control_socket}, but its jobs run on; waiting up to {within} for the next one")
+    with ControlClient(control_socket) as client:
+        return client.wait_until_ready(RETURNS_WITHIN_S)
+
+
+def _is_awaited(folder: Path) -> bool:
+    if not folder.is_dir():
+        return False
+    from supervisor.edges.workers.spawner import return_places  # Late: hardly any command needs it.
+
+    lodgers = (place.lodger() for place in return_places.places(folder))
+    return any(lodger is not None and lodger.is_alive for lodger in lodgers)

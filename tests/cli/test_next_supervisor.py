@@ -1,0 +1,50 @@
+"""A command waits for a supervisor only where spawners of the last one live."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.cli.next_supervisor import wait_for_next
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.edges.workers.spawner import return_places
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The sockets of supervisors for which somebody has waited; each one comes."""
+    sockets: list[Path] = []
+
+    def come(self: ControlClient, timeout_s: float) -> bool:
+        assert 0 < timeout_s <= 10
+        sockets.append(self.socket_path)
+        return True
+
+    monkeypatch.setattr(ControlClient, "wait_until_ready", come)
+    return sockets
+
+
+def test_nobody_waits_where_no_spawner_lives(tmp_path: Path, asked: list[Path]) -> None:
+    said: list[str] = []
+    folder, control = tmp_path / "spawners", tmp_path / "control.sock"
+    assert not wait_for_next(folder, control, said.append)
+    place, listener = return_places.open_place(folder)
+    listener.close()
+    assert not wait_for_next(folder, control, said.append)
+    place.record_path.write_text('{"job_id":"j","boot":"another","pid_namespace":1,"pid":1,"started_ticks":1}')
+    assert not wait_for_next(folder, control, said.append)
+    assert (asked, said) == ([], [])
+
+
+def test_the_jobs_of_a_living_spawner_are_worth_a_wait(tmp_path: Path, asked: list[Path]) -> None:
+    said: list[str] = []
+    folder, control = tmp_path / "spawners", tmp_path / "control.sock"
+    place, listener = return_places.open_place(folder)
+    listener.close()
+    place.note("j", os.getpid())
+    assert wait_for_next(folder, control, said.append)
+    assert asked == [control]
+    (sentence,) = said
+    assert "its jobs run on; waiting up to 10 s" in sentence

@@ -1,0 +1,48 @@
+"""The command `holdfast`, whose supervisor ends by SIGKILL in the middle of a turn of its engine.
+
+$DIES is MOMENT KIND: in the turn that publishes an event of that kind, "decided" before anything of the turn has left,
+"kept" once the spawner has it, "told" once the journal has it on the disk. All that was recorded before is on the disk.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from holdfast_wire import spawner_link as wire
+
+from supervisor.cli import main
+from supervisor.edges.machine.journal.journal import Journal
+from supervisor.edges.workers.spawner.spawner_succession import SpawnerSuccession
+from supervisor.engine.keepsakes import EVENTS
+
+MOMENT, KIND = os.environ["DIES"].split()
+journals: list[Journal] = []
+start, keep = Journal.start, SpawnerSuccession.keep
+
+
+def start_noted(self: Journal) -> None:
+    journals.append(self)
+    start(self)
+
+
+def end() -> None:
+    for journal in journals:
+        assert journal.flush(10.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def keep_and_end(
+    self: SpawnerSuccession, texts: Mapping[str, str], orders: Sequence[wire.Order], on_kept: Callable[[], None]
+) -> None:
+    is_due = f'"{KIND}"' in texts[EVENTS]
+    if is_due and MOMENT == "decided":
+        end()
+    keep(self, texts, orders, end if is_due and MOMENT == "kept" else on_kept)
+    if is_due:
+        end()
+
+
+Journal.start = start_noted
+SpawnerSuccession.keep = keep_and_end
+sys.exit(main())
