@@ -24,7 +24,8 @@ print(json.dumps({
     "uids": os.getresuid(), "gids": os.getresgid(), "groups": os.getgroups(),
     "caps": [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")],
     "no_new_privileges": status["NoNewPrivs"], "files": resource.getrlimit(resource.RLIMIT_NOFILE),
-    "nice": os.getpriority(os.PRIO_PROCESS, 0),
+    "nice": os.getpriority(os.PRIO_PROCESS, 0), "umask": os.umask(0),
+    "oom_score_adj": open("/proc/self/oom_score_adj").read().strip(),
 }))
 try:
     os.setuid(0)
@@ -34,10 +35,30 @@ except PermissionError:
 """
 
 
+# A key in a session keyring of root's, and whether it is found there after the change.
+KEYS = """
+import ctypes, json, platform, runpy, sys
+libc = ctypes.CDLL(None, use_errno=True)
+add, request, control = {"x86_64": (248, 249, 250), "aarch64": (217, 218, 219)}[platform.machine()]
+join, session = 1, -3
+if libc.syscall(control, join, None, 0, 0, 0) < 0 or libc.syscall(add, b"user", b"holdfast", b"secret", 6, session) < 0:
+    print("no keyrings here")
+    raise SystemExit
+assert libc.syscall(request, b"user", b"holdfast", None, 0) > 0
+runpy.run_path(sys.argv[1])["become"](**json.loads(sys.argv[2]))
+print("found" if libc.syscall(request, b"user", b"holdfast", None, 0) > 0 else "not found")
+"""
+ROOTS_UMASK = 0o077
+
+
 def _become(**changes: object) -> list[str]:
+    return _look(LOOK, **changes)
+
+
+def _look(program: str, **changes: object) -> list[str]:
     wanted: dict[str, object] = {"uid": 54321, "gid": 54322, "groups": [54330], "limits": []}
-    command = ["nice", "-n", "-10", sys.executable, "-c", LOOK, become_user.__file__, json.dumps(wanted | changes)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["nice", "-n", "-10", sys.executable, "-c", program, become_user.__file__, json.dumps(wanted | changes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, umask=ROOTS_UMASK)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -52,8 +73,18 @@ def test_nothing_of_root_is_left():
         "no_new_privileges": "1",
         "files": None,
         "nice": 0,
+        "umask": 0o022,
+        "oom_score_adj": "0",
     }
     assert again == "never root again"
+
+
+@pytest.mark.parametrize("uid", [0, 54321])
+def test_keys_of_root_are_out_of_reach(uid: int):
+    (said,) = _look(KEYS, uid=uid)
+    if said == "no keyrings here":
+        pytest.skip("this kernel gives no keyrings")
+    assert said == "not found"
 
 
 def test_limits_are_never_more_than_those_given_and_those_of_root():
