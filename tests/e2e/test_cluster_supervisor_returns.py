@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,41 @@ def test_with_etcd_too_a_killed_supervisor_comes_back_whether_it_led_or_not(tmp_
         for node in both:
             told = [each for each in events(node, job) if each["kind"] in ("node_lost", "events_missing")]
             assert not told
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("elects", [False, True], ids=["built-in", "etcd"])
+def test_a_stop_that_is_asked_while_a_supervisor_is_away_ends_the_job_there_too(tmp_path: Path, elects: bool):
+    with ExitStack() as stack:
+        server = stack.enter_context(etcd(tmp_path / "etcd")) if elects else None
+        both = stack.enter_context(nodes(tmp_path, 2))
+        job = Job(tmp_path, "job", both, "2", "60", etcd=server.endpoint if server is not None else "")
+        job.until_running(0, 4)
+        leader = until_led(server, job, both) if server is not None else both[0]
+        away = next(node for node in both if node is not leader)
+        away.kill()
+        leader.holdfast("stop", job.job_id)
+        away.start_again()
+        assert job.exit_codes() == [1, 1], [node.daemon_said for node in both]
+        for node in both:
+            told = [each["kind"] for each in events(node, job)]
+            assert "job_stopped" in told
+            assert "node_lost" not in told
+        assert not list(job.folder.glob("1-*"))
+
+
+@pytest.mark.soak
+def test_a_relay_and_a_node_that_went_by_it_come_back_one_after_the_other(tmp_path: Path):
+    with nodes(tmp_path, 3) as (leader, *others):
+        job = Job(tmp_path, "job", [leader, *others], "3", "60", conf="fan_out=1")
+        job.until_running(0, 6)
+        before = pids(leader, job)
+        for away in (*others, *others):
+            away.kill()
+            away.start_again()
+            assert pids(leader, job) == before
+        assert "is no longer a relay of job" in leader.daemon_said
+        job.let_end()
+        assert job.exit_codes() == [0, 0, 0], leader.daemon_said
+        assert not list(job.folder.glob("1-*"))
+        assert not [each for each in events(leader, job) if each["kind"] in ("node_lost", "events_missing")]

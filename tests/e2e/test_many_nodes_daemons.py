@@ -121,7 +121,9 @@ def nodes(folder: Path, count: int) -> Generator[list[Node]]:
 class Job:
     """One job on some of the nodes; the first of them leads it, unless `etcd`, HOST:PORT, elects the leader."""
 
-    def __init__(self, folder: Path, name: str, on: list[Node], nnodes: str, *arguments: str, etcd: str = "") -> None:
+    def __init__(
+        self, folder: Path, name: str, on: list[Node], nnodes: str, *arguments: str, etcd: str = "", conf: str = ""
+    ) -> None:
         with socket.socket() as probe:
             probe.bind((on[0].address, 0))
             self.port = probe.getsockname()[1]
@@ -132,6 +134,7 @@ class Job:
         endpoint = etcd or f"{on[0].address}:{self.port}"
         self.meet = ["--nnodes", nnodes, "--rdzv-endpoint", endpoint, "--max-restarts", "2"]
         self.meet += ["--rdzv-backend", "etcd"] if etcd else []
+        self.meet += ["--rdzv-conf", conf] if conf else []
         self.processes = [self._start(on[0])]
         if not etcd:
             wait_until(lambda: listens_at(on[0].address, self.port), timeout_s=LIMIT_S, what="a leader")

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import random
+import subprocess
 import tempfile
 import time
 from collections.abc import Generator
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from supervisor.life.order import ARRIVED
 from tests.e2e.launch import wait_until
 from tests.e2e.test_many_nodes_daemons import HOLDFAST, Node
 from tests.etcd_server import etcd, free_ports
@@ -77,18 +79,26 @@ class _Job:
     def run(self, chance: random.Random, kills: Kills) -> list[str]:
         wait_until(self._has_begun, timeout_s=ENDS_WITHIN_S, what="the job's first cycle")
         deadline_s = time.monotonic() + ENDS_WITHIN_S
-        while self._is_running() and time.monotonic() < deadline_s:
+        while self._is_running() and not self._is_slow and time.monotonic() < deadline_s:
             self._kill_one(chance, kills)
+        if self._is_slow:
+            print(f"{self.job_id} is not judged: a supervisor was away for more than {AWAY_MAX_S:g} s")
+            self._give_up()
+            return []
         if self._is_running():
             return [f"{self.job_id} has not ended", *self._explained()]
         codes = [run.wait() for run in self._runs]
-        if self._is_slow:
-            print(f"{self.job_id} is not judged: a supervisor was away for more than {AWAY_MAX_S:g} s")
-            return []
         wrong = self._judged()
         if any(codes):
             wrong.append(f"{self.job_id} ended with exit codes {codes}")
         return [*wrong, *self._explained()] if wrong else []
+
+    def _give_up(self) -> None:
+        for node in self._nodes:
+            with contextlib.suppress(subprocess.CalledProcessError):  # It has ended there.
+                node.holdfast("stop", self.job_id)
+        for run in self._runs:
+            run.wait(ENDS_WITHIN_S)
 
     def _is_running(self) -> bool:
         return any(run.poll() is None for run in self._runs)
@@ -115,10 +125,16 @@ class _Job:
 
     def _judged(self) -> list[str]:
         ranks = RANKS * len(self._nodes)
-        # The one that has led at last knows all of it; the others know their own part.
-        told = max((self._events(node) for node in self._nodes), key=len)
+        wrong: list[str] = []
+        told: list[dict[str, Any]] = []
+        for node in self._nodes:  # The one that leads may end the job before the last news of a node that was away.
+            known = self._events(node)
+            wrong += kill_verdicts.numbers(known)
+            told += [event for event in known if ARRIVED not in event["details"]]
+        for number, event in enumerate(told, 1):
+            event["sequence"] = number
         judge = kill_verdicts.wrapped_as_planned if self._wrapped else kill_verdicts.failing_as_planned
-        wrong = judge(told, self._traced(None if self._wrapped else "started"), cycles=self._cycles, ranks=ranks)
+        wrong += judge(told, self._traced(None if self._wrapped else "started"), cycles=self._cycles, ranks=ranks)
         lost = [event for event in told if event["kind"] in ("node_lost", "events_missing")]
         if lost:
             wrong.append(f"nodes or events were lost: {lost}")

@@ -12,10 +12,10 @@ from supervisor.core import orders
 from supervisor.core.fence import FENCE_S
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.peers.cluster_client import SPAWNER_LATER_S
-from supervisor.pauses import pause
 from supervisor.ports import Post
 
-MOVED_EVERY_S = 1.0
+MOVED_EVERY_S = 1.0  # the spawner learns in time that this process does not stand still
+MOVED_BY_S = 0.8  # the spawner learns at once: this process may be killed, and back in time
 
 
 class OwnFence:
@@ -27,6 +27,8 @@ class OwnFence:
         self._node = node
         self._post = post
         self._until_s = (anyio.current_time() if known_at_s is None else known_at_s) + FENCE_S
+        self._told_s = self._until_s
+        self._moved = anyio.Event()
 
     @property
     def until_s(self) -> float:
@@ -35,6 +37,8 @@ class OwnFence:
     def move(self, known_at_s: float) -> None:
         """Moves the fence: at `known_at_s`, no other node could replace this one."""
         self._until_s = max(self._until_s, known_at_s + FENCE_S)
+        if self._until_s - self._told_s >= MOVED_BY_S:
+            self._moved.set()
 
     async def run(self) -> None:
         while True:
@@ -46,4 +50,6 @@ class OwnFence:
                 self._post(Ordered(self._job_id, orders.StandBack(text)))
                 until_s = now_s + FENCE_S  # the spawner's: no workers run any more
             self._post(FenceMoved(self._job_id, until_s + SPAWNER_LATER_S))
-            await pause(min(MOVED_EVERY_S, until_s - now_s), why="the spawner hears in time that this loop turns")
+            self._told_s, self._moved = until_s, anyio.Event()
+            with anyio.move_on_after(min(MOVED_EVERY_S, until_s - now_s)):
+                await self._moved.wait()
