@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,16 @@ from tests.e2e.test_many_nodes_daemons import LIMIT_S, Job, Node, nodes
 from tests.etcd_server import Etcd, etcd
 
 pytestmark = pytest.mark.timeout(180)
+
+AWAY_MAX_S = 3.0  # the fence is 4 s, and the last heartbeat was up to a second before the kill
+
+
+def start_again(node: Node, killed_s: float) -> None:
+    """A node whose supervisor is away for longer than that may be lost by right, as on a machine that is very busy."""
+    node.start_again()
+    away_s = time.monotonic() - killed_s
+    if away_s > AWAY_MAX_S:
+        pytest.skip(f"a supervisor took {away_s:.1f} s to come back: this machine is too busy to judge what follows")
 
 
 def shown(node: Node, job: Job) -> dict[str, Any]:
@@ -82,20 +93,23 @@ def test_with_etcd_too_a_killed_supervisor_comes_back_whether_it_led_or_not(tmp_
         before = pids(leader, job)
 
         follower.kill()
-        follower.start_again()
+        killed_s = time.monotonic()
+        start_again(follower, killed_s)
         assert pids(follower, job) == before
         assert until_led(server, job, both) is leader
 
         leader.kill()
-        leader.start_again()
+        killed_s = time.monotonic()
+        start_again(leader, killed_s)
         assert pids(leader, job) == before
         assert not list(job.folder.glob("1-*"))
 
         away = until_led(server, job, both)
         mine = next(rank["pid"] for rank in shown(away, job)["ranks"] if rank["node"] == away.address)
         away.kill()
+        killed_s = time.monotonic()
         os.kill(mine, signal.SIGKILL)
-        away.start_again()
+        start_again(away, killed_s)
         job.until_running(1, 4)
         assert shown(away, job)["restarts_used"] == 1
         job.let_end()
@@ -117,8 +131,9 @@ def test_a_stop_that_is_asked_while_a_supervisor_is_away_ends_the_job_there_too(
         leader = until_led(server, job, both) if server is not None else both[0]
         away = next(node for node in both if node is not leader)
         away.kill()
+        killed_s = time.monotonic()
         leader.holdfast("stop", job.job_id)
-        away.start_again()
+        start_again(away, killed_s)
         assert job.exit_codes() == [1, 1], [node.daemon_said for node in both]
         for node in both:
             told = [each["kind"] for each in events(node, job)]
@@ -135,7 +150,8 @@ def test_a_relay_and_a_node_that_went_by_it_come_back_one_after_the_other(tmp_pa
         before = pids(leader, job)
         for away in (*others, *others):
             away.kill()
-            away.start_again()
+            killed_s = time.monotonic()
+            start_again(away, killed_s)
             assert pids(leader, job) == before
         assert "is no longer a relay of job" in leader.daemon_said
         job.let_end()
