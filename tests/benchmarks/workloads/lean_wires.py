@@ -24,7 +24,7 @@ from supervisor.edges.peers.door import SENT_ON
 from supervisor.edges.peers.introduction import Who
 
 READ_BYTES = 256 * 1024
-EVENTS_MAX = 512  # of one look
+EVENTS_MAX = 16_384  # of one look: all, or a node that enters waits for as many looks as the others fill
 
 Take = Callable[[bytes], None]
 
