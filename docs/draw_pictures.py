@@ -27,6 +27,7 @@ from rich.text import Text
 
 from tests.cli.terminal import terminal
 from tests.fakes.gpus import Gpus, build
+from tests.report.browser import Opened, chromium
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
@@ -169,6 +170,29 @@ def draw_live_view(folder: Path, environ: dict[str, str]) -> None:
             opened.press("s")
             opened.shows("17s/30s")
             draw("top-ranks", "holdfast top", opened.colours())
+        draw_web(environ)
+
+
+def draw_web(environ: dict[str, str]) -> None:
+    """The page of `holdfast web` while rank 2 is silent, with its ranks."""
+    command = [HOLDFAST, "web", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as web:
+        try:
+            assert web.stdout is not None
+            with chromium() as browser:
+                opened = Opened(browser, web.stdout.readline().strip(), width=1100)
+                opened.page.get_by_text("Ranks (8)").click()
+                opened.page.locator("tr.urgent").wait_for()
+                box = opened.page.locator("article").nth(1).bounding_box()  # Below it are other jobs of this machine.
+                assert box is not None
+                height = box["y"] + box["height"] + 8
+                opened.page.screenshot(
+                    path=PICTURES / "web.png", clip={"x": 0, "y": 0, "width": 1100, "height": height}
+                )
+                opened.close()
+        finally:
+            web.terminate()
+            web.wait(WAIT_S)
 
 
 def main() -> None:
