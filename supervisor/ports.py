@@ -204,6 +204,10 @@ class JobDesk(Protocol):
         """Returns the stacks of the ranks on all the job's nodes."""
         ...
 
+    async def until_complete(self, job_id: str) -> None:
+        """Waits, for a bounded time, until the other nodes of a job that has ended have told their last events."""
+        ...
+
     def events_elsewhere(
         self, job_id: str, *, after_sequence: int, follow: bool
     ) -> AsyncGenerator[RecordedEvent] | None:

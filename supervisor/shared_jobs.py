@@ -96,7 +96,9 @@ async def open_counter(
     if isinstance(colleagues, PeersOfJobs):
         desk.meet_by(colleagues)
         desk.on_taken_back = newsroom.recall
+        colleagues.tell_last_news = newsroom.tell_last
         colleagues.on_closed = newsroom.forget
+        counter.until_told = colleagues.until_closed
         counter.lead_for_torchrun = _leading(tasks)
     return counter
 

@@ -29,6 +29,7 @@ PACE_S = 0.2  # between two messages of one node, unless the leader wants a long
 PACE_MAX_S = 60.0
 ANSWER_TIMEOUT_S = 3.0
 AGAIN_S = 1.0  # after an unconfirmed message
+SPREAD_LAST_S = 1.0  # of many nodes' last news
 
 _log = logging.getLogger("holdfast")
 
@@ -110,6 +111,21 @@ class Newsroom:
             pause_s = PACE_S if is_told else AGAIN_S
             await pause(max(pause_s, kept.pace_s), why="what happens meanwhile is told together")
         kept.is_served = False
+
+    async def tell_last(self, job_id: str) -> None:
+        """Sends what the leader does not have yet of a job that has ended. The caller bounds the time. Never raises."""
+        kept = self._jobs.get(job_id)
+        if kept is None:
+            return
+        if kept.pace_s > PACE_S:
+            spread_s = min(kept.pace_s, SPREAD_LAST_S) * self._jitter()
+            await pause(spread_s, why="the job ends on many nodes at once, whose news must not come together")
+        try:
+            while kept.events and (told := kept.told) < kept.events[-1].sequence:
+                if not await self._tell(job_id, kept) or kept.told == told:
+                    return
+        except Exception:  # noqa: BLE001 - the bulkhead: a failure to inform the leader must not disturb the end
+            _log.warning("the last news of job %s cannot be told to its leader", job_id, exc_info=True)
 
     async def _tell(self, job_id: str, kept: _Kept) -> bool:
         """Sends once. Returns False if it has to be repeated later."""

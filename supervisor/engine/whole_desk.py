@@ -50,6 +50,7 @@ EVENTS_AT_ONCE = 200
 SLOW_SHOWN_MAX = 3  # sentences about slow ranks of one node, in the list of nodes
 EVENTS_WAIT_S = 20.0  # how long a follower's question waits for an event
 EVENTS_WAIT_MAX_S = 60.0
+LAST_EVENTS_S = 3.0  # that a reader waits for the last news of other nodes
 
 LogReader = Callable[[str, JobReport, ReadLogs | CloseLogs], Awaitable[Answer]]
 
@@ -66,6 +67,7 @@ class WholeDesk:
         self.take_sections: Callable[[str, str, TellSections], Answer] = _compare_nothing
         self.keep_cordon: Callable[[str], Awaitable[None]] = _kept_nowhere  # gets why the node is cordoned, "" if not
         self.lead_for_torchrun: Callable[[RendezvousWish], Awaitable[bool]] = _lead_nothing
+        self.until_told: Callable[[str], Awaitable[None]] = _nothing_is_told
         self.submit = desk.submit
         self.jobs = desk.jobs
         self.job = desk.job
@@ -250,6 +252,10 @@ class WholeDesk:
 
     # --- events and logs -------------------------------------------------------------------------------------------
 
+    async def until_complete(self, job_id: str) -> None:
+        with anyio.move_on_after(LAST_EVENTS_S):
+            await self.until_told(job_id)
+
     def events_elsewhere(
         self, job_id: str, *, after_sequence: int, follow: bool
     ) -> AsyncGenerator[RecordedEvent] | None:
@@ -351,6 +357,10 @@ async def _nothing_to_read(by: str, part: JobReport, question: ReadLogs | CloseL
 def _compare_nothing(job_id: str, by: str, told: TellSections) -> Answer:
     del told
     raise InvalidRequestError(f"cannot compare the ranks of job {job_id} with those of node {by}: nobody compares here")
+
+
+async def _nothing_is_told(job_id: str) -> None:
+    """Does nothing: no other node tells anything."""
 
 
 async def _kept_nowhere(reason: str) -> None:

@@ -159,3 +159,28 @@ async def test_the_past_of_a_job_that_another_supervisor_has_begun_is_told_as_fa
         room.recall("j", happened("n1", 1, 2, 3, 4, 5))
         await leader.until(6)
     assert [event.sequence for event in leader.messages[-1].events] == [1, 2, 3, 4, 5, 6]
+
+
+async def test_the_last_news_of_a_job_are_told_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(newsroom, "AGAIN_S", 3600.0)
+    monkeypatch.setattr(newsroom, "AT_ONCE_MAX", 2)
+    leader, colleagues = Leader(), FakeColleagues(leads=False)
+    async with working(colleagues) as room:
+        for event in happened("n1", *range(1, 6)):
+            room.note(event)
+        while not colleagues.asked:  # in vain: the next attempt is an hour away
+            await anyio.lowlevel.checkpoint()
+        colleagues.answers[LEADER] = leader.answer
+        with anyio.fail_after(LIMIT_S):
+            await room.tell_last("j")
+    assert [len(message.events) for message in leader.messages] == [2, 2, 1]
+
+
+async def test_a_leader_that_takes_nothing_does_not_hold_up_the_end():
+    colleagues = FakeColleagues(leads=False)
+    colleagues.answers[LEADER] = lambda _: NewsTaken(0, 0.0)
+    async with working(colleagues) as room:
+        room.note(happened("n1", 1)[0])
+        with anyio.fail_after(LIMIT_S):
+            await room.tell_last("j")
+            await room.tell_last("unknown")

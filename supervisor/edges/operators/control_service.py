@@ -186,6 +186,7 @@ class ControlService:
                     limiter=self._limiter,
                 )
             else:
+                await self._desk.until_complete(request.job_id)
                 events = past_events(
                     self._history, request.job_id, after_sequence=request.after_sequence, limiter=self._limiter
                 )

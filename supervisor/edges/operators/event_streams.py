@@ -52,6 +52,7 @@ async def all_events(
             if event.sequence > last:
                 yield event
                 last = event.sequence
+    await desk.until_complete(job_id)
     async with contextlib.aclosing(past_events(history, job_id, after_sequence=last, limiter=limiter)) as rest:
         async for event in rest:
             yield event

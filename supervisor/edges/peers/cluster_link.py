@@ -106,6 +106,7 @@ class Conversation:
         def ended(why: str) -> None:
             if self._line is line:
                 self._line = None
+                self._settle()
                 on_end(why)
 
         line.listen(self._hear, ended, self.flush)
@@ -212,6 +213,12 @@ class Conversation:
             self._settled = anyio.Event()
             await self._settled.wait()
         await anyio.lowlevel.checkpoint()  # Written data goes out at the end of the loop's turn.
+
+    async def until_let_go(self) -> None:
+        """Waits until there is no connection."""
+        while self._line is not None:
+            self._settled = anyio.Event()
+            await self._settled.wait()
 
     def part(self) -> None:
         """Confirms messages at once from now on: the other side waits for nothing else."""

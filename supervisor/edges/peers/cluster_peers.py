@@ -82,6 +82,10 @@ class LeaderPeers:
     def letters(self) -> Correspondence:
         return self._server.letters()
 
+    async def until_all_have_left(self) -> None:
+        await self._server.until_all_is_heard()
+        await self._server.until_all_have_left()
+
 
 class FollowerPeers:
     """Peers of a node if another one runs the coordinator; see ports.Peers. If that is lost, the job must end."""

@@ -181,6 +181,11 @@ class ClusterServer:
         for known in nodes:
             await known.conversation.until_all_is_heard()
 
+    async def until_all_have_left(self) -> None:
+        """Waits until no node is connected. A node whose job has ended leaves once it has told its last news."""
+        for known in list(self._nodes.values()):
+            await known.conversation.until_let_go()
+
     # --- connections -----------------------------------------------------------------------------------------------
 
     async def _accept(self, listener: socket.socket) -> None:

@@ -29,6 +29,8 @@ from supervisor.errors import ConfigurationError, HoldfastError, NoAnswerError
 from supervisor.ports import Post
 from supervisor.questions import Answer, Handler, PeersAndColleagues, Question
 
+LAST_NEWS_S = 2.0  # for the other nodes' news of a job that has ended
+
 Opener = Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]
 Joining = Callable[[JobSpec, Nodes, Archive], Awaitable[tuple[JobSpec, Opener]]]
 FromPeers = Ordered | Reported | FenceMoved | JobAbandoned
@@ -44,6 +46,15 @@ class KnowsLeader(Protocol):
     def leader_host(self) -> str: ...
 
 
+@runtime_checkable
+class HearsLastNews(Protocol):
+    """Knows, for one job, whether its other nodes have told their last news."""
+
+    async def until_all_have_left(self) -> None:
+        """Waits until no other node is connected: each leaves once the job has ended there and it has told all."""
+        ...
+
+
 class _Meeting:
     """The meeting of one job."""
 
@@ -52,6 +63,7 @@ class _Meeting:
         self.archive = archive
         self._held: list[FromPeers] | None = []  # until the engine knows the job
         self.peers: PeersAndColleagues | None = None
+        self.has_ended = False  # the job has; else this supervisor ends, and the job may go on
         self.is_over = anyio.Event()
         self.is_closed = anyio.Event()
 
@@ -82,6 +94,7 @@ class PeersOfJobs:
         self._meetings: dict[str, _Meeting] = {}
         self._handler: Handler | None = None
         self._keep_words: Callable[[str], bool] | None = None
+        self.tell_last_news: Callable[[str], Awaitable[None]] = _nothing_to_say  # to the leader
         self.on_closed: Callable[[str], None] = _nobody  # called with the id of a job whose connections are closed
 
     # --- see ports.Meetings ----------------------------------------------------------------------------------------
@@ -144,7 +157,14 @@ class PeersOfJobs:
 
     def close(self, job_id: str) -> None:
         if (meeting := self._meetings.get(job_id)) is not None:
+            meeting.has_ended = meeting.has_begun
             meeting.is_over.set()
+
+    async def until_closed(self, job_id: str) -> None:
+        """Waits, if the job has ended, until its other nodes have said their last; that takes a bounded time."""
+        meeting = self._meetings.get(job_id)
+        if meeting is not None and meeting.is_over.is_set():
+            await meeting.is_closed.wait()
 
     def close_all(self) -> None:
         for meeting in self._meetings.values():
@@ -169,6 +189,9 @@ class PeersOfJobs:
                     peers.colleagues.answer_with(self._handler)
                 task_status.started()
                 await meeting.is_over.wait()
+                if meeting.has_ended:
+                    with anyio.move_on_after(LAST_NEWS_S):
+                        await self._exchange_last_news(job_id, peers)
         except Exception as error:  # noqa: BLE001 - the bulkhead: any failure is that of this job alone
             fault = _first(error)
             if meeting.peers is None:
@@ -185,6 +208,12 @@ class PeersOfJobs:
             del self._meetings[job_id]
             meeting.is_closed.set()
             self.on_closed(job_id)
+
+    async def _exchange_last_news(self, job_id: str, peers: PeersAndColleagues) -> None:
+        if not peers.leads(job_id):
+            await self.tell_last_news(job_id)
+        elif isinstance(peers, HearsLastNews):
+            await peers.until_all_have_left()
 
     # --- see ports.Peers -------------------------------------------------------------------------------------------
 
@@ -259,3 +288,7 @@ def _first(error: BaseException) -> BaseException:
 
 def _nobody(job_id: str) -> None:
     """Does nothing: nobody waits for the end of a meeting."""
+
+
+async def _nothing_to_say(job_id: str) -> None:
+    """Does nothing: no news are told."""

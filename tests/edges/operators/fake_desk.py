@@ -94,6 +94,9 @@ class FakeDesk:
     async def look_at_all(self) -> Sequence[JobReport]:
         return self.jobs()
 
+    async def until_complete(self, job_id: str) -> None:
+        """Everything is here."""
+
     def events_elsewhere(
         self, job_id: str, *, after_sequence: int, follow: bool
     ) -> AsyncGenerator[RecordedEvent] | None:

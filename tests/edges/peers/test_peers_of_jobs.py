@@ -16,6 +16,7 @@ from supervisor.core.cluster.messages import Event, LeadershipLost, NodeDown, No
 from supervisor.core.correspondence import Correspondence
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.edges.peers import peers_of_jobs
 from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.peers_of_jobs import FromPeers, Opener, PeersOfJobs, open_peers_of_jobs
 from supervisor.errors import ConfigurationError, NoAnswerError
@@ -277,3 +278,36 @@ async def test_a_way_that_can_t_be_opened_again_ends_the_job_and_says_why(kept: 
         assert ("something else listens there" in abandoned.reason) is (kept is not None)
         peers.close("led")
         await rig.until_posted(Reported("led", LeadershipLost("the job has ended on this node")))
+
+
+async def test_the_last_news_of_a_job_that_has_ended_are_told_before_its_way_is_closed():
+    rig, told = Rig(), list[str]()
+    async with rig.opened() as peers:
+
+        async def tell(job_id: str) -> None:
+            assert job_id not in rig.parted
+            told.append(job_id)
+
+        peers.tell_last_news = tell
+        await begun(peers, "a", "b")
+        peers.close("a")
+        with anyio.fail_after(LIMIT_S):
+            await peers.until_closed("a")
+            await peers.until_closed("b")  # it has not ended
+        assert rig.parted == ["a"]
+    assert told == ["a"], "the other job goes on, with another supervisor"
+
+
+async def test_news_that_nobody_takes_do_not_hold_up_the_end_for_long(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(peers_of_jobs, "LAST_NEWS_S", 0.01)
+    rig = Rig()
+    async with rig.opened() as peers:
+
+        async def tell(_job_id: str) -> None:
+            await anyio.sleep_forever()
+
+        peers.tell_last_news = tell
+        await begun(peers, "a")
+        peers.close("a")
+        with anyio.fail_after(LIMIT_S):
+            await peers.until_closed("a")

@@ -190,6 +190,12 @@ class ElectedPeers:
         elif self._client is not None:
             await self._client.until_all_is_heard()
 
+    async def until_all_have_left(self) -> None:
+        if (reign := self._reign) is not None:
+            await reign.gate.until_empty()
+            await reign.server.until_all_is_heard()
+            await reign.server.until_all_have_left()
+
     # --- who leads -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
