@@ -38,21 +38,25 @@ HOLDFAST = Path(sys.executable).with_name("holdfast")
 # In its own namespaces, so that nothing is left behind: a small /dev/shm, an unused address.
 SICK = """
 mount -t tmpfs -o size=64m,mode=1777 tmpfs /dev/shm
-mkdir -p "$WORK/bin"
 mount -t tmpfs -o ro tmpfs /mnt
-cat > "$WORK/bin/scontrol" <<'END'
-#!/bin/sh
-echo 'KillOnBadExit           = 1'
-echo 'KillWait                = 5 sec'
-echo 'ProctrackType           = proctrack/linuxproc'
-echo 'UnkillableStepTimeout   = 60 sec'
-END
-chmod +x "$WORK/bin/scontrol"
 ulimit -n 1024
-PATH="$WORK/bin:$PATH" NCCL_SOCKET_IFNAME=ib0 HOLDFAST_STATE_DIR=/mnt/holdfast \
+NCCL_SOCKET_IFNAME=ib0 HOLDFAST_STATE_DIR=/mnt/holdfast \
     "$HOLDFAST" doctor -- --ft-initial-rank-heartbeat-timeout 5
 """
 
+# What Slurm's configuration is on the node of each picture.
+GOOD_SLURM = {
+    "KillOnBadExit": "0",
+    "KillWait": "30 sec",
+    "ProctrackType": "proctrack/cgroup",
+    "UnkillableStepTimeout": "180 sec",
+}
+HASTY_SLURM = {
+    "KillOnBadExit": "1",
+    "KillWait": "5 sec",
+    "ProctrackType": "proctrack/linuxproc",
+    "UnkillableStepTimeout": "60 sec",
+}
 
 # A typical job: a heartbeat in each step, and a section around it.
 SCRIPT = """
@@ -106,6 +110,16 @@ def draw(name: str, typed: str, text: str) -> None:
     svg = console.export_svg(title="holdfast", theme=MONOKAI)
     own = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)  # a picture fetches nothing from anywhere
     (PICTURES / f"{name}.svg").write_text(own.replace("Fira Code", "DejaVu Sans Mono"))
+
+
+def with_slurm(folder: Path, environ: dict[str, str], settings: dict[str, str]) -> dict[str, str]:
+    """Returns the environment of a node where Slurm has these settings."""
+    tool = folder / "bin" / "scontrol"
+    tool.parent.mkdir(exist_ok=True)
+    lines = "\n".join(f"{name} = {value}" for name, value in settings.items())
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{lines}\nEND\n")
+    tool.chmod(0o755)
+    return environ | {"PATH": f"{tool.parent}:{environ['PATH']}"}
 
 
 def checks_of(environ: dict[str, str]) -> list[str]:
@@ -199,17 +213,22 @@ def main() -> None:
     PICTURES.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pictures-") as folder:
         environ = {
-            "PATH": os.environ["PATH"], "HOME": folder, "LANG": "C.UTF-8", "WORK": folder, "HOLDFAST": str(HOLDFAST),
+            "PATH": os.environ["PATH"],
+            "HOME": folder,
+            "LANG": "C.UTF-8",
+            "HOLDFAST": str(HOLDFAST),
             "HOLDFAST_STATE_DIR": f"{folder}/state",
-        }  # fmt: skip
-        draw("doctor-healthy", "holdfast doctor", shown([str(HOLDFAST), "doctor"], environ))
+        }
+        healthy = with_slurm(Path(folder), environ, GOOD_SLURM)
+        draw("doctor-healthy", "holdfast doctor", shown([str(HOLDFAST), "doctor"], healthy))
         unshare = shutil.which("unshare")
         if unshare is None:
             sys.exit("cannot draw a sick node: unshare is not installed; apt-get install util-linux")
         typed = "holdfast doctor -- --ft-initial-rank-heartbeat-timeout 5"
         draw_status(Path(folder), environ)
         draw_live_view(Path(folder), environ)
-        draw("doctor-sick", typed, shown([unshare, "--mount", "sh", "-c", SICK], environ))
+        sick = with_slurm(Path(folder), environ, HASTY_SLURM)
+        draw("doctor-sick", typed, shown([unshare, "--mount", "sh", "-c", SICK], sick))
 
 
 if __name__ == "__main__":

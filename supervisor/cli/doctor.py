@@ -93,7 +93,7 @@ def _endpoint(spec: JobSpec) -> network.Endpoint | None:
 def _told(finding: Finding, page: output.Paper) -> str:
     """Prints a finding, and below it why it matters and what to type."""
     grade = output.coloured(finding.grade.value, page) + " " * (8 - len(finding.grade.value))
-    head = f"{finding.area:<14}  {finding.check:<20}  "
+    head = f"{finding.area:<14}  {finding.check:<21}  "
     found = output.folded(output.printable(finding.found), page, indent=len(head) + 10)
     lines = [f"{grade}  {head}{found}"]
     for label, text in (("why", finding.why), ("do", finding.remedy)):
