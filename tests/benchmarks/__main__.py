@@ -85,7 +85,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "useful-time-hangs": useful_time.measure_hangs,
     "useful-time-wrapped-kills": useful_time.measure_wrapped_kills,
     "useful-time-wrapped-hangs": useful_time.measure_wrapped_hangs,
-    "reliability": reliability.measure_reliability,  # the longest: last, so that an interrupted run has the others
+    "reliability": reliability.measure_reliability,  # the longest runs last, so that an interrupted run has the others
 }
 
 
@@ -98,7 +98,7 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         say(str(error))
         return 1
-    signal.signal(signal.SIGTERM, _leave)  # through every `with`, so that what was started is ended
+    signal.signal(signal.SIGTERM, _leave)  # unwinds every `with`, so that all processes are ended
     processes.adopt_orphans()
     _compile_ours()
     conditions = Conditions.now()
@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> int:
         say(f"{time.monotonic() - started_s:6.1f} s  {name}")
         run.rows += MEASUREMENTS[name](bench)
         conditions.took_s = time.monotonic() - started_s
-        # After each, so that an interrupted run leaves what it has.
+        # Written after each one, so that an interrupted run leaves what it has.
         report.write(folder, runs.joined(before, run), labels)
     say(f"{conditions.took_s:6.1f} s  written: {folder}/benchmarks.md and .json")
     unmet = [f"{row.title}: {found.wanted}" for row in run.rows for found in judge(row, labels) if found.met is False]
@@ -121,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _compile_ours() -> None:
-    """What pip does with each module that it installs: this tree is used as it lies, torchrun's was compiled by pip."""
+    """Compiles our modules as pip does when it installs: pip compiled torchrun's, but this tree is not installed."""
     for folder in (ROOT / "supervisor", ROOT / "worker_client", ROOT / "proto", subjects.WORKLOADS):
         compileall.compile_dir(folder, quiet=1)
 
@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _subjects(python_reference: str, wanted: list[str], conditions: Conditions) -> list[Subject]:
-    """All, those that can't be measured here told apart in `conditions`."""
+    """Returns all subjects; `conditions` gets the reason for each that can't be measured here."""
     launcher = Path("ft_launcher")
     if not wanted or Family.REFERENCE in wanted:
         try:
@@ -175,7 +175,7 @@ def _with_its(versions: dict[str, str]) -> str:
 
 
 def _cannot_start(subject: Subject) -> str:
-    """Why, or "". Warms the file cache too, so that no subject pays for being first."""
+    """Returns why, or "". Warms the file cache too, so that no subject pays for being first."""
     try:
         done = subprocess.run(
             [str(subject.program), "--help"], check=False, capture_output=True, text=True, timeout=120

@@ -1,4 +1,4 @@
-"""How rows are filled: every subject in turn, again and again, in one run of the bench."""
+"""How does one run of the bench fill its rows? It runs every subject in turn, again and again."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ class Bench:
     runs_override: int | None = None
 
     def runs(self, full: int, quick: int = 2) -> int:
-        """How often one subject runs."""
+        """Returns how often one subject runs."""
         if self.runs_override is not None:
             return self.runs_override
         return min(full, quick) if self.quick else full
 
     def length(self, full: float, quick: float) -> float:
-        """How long, or how many, where that is not a number of runs."""
+        """Returns how long or how many, where that is not a number of runs."""
         return quick if self.quick else full
 
     def counts(self, full: int, quick: int = 2, *, only: Sequence[str] = ()) -> dict[str, int]:
-        """The same number of runs for each subject (of `only`)."""
+        """Returns the same number of runs for each subject (of `only`)."""
         count = self.runs(full, quick)
         return {subject.key: count for subject in self.subjects if not only or subject.key in only}
 
     def turns(self, counts: Mapping[str, int]) -> Iterator[Subject]:
-        """Subjects in the order in which they run; one that can't run here has no turn."""
+        """Yields the subjects in the order in which they run; one that can't run here has no turn."""
         here = {subject.key: subject for subject in self.subjects}
         for key, _ in figures.interleave({key: count for key, count in counts.items() if key in here}):
             yield here[key]
 
     def fill(self, rows: Sequence[Row], counts: Mapping[str, int], once: Callable[[Subject], Measured]) -> None:
-        """Run `once` for every turn and keep what it returns by the rows' keys; a failed run is kept as failed.
+        """Runs `once` for every turn and keeps what it returns by the rows' keys; a failed run is kept as failed.
 
         One run may give several samples of a row.
         """
@@ -73,7 +73,7 @@ class Bench:
 
 
 def settle() -> None:
-    """Let start-up end, for a random time, so that a poller's phase is met at every point."""
+    """Waits a random time until start-up has ended, so that faults fall at every point of a poller's phase."""
     time.sleep(random.uniform(0.3, 0.8))
 
 

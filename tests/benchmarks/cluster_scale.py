@@ -1,7 +1,7 @@
 """Rows: what do thousands of nodes cost their leader, and how soon do they all know of a fault, and run again?
 
-All nodes are played by one lean process on this machine (workloads/lean_nodes.py); the leader is another one. So both
-share the machine's cores: the seconds hold the work of all nodes, which in a cluster is done at once, and the notes say
+One lean process on this machine (workloads/lean_nodes.py) plays all nodes; the leader is another process. Both thus
+share the machine's cores: the seconds include the work of all nodes, which a cluster does in parallel; the notes say
 how much CPU each of the two took.
 """
 
@@ -59,7 +59,7 @@ def _told(nodes: int) -> Row:
 
 
 def measure_many(bench: Bench) -> list[Row]:
-    """All of them connected to the leader itself."""
+    """Measures nodes that are all connected to the leader itself."""
     nodes = int(bench.length(MANY, MANY_QUICK))
     told = _told(MANY)
     warm = Row(
@@ -104,7 +104,7 @@ def measure_many(bench: Bench) -> list[Row]:
 
 
 def measure_by_relays(bench: Bench) -> list[Row]:
-    """What is left for the leader: what relays and their nodes say to each other costs it nothing, and is left out."""
+    """Measures the leader's part; messages between relays and their nodes cost it nothing and are left out."""
     nodes, fan_out = int(bench.length(MANY, MANY_QUICK)), int(bench.length(FAN_OUT, FAN_OUT_QUICK))
     title = f"{MANY:,} nodes, {FAN_OUT} at the leader (fan_out={FAN_OUT}) and the others by relays"
     cpu = Row(
@@ -139,7 +139,7 @@ def measure_by_relays(bench: Bench) -> list[Row]:
 
 
 def _costs(measured: Mapping[str, Sequence[float]], what: str, over: str) -> str:
-    """Of both processes, which share the machine's cores."""
+    """Returns the costs of both processes, which share the machine's cores."""
     leader_s, nodes_s = (statistics.median(measured[key]) for key in (f"{what}_cpu_s", f"{what}_nodes_cpu_s"))
     return f"CPU in {over}: the leader {leader_s:.3g} s, the process that plays all nodes {nodes_s:.3g} s."
 
@@ -154,7 +154,7 @@ def _run_secured(nodes: int, fan_out: int = 0) -> dict[str, Sequence[float]]:
 def _run(
     nodes: int, faults: int, idle_s: float, certificates: str = "", fan_out: int = 0
 ) -> dict[str, Sequence[float]]:
-    """What the workload has measured."""
+    """Runs the workload; returns what it measured."""
     script = WORKLOADS / "cluster_nodes.py"
     command = [sys.executable, str(script), str(nodes), str(faults), str(idle_s), certificates, str(fan_out)]
     limit_s = START_OF_MANY_S + idle_s + 10 * faults

@@ -1,4 +1,4 @@
-"""Under which conditions the figures were taken: machine, versions, load. Nothing that names a person or a place."""
+"""Under which conditions were the figures taken? Machine, versions, load; nothing that names a person or a place."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _processor() -> str:
 
 
 def _commit() -> str:
-    """The commit that was measured, "+" behind it if the tree has other changes; "" outside a repository."""
+    """Returns the measured commit, with "+" if the tree has other changes; "" outside a repository."""
     here = Path(__file__).parent
     try:
         commit = subprocess.run(

@@ -15,11 +15,11 @@ from tests.benchmarks.subjects import Family, JobOptions, Subject
 
 MIB = 1024 * 1024
 BEATS_PER_S = 100
-SLOWEST_BEATS = 0.9  # of those due; below it, a rank was held up
+SLOWEST_BEATS = 0.9  # share of the heartbeats due; below it, a rank was held up
 
 
 def beside_workers(run: Run, workers: list[Event]) -> list[int]:
-    """Every process of the run that is neither a worker nor started by one."""
+    """Returns every process of the run that is neither a worker nor started by one."""
     theirs = {event.pid for event in workers}
     for pid in list(theirs):
         theirs.update(processes.descendants(pid))

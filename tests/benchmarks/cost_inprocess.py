@@ -15,12 +15,12 @@ from tests.benchmarks.subjects import JobOptions, Subject
 
 WORLD_SIZE = 4
 HEARTBEAT_S = 1.0  # the default of progress_watchdog_interval
-MARGIN_S = 5.0  # that the ranks idle longer than they are watched
+MARGIN_S = 5.0  # how much longer the ranks idle than they are watched
 PINGS = 20_000
 
 
 def measure_wrapper(bench: Bench) -> list[Row]:
-    """Two jobs at a time with the same script, one wrapped and one bare."""
+    """Measures two jobs at a time with the same script, one wrapped and one bare."""
     ping = Row("ping", Group.COST, "ping(), tight loop, p50", Unit.MICROSECONDS, Target(at_most=0.5))
     sent = Row(
         "heartbeat_messages", Group.COST, "messages of a rank per automatic heartbeat", Unit.MESSAGES,
@@ -89,7 +89,7 @@ class _Job:
 
     @classmethod
     def idle(cls, run: Run, *, theirs: frozenset[int]) -> _Job:
-        """Once all ranks idle. `theirs` are the processes of other jobs; what escaped from this one has become ours."""
+        """Waits until all ranks idle. `theirs`: processes of other jobs. Orphans of this job are our children."""
         events = run.await_events("idle", WORLD_SIZE, limit_s=START_LIMIT_S)
         ranks = [event.pid for event in sorted(events, key=lambda event: event.rank)]
         found = set(processes.descendants(os.getpid())) - theirs
@@ -102,7 +102,7 @@ class _Job:
         return self.ranks + self.others
 
     def cpu_s(self) -> list[float]:
-        """Of each rank, with an equal part of what is spent beside the ranks."""
+        """Returns the CPU time of each rank, with an equal part of what is spent beside the ranks."""
         beside_s = sum(map(processes.cpu_s, self.others)) / WORLD_SIZE
         return [processes.cpu_s(pid) + beside_s for pid in self.ranks]
 

@@ -1,4 +1,4 @@
-"""Rows: malformed input at the workers' socket, its effect on the other ranks and on the supervisor."""
+"""Rows: how does malformed input at the workers' socket affect the other ranks and the supervisor?"""
 
 from __future__ import annotations
 

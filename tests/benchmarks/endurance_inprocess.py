@@ -16,7 +16,7 @@ from tests.e2e.fault_rounds import SCRIPT, Traces
 
 RANKS = 8
 ROUNDS = 1_000
-NO_PROGRESS_S = 30.0  # none of the faults lasts as long: then it is a hang
+NO_PROGRESS_S = 30.0  # no fault lasts as long: longer is a hang
 
 
 def measure_rounds(bench: Bench) -> list[Row]:
@@ -30,8 +30,8 @@ def measure_rounds(bench: Bench) -> list[Row]:
             "A round is one iteration of one call, with a fault at a random step of it or of the restart or at a "
             f"random moment: SIGKILL, exit, exception, SIGSTOP, silence. A run passes if the job ends well and never "
             f"is without a line of output for {NO_PROGRESS_S:g} s.",
-            "The reference is not put to it: a killed rank does not come back there, and the others wait for ever when "
-            "it is rank 0.",
+            "The reference is not measured: it does not replace a killed rank, and if that was rank 0, the others "
+            "wait indefinitely.",
         ],
     )
     split = Row(
@@ -45,7 +45,7 @@ def measure_rounds(bench: Bench) -> list[Row]:
 
     def once(subject: Subject) -> Measured:
         seed = time.time_ns() % 1_000_000
-        # A workload of the end-to-end tests: the same faults there, fewer of them.
+        # A workload of the end-to-end tests, which run the same faults, but fewer.
         workload = os.path.relpath(SCRIPT.with_suffix(""), WORKLOADS)
         options = JobOptions(RANKS, max_restarts=2 * rounds, arguments=("--seed", str(seed), "--rounds", str(rounds)))
         with tempfile.TemporaryDirectory(prefix="bench-traces-") as folder:
@@ -62,7 +62,7 @@ def measure_rounds(bench: Bench) -> list[Row]:
         told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         passed.notes.append(
             f"Seed {seed}: {took_s:.0f} s; planned were {told}; a fault within a restart has an exception before it. "
-            f"{traces.last_world_size()} ranks at the end, since who leaves does not come back."
+            f"{traces.last_world_size()} ranks at the end, since a rank that leaves does not come back."
         )
         split.notes += problems[:3]
         return {passed.key: traces.all("returned")[0]["iteration"], split.key: len(problems)}
@@ -72,7 +72,7 @@ def measure_rounds(bench: Bench) -> list[Row]:
 
 
 def _await_end(run: Run, traces: Path) -> int:
-    """The job's exit code, as long as its ranks write something. Raises RunFailedError."""
+    """Returns the job's exit code. Raises RunFailedError once its ranks stop writing."""
     size_bytes = -1
     while True:
         try:

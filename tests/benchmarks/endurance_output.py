@@ -1,4 +1,4 @@
-"""Rows: eight ranks that print as fast as they can; what it costs, and whether heartbeats and disk bear it."""
+"""Rows: eight ranks print as fast as they can: what does it cost, and do heartbeats and disk bear it?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RANKS = 8
 RATE_MB_PER_S = 100
 HEARTBEAT_TIMEOUT_S = 2.0
 STATE_MIB = 8  # the journal, and what the bench itself keeps
-KEPT_MIB_MAX = RANKS * 2 * DEFAULT_LOG_BYTES_MAX / MIB + STATE_MIB  # one older part of each stream is kept
+KEPT_MIB_MAX = RANKS * 2 * DEFAULT_LOG_BYTES_MAX / MIB + STATE_MIB  # the supervisor keeps one older part of each stream
 
 
 def measure_output(bench: Bench) -> list[Row]:

@@ -1,4 +1,4 @@
-"""What a list of samples says: median, spread, percentiles, and ratios taken pair by pair."""
+"""What does a list of samples say? Median, spread, percentiles, and ratios taken pair by pair."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of at least one sample."""
+    """Summarizes at least one sample."""
 
     count: int
     median: float
@@ -23,15 +23,15 @@ class Summary:
 
 
 def percentile(samples: Sequence[float], percent: float) -> float:
-    """The smallest sample that is not below `percent` of all (nearest rank); of few samples that is the largest."""
+    """Returns the smallest sample not below `percent` of all (nearest rank); the largest if there are few."""
     ordered = sorted(samples)
     return ordered[max(1, math.ceil(len(ordered) * percent / 100)) - 1]
 
 
 def ratios(ours: Sequence[float | None], peers: Sequence[float | None]) -> list[float]:
-    """Ours divided by the peer's, each peer run with the run of ours nearest to it in time.
+    """Divides our samples by the peer's: each peer run is paired with our run nearest to it in time.
 
-    Both ran interleaved, so the j-th of n stands at (j + ½) / n of the whole. Failed runs (None) have no ratio.
+    Both ran interleaved, so the j-th of n runs stands at (j + ½) / n of the whole. Failed runs (None) have no ratio.
     """
     found: list[float] = []
     for number, peer in enumerate(peers):
@@ -42,7 +42,7 @@ def ratios(ours: Sequence[float | None], peers: Sequence[float | None]) -> list[
 
 
 def interleave(runs: Mapping[str, int]) -> Iterator[tuple[str, int]]:
-    """Every run of every subject, A B C A B C; who runs less often is spread evenly over the whole."""
+    """Yields every run of every subject, A B C A B C; spreads a subject that runs less often evenly over the whole."""
     order = {key: place for place, key in enumerate(runs)}
     turns = [
         ((number + 0.5) / count, order[key], key, number) for key, count in runs.items() for number in range(count)

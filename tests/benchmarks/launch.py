@@ -1,4 +1,4 @@
-"""One launcher under way: its events as they come, its end, and the end of all that it started."""
+"""How does the bench run one launcher? It reads its events as they come, and ends all that it started."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OUTPUT_LINES_TOLD = 6
 
 
 class RunFailedError(Exception):
-    """Raised when a run does not get where its row needs it; the row notes it and goes on."""
+    """Raised when a run does not reach what its row needs; the row notes it and goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One event of a supervisor's own record, its time brought to CLOCK_MONOTONIC."""
+    """One event of a supervisor's own record, with its time converted to CLOCK_MONOTONIC."""
 
     kind: str
     rank: int | None
@@ -64,12 +64,12 @@ class Told:
 
 @dataclass(slots=True)
 class Run:
-    """Start with `with`; at its end every process that it started is gone."""
+    """A launcher's run; start it with `with`. At the end of `with`, every process that it started is gone."""
 
     subject: Subject
     workload: str
     options: JobOptions
-    output: int | None = None  # a descriptor for what the launcher prints; None: a file that failures quote
+    output: int | None = None  # a descriptor for the launcher's output; None: a file that failures quote
     variables: dict[str, str] = field(default_factory=dict[str, str])
     events: list[Event] = field(default_factory=list[Event])
     launched_ns: int = 0
@@ -88,7 +88,7 @@ class Run:
         (folder / "faults").touch()
         if self.subject.rendezvous == PLUGIN:
             entry_point(folder)
-        # Open for both, so that writers never wait and the pipe never ends.
+        # Opened to read and write, so that writers never wait and the pipe never ends.
         self._pipe = os.open(folder / "events", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._go = os.open(folder / "go", os.O_RDWR | os.O_CLOEXEC)
         command = self.subject.command(self.workload, self.options)
@@ -124,18 +124,18 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Empty at the start, removed at the end; the launcher's working directory."""
+        """The launcher's working directory: empty at the start, removed at the end."""
         assert self._folder is not None
         return Path(self._folder.name)
 
     @property
     def pid(self) -> int:
-        """The launcher's."""
+        """The launcher's process id."""
         assert self._launcher is not None
         return self._launcher.pid
 
     def await_events(self, name: str, count: int, *, cycle: int | None = None, limit_s: float) -> list[Event]:
-        """The first `count` events of that name (of one cycle), oldest first. Raises RunFailedError."""
+        """Returns the first `count` events of that name (of one cycle), oldest first. Raises RunFailedError."""
 
         def found() -> list[Event]:
             return [event for event in self.events if event.name == name and cycle in (None, event.cycle)]
@@ -145,7 +145,7 @@ class Run:
         return found()[:count]
 
     def await_recovery(self, name: str, *, limit_s: float) -> list[Event]:
-        """That event from every rank of the first later cycle in which all ranks got there."""
+        """Returns that event from every rank of the first later cycle in which all ranks reached it."""
 
         def complete() -> list[Event]:
             for cycle in sorted({event.cycle for event in self.events} - {0}):
@@ -157,7 +157,7 @@ class Run:
         return self.await_found(complete, f'"{name}" from all ranks of a later cycle', limit_s=limit_s)
 
     def await_found(self, find: Callable[[], list[Event]], what: str, *, limit_s: float) -> list[Event]:
-        """What `find` finds among the events, as soon as that is something. Raises RunFailedError."""
+        """Returns what `find` finds among the events, as soon as it finds something. Raises RunFailedError."""
         self._await(lambda: bool(find()), what, limit_s)
         return find()
 
@@ -171,17 +171,17 @@ class Run:
         return True
 
     def await_exit(self, *, limit_s: float) -> int:
-        """The launcher's exit code, below 0 for a signal. Raises RunFailedError."""
+        """Returns the launcher's exit code, below 0 for a signal. Raises RunFailedError."""
         assert self._launcher is not None
         self._await(lambda: False, "", limit_s, until_exit=True)
         return self._launcher.wait()
 
     def go(self) -> None:
-        """Let the rank that waits for it go on."""
+        """Lets the rank that waits for it continue."""
         os.write(self._go, b"g")
 
     def told_by_supervisor(self) -> list[Told]:
-        """What our own supervisor says that happened, once the launcher has ended; only holdfast can be asked."""
+        """Returns the events that our supervisor recorded, once the launcher has ended; only holdfast has them."""
         command = [str(self.subject.program), "events", job_id(self.workload), "-o", "jsonl"]
         done = subprocess.run(command, env=self._environment(), check=False, capture_output=True, text=True, timeout=60)
         if done.returncode:
@@ -190,7 +190,7 @@ class Run:
         return [Told.parse(line, boot_ns) for line in done.stdout.splitlines()]
 
     def output_tail(self) -> str:
-        """The last lines that the launcher and its workers printed."""
+        """Returns the last lines that the launcher and its workers printed."""
         path = self.folder / "output"
         return "\n".join(path.read_text(errors="replace").splitlines()[-OUTPUT_LINES_TOLD:])
 
@@ -220,13 +220,13 @@ class Run:
             self.events += map(Event.parse, lines)
 
     def _environment(self) -> dict[str, str]:
-        """The bench's own, without what another launcher may have left, and with state kept inside the run's folder."""
+        """Returns the bench's environment without another launcher's leftovers, with state in the run's folder."""
         folder = str(self.folder)
         kept = {
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("PET_", "TORCHELASTIC_", "HOLDFAST_", "FT_", "NVRX_", "SLURM_", "MASTER_"))
-            and name != "PYTHONDONTWRITEBYTECODE"  # nobody trains with it, and it makes each start a compilation
+            and name != "PYTHONDONTWRITEBYTECODE"  # nobody trains with it, and it makes each start compile again
         }
         bin_folder = str(self.subject.program.parent)
         return {
@@ -245,6 +245,6 @@ class Run:
 
 
 def say(text: str) -> None:
-    """Progress, to whoever runs the bench."""
+    """Prints the progress of the bench."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

@@ -20,7 +20,7 @@ from tests.benchmarks.subjects import Family, JobOptions, Subject
 RANKS = 8
 RATE_MB_PER_S = 100
 LINE_BYTES = 128  # of flooding.py
-SETTLED_S = 1.0  # the file has not grown for so long
+SETTLED_S = 1.0  # how long the file has not grown
 STAMPS = 60
 STAMP_PAUSE_S = 0.05
 LOOK_S = 0.001
@@ -102,7 +102,7 @@ def _options(subject: Subject, logs: Path, arguments: tuple[str, ...], ranks: in
 
 
 def _files(folder: Path) -> list[Path]:
-    """torchrun's of each rank, or those of the cycles."""
+    """Returns torchrun's file of each rank, or the cycles' files."""
     return [*folder.rglob("stdout.log"), *folder.glob("train_cycle*.log")]
 
 
@@ -116,7 +116,7 @@ def _lines(folder: Path) -> int:
 
 
 def _await_rest(folder: Path) -> None:
-    """Until what was printed is written, as far as it will be."""
+    """Waits until the printed lines are in the files, as far as they ever will be."""
     size, since_s = -1, time.monotonic()
     while time.monotonic() < since_s + SETTLED_S:
         now = sum(path.stat().st_size for path in _files(folder))

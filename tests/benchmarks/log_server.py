@@ -1,6 +1,6 @@
 """Rows: the log server of a job on many nodes (--ft-enable-log-server): its pace, its cost, and what its deaths lose.
 
-One process plays all nodes (workloads/log_crowd.py), and shares this machine's cores with one leaf and the root.
+One process plays all nodes (workloads/log_crowd.py); it shares this machine's cores with one leaf and the root.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def measure_log_server(bench: Bench) -> list[Row]:
 
 
 def _run(nodes: int, kills: int) -> dict[str, float | str]:
-    """What the workload has measured."""
+    """Runs the workload; returns what it measured."""
     command = [sys.executable, str(WORKLOADS / "log_crowd.py"), str(nodes), str(LINES), str(kills)]
     try:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=LIMIT_S)

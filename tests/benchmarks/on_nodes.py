@@ -1,8 +1,8 @@
 """Runs one launcher on each of several nodes, namespaces of this machine, as one program.
 
 Called as `on_nodes.py NODES SPARES command…`. In the command, {endpoint}, {node} (from 0) and {token} are replaced.
-SIGUSR1 starts the spares; once they have loaded torch, the event `spare_ready` is recorded. SIGUSR2 takes the last node
-that is no spare off its power, after the event `power_lost`. Ends with the first exit code that is not 0.
+SIGUSR1 starts the spares; once they have loaded torch, the event `spare_ready` is recorded. SIGUSR2 records the event
+`power_lost` and cuts the power of the last node that is not a spare. Ends with the first exit code that is not 0.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Launchers:
         places: dict[str, str] = dict.fromkeys(
             ("HOLDFAST_CLAIM_DIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME", "TMPDIR"), str(home)
         )
-        if number > 1:  # The first one's is asked for events afterwards.
+        if number > 1:  # The bench asks the first node's supervisor for events afterwards.
             places["HOLDFAST_STATE_DIR"] = str(home)
         words = {
             "endpoint": f"{self.lab.nodes[1].address}:{PORT}",
@@ -82,12 +82,12 @@ class Launchers:
                 if TORCH in Path(f"/proc/{pid}/maps").read_text():
                     return True
             except OSError:
-                continue  # It has ended meanwhile.
+                continue  # The process has ended meanwhile.
         return False
 
 
 def record(name: str) -> None:
-    """As workloads do; of no rank."""
+    """Records an event as workloads do, without a rank."""
     with open(os.environ["BENCH_EVENTS"], "w") as pipe:
         pipe.write(f"{name} -1 -1 {os.getpid()} {time.monotonic_ns()}\n")
 

@@ -1,4 +1,4 @@
-"""How is what happened to several subjects over the same time drawn, side by side?"""
+"""How does the bench draw side by side what happened to several subjects over the same time?"""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from html import escape
 from string import Template
 
 WIDTH, LANE_HEIGHT, BAR_HEIGHT, LABEL_WIDTH, HEAD_HEIGHT, FOOT_HEIGHT = 960, 44, 26, 200, 56, 44
-TICKS_S = (10, 30, 60)  # the first of which there are not too many
+TICKS_S = (10, 30, 60)  # the first that gives not too many ticks
 TICKS_MAX = 10
 
-# Colours that differ in lightness, too, and hold on a light and on a dark page.
+# Colours that differ in lightness too, and are visible on light and dark pages.
 _FRAME = Template(
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 $width $height" role="img" font-family="sans-serif" '
     'font-size="14">\n<title>$title</title>\n<style>text{fill:#24292f}.useful{fill:#1a7f5a}.lost{fill:#d98c00}'
@@ -22,7 +22,7 @@ _FRAME = Template(
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Spans of seconds from the start."""
+    """One subject's spans, in seconds from the start."""
 
     label: str
     useful_s: Sequence[tuple[float, float]]
@@ -30,7 +30,7 @@ class Lane:
 
 
 def lanes_picture(title: str, lanes: Sequence[Lane], faults_s: Sequence[float], length_s: float) -> str:
-    """The text of an SVG file."""
+    """Returns the text of an SVG file."""
     scale = (WIDTH - LABEL_WIDTH - 16) / length_s
     foot = HEAD_HEIGHT + LANE_HEIGHT * len(lanes)
     parts = [_text(8, 20, title.partition(": share")[0]), *_legend()]

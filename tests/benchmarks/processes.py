@@ -1,4 +1,4 @@
-"""Which processes a run started, what they cost, and how they are ended: by id, never by name."""
+"""Which processes did a run start, what do they cost, and how are they ended? By id, never by name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def adopt_orphans() -> None:
-    """From now on an orphan of any process that we started becomes our child, so that nothing escapes the clean-up."""
+    """Makes orphans of the processes that we started our children from now on, so that the clean-up misses none."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "cannot become the reaper of orphans")
 
 
 def descendants(pid: int) -> list[int]:
-    """All living processes below `pid`, parents first."""
+    """Returns all living processes below `pid`, parents first."""
     children: dict[int, list[int]] = defaultdict(list)
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (parent := _living_parent(int(entry))) is not None:
@@ -38,7 +38,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def pid_here(ancestor: int, pid: int, variable: str) -> int:
-    """Of the process below `ancestor` that knows itself as `pid` and has that variable ("NAME=value").
+    """Returns the id of the process below `ancestor` that is `pid` to itself and has that variable ("NAME=value").
 
     Raises ProcessLookupError.
     """
@@ -52,7 +52,7 @@ def pid_here(ancestor: int, pid: int, variable: str) -> int:
 
 
 def _living_parent(pid: int) -> int | None:
-    """None for a zombie and for a process that is gone."""
+    """Returns the parent; None for a zombie and for a process that is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -62,7 +62,7 @@ def _living_parent(pid: int) -> int | None:
 
 
 def end_descendants(*, limit_s: float = 20) -> None:
-    """SIGKILL to everything below this process, until nothing is left; raises TimeoutError if something stays."""
+    """Sends SIGKILL to everything below this process until nothing is left. Raises TimeoutError if something stays."""
     give_up_at_s = time.monotonic() + limit_s
     while remaining := descendants(os.getpid()):
         for pid in remaining:
@@ -80,7 +80,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def await_ends(pids: list[int], *, limit_s: float) -> bool:
-    """Whether all of them ended within the limit."""
+    """Returns whether all of them ended within the limit."""
     give_up_at_s = time.monotonic() + limit_s
     for pid in pids:
         try:
@@ -96,14 +96,14 @@ def await_ends(pids: list[int], *, limit_s: float) -> bool:
 
 
 def reap() -> None:
-    """Collect the zombies that we adopted."""
+    """Collects the zombies that we adopted."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of all threads of `pid` so far, those that ended included, to the nanosecond; 0 if it is gone."""
+    """Returns the CPU time of all threads of `pid` so far, ended ones included, to the nanosecond; 0 if it is gone."""
     try:
         return time.clock_gettime((~pid << 3) | 2)  # CLOCK of another process: man 3 clock_getcpuclockid
     except OSError:
@@ -111,7 +111,7 @@ def cpu_s(pid: int) -> float:
 
 
 def pss_bytes(pid: int) -> int:
-    """Memory of `pid`, with pages that several share divided among them; 0 if it is gone."""
+    """Returns the memory of `pid`, with shared pages divided among their processes; 0 if it is gone."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -120,7 +120,7 @@ def pss_bytes(pid: int) -> int:
 
 
 def command(pid: int) -> str:
-    """How it was called; "" if it is gone."""
+    """Returns its command line; "" if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
     except (FileNotFoundError, ProcessLookupError):

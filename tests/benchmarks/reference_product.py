@@ -1,7 +1,7 @@
-"""Where the reference product is installed for comparison: a virtual environment of its own, made once.
+"""Where is the reference product installed for comparison? In its own virtual environment, made once.
 
-It is used as an installed program only. It goes in without its dependency on a CUDA build of torch; what else it says
-that it needs is installed beside it.
+It is used as an installed program only. It is installed without its dependency on a CUDA build of torch, but with the
+other dependencies that it names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 VERSION = "0.4.1"
 TORCH = "torch==2.13.0"
-UNDECLARED = ("numpy",)  # its launcher does not start without it
+UNDECLARED = ("numpy",)  # without it, its launcher does not start
 
 _READY = ".ready"
 _REQUIREMENTS = """
@@ -38,7 +38,7 @@ class Installed:
 
 
 def install(folder: Path, python: str, say: Callable[[str], None]) -> Installed:
-    """The environment in `folder`, made with `python` where it isn't there yet. Blocks for minutes the first time."""
+    """Returns the environment in `folder`; makes it with `python` if it is missing, which takes minutes."""
     wanted = {"product": VERSION, "torch": TORCH, "interpreter": python}
     stamp = folder / _READY
     launcher = folder / "bin" / "ft_launcher"

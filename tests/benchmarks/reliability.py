@@ -1,4 +1,4 @@
-"""Row: of how many gloo jobs in which a rank exits does the restart bring the job to its end."""
+"""Row: of gloo jobs in which a rank exits, how many does the restart bring to their end?"""
 
 from __future__ import annotations
 

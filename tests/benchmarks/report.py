@@ -1,4 +1,4 @@
-"""How a run of the bench is told: docs/benchmarks.md for people, docs/benchmarks.json with every sample."""
+"""How is a run of the bench reported? docs/benchmarks.md is for people; docs/benchmarks.json has every sample."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REFERENCE = (
 
 
 def write(folder: Path, runs: Sequence[Run], labels: Mapping[str, str]) -> tuple[Path, Path]:
-    """Both files, in `folder`, which is made if need be."""
+    """Writes both files into `folder`, and makes it if it is missing."""
     folder.mkdir(parents=True, exist_ok=True)
     text, data = folder / "benchmarks.md", folder / "benchmarks.json"
     text.write_text(markdown(runs, labels))
@@ -38,7 +38,7 @@ def write(folder: Path, runs: Sequence[Run], labels: Mapping[str, str]) -> tuple
 
 
 def markdown(runs: Sequence[Run], labels: Mapping[str, str]) -> str:
-    """The whole page. Where it has rows of several runs, each row says by a letter which one is its."""
+    """Returns the whole page. If it has rows of several runs, a letter in each row names its run."""
     marks = [f" ({chr(ord('A') + number)})" if len(runs) > 1 else "" for number in range(len(runs))]
     parts = [_HEAD]
     for run, mark in zip(runs, marks, strict=True):
@@ -92,7 +92,7 @@ def _title(row: Row) -> str:
 
 
 def cell(row: Row, subject: str) -> str:
-    """What one subject reached in one row."""
+    """Returns what one subject reached in one row."""
     samples, good = row.samples.get(subject, []), row.good(subject)
     if not samples:
         return "-"
@@ -126,7 +126,7 @@ def _ratio_cell(row: Row, labels: Mapping[str, str]) -> str:
 
 
 def _times(ratio: float) -> str:
-    """ "1/12" below one, "1.3" above."""
+    """Returns "1/12" below one, "1.3" above."""
     if 0 < ratio < 0.95:
         inverse = 1 / ratio
         return f"1/{inverse:,.0f}" if inverse >= 10 else f"1/{inverse:.1f}"

@@ -1,4 +1,4 @@
-"""What one line of the report holds: the work, the samples of each subject, and what was to be reached."""
+"""What does one line of the report hold? The work, the samples of each subject, and its target."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Unit(enum.StrEnum):
 
 
 class Statistic(enum.StrEnum):
-    """By which figure of its samples a row is judged."""
+    """The figure of its samples by which a row is judged."""
 
     MEDIAN = "median"
     P99 = "p99"
@@ -42,7 +42,7 @@ class Group(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """At most (or at least) a figure in the row's unit, and at most a share of a peer's figure in the same run."""
+    """A limit in the row's unit (at most, or at least), and the largest share of a peer's figure in the same run."""
 
     at_most: float | None = None
     at_least: float | None = None
@@ -63,17 +63,17 @@ class Row:
     statistic: Statistic = Statistic.MEDIAN
     samples: dict[str, list[float | None]] = field(default_factory=dict[str, "list[float | None]"])  # None: run failed
     notes: list[str] = field(default_factory=list[str])
-    picture: str = ""  # the text of an SVG file that the report puts beside its page
+    picture: str = ""  # the text of an SVG file that the report writes beside its page
 
     def add(self, subject: str, sample: float | None) -> None:
         self.samples.setdefault(subject, []).append(sample)
 
     def good(self, subject: str) -> list[float]:
-        """The samples of the runs that came to their end."""
+        """Returns the samples of the runs that reached their end."""
         return [sample for sample in self.samples.get(subject, []) if sample is not None]
 
     def figure(self, subject: str) -> float | None:
-        """What this row says of `subject`, by its statistic; None without a sample. A failed run is no recovery."""
+        """Returns the row's statistic for `subject`; None without a sample. A failed run counts as no recovery."""
         good = self.good(subject)
         if not good:
             return None
@@ -88,7 +88,7 @@ class Row:
                 return max(good)
 
     def ratios_to(self, peer: str) -> list[float]:
-        """Ours to the peer's, pair by pair; none where a quotient means nothing (shares of jobs, signed times)."""
+        """Returns our samples over the peer's, pair by pair; none for shares and signed times."""
         if self.unit in (Unit.RECOVERED, Unit.SHARE) or self.target.never_below is not None:
             return []
         return ratios(self.samples.get(OURS, []), self.samples.get(peer, []))
@@ -103,9 +103,9 @@ class Finding:
 
 
 def judge(row: Row, labels: Mapping[str, str]) -> list[Finding]:
-    """Every condition of the row's target against this run's samples. `labels` names the subjects.
+    """Checks every condition of the row's target against this run's samples. `labels` names the subjects.
 
-    A run of ours that failed fails every condition: the figures of the others would flatter.
+    One failed run of ours fails every condition: the figures of the other runs would look too good.
     """
     samples = row.samples.get(OURS, [])
     findings = _conditions(row, labels)
@@ -134,7 +134,7 @@ def _conditions(row: Row, labels: Mapping[str, str]) -> list[Finding]:
 
 
 def show(value: float, unit: Unit) -> str:
-    """With as many digits as the figure is worth."""
+    """Returns the figure with its significant digits."""
     if unit in (Unit.PROCESSES, Unit.INPUTS, Unit.ROUNDS, Unit.LINES):
         return f"{value:,.0f}"
     if unit is Unit.LINES_PER_S:

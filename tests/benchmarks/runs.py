@@ -1,7 +1,7 @@
-"""Which runs a report is made of: rows that were measured at other times stay until they are measured again.
+"""Which runs make up a report? Rows measured at other times stay until they are measured again.
 
-A complete run takes more than an hour of a quiet machine. So a run of some rows can join what a report has: each row
-keeps the conditions of the run that measured it, and a run that has no row left is forgotten.
+A complete run takes more than an hour on a quiet machine. A run of some rows can therefore join an existing report:
+each row keeps the conditions of the run that measured it, and a run with no row left is dropped.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ SCHEMA = "holdfast.benchmarks/v2"
 
 @dataclass(slots=True)
 class Run:
-    """The rows of one run, and its conditions."""
+    """One run: its rows and its conditions."""
 
     conditions: Conditions
     rows: list[Row] = field(default_factory=list[Row])
 
 
 class _Row(msgspec.Struct):
-    """A row as the file has it. `ratios` and `targets` are for the file's readers: they follow from the others."""
+    """A row in the file. `ratios` and `targets` are for the file's readers: they follow from the other fields."""
 
     key: str
     run: int  # index into the file's runs
@@ -51,16 +51,16 @@ class _File(msgspec.Struct):
 
 
 def joined(before: Sequence[Run], run: Run) -> list[Run]:
-    """The runs of a report after `run`: its rows take the place of those with the same keys."""
+    """Returns the runs of a report after `run`, whose rows replace those with the same keys."""
     keys = {row.key for row in run.rows}
     kept = [Run(each.conditions, [row for row in each.rows if row.key not in keys]) for each in before]
     return [each for each in (*kept, run) if each.rows]
 
 
 def read(path: Path) -> tuple[list[Run], dict[str, str]]:
-    """The runs of a report's data file, oldest first, and the subjects' labels by their keys; none without a file.
+    """Returns the runs in a report's data file, oldest first, and the subjects' labels by key; none without a file.
 
-    Raises ValueError for a file of another schema or with other content.
+    Raises ValueError if the file has another schema or other content.
     """
     if not path.is_file():
         return [], {}
@@ -80,12 +80,12 @@ def read(path: Path) -> tuple[list[Run], dict[str, str]]:
 
 
 def picture_of(row: Row) -> str:
-    """The name of the row's picture, a file beside the report; "" if it has none."""
+    """Returns the name of the row's picture, a file beside the report; "" if it has none."""
     return f"benchmarks-{row.key.replace('_', '-')}.svg" if row.picture else ""
 
 
 def raw(runs: Sequence[Run], labels: Mapping[str, str]) -> dict[str, Any]:
-    """All samples and what was made of them, as plain data."""
+    """Returns all samples and the figures derived from them, as plain data."""
     return {
         "schema": SCHEMA,
         "subjects": dict(labels),

@@ -50,7 +50,7 @@ def _rows(bench: Bench, key: str, size: int, dead: int, restart_max_s: float) ->
 
 
 def _assign(subject: Subject, size: int, dead: int) -> tuple[float, float, str]:
-    """Seconds of the first call and of the restart, and what the rank then is."""
+    """Returns the seconds of the first call and of the restart, and the outcome."""
     python = subject.program.parent / "python"
     command = [str(python), str(WORKLOAD), MODULES[subject.family], str(size), str(dead)]
     try:

@@ -1,4 +1,4 @@
-"""Rows: how soon a supervisor knows that a worker exited, and that one hangs, and what it does then."""
+"""Rows: how soon does a supervisor know that a worker exited or hangs, and what does it do then?"""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def measure_exit(bench: Bench) -> list[Row]:
 
 
 def recorded_ns(run: Run, kind: str) -> int:
-    """When the supervisor recorded that of rank 1 in the first cycle."""
+    """Returns when the supervisor recorded that event of rank 1 in the first cycle."""
     for entry in run.told_by_supervisor():
         if entry.kind == kind and entry.rank == 1 and entry.cycle == 0:
             return entry.at_ns
@@ -111,7 +111,7 @@ def measure_hang(bench: Bench) -> list[Row]:
 
 
 def hang(run: Run) -> tuple[Event, int]:
-    """Make rank 1 fall silent; its last heartbeat, and when it was seen dead."""
+    """Makes rank 1 fall silent; returns its last heartbeat and the time at which it was seen dead."""
     ready = run.await_events("ready", run.options.world_size, cycle=0, limit_s=START_LIMIT_S)
     pidfd = os.pidfd_open(next(event.pid for event in ready if event.rank == 1))
     try:

@@ -1,7 +1,7 @@
-"""Rows: what GPUs whose memory is free add to a restart, and how soon new workers start once memory is freed.
+"""Rows: what do GPUs with free memory add to a restart, and how soon do new workers start once memory is freed?
 
-The GPUs are made up (tests/fakes/gpus.c, under the real nvidia-ml-py), so that the rows can be had on any machine. What
-a real driver needs for its answers comes on top.
+The GPUs are made up (tests/fakes/gpus.c, under the real nvidia-ml-py), so that any machine can measure the rows. The
+time that a real driver needs for its answers comes on top.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.benchmarks.subjects import JobOptions, Subject
 from tests.fakes.gpus import MIB, Gpus, build
 
 GPUS = 8
-HELD_S = 1.0  # after the fault: the old workers are gone by then, and the wait for memory is looked at seldom
+HELD_S = 1.0  # after the fault: the old workers are gone by then, and memory is checked less often
 
 
 def measure_gpu_memory(bench: Bench) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Rows: what the checks of a healthy node add to a restart, and what a look at storage that hangs delays."""
+"""Rows: what do the checks of a healthy node add to a restart, and what does a check of hanging storage delay?"""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def measure_health(bench: Bench) -> list[Row]:
 
 
 def _added_s(subject: Subject, serve: Callable[[Path], AbstractContextManager[tuple[str, ...]]]) -> float:
-    """`serve`: what the checks look at, in a folder of its own; a run ends it with all else that it finds."""
+    """Returns the seconds added. `serve` starts what the checks look at, in its own folder; the run's end stops it."""
     without_s = _restart_s(subject, ())
     with tempfile.TemporaryDirectory() as name, serve(Path(name)) as flags:
         return _restart_s(subject, flags) - without_s
@@ -70,7 +70,7 @@ def _silent(folder: Path) -> Generator[tuple[str, ...]]:
 
 @contextmanager
 def _well(folder: Path) -> Generator[tuple[str, ...]]:
-    """A health service that finds nothing wrong, and storage that answers."""
+    """Serves a health service that finds nothing wrong, and storage that answers."""
     check, config, socket = folder / "check.sh", folder / "nvhcd.yaml", folder / "nvhcd.sock"
     check.write_text(CHECK)
     check.chmod(0o755)

@@ -183,7 +183,7 @@ def measure_silence(bench: Bench) -> list[Row]:
 
 
 def _hard_hang_s(run: Run, world: list[Event], rank: int) -> float:
-    """Make that rank hold the GIL; when it was dead, beyond the moment in which it had to be."""
+    """Makes that rank hold the GIL; returns how long after its deadline it was dead."""
     pidfd = os.pidfd_open(next(event.pid for event in world if event.rank == rank))
     try:
         due_ns = fail(run, world, rank).at_ns + round((HARD_TIMEOUT_S + GRACE_S) * 1e9)
@@ -195,7 +195,7 @@ def _hard_hang_s(run: Run, world: list[Event], rank: int) -> float:
 
 
 def _of_iteration(run: Run, name: str, iteration: int, count: int) -> list[Event]:
-    """Those events of one iteration; none before there are `count`."""
+    """Returns those events of one iteration; none before there are `count`."""
     found = [event for event in run.events if event.name == name and iteration_of(event) == iteration]
     return found if len(found) >= count else []
 

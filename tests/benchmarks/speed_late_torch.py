@@ -1,4 +1,4 @@
-"""Rows: cold start and restart where torch comes in through the script's own package, or only where it trains."""
+"""Rows: cold start and restart of scripts that import torch through their own package, or only when they train."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.benchmarks.speed_restart import restart_s
 from tests.benchmarks.subjects import JobOptions, Subject
 
 YOUNG = JobOptions(arguments=("--young",))
-WARM_AFTER_S = 4.0  # a load beside the workers has ended by then
+WARM_AFTER_S = 4.0  # a load that runs beside the workers has ended by then
 
 
 def measure_package(bench: Bench) -> list[Row]:
@@ -73,7 +73,7 @@ def _counts(bench: Bench) -> dict[str, int]:
 
 
 def _young_s(subject: Subject, workload: str) -> float:
-    """From the death of a rank that was started 0.5 s before to the last new worker's barrier."""
+    """Returns the time from the death of a rank started 0.5 s before to the last new worker's barrier."""
     with Run(subject, workload, YOUNG) as run:
         fault = run.await_events("fault", 1, limit_s=START_LIMIT_S)[0]
         back = run.await_recovery("barrier", limit_s=RECOVERY_LIMIT_S)

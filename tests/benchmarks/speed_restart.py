@@ -88,7 +88,7 @@ def measure_stubborn(bench: Bench) -> list[Row]:
 
 
 def restart_s(run: Run, *, ready: str, recovered: str) -> float:
-    """Let rank 1 fail once all are ready; from its own stamp to the last rank's `recovered`. The job must end well."""
+    """Fails rank 1 once all are ready; returns the time until the last `recovered`. The job must end well."""
     run.await_events(ready, run.options.world_size, cycle=0, limit_s=START_LIMIT_S)
     settle()
     run.go()

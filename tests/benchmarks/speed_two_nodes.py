@@ -1,4 +1,4 @@
-"""Rows: two nodes, two ranks each with torch: a rank is killed; a whole node is lost and a spare takes its place."""
+"""Rows: two nodes, each with two ranks that use torch: a rank is killed; a node is lost and a spare replaces it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.benchmarks.subjects import TUNED_C10D, Family, JobOptions, Subject
 from tests.cluster import lab
 
 PLUGGED = "torchrun_plugin"
-FOLLOWER = {"BENCH_FAULT_RANK": "3"}  # on the node that does not lead: the fault travels
-SPARE_LOADS_S = 3.0  # from the first part of torch to the last, and some rest
+FOLLOWER = {"BENCH_FAULT_RANK": "3"}  # on the node that does not lead, so that the fault has to travel
+SPARE_LOADS_S = 3.0  # from the first part of torch to the last, and some idle time
 
 
 def measure_two_nodes(bench: Bench) -> list[Row]:
@@ -94,7 +94,7 @@ def _lose(subject: Subject) -> Mapping[str, float]:
         if code := run.await_exit(limit_s=EXIT_LIMIT_S):
             raise RunFailedError(f"{subject.label}: exit code {code} after the loss\n{run.output_tail()}")
         in_all = {"two_nodes_lost_in_all": seconds(power.at_ns, back_ns)}
-        if subject.family is not Family.HOLDFAST:  # nobody else says when it has noticed
+        if subject.family is not Family.HOLDFAST:  # no other subject says when it has noticed
             return in_all
         noticed_ns = _noticed_ns(run, power)
         found = {"two_nodes_lost": seconds(noticed_ns, back_ns), "two_nodes_noticed": seconds(power.at_ns, noticed_ns)}
@@ -102,7 +102,7 @@ def _lose(subject: Subject) -> Mapping[str, float]:
 
 
 def _noticed_ns(run: Run, power: Event) -> int:
-    """When the leader decided to go on without the node, as it has told."""
+    """Returns when the leader decided to go on without the node, by its own record."""
     told = [each for each in run.told_by_supervisor() if each.kind == "restart_decided" and each.at_ns > power.at_ns]
     if not told:
         raise RunFailedError(f"{run.subject.label}: nobody decided anything about the lost node\n{run.output_tail()}")

@@ -1,4 +1,4 @@
-"""Who is measured: how each launcher is called for the same job, as it comes and tuned."""
+"""Which launchers are measured, and how is each called for the same job, with defaults and tuned?"""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ WORKLOADS = Path(__file__).parent / "workloads"
 ON_NODES = Path(__file__).parent / "on_nodes.py"
 
 
-PLUGIN = "holdfast"  # as torchrun knows our rendezvous
-# Losses are looked for as often as ours are: a keep-alive a second, three missed.
+PLUGIN = "holdfast"  # the name under which torchrun knows our rendezvous
+# It looks for losses as often as ours does: a keep-alive each second, three missed.
 TUNED_C10D = "keep_alive_interval=1,keep_alive_max_attempt=3"
 
 
 def job_id(workload: str) -> str:
-    """By which our own events are asked for afterwards. Another bench may run beside this, and jobs side by side."""
+    """Returns the id by which to ask for our events afterwards; another bench and other jobs may run beside this."""
     return f"bench-{os.getpid()}-{workload}"
 
 
@@ -30,22 +30,22 @@ class Family(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What a row wants of a job; each family says it with its own flags."""
+    """What a row wants of a job; each family of launchers has its own flags for it."""
 
     world_size: int = 4
     max_restarts: int = 3
     heartbeat_timeout_s: float | None = None
     watch_section: str = ""  # a monitored section's name, with a limit that is never reached
     stop_timeout_s: float | None = None
-    tee_into: Path | None = None  # keep the output in files there and show it too
+    tee_into: Path | None = None  # keep the output in files there, and show it too
     file_timers: bool = False  # torchrun only: its countdown server
     wrapped: bool = (
         False  # ranks restart in their processes; the reference runs without its launcher, which would stop it
     )
-    arguments: tuple[str, ...] = ()  # of the workload
-    flags: tuple[str, ...] = ()  # as the launcher itself spells them
-    nodes: int = 1  # each with as many of the ranks
-    spares: int = 0  # nodes that stand by
+    arguments: tuple[str, ...] = ()  # the workload's
+    flags: tuple[str, ...] = ()  # as the launcher spells them
+    nodes: int = 1  # each has the same number of ranks
+    spares: int = 0  # spare nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Subject:
     rendezvous: str = "c10d"  # torchrun's, on several nodes
 
     def command(self, workload: str, options: JobOptions) -> list[str]:
-        """The whole command line for `workload`."""
+        """Returns the whole command line for `workload`."""
         script = str(WORKLOADS / f"{workload}.py")
         if options.wrapped and self.family is Family.REFERENCE:
             starter = str(WORKLOADS / "starting.py")
@@ -91,7 +91,7 @@ class Subject:
         return [sys.executable, str(ON_NODES), str(options.nodes), str(options.spares)]
 
     def _meeting_flags(self, options: JobOptions) -> list[str]:
-        """The words in braces are on_nodes.py's."""
+        """Returns the rendezvous flags; on_nodes.py replaces the words in braces."""
         nodes, most = str(options.nodes), options.nodes + options.spares
         meeting = ["--rdzv-endpoint", "{endpoint}"]
         if self.family is Family.HOLDFAST:
@@ -115,15 +115,15 @@ class Subject:
         return flags
 
     def variables(self, options: JobOptions) -> dict[str, str]:
-        """What is set in the launcher's environment besides what the bench itself has."""
+        """Returns what the launcher's environment has in addition to the bench's."""
         timers = {"TORCHELASTIC_ENABLE_FILE_TIMER": "1"} if options.file_timers else {}
         return {**self.environment, **timers, "BENCH_CLIENT": self.client}
 
 
 def torchrun() -> list[Subject]:
-    """As documented for one node, with what its users can tune, and with our rendezvous.
+    """Returns torchrun as documented for one node, as its users can tune it, and with our rendezvous.
 
-    A store for each attempt lets restarts pass; ours has one for each round.
+    With a store for each attempt its restarts succeed; ours has one for each round.
     """
     program = Path(sys.executable).parent / "torchrun"
     tuned = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
@@ -139,7 +139,7 @@ def torchrun() -> list[Subject]:
 
 
 def reference(program: Path) -> list[Subject]:
-    """The installed reference product, as it comes and with both of its polling intervals at 10 ms."""
+    """Returns the installed reference product, with defaults and with both of its polling intervals at 10 ms."""
     client = "nvidia_resiliency_ext.fault_tolerance"
     intervals = ("--monitor-interval", "0.01", "--ft-workload-check-interval", "0.01")
     return [
@@ -149,6 +149,6 @@ def reference(program: Path) -> list[Subject]:
 
 
 def holdfast() -> list[Subject]:
-    """Ours, always with defaults."""
+    """Returns Holdfast, always with defaults."""
     program = Path(sys.executable).parent / "holdfast"
     return [Subject("holdfast", "holdfast", Family.HOLDFAST, program, client="worker_client")]

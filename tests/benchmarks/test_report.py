@@ -1,4 +1,4 @@
-"""The bench's own arithmetic and its pages: what is published must follow from the samples."""
+"""Do the bench's arithmetic and pages hold? The published figures must follow from the samples."""
 
 from __future__ import annotations
 

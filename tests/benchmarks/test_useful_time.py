@@ -1,4 +1,4 @@
-"""The share of useful time: what counts, what is lost, and what the picture and the page say of it."""
+"""The share of useful time: what counts, what is lost, and what do the picture and the page say about it?"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Rows: which share of the time goes into steps that count, while ranks fail all the time?
+"""Rows: what share of the time goes into steps that count, while ranks keep failing?
 
-A step counts once, in its last execution: what was made again after a checkpoint, what was not yet made when a rank
-failed, every start and every wait is lost.
+A step counts once, in its last execution. Lost are steps repeated after a checkpoint, steps that were unfinished when a
+rank failed, every start and every wait.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ LENGTH_S = 300.0
 FAULT_EVERY_S = 20.0
 FAULT_JITTER_S = 4.0
 SILENCE_LIMIT_S = 2.0
-GLOO_TIMEOUT_S = 10.0  # of wrapped ranks: all that ends the reference's wait for a rank that has failed
+GLOO_TIMEOUT_S = 10.0  # of wrapped ranks: only it ends the reference's wait for a failed rank
 WORLD_SIZE = 4
 PLENTY = 1000  # restarts
 SEED = 20
-GONE_S = 0.2  # a pause between two steps that is longer is drawn as one
+GONE_S = 0.2  # a longer pause between two steps is drawn
 
 KILL, SILENCE, EXCEPTION = signal.SIGKILL, signal.SIGUSR1, signal.SIGUSR2
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls a rank, by the clock: the same for each subject."""
+    """A fault of one rank at a given time, the same for each subject."""
 
     at_s: float  # from the launch
     rank: int
@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(slots=True)
 class Steps:
-    """Steps as rank 0 told them: those that count, and those that a return to a checkpoint took back."""
+    """Steps as rank 0 reported them: those that count, and those that a return to a checkpoint undid."""
 
     counted: list[Step] = field(default_factory=list[Step])
     lost: list[Step] = field(default_factory=list[Step])
@@ -125,7 +125,7 @@ def _notes(kinds: Sequence[signal.Signals]) -> list[str]:
 
 
 def plan(length_s: float, kinds: Sequence[signal.Signals]) -> list[Fault]:
-    """The same for everybody and in each run: kinds in turn, random ranks, about every FAULT_EVERY_S."""
+    """Returns the same faults for each subject and run: kinds in turn, random ranks, about every FAULT_EVERY_S."""
     dice = random.Random(SEED)
     count = int(length_s / FAULT_EVERY_S) - 1
     return [
@@ -163,7 +163,7 @@ def _train(subject: Subject, faults: Sequence[Fault], length_s: float, *, wrappe
 
 
 def _befall(run: Run, fault: Fault) -> None:
-    """A rank that is not there at that moment is spared: its job has trouble enough."""
+    """Brings the fault to its rank; skips a rank that is absent at that moment."""
     pids = [event.pid for event in run.events if event.name == "ready" and event.rank == fault.rank]
     if pids:
         with contextlib.suppress(ProcessLookupError):
@@ -179,7 +179,7 @@ def _steps(events: Sequence[Event]) -> Steps:
 
 
 def _spans(steps: Sequence[Step], launched_ns: int) -> Iterator[tuple[float, float]]:
-    """From when to when steps followed on each other without a pause worth drawing."""
+    """Returns the spans in which steps followed each other without a pause worth drawing."""
     began_ns = ended_ns = 0
     for step in steps:
         if not ended_ns or seconds(ended_ns, step.began_ns) > GONE_S:

@@ -1,4 +1,4 @@
-"""One job of wrapped ranks under way: who is in which iteration, and how is one of them made to fail?"""
+"""One job of wrapped ranks: which rank is in which iteration, and how does the bench make one fail?"""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wrapped_run(
     gloo_timeout_s: float = 0.0,
     durations_s: Mapping[str, float] | None = None,
 ) -> Run:
-    """Not yet started. `durations_s` by the Wrapper's names for them."""
+    """Returns a run that has not started. `durations_s` has the Wrapper's names for them."""
     arguments = ["--fault", fault, "--gloo-timeout-s", f"{gloo_timeout_s:g}"]
     arguments += ["--tuned"] if tuned else []
     arguments += ["--durations-s", *(f"{name}={value:g}" for name, value in (durations_s or {}).items())]
@@ -39,9 +39,9 @@ def wrapped_run(
 
 
 def await_world(run: Run, size: int, *, from_iteration: int = 0, limit_s: float = RECOVERY_LIMIT_S) -> list[Event]:
-    """The entries of all `size` ranks, of the first iteration from `from_iteration` on in which so many have come.
+    """Returns the entries of the first iteration, `from_iteration` or later, that all `size` ranks have entered.
 
-    Raises RunFailedError, also when an iteration had two world sizes.
+    Raises RunFailedError, also if an iteration had two world sizes.
     """
 
     def whole() -> list[Event]:
@@ -70,15 +70,15 @@ def iteration_of(event: Event) -> int:
 
 
 def fail(run: Run, world: list[Event], rank: int) -> Event:
-    """Make the process that came as `rank` fail, a random time from now; its own stamp of the fault."""
+    """Makes the process that came as `rank` fail after a random time; returns its own stamp of the fault."""
     before = sum(event.name == "fault" for event in run.events)
-    time.sleep(random.uniform(0.1, 0.4))  # so that a poller's phase is met at every point
+    time.sleep(random.uniform(0.1, 0.4))  # so that faults fall at every point of a poller's phase
     os.kill(_pid_of(run, next(event for event in world if event.rank == rank)), signal.SIGUSR1)
     return run.await_events("fault", before + 1, limit_s=START_LIMIT_S)[-1]
 
 
 def _pid_of(run: Run, event: Event) -> int:
-    """Nodes have process ids of their own, and a folder for temporary files (on_nodes.py)."""
+    """Returns its pid here: nodes have their own process ids and folder for temporary files (on_nodes.py)."""
     if run.options.nodes == 1:
         return event.pid
     node = event.rank // (run.options.world_size // run.options.nodes) + 1
@@ -86,7 +86,7 @@ def _pid_of(run: Run, event: Event) -> int:
 
 
 def end_well(run: Run, world: list[Event]) -> None:
-    """Let all return from the function; the job has to end well. Raises RunFailedError."""
+    """Lets all ranks return from the function; the job must end well. Raises RunFailedError."""
     for event in world:
         os.kill(_pid_of(run, event), signal.SIGUSR2)
     code = run.await_exit(limit_s=EXIT_LIMIT_S)

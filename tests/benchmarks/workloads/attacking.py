@@ -1,4 +1,4 @@
-"""Malformed input for the socket on which a supervisor hears its workers: what a broken or hostile process may send."""
+"""What may a broken or hostile process send to the socket on which a supervisor listens to its workers?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass
 
 SLOW_CONNECTIONS_MAX = 64
-ANSWER_EVERY = 64  # one connection of so many waits until the supervisor has closed it
+ANSWER_EVERY = 64  # one connection in this many waits until the supervisor has closed it
 ANSWER_LIMIT_S = 2.0
 BURST = 32  # malformed frames that follow one good hello
 
@@ -28,7 +28,7 @@ class Attack:
 
 
 class Attacker:
-    """Keeps some connections open with half a frame in them, and sends whole batches of bad input on others."""
+    """Keeps some connections open with half a frame sent, and sends batches of bad input on others."""
 
     def __init__(self, path: str, seed: int) -> None:
         self._path = path
@@ -38,7 +38,7 @@ class Attacker:
         self.seen = Attack()
 
     def attack(self, inputs: int, limit_s: float) -> Attack:
-        """At most so many inputs, for at most so long."""
+        """Sends at most so many inputs, for at most so long."""
         start_s = time.monotonic()
         rounds = 0
         while self.seen.inputs < inputs and time.monotonic() < start_s + limit_s:
@@ -46,7 +46,7 @@ class Attacker:
             try:
                 self._one(awaited=rounds % ANSWER_EVERY == 0)
             except (ConnectionError, BlockingIOError, TimeoutError):
-                self.seen.refused += 1  # the supervisor closed before all was sent: that is an answer too
+                self.seen.refused += 1  # the supervisor closed before the input was complete: that is an answer too
         self.seen.took_s = time.monotonic() - start_s
         for connection in self._slow:
             connection.close()
@@ -72,7 +72,7 @@ class Attacker:
                 self._await_close(connection)
 
     def _hold(self, connection: socket.socket) -> None:
-        """A frame that never ends."""
+        """Sends a frame that never ends."""
         connection.sendall(_HEADER.pack(1000) + b"\x0a")
         self.seen.inputs += 1
         self._slow.append(connection)
@@ -80,7 +80,7 @@ class Attacker:
             self._slow.popleft().close()
 
     def _malformed(self, kind: int) -> bytes:
-        """One input; nothing that any protocol version calls a message."""
+        """Returns one input, which is no message in any protocol version."""
         noise = self._random.randbytes(self._random.randrange(1, 300))
         match kind:
             case 1:
@@ -95,7 +95,7 @@ class Attacker:
                 return _HEADER.pack(len(noise) + 100) + noise  # cut off
 
     def _after_hello(self) -> list[bytes]:
-        """Bad frames of a process that knows the token."""
+        """Returns bad frames of a process that knows the token."""
         frames = [self._framed_noise() for _ in range(BURST)]
         return [self._hello, *frames][: BURST + 1]
 
@@ -115,7 +115,7 @@ class Attacker:
 
 
 def _good_hello() -> bytes:
-    """As this worker's client would say it; b"" where the launcher is not Holdfast."""
+    """Returns the hello of this worker's client; b"" if the launcher is not Holdfast."""
     token_file = os.environ.get("HOLDFAST_TOKEN_FILE")
     if not token_file:
         return b""

@@ -1,4 +1,4 @@
-"""Heartbeats at a fixed rate for a given time; tells at the end how many there were."""
+"""Sends heartbeats at a fixed rate for a given time; reports their number at the end."""
 
 from recording import STARTED_NS, record
 

@@ -1,4 +1,4 @@
-"""What one heartbeat, and one section, costs the caller: paced as in training, and in a tight loop."""
+"""What does one heartbeat or section cost its caller, paced as in training and in a tight loop?"""
 
 from recording import RANK, STARTED_NS, record
 
@@ -11,13 +11,13 @@ from monitoring import connect  # noqa: E402
 from timing import timed  # noqa: E402
 
 PACE_S = 0.01
-BLOCK = 50  # calls of one kind, before the next kind has its turn: all kinds meet the same disturbances
+BLOCK = 50  # calls of one kind before the next kind's turn, so that all kinds meet the same disturbances
 paced_calls = int(sys.argv[1])
 tight_calls = int(sys.argv[2])
 
 
 def measure(kinds: dict[str, Callable[[], None]], calls: int, pace_s: float) -> None:
-    """Times all kinds in turn; one that fails is told and left out from there on."""
+    """Times all kinds in turn; reports a kind that fails and leaves it out from then on."""
     took_ns: dict[str, list[int]] = {name: [] for name in kinds}
     for _ in range(0, calls, BLOCK):
         for name in list(took_ns):

@@ -1,7 +1,7 @@
-"""The leader of one job, as a supervisor has it (peers, engine, coordinator), without workers of its own.
+"""Runs the leader of one job like a supervisor (peers, engine, coordinator), but without its own workers.
 
 Arguments: port, nodes beside this one, folder of certificates ("": without TLS), nodes that connect to it and not to a
-relay (0: all). Ends with its standard input.
+relay (0: all). It ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def tls_of(folder: str) -> Tls | None:
 
 
 class Performer:
-    """See engine.loop.Performer: orders leave through the peers, and this node's own are answered at once."""
+    """See engine.loop.Performer: orders leave through the peers; this node's own get their answer at once."""
 
     def __init__(self, peers: Peers, engine: Engine) -> None:
         self._peers = peers

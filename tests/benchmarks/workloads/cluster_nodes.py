@@ -1,8 +1,8 @@
-"""Many nodes of one job, and what they see of their leader: prints one line of JSON.
+"""Plays many nodes of one job, and prints what they see of their leader as one line of JSON.
 
 Arguments: nodes, faults, seconds of idling, folder of certificates, nodes that connect to the leader and not to a relay
-(0: all). The coordinator's orders are answered at once: what is measured is the leader, the stream, and what playing
-the nodes costs beside it (lean_nodes.py), which is said, too.
+(0: all). The nodes answer the coordinator's orders at once: the figures measure the leader and the stream. They also
+include what playing the nodes costs (lean_nodes.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETTLE_S = 0.5
 
 
 class Costs:
-    """CPU of the leader and of the nodes, by what was done meanwhile."""
+    """CPU of the leader and of the nodes in each phase."""
 
     def __init__(self, leader: int) -> None:
         self._leader = leader
@@ -80,7 +80,7 @@ def main(count: int, faults: int, idle_s: float, certificates: str, fan_out: str
 
 
 def cpu_s(pid: int) -> float:
-    """As exact as the scheduler's own account."""
+    """Returns CPU time as exactly as the scheduler accounts for it."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 

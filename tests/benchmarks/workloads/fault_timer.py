@@ -1,4 +1,4 @@
-"""The death of rank 1 in the first cycle, half a second after its first line, wherever it is by then."""
+"""Kills rank 1 in the first cycle, half a second after its first line, wherever it is by then."""
 
 import os
 import signal

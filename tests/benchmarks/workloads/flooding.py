@@ -1,4 +1,4 @@
-"""Prints at a given rate for a given time, and sends heartbeats on the way; tells what it reached."""
+"""Prints at a given rate for a given time, and sends heartbeats meanwhile; reports the rates it reached."""
 
 from recording import STARTED_NS, record
 

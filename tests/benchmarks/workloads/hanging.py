@@ -20,7 +20,7 @@ if CYCLE == 0:
         threading.Thread(target=lambda: (await_go(), silent.set()), daemon=True).start()
     while not silent.wait(BEAT_INTERVAL_S):
         client.send_heartbeat()
-    last_ns = time.monotonic_ns()  # before the call: no supervisor can count from an earlier moment
+    last_ns = time.monotonic_ns()  # taken before the call: no supervisor can count from an earlier moment
     client.send_heartbeat()
     record("last_heartbeat", last_ns)
     while True:

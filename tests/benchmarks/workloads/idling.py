@@ -1,4 +1,4 @@
-"""How a rank idles in Python code, wrapped or bare; then it tells what it sent meanwhile."""
+"""How does a rank idle in Python code, wrapped or bare? At the end it reports what it sent meanwhile."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from recording import RANK, record
 from timing import timed
 
 PACE_S = 0.05
-BEGIN_S = 1.0  # until what is said at the entry is said
+BEGIN_S = 1.0  # until the messages of the entry have been sent
 idle_s = float(sys.argv[1])
 pings = int(sys.argv[2])
 
 
 class CountingSocket(socket.socket):
-    """Counts what is sent, before anybody has a socket."""
+    """Counts what is sent; it replaces the class before any socket exists."""
 
     sent = 0
 
@@ -39,7 +39,7 @@ setattr(socket, "socket", CountingSocket)  # noqa: B010  (to a type checker it i
 
 
 def messages() -> int:
-    """Sent on sockets, or written to pipes and files, by this process so far."""
+    """Returns how many messages this process has sent on sockets or written to pipes and files so far."""
     told = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
     return CountingSocket.sent + int(told["syscw"])
 

@@ -1,9 +1,9 @@
-"""How do thousands of nodes talk with their leader at so little cost that what is measured is the leader?
+"""How do thousands of nodes talk with their leader so cheaply that the measurement shows the leader's cost?
 
-One thread and one epoll play all of them. Each node has its own connection, TLS, keys, numbers and heartbeats, as
-decision 0019 has them; its reports are one sample with another name. What a node would do for itself alone is left out:
-it looks at no MAC, no fence and no silence. The nodes of a relay are channels of its trunk: what they and the relay say
-to each other is left out, too. The leader sees no difference.
+One thread and one epoll play all nodes. Each node has its own connection, TLS, keys, numbers and heartbeats, as
+decision 0019 has them; its reports are one sample with another name. A node's work for itself is left out: it checks
+no MAC, no fence and no silence. The nodes of a relay are channels of its trunk: messages between them and the relay are
+left out too. The leader sees no difference.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from supervisor.edges.peers.relays.trunk import TICK
 from tests.benchmarks.workloads.lean_wires import Talk, Wire, Wires, fail, framed
 
 SAMPLE = "node-00000"  # the name of the first node; all names are as long
-AT_ONCE = 256  # nodes between their first word and the leader's Welcome
-RELAY_PORT = 20_000  # that the first relay says it listens at; its number, to the player
-TURN_S = 0.05  # at most, between two looks at what is due
+AT_ONCE = 256  # nodes between their first message and the leader's Welcome
+RELAY_PORT = 20_000  # the first relay's port; to the player, the ports number the relays
+TURN_S = 0.05  # at most, between two checks of what is due
 
 _NUMBERS = struct.Struct(">QQ")
 _BEAT = struct.Struct(">cd")
@@ -82,7 +82,7 @@ class Node(Talk):
             self.player.beats_of(self)
 
     def report(self, sample: bytes) -> None:
-        """Once more, with this node's name."""
+        """Sends the sample report again, with this node's name."""
         self._sent += 1
         self._say(sample.replace(self.player.sample, self._bytes), self._sent)
 
@@ -144,7 +144,7 @@ class Trunk(Talk):
         self.write(framed(self.sends.close(b"".join(parts), number=0, received=0)))
 
     def tell(self) -> None:
-        """Which nodes were heard: all."""
+        """Reports all nodes as heard."""
         self._tick += 1
         heard = [TICK.pack(each.channel) for each in self._nodes]
         self.put(Kind.BEAT, 0, b"".join([TICK.pack(self._tick), *heard]))
@@ -164,7 +164,7 @@ class Trunk(Talk):
 
 
 class Player:
-    """All nodes. Its methods return when something has happened, and keep all of them alive meanwhile."""
+    """Plays all nodes. Its methods return when something has happened, and keep the nodes alive meanwhile."""
 
     def __init__(
         self, count: int, port: int, tls: ssl.SSLContext | None, *, job_id: str, token: bytes, rules: JobRules
@@ -194,7 +194,7 @@ class Player:
     # --- what is measured ------------------------------------------------------------------------------------------
 
     def start(self, limit_s: float) -> None:
-        """All nodes enter, and have the first cycle."""
+        """Lets all nodes enter and start the first cycle."""
         waiting = iter(self.nodes)
 
         def all_have_started() -> bool:
@@ -206,7 +206,7 @@ class Player:
         self._play(all_have_started, limit_s)
 
     def fault(self, limit_s: float) -> tuple[float, float]:
-        """A rank of one node has ended; seconds until all nodes know, and until all have the next cycle."""
+        """Ends a rank of one node; returns the seconds until all nodes know, and until all have the next cycle."""
         self.told = self.started = 0
         self.joined = self._encoded(NodeJoined(SAMPLE, self.cycle))
         failed = self._encoded(NodeFailed(SAMPLE, self.cycle, "rank 0 was killed by signal 9"))
@@ -273,7 +273,7 @@ class Player:
                 fail(f"{node.name} is told {other}")
 
     def send_on(self, node: Node, place: list[str | int]) -> None:
-        """To a relay, or it is to come again."""
+        """Sends the node on to a relay, or tells it to come again."""
         if tuple(place) == AGAIN:
             self._put_off.append((time.monotonic() + PUT_OFF_S, node))
         else:

@@ -1,6 +1,6 @@
-"""How does a node that costs next to nothing connect to its leader, and what do its bytes mean to it?
+"""How does a node that costs almost nothing connect to its leader and understand the bytes that it gets?
 
-See lean_nodes.py. The MAC of what the leader says is not looked at.
+See lean_nodes.py. It does not check the MAC of the leader's messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from supervisor.edges.peers.door import SENT_ON
 from supervisor.edges.peers.introduction import Who
 
 READ_BYTES = 256 * 1024
-EVENTS_MAX = 16_384  # of one look: all, or a node that enters waits for as many looks as the others fill
+EVENTS_MAX = 16_384  # taken in one look: with fewer than all, a node that enters would wait for several looks
 
 Take = Callable[[bytes], None]
 
@@ -39,7 +39,7 @@ def framed(payload: bytes) -> bytes:
 
 
 class Wires:
-    """All connections of this process."""
+    """The connections of this process."""
 
     def __init__(self, port: int, tls: ssl.SSLContext | None) -> None:
         self.port = port
@@ -144,7 +144,7 @@ class Wire:
 
 
 class Talk:
-    """The introduction, then what is sealed."""
+    """The introduction, then the sealed messages."""
 
     def __init__(self, who: Who, *, relay_port: int = 0) -> None:
         self.who = who

@@ -1,4 +1,4 @@
-"""Many nodes and one leaf of the log server: prints one line of JSON. Arguments: nodes, lines of each, kills."""
+"""Plays many nodes with one leaf of the log server; prints one line of JSON. Arguments: nodes, lines of each, kills."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.log_service.crowd_flood import Flooded, flood
 
 LIMIT_S = 280.0
 AT_ONCE = 20
-PAUSE_MOST_S = 1.0  # where tiers are killed: the lines last longer then
+PAUSE_MOST_S = 1.0  # where tiers are killed, so that the lines last longer
 
 
 async def play(nodes: int, lines: int, kills: int) -> Flooded:

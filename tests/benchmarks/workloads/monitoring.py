@@ -1,4 +1,4 @@
-"""One interface to what each launcher offers a rank for "I am alive" and "this part has begun, and ended"."""
+"""How does a rank tell each launcher "I am alive" and "this part has begun, and ended"? By one interface."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Monitoring(Protocol):
 
 
 class FileTimers:
-    """torchrun has no heartbeats; the nearest that it has is a countdown that the rank renews."""
+    """A countdown that the rank renews; torchrun has no heartbeats, and nothing nearer to them."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -33,7 +33,7 @@ class FileTimers:
 
 
 def connect(*, limit_s: float = 3600) -> Monitoring:
-    """What BENCH_CLIENT names, ready to be used. `limit_s` is for timers, where the rank itself says its limit."""
+    """Returns the client that BENCH_CLIENT names, connected. `limit_s` is for timers: their ranks set it."""
     name = os.environ["BENCH_CLIENT"]
     if name == "file timers":
         return FileTimers(limit_s)

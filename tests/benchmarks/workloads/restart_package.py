@@ -4,6 +4,6 @@ from fault_timer import begin
 
 begin()
 
-from trainer import train  # noqa: E402 - half a second counts from the first line
+from trainer import train  # noqa: E402 - the half second counts from the first line
 
 train()

@@ -1,4 +1,4 @@
-"""Prints the time in each line, at a pace at which people read; tells when it is done."""
+"""Prints lines with the time, at a pace at which people can read; reports when it is done."""
 
 from recording import STARTED_NS, record
 

@@ -1,7 +1,7 @@
-"""Starts ranks as plain processes on this node, each with what a launcher would tell it, and ends none of them.
+"""Starts ranks as plain processes on this node, each with a launcher's variables, and ends none of them.
 
     starting.py WORLD_SIZE SCRIPT [ARGUMENTS …]
-    starting.py WORLD_SIZE/NODES/NODE/HOST:PORT SCRIPT [ARGUMENTS …]   (of several nodes this one, from 0)
+    starting.py WORLD_SIZE/NODES/NODE/HOST:PORT SCRIPT [ARGUMENTS …]   (this one of several nodes, from 0)
 
 Its exit code is the highest of the ranks'; a rank that was killed counts as 0, since the others go on without it.
 """
@@ -14,11 +14,11 @@ import socket
 import subprocess
 import sys
 
-PORTS = 40  # that a job may use, from MASTER_PORT on
+PORTS = 40  # ports that a job may use, from MASTER_PORT on
 
 
 def free_ports() -> int:
-    """The first of so many that are free, below those that the kernel gives to whoever asks for any."""
+    """Returns the first of that many free ports, below the range from which the kernel picks ports itself."""
     while True:
         first = random.randrange(15_000, 30_000, PORTS)
         try:

@@ -1,6 +1,6 @@
-"""One rank's Tree: `tree.py MODULE RANKS DEAD`. Prints the seconds of the first call and of a restart, and the outcome.
+"""Times a Tree: `tree.py MODULE RANKS DEAD`. Prints the seconds of its first call and of a restart, and its outcome.
 
-What the other ranks say is prepared, so that computing alone is timed: it is what each rank does by itself.
+The other ranks' answers are prepared, so that the times cover only what each rank computes by itself.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def host(state: Any) -> str:  # noqa: ANN401
 
 
 class HeardError(Exception):
-    """Raised once a rank has said what it has to say."""
+    """Raised once a rank has sent its part."""
 
 
 class Asking:
-    """Hears what one rank gives to the others."""
+    """Records what one rank sends to the others."""
 
     heard = ""
 
@@ -37,7 +37,7 @@ class Asking:
 
 
 class Answering:
-    """What all ranks have said: in our words, and in those of the reference product's store."""
+    """Answers for all ranks: in our words, and in those of the reference product's store."""
 
     def __init__(self, new_state: Callable[[int], Any], values: dict[int, str]) -> None:
         self.new_state, self.values = new_state, values
@@ -78,7 +78,8 @@ def main(module: str, size: int, dead: int) -> None:
     asking = Asking()
     for rank in range(size) if module.startswith("worker_client") else ():
         try:
-            new_tree()(rules.RankAssignmentCtx(state_type(rank=rank, world_size=1), asking, set()))  # quick to ask
+            # World size 1, so that asking is quick.
+            new_tree()(rules.RankAssignmentCtx(state_type(rank=rank, world_size=1), asking, set()))
         except HeardError:
             values[rank] = asking.heard
 

@@ -1,4 +1,4 @@
-"""The demo's training without end: each step is told by rank 0, faults come from outside by signals.
+"""Runs the demo's training without end: rank 0 reports each step; faults come from outside by signals.
 
 SIGUSR1 makes a rank silent at its next step. With --wrapped the training is a function under the Wrapper, and SIGUSR2
 makes it raise. The steps begin at the last checkpoint, as in any script that may be restarted.
@@ -27,7 +27,8 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from wrapping import call_wrapped
 
-if os.environ["BENCH_CLIENT"] != "worker_client":  # The demo's script names ours: here each has its launcher's own.
+# The demo's script names our client; the ranks of the other launchers have their own.
+if os.environ["BENCH_CLIENT"] != "worker_client":
     sys.modules["worker_client"] = types.ModuleType("worker_client")
     sys.modules["worker_client"].RankMonitorClient = object  # pyright: ignore[reportAttributeAccessIssue]
 sys.path.append(str(Path(__file__).parents[3] / "docs" / "examples"))
@@ -61,7 +62,7 @@ def strike() -> None:
 
 
 def be_silent() -> NoReturn:
-    while True:  # in Python code now and then, so that either Wrapper can interrupt it
+    while True:  # returns to Python code now and then, so that either Wrapper can interrupt it
         time.sleep(PACE_S)
 
 
@@ -100,7 +101,7 @@ def train(call: object) -> None:
 
 
 def tell_alive(call: object) -> None:
-    """Only after a step: what comes before the first takes longer than any pause in which a rank may be silent."""
+    """Sends heartbeats only after a step: the time before the first step is longer than any silence allowed."""
     if call is not None:
         call.ping()  # pyright: ignore[reportAttributeAccessIssue]
     elif monitor is not None:

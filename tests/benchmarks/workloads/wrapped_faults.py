@@ -1,6 +1,6 @@
-"""A wrapped function that fails on the rank that gets SIGUSR1, as often as that comes, and ends at SIGUSR2.
+"""Runs a wrapped function that fails on a rank at each SIGUSR1 that the rank gets, and ends at SIGUSR2.
 
-It tells when it is entered, in which iteration and in which world, and when it fails.
+The function reports when it is entered, in which iteration and world, and when it fails.
 """
 
 from recording import RANK, record
@@ -22,7 +22,7 @@ try:  # what changes in a script that moves over
 except ImportError:
     from nvidia_resiliency_ext import inprocess  # pyright: ignore
 
-PACE_S = 0.002  # the function is in Python code that often, as a training step is
+PACE_S = 0.002  # how often the function returns to Python code, as a training step does
 FOR_EVER_S = 3600
 
 
@@ -51,14 +51,14 @@ def fail(call: Any) -> None:  # noqa: ANN401  (of two products)
             record("fault")
             os.kill(os.getpid(), signal.SIGKILL)
         case "silence":
-            last_ns = time.monotonic_ns()  # before the call: nobody can count from an earlier moment
+            last_ns = time.monotonic_ns()  # taken before the call: no supervisor can count from an earlier moment
             call.ping()
             record("fault", last_ns)
             wait_for_ever()
         case "gil":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             record("fault")
-            # The signal by which stacks are asked for would end the sleep, and with it the hang.
+            # The signal that requests stacks would end the sleep, and with it the hang.
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             ctypes.PyDLL(None).sleep(FOR_EVER_S)
         case _:
@@ -88,7 +88,7 @@ def wait(call: Any) -> None:  # noqa: ANN401
 
 
 def reduce(call: Any) -> None:  # noqa: ANN401
-    """All ranks but 1 wait in an all_reduce, for which that one comes at the very end, if it does not fail before."""
+    """Lets all ranks but 1 wait in an all_reduce, which rank 1 joins at the very end, unless it fails before."""
     dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=given.gloo_timeout_s))
     dist.barrier()  # pyright: ignore[reportUnknownMemberType]
     record("connected", iteration=call.iteration)

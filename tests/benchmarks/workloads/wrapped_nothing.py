@@ -1,4 +1,4 @@
-"""Calls a wrapped function that does nothing, again and again, and tells how long the way in and the way out took."""
+"""Calls a wrapped function that does nothing, again and again; reports how long the way in and the way out took."""
 
 from recording import record
 

@@ -1,4 +1,4 @@
-"""One interface to the Wrapper of whoever is measured: the same script for all, but for the import line."""
+"""How do scripts use the Wrapper of each measured product? By one interface: only the import line differs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-TUNED_S = {  # what lets the reference restart soonest: shorter intervals keep its processes busy, and it takes seconds
+TUNED_S = {  # the reference restarts soonest so: shorter intervals keep its processes busy, and it takes seconds
     "monitor_thread_interval": 0.1,
     "monitor_process_interval": 0.01,
     "heartbeat_interval": 0.1,
@@ -19,9 +19,9 @@ _calls = 0
 
 
 def call_wrapped(inprocess: Any, fn: Callable[[Any], Any], **durations_s: float) -> Any:  # noqa: ANN401  (of two products)
-    """Calls `fn` under a Wrapper of that module with those durations; it is given the CallWrapper.
+    """Calls `fn` under a Wrapper of that module with those durations; `fn` gets the CallWrapper.
 
-    Each call has a port of its own beside MASTER_PORT: one store does not serve two calls of the reference.
+    Each call has its own port beside MASTER_PORT: one store does not serve two calls of the reference.
     """
     global _calls
     _calls += 1

@@ -1,4 +1,4 @@
-"""A package of the script's own, through which torch comes in, as in most training code."""
+"""A package of the script's own that imports torch, as in most training code."""
 
 from trainer.steps import train
 

@@ -11,7 +11,7 @@ _LONG_S = 60.0
 
 
 def train() -> None:
-    """In the first cycle rank 1 ends by itself, unless its timer does that sooner."""
+    """Trains; in the first cycle rank 1 ends by itself, unless its timer ends it sooner."""
     dist.init_process_group("gloo")
     dist.barrier()  # pyright: ignore[reportUnknownMemberType]
     record("barrier")
