@@ -1,4 +1,4 @@
-"""What may never happen in a wrapped call, whatever fails? Two decisions, two world sizes, a late decision."""
+"""What must never happen in a wrapped call, whatever fails? Two decisions, two world sizes, a late decision."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from supervisor.core.calls.call_state import State
 from supervisor.core.calls.words import BeginIteration, Committed, Exchanged, Stage, ToRank
 from tests.core.simulated_rank import SimulatedRank
 
-DECISION_S = 30.0  # a live rank is absent for at most 20 s; it is given up after 5
+DECISION_S = 30.0  # a live rank is absent for at most 20 s; its supervisor gives it up after 5
 
 Position = tuple[int, int]  # call, iteration
 
 
 @dataclass
 class CallChecks:
-    """`forgets`: supervisors lose their memory, which excuses what nobody could know."""
+    """Checks one call. `forgets`: supervisors lose their memory, which excuses what no rank could know."""
 
     forgets: bool
     complaints: list[str] = field(default_factory=list[str])
@@ -48,14 +48,14 @@ class CallChecks:
             self.complaints.append(f"number {rank.rank} was given twice in iteration {position}")
 
     def note_heard(self, rank: SimulatedRank, order: BeginIteration) -> None:
-        """No two live ranks follow different decisions of one number."""
+        """Checks that no two live ranks follow different decisions of one number."""
         heard = self.heard.setdefault((order.call, order.iteration), [])
         heard.append((rank, order))
         if any(other.alive and not other.out and decided != order for other, decided in heard):
             self.complaints.append(f"two decisions for one iteration: {[decided for _, decided in heard]}")
 
     def note_refused(self, rank: SimulatedRank, reason: str, *, may_be_silent: bool) -> None:
-        """A rank that waits for a decision when its supervisor is lost takes part in the next one."""
+        """Checks that a rank which waits for a decision when its supervisor is lost takes part in the next one."""
         is_ready = rank.stage is Stage.RESTARTING and not may_be_silent and not rank.was_away
         if is_ready and "cannot take part" in reason and "when its supervisor came back" in reason:
             self.complaints.append(f"rank {rank.member} was there, and was refused: {reason}")
@@ -106,6 +106,6 @@ class CallChecks:
 
 
 def is_excused_refusal(reason: str) -> bool:
-    """Another rank's end, or its own absence, was the cause."""
+    """Returns whether another rank's end, or its own absence, was the cause."""
     harmless = ("gone on without", "before it entered", "not known any more", "no rank is left")
     return any(each in reason for each in harmless)

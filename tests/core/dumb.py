@@ -1,4 +1,4 @@
-"""Slow, obvious versions of the machines' decisions, for comparison."""
+"""How would slow, obvious code decide what the machines decide? Tests compare the two."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from supervisor.core.facts import HangLimits, Progress
 
 @dataclass
 class Script:
-    """The full behaviour of a rank; the machine sees only what it reads of it."""
+    """The full behaviour of a rank; the machine sees only what it reads."""
 
     initialised_at_s: float = 0.0
     heartbeats: list[float] = field(default_factory=list[float])
@@ -76,7 +76,7 @@ def silences(progress: Progress, limits: HangLimits) -> list[tuple[float, float]
 
 
 def restarts_granted(max_restarts: int, faults: int) -> int:
-    """Counts a budget in matches: each fault takes one away while there are any."""
+    """Counts a budget in matches: each fault takes one while any are left."""
     matches = ["|"] * max_restarts
     granted = 0
     for _ in range(faults):

@@ -1,4 +1,4 @@
-"""A new leader, which finds a ledger and gets the nodes' states."""
+"""How do tests make a new leader, which finds a ledger and gets the nodes' states?"""
 
 from __future__ import annotations
 

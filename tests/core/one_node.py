@@ -1,4 +1,4 @@
-"""A node and the coordinator of its one job, joined as in the engine; the test plays everything outside."""
+"""How do tests join a node and the coordinator of its one job, as in the engine? The test plays everything outside."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class OneNode:
         checks: tuple[CheckPlan, ...] = (),
         memory: MemoryRules | None = None,
     ) -> None:
-        """`spawner_obeys`: it ends as soon as it is told."""
+        """`spawner_obeys`: the spawner ends as soon as it gets the order."""
         self.spawner_obeys = spawner_obeys
         self.rules = of
         self.now_s = now_s
@@ -54,7 +54,7 @@ class OneNode:
         return self
 
     def pass_to(self, now_s: float) -> OneNode:
-        """Fires the timer as often as needed until then."""
+        """Moves the clock to that time, and fires the timer as often as needed on the way."""
         kept: list[messages.Action] = []
         while True:
             moments = (node.next_deadline_s(self.state), coordinator.next_deadline_s(self.coordinator))
@@ -130,7 +130,7 @@ class OneNode:
                 case cluster.Publish(event=said):
                     self.events.append(said)
                 case cluster.Record():
-                    pass  # no other leader follows this one
+                    pass  # no other leader replaces this one
 
 
 def running(of: JobRules) -> OneNode:
@@ -154,14 +154,14 @@ def in_back_off() -> OneNode:
 
 
 def joined(job: OneNode, *local_ranks: int, cycle: int = 0) -> OneNode:
-    """Clients join; their last heartbeat is now."""
+    """Lets clients join; their last heartbeat is now."""
     progress = Progress(job.now_s, job.now_s, heartbeat_at_s=job.now_s, heartbeats=1)
     limits = job.rules.hang_limits
     return job.send(*(messages.ClientJoined(JOB, cycle, each, limits, progress) for each in local_ranks))
 
 
 def hang(job: OneNode, *local_ranks: int, at: float, cycle: int = 0) -> OneNode:
-    """These ranks have been silent since they joined at 0."""
+    """Makes these ranks hang; they have been silent since they joined at 0."""
     silent = Progress(0.0, 0.0, heartbeat_at_s=0.0, heartbeats=1)
     job.send(messages.DeadlineReached(), at=at)
     answers = [messages.ProgressRead(JOB, cycle, each, silent) for each in local_ranks]

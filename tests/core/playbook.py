@@ -1,4 +1,4 @@
-"""A conversation with one machine: events go in with >>, the actions that must come out follow with <<.
+"""How does a test talk with one machine? Events go in with >>; the actions that must come out follow with <<.
 
     play = Playbook(step, initial_state())
     play.at(2.0) >> DeadlineReached() << ReadPage()

@@ -1,8 +1,8 @@
-"""Wrapped calls of many ranks on several nodes, with all possible faults, in one heap of (time, what).
+"""How do wrapped calls of many ranks on many nodes go under all possible faults? One heap of (time, what) runs it.
 
-The production machines (one local_call for each node, one iteration machine) between simulated ranks. Ranks fail,
-leave, die, are killed while they hang, lose their connection with frames in both directions, return at different times;
-all supervisors may forget everything. Whatever happens, what may never be seen is written to `complaints`.
+The production machines (one local_call for each node, one iteration machine) run between simulated ranks. Ranks fail,
+leave, die, are killed while they hang, lose their connection with frames in both directions, and return at different
+times; all supervisors may forget everything. `complaints` gets whatever must never happen.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class SimulatedCall:
         self.units = units
         self.calls = calls
         self.active_max = self.random.choice([self.world_size, max(1, self.world_size - 1)])
-        self.active_max = self.world_size if odds.discarded else self.active_max  # the last active one must stay
+        self.active_max = self.world_size if odds.discarded else self.active_max  # the last active rank must stay
         self.exchanges = self.random.random() < 0.5
         self.now_s = 0.0
         self.machine = wrapped_call.initial_state(self.world_size)
@@ -221,14 +221,14 @@ class SimulatedCall:
             return
         self._connect(rank)
         if rank.farewell is not None:
-            self.say(rank, rank.farewell)  # it may not have arrived
+            self.say(rank, rank.farewell)  # the message may not have arrived
         elif rank.stage is not None and not rank.out:
             self.say(rank, rank.entry(SETTINGS))
         if rank.stage is Stage.ENTERING and rank.is_late:
             rank.is_late = False
             self.after(SETTINGS.barrier_timeout_s, lambda: self._give_up_entering(rank, rank.call))
         if rank.stage is Stage.RUNNING and self.exchanges:
-            self._give_value(rank)  # it is repeated until it is answered
+            self._give_value(rank)  # the rank repeats it until it gets an answer
 
     # --- what a rank does
 
@@ -244,12 +244,12 @@ class SimulatedCall:
         self.after(SETTINGS.barrier_timeout_s, lambda: self._give_up_entering(rank, call))
 
     def _give_up_entering(self, rank: SimulatedRank, call: int) -> None:
-        """BarrierTimeout at the initial barrier."""
+        """Gives up entering: BarrierTimeout at the initial barrier."""
         if rank.stage is Stage.ENTERING and rank.call == call and not rank.is_late:
             self._leave(rank, Leaving.FAULT)
 
     def _plan_trouble(self, rank: SimulatedRank) -> None:
-        """Plans trouble at any moment of what follows."""
+        """Plans trouble at any later moment."""
         when_s = self.random.choice([0.0005, 0.002, 0.005, 0.5, 3.0]) * self.random.uniform(0.5, 2)
         if self.chance(self.odds.dies):
             self.after(when_s, lambda: self._die(rank))
@@ -308,7 +308,7 @@ class SimulatedCall:
         if not rank.connection:
             self._connect(rank)
             self.say(rank, rank.entry(SETTINGS))
-        # It waits for the fate of the others, but not if its connection is lost meanwhile.
+        # The rank waits for the others' fate, but not if it loses its connection meanwhile.
         rank.waits_for_decision = why is Leaving.FAULT and rank.stage is not Stage.ENTERING and not self.checks.forgets
         rank.out = f"left: {why!r}"
         unfit = why is Leaving.FAULT and self.chance(self.odds.unfit)
@@ -332,11 +332,11 @@ class SimulatedCall:
         self.ranks[member] = rank = SimulatedRank(member, self.world_size, stands_in=True)
         self._node_of(rank, local_call.RankStarted(self._local(rank)))
         if self.chance(self.odds.spawn_fails):
-            self._die(rank)  # it does not enter
+            self._die(rank)  # the rank does not enter
         late_s = self.random.uniform(8, 19) * self.chance(self.odds.late)
         self.after(self.random.uniform(0, 1) + late_s, lambda: self._enter(rank, 1))
 
-    # --- what a rank is told
+    # --- orders to a rank
 
     def _hear(self, rank: SimulatedRank, order: ToRank) -> None:  # noqa: C901 - one case for each order
         if isinstance(order, BeginIteration | CallRefused) and order.call == rank.call:

@@ -1,6 +1,6 @@
-"""Nodes elect leaders and train, with nothing real but the rules of core/fence.py: do two groups train at once?
+"""Do two groups ever train at once? Nodes elect leaders and train; only the rules of core/fence.py are real.
 
-Time goes in steps. Who reaches whom, and who reaches the backend, changes at random; the messages take their time.
+Time goes in steps. Which nodes reach each other and the backend changes at random; messages are delayed.
 The backend is sound: one leader at a time, whose lease ends TTL_S after it was renewed, or earlier.
 """
 
@@ -39,7 +39,7 @@ class Lead:
     left_at_s: dict[int, float] = field(default_factory=dict[int, float])
     runs: dict[int, tuple[int, int] | None] = field(default_factory=dict[int, "tuple[int, int] | None"])
     ordered_at_s: float = 0.0
-    is_clear: bool = False  # it has taken over
+    is_clear: bool = False  # it has taken the job over
 
 
 @dataclass
@@ -49,8 +49,8 @@ class Node:
     newest: int = 0
     safe_until_s: float = 0.0
     known_at_s: float = 0.0
-    said_at_s: float = 0.0  # the last word that may have come to a leader
-    left_at_s: float = 0.0  # the same for the previous leader
+    said_at_s: float = 0.0  # the last message that may have reached a leader
+    left_at_s: float = 0.0  # the same for the leader before
     runs: tuple[int, int] | None = None
     lead: Lead | None = None
 
@@ -81,7 +81,7 @@ class World:
             self.on_the_way.append((self.now_s + delay_s, what))
 
     def tear(self) -> None:
-        """Splits the network in two, loses the backend for all, or heals everything."""
+        """Splits the network in two, cuts all nodes off from the backend, or heals everything."""
         everybody = [BACKEND, *range(len(self.nodes))]
         self.cut.clear()
         if self.dice.random() < 0.1:
@@ -120,7 +120,7 @@ class World:
                 self.wrong.append(f"{self.now_s:.1f} s: {running}")
 
     def is_time(self, node: Node, every_s: float) -> bool:
-        """Returns whether it is time; each node has other moments."""
+        """Returns whether it is time; each node has its own moments."""
         return int((self.now_s + node.name * 0.13) / every_s) != int((self.now_s - STEP_S + node.name * 0.13) / every_s)
 
     # --- a node
@@ -184,7 +184,7 @@ class World:
     def hear(self, lead: Lead, node: Node, left_at_s: float, runs: tuple[int, int] | None, said_at_s: float) -> None:
         lead.heard_at_s[node.name] = self.now_s
         lead.left_at_s.setdefault(node.name, left_at_s)
-        if said_at_s > lead.ordered_at_s + DELAY_MAX_S:  # otherwise the order may not have reached it
+        if said_at_s > lead.ordered_at_s + DELAY_MAX_S:  # otherwise the order may not have reached the node
             lead.runs[node.name] = runs
 
     def answers_until_s(self, lead: Lead) -> float:

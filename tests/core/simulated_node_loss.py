@@ -1,4 +1,4 @@
-"""Which nodes of a simulated call are lost, when does the machine learn it, and when is each replaced?"""
+"""Which nodes of a simulated call are lost, when does the machine learn of it, and when is each replaced?"""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ NOTICED_S = 5.0
 
 class NodeLosses:
     def __init__(self, world: SimulatedCall) -> None:
-        self.lost: set[int] = set()  # their processes are dead, and nothing is heard from them
+        self.lost: set[int] = set()  # their processes are dead, and send nothing more
         self._world = world
 
     def plan(self) -> None:
-        """The first node leads, and stays."""
+        """Plans which nodes are lost; the first node leads, and stays."""
         world = self._world
         for number in range(1, len(world.nodes)):
             if world.chance(world.odds.nodes_lost):
                 world.after(world.random.uniform(0.5, 20), lambda number=number: self._lose(number))
 
     def _lose(self, number: int) -> None:
-        """Loses a node, which is given up later; a spare may exist by then, or come afterwards."""
+        """Loses a node, which the machine gives up later; a spare may exist by then, or come afterwards."""
         world = self._world
         members = tuple(range(number * world.per_node, (number + 1) * world.per_node))
         for member in members:

@@ -1,4 +1,4 @@
-"""One process of a simulated wrapped call: its state, and what may happen to it."""
+"""What is the state of one process of a simulated wrapped call, and what may happen to it?"""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ class Odds:
     fails: float = 0.3
     dies: float = 0.1
     leaves: float = 0.05
-    unfit: float = 0.0  # share of those that leave
-    ends_well: float = 0.0  # of the unfit: with code 0, so that nobody takes their place
+    unfit: float = 0.0  # share of the ranks that leave
+    ends_well: float = 0.0  # share of the unfit that exit with code 0, so that no rank replaces them
     hangs: float = 0.05
     disconnects: float = 0.1
     forgets: float = 0.0
-    forgets_decision: bool = False  # everything, just after a decision, which not all may have heard
-    silent: float = 0.0  # how many are away for longer than they are waited for, when everything is forgotten
+    forgets_decision: bool = False  # forgetting of everything, just after a decision that not all may have heard
+    silent: float = 0.0  # when everything is forgotten: how many are away for longer than the machine waits
     discarded: float = 0.0
     spawn_fails: float = 0.2
     late: float = 0.3
-    nodes_lost: float = 0.0  # how many of them, all but one at most
+    nodes_lost: float = 0.0  # how many of them, at most all but one
 
 
 @dataclass(eq=False)
 class SimulatedRank:
-    """One process. `stage` None: in no call (any more)."""
+    """One process. `stage` None: it is in no call (any more)."""
 
     member: int
     world_size: int
     alive: bool = True
-    connection: int = 0  # counts; 0: none now
-    delay_s: float = 0.001  # until it hears
+    connection: int = 0  # a counter; 0: none now
+    delay_s: float = 0.001  # until it hears a decision
     stage: Stage | None = None
     call: int = 0
     iteration: int = 0
@@ -41,16 +41,16 @@ class SimulatedRank:
     size: int = 0
     active: bool = True
     values: dict[str, tuple[tuple[int, str], ...]] = field(default_factory=dict[str, "tuple[tuple[int, str], ...]"])
-    stands_in: bool = False  # started for one that was lost
+    stands_in: bool = False  # started to replace a lost one
     was_away: bool = False
     is_late: bool = False  # waits for the next iteration
-    out: str = ""  # why it takes part no more
+    out: str = ""  # why it no longer takes part
     is_restarting: bool = False
     waits_for_decision: bool = False
     farewell: CallLeave | None = None
 
     def assign(self, begin: BeginIteration) -> bool:
-        """ShiftRanks. False: it is not among those that go on."""
+        """Assigns a rank by ShiftRanks. Returns False if the process is not among those that go on."""
         if begin.anew:
             self.rank, self.size = self.member, self.world_size
         if self.rank in begin.terminated_ranks:

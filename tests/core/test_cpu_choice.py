@@ -1,4 +1,4 @@
-"""Which CPUs each mode of binding gives to the workers of a made-up machine."""
+"""Which CPUs does each mode of binding give to the workers of a made-up machine?"""
 
 from __future__ import annotations
 

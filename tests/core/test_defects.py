@@ -1,4 +1,4 @@
-"""What people read where a defect of ours has ended their job."""
+"""What do people read if a defect of ours has ended their job?"""
 
 from supervisor.core.defects import defect_sentence
 

@@ -1,4 +1,4 @@
-"""Does the catalogue of events hold every kind that the code tells, and no other?"""
+"""Does the catalogue of events have every kind that the code records, and no other?"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRODUCT = Path(__file__).parents[2] / "supervisor"
 TELLS = {"JobEvent", "Say", "Warn", "_say", "say", "said"}  # functions and records that take a kind
 NOT_EVENTS = {"missing_file"}  # a kind of sign that the attribution finds in a log
 BY_STATE = {"job_succeeded", "job_failed", "job_stopped"}  # made of "job_" and the job's state
-BY_NAME = {"node_suspected", "straggler_found", "straggler_gone"}  # told by a constant's name
+BY_NAME = {"node_suspected", "straggler_found", "straggler_gone"}  # named by a constant in the code
 
 
 def _literals(node: ast.expr) -> Iterator[str]:

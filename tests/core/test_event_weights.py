@@ -1,4 +1,4 @@
-"""Which events are shown to people at once."""
+"""Which events do people see at once?"""
 
 import pytest
 
@@ -13,7 +13,7 @@ from supervisor.core.event_weights import Weight, addition, weight
         ("worker_failed", Weight.FAULT),
         ("job_failed", Weight.LOSS),
         ("job_succeeded", Weight.ROUTINE),
-        ("stacks_collected", Weight.ROUTINE),  # hang_explained says what they tell
+        ("stacks_collected", Weight.ROUTINE),  # hang_explained reports the same
         ("a_kind_of_later_days", Weight.NEWS),
     ],
 )

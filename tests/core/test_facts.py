@@ -1,4 +1,4 @@
-"""Sentences and states that everybody shares."""
+"""Are the shared sentences and states right?"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""No two groups of a job train at once where its leader is elected, and the loss of the backend alone stops nobody."""
+"""With elected leaders, do two groups of a job ever train at once? Does the loss of the backend alone stop a node?"""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def lived(seed: int) -> World:
 def test_two_groups_never_train_at_once_whatever_is_torn():
     worlds = [lived(seed) for seed in range(SEEDS)]
     assert [(seed, world.wrong[:3]) for seed, world in enumerate(worlds) if world.wrong] == []
-    assert sum(world.cycles for world in worlds) > 2 * SEEDS  # There were groups that could have met.
+    assert sum(world.cycles for world in worlds) > 2 * SEEDS  # There were groups that could have overlapped.
     assert sum(world.terms for world in worlds) > 2 * SEEDS
     assert sum(world.ended_by_fence for world in worlds) > SEEDS
 
@@ -49,7 +49,7 @@ def test_the_model_finds_out_where_a_rule_is_broken(rule: str, value: float, mon
 
 @pytest.mark.parametrize("nodes", [1, 2, 5])
 def test_training_goes_on_without_the_backend_and_after_it_is_back(nodes: int):
-    """No matter how many nodes the job has beside those that train."""
+    """It does so however many nodes the job has beside those that train."""
     world = World(1, nodes=max(nodes, 2))
     world.run(30.0, tears=False)
     group = world.ledger.group

@@ -1,4 +1,4 @@
-"""What people read about the memory of their GPUs."""
+"""What do people read about the memory of their GPUs?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people read about the binding of their workers."""
+"""What do people read about the binding of their workers?"""
 
 from __future__ import annotations
 

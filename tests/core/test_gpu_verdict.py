@@ -1,4 +1,4 @@
-"""What a driver may say of the GPUs, and whether the node is fit then."""
+"""What may a driver report about GPUs, and is the node fit then?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SILENT = GpuWords("GPU 0", "GPU-a")
 
 
 def findings(*looks: Look) -> list[Finding]:
-    """Those of the last look."""
+    """Returns the findings of the last check."""
     known, found = Known(), tuple[Finding, ...]()
     for look in looks:
         found, known = judge(look, known, took_s=0.01)

@@ -1,4 +1,4 @@
-"""What people see of each phase."""
+"""What do people see of each phase?"""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Sentences about wishes and limits."""
+"""Are the sentences about requested and allowed values right?"""
 
 from supervisor.core.facts import HangLimits
 from supervisor.core.job_sentences import control_sentence, limits_sentence

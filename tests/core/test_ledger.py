@@ -1,4 +1,4 @@
-"""To which run of a job does a process belong that is elected after an end?"""
+"""If a process is elected after an end of the job, to which run does it belong?"""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TOLD = after_all_know(ENDED, 6)
 @pytest.mark.parametrize(
     ("found", "met_term", "expected"),
     [
-        (TOLD, 6, (TOLD, None)),  # it missed the end
+        (TOLD, 6, (TOLD, None)),  # the process missed the end
         (TOLD, 3, (TOLD, None)),
-        (TOLD, 0, (Ledger(), Former(VERDICT, 6))),  # the id is used again
-        (TOLD, 7, (Ledger(), Former(VERDICT, 6))),  # it has met the first leader of the next run, which left nothing
-        (ENDED, 0, (ENDED, None)),  # the end was not told: it is still to be
+        (TOLD, 0, (Ledger(), Former(VERDICT, 6))),  # the job id is used again
+        (TOLD, 7, (Ledger(), Former(VERDICT, 6))),  # the process met the next run's first leader, which left no ledger
+        (ENDED, 0, (ENDED, None)),  # nobody was told of the end: that is still to come
         (Ledger(4, 4, 1), 0, (Ledger(4, 4, 1), None)),
         (Ledger(), 0, (Ledger(), None)),
     ],

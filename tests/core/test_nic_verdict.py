@@ -1,4 +1,4 @@
-"""Which states and counters of network ports make a node unhealthy, and which do not."""
+"""Which states and counters of network ports make a node unhealthy, and which do not?"""
 
 from __future__ import annotations
 

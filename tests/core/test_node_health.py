@@ -1,4 +1,4 @@
-"""Whether a node is fit, by what its checks have found."""
+"""Is a node fit, by the findings of its checks?"""
 
 from supervisor.core.node_health import Finding, Health, unfit_sentence
 

@@ -1,4 +1,4 @@
-"""Names of nodes and their ranks, in one word."""
+"""How are the names of nodes and their ranks written in one word?"""
 
 from __future__ import annotations
 

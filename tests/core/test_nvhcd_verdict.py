@@ -1,4 +1,4 @@
-"""What an answer of nvhcd means, under each policy: the whole matrix."""
+"""What does an answer of nvhcd mean under each policy? The tests cover the whole matrix."""
 
 from __future__ import annotations
 

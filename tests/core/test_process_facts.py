@@ -1,4 +1,4 @@
-"""A frame is the same for every tool, and reads as people write it."""
+"""Does each tool see the same frame, written as people write it?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which failure is named when several are seen in the wrong order."""
+"""Which failure is named if several are seen in the wrong order?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told of a silence, and of which moment."""
+"""What is reported of a silence, and with which time?"""
 
 from __future__ import annotations
 

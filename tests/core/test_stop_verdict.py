@@ -1,4 +1,4 @@
-"""The state and the exit code of a job that was stopped."""
+"""Which state and exit code does a stopped job have?"""
 
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.stop_verdict import stopped_verdict

@@ -1,4 +1,4 @@
-"""What the answers of storage say about a node, and which mounts are looked at."""
+"""What do the answers of storage say about a node, and which mounts are checked?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a worker counts as ended, and when as successful."""
+"""When does a worker count as ended, and when as successful?"""
 
 from supervisor.core.facts import WorkerExit
 from supervisor.core.workers import Worker

@@ -1,4 +1,4 @@
-"""A job changes leaders: what does the new one make of the ledger and of the nodes' reports?"""
+"""When a job changes leaders, what does the new one conclude from the ledger and from the nodes' reports?"""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -93,7 +93,7 @@ def test_an_order_that_did_not_reach_all_nodes_costs_nothing():
 
 
 def test_nodes_that_the_order_has_not_reached_begin_the_cycle_and_those_that_run_it_go_on():
-    """Seeds 43385 and 99259 of the simulator. A lease was revoked while some nodes had begun, and others had not."""
+    """Seeds 43385 and 99259 of the simulator. A lease was revoked when only some nodes had begun the cycle."""
     ledger = of_nodes(IN_CYCLE_4, "a", "b", "c")
     play = new_leader(ledger, leader="d")
     play >> stands("d", None, MemberState.JOINED, met_term=6)
@@ -182,7 +182,7 @@ def test_the_first_leader_begins_the_job():
 
 
 def test_nobody_is_replaced_before_a_node_comes_that_the_leader_before_heard():
-    """The old leader may train on with all of its nodes, cut off from the backend."""
+    """The old leader, cut off from the backend, may go on training with all of its nodes."""
     play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leader="x")
     play >> stands("x", None, MemberState.JOINED) >> stands("y", None, MemberState.JOINED)
     play.at(fence.TAKE_OVER_S) >> DeadlineReached()
@@ -219,7 +219,7 @@ def test_where_no_witness_ever_comes_the_newcomers_end_and_the_job_does_not():
 
 
 def test_the_first_order_did_not_reach_anybody():
-    """The nodes have no part in any cycle: nothing has failed, and no unit of the budget is used."""
+    """The nodes are in no cycle: nothing has failed, and the job uses no unit of its budget."""
     play = new_leader(of_nodes(Ledger(0, 0, 0), "a", "b"), leader="b")
     for node in "ba":
         play >> stands(node, None, MemberState.JOINED, met_term=6)
@@ -292,7 +292,7 @@ def test_what_is_recorded_names_the_nodes_of_the_cycle_and_those_that_are_heard(
 
 @pytest.mark.parametrize("state", list(MemberState))
 def test_every_state_of_every_node_leads_to_a_running_job_or_its_end(state: MemberState):
-    """Nothing waits for a report that never comes."""
+    """The leader never waits for a report that does not come."""
     play = new_leader()
     play >> stands("a", 0)
     play >> stands("b", 1, state, reason="a reason")

@@ -1,4 +1,4 @@
-"""A job changes hands as it ends, after its end, or as its ledger is lost: nothing begins again."""
+"""A job changes leaders as it ends, after its end, or as its ledger is lost: does nothing begin again?"""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -49,7 +49,7 @@ def test_a_node_of_the_run_before_that_missed_its_end_is_told_it_and_begins_noth
 
 
 def test_the_next_leader_of_a_run_knows_of_the_run_before():
-    """Seed 20876 of the simulator: it took a node along that had missed the end of the run before."""
+    """Seed 20876 of the simulator: it took in a node that had missed the end of the run before."""
     former = Former(FORMER, 6)
     play = new_leader(Ledger(), leader="c", former=former)
     play >> stands("c", None, MemberState.JOINED) >> stands("d", None, MemberState.JOINED)
@@ -75,7 +75,7 @@ def test_what_was_recorded_is_lost_and_the_nodes_know_better():
 
 
 def test_the_ledger_is_lost_and_nothing_runs_so_nothing_begins_before_all_nodes_are_there():
-    """A told verdict may be lost with its lease: a node that has missed the end does not begin the job again."""
+    """A reported verdict may be lost with its lease: a node that missed the end must not begin the job again."""
     play = new_leader(Ledger(), leader="b")
     play >> stands("b", 1, MemberState.JOINED) << ()
     play.at(fence.TAKE_OVER_S) >> DeadlineReached()

@@ -1,4 +1,4 @@
-"""What holds whatever was recorded, ordered and heard as a leader is lost, and whichever nodes come to the next one?
+"""What always holds, whatever was recorded, ordered and heard when a leader is lost, and whichever nodes join the next?
 
 One group runs at a time, cycles and budget only grow, a fault takes one unit at most, and the job goes on or ends.
 """
@@ -48,7 +48,7 @@ RULES = JobRules(
 
 
 class Node:
-    """What core/node/job.py does at once."""
+    """A node that does at once what core/node/job.py does."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -100,9 +100,9 @@ class Job:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.nodes = {name: Node(name) for name in NAMES}
-        self.heard = dict(self.nodes)  # by the leader
+        self.heard = dict(self.nodes)  # heard by the leader
         self.ledger = Ledger()
-        self.gate: deque[Action] = deque()  # what was decided and has not left yet
+        self.gate: deque[Action] = deque()  # decided messages that have not left yet
         self.newest, self.used, self.faults = -1, 0, 0
         self.lead()
         for name in NAMES:
@@ -117,7 +117,7 @@ class Job:
         self.leader, actions = coordinator.step(self.leader, event, now_s=self.now_s, jitter=0.0)
         self.gate += [each for each in actions if not isinstance(each, Publish)]
 
-    # --- what may happen; `number` chooses among what there is
+    # --- possible events; `number` chooses among the candidates
 
     def let_out(self, number: int) -> None:
         """See election/order_gate.py."""
@@ -162,7 +162,7 @@ class Job:
             self.tell(NodeLost(name, f"node {name} is lost"))
 
     def drop(self, name: str) -> None:
-        """It ends its workers by its fence, before a leader takes it for lost."""
+        """Drops a node: its fence ends its workers before a leader takes it for lost."""
         node = self.heard.pop(name)
         node.inbox.clear()
         self.gate = deque(each for each in self.gate if not isinstance(each, Send) or each.node != name)
@@ -179,7 +179,7 @@ class Job:
             self.tell(self.nodes[name].stands())
 
     def change_leader(self, number: int) -> None:
-        """Those whose bit is set come to the next leader; what was on its way is lost."""
+        """Changes the leader: nodes whose bit is set join the next one; messages on their way are lost."""
         survivors = [name for bit, name in enumerate(NAMES) if number >> bit & 1 and name in self.heard]
         parts = (*self.leader.parts, *self.ledger.parts)
         self.faults += any(name in parts for name in set(NAMES) - set(survivors))
@@ -202,7 +202,7 @@ class Job:
         assert coordinator.restarts_used(self.leader) <= self.faults, "a unit was taken, and there was no fault"
 
     def settle(self) -> None:
-        """With all nodes back, the job runs on, or has ended."""
+        """Brings all nodes back; checks that the job then runs on or has ended."""
         while set(NAMES) - set(self.heard):
             self.come_back(0)
         for _ in range(20):

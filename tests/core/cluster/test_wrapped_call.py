@@ -1,4 +1,4 @@
-"""One decision for each iteration, whatever fails at whatever moment; what is told to whom, and when."""
+"""Does each iteration get one decision, whatever fails at whatever moment? Which ranks are told what, and when?"""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SETTINGS = CallSettings(last_call_wait_s=1.0, barrier_timeout_s=60.0, heartbeat_
 
 
 class Calls:
-    """The machine with `world_size` ranks on one node; `orders` is what the last event brought."""
+    """The machine with `world_size` ranks on one node; `orders` has the last event's orders."""
 
     def __init__(self, world_size: int = 3, *, units: int = 0) -> None:
         self.state = wrapped_call.initial_state(world_size)
@@ -69,7 +69,7 @@ class Calls:
         return self.say(*((member, CallEnter(call, member, world_size, SETTINGS)) for member in members))
 
     def begin(self, numbers: dict[int, int] | None = None) -> Calls:
-        """Every member begins the iteration; `numbers` by member, its own where it is not given."""
+        """Lets every member begin the iteration under its number in `numbers`, or else its own."""
         known = numbers or {member: member for member in self.state.members}
         call, at = self.state.position
         return self.say(
@@ -152,7 +152,7 @@ def test_two_faults_within_the_last_call_are_one_restart_that_names_both() -> No
             ),
         )
     ]
-    calls.fault(0)  # Late: folded into the same restart.
+    calls.fault(0)  # This fault comes late and is part of the same restart.
     calls.arrive(0, 1, 2)
     assert calls.state.iteration == 1
 
@@ -244,7 +244,7 @@ def test_a_call_after_one_that_lost_ranks_begins_with_those_that_are_left() -> N
 
 
 def replaced(calls: Calls) -> Calls:
-    """Rank 1 of three was killed, the two others wait at the iteration barrier."""
+    """Returns a call in which rank 1 of three was killed; the two others wait at the iteration barrier."""
     calls.say((1, LOST))
     assert calls.of(Replace) == [Replace((("a", 1),), True, "rank 1 was lost in iteration 0")]
     return calls.say((0, FaultsReported(1, 0)), (2, FaultsReported(1, 0))).arrive(0, 2)
@@ -287,7 +287,7 @@ def test_who_wanted_to_go_is_not_replaced(lost: Word) -> None:
 
 
 def test_a_new_process_can_not_take_part_in_a_later_call() -> None:
-    """It counts its calls from 1, and the first one is over."""
+    """The process counts its calls from 1, and the first call is over."""
     calls = started(2, units=5).arrive(0, 1, barrier=Barrier.COMPLETION)
     calls.enter(call=2).begin().say((1, LOST))
     assert calls.of(Replace) == []
@@ -317,7 +317,7 @@ def test_a_new_process_is_told_what_was_exchanged_before() -> None:
     assert told.order == Entered(1, 1, (BeginIteration(1, 1, 2),), (Exchanged(1, 0, "t", ((0, "x"), (1, "y"))),))
 
 
-# --- what contradicts itself ---------------------------------------------------------------------------------------
+# --- contradictions -----------------------------------------------------------------------------------------------
 
 
 def test_a_rank_assignment_that_differs_between_ranks_ends_the_call_with_both_values() -> None:
@@ -351,7 +351,7 @@ def test_ranks_at_different_calls_are_told_so() -> None:
     assert {member for each in calls.told(CallRefused) for member in each.members} == {0, 1}
 
 
-# --- who comes back ------------------------------------------------------------------------------------------------
+# --- ranks that return ---------------------------------------------------------------------------------------------
 
 
 def back(member: int, stage: Stage, *, at: int = 0, rank: int | None = None) -> tuple[int, CallEnter]:
@@ -406,7 +406,7 @@ def test_a_coordinator_without_memory_waits_for_the_missing_as_long_as_for_a_sil
     assert calls.said() == ["call_rebuilt", "iteration_interrupted"]
     assert [record.rank for told in calls.state.now.faults.values() for record in told.values()] == [2]
     calls.say((0, FaultsReported(1, 4)), (2, FaultsReported(1, 4))).arrive(0, 2)
-    assert calls.told(BeginIteration) == [Tell((0, 2), BeginIteration(1, 6, 3, (2,)))]  # Rank 1 may be in 5.
+    assert calls.told(BeginIteration) == [Tell((0, 2), BeginIteration(1, 6, 3, (2,)))]  # Rank 1 may be in iteration 5.
     assert len(calls.say(back(1, Stage.RUNNING, at=5)).told(CallRefused)) == 1
     assert calls.say(back(0, Stage.RESTARTING, at=4)).told(BeginIteration) == [
         Tell((0,), BeginIteration(1, 6, 3, (2,)))

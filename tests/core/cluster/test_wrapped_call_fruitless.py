@@ -1,4 +1,4 @@
-"""Iterations that come to nothing: the next one begins at once, later and later, and at last none does."""
+"""After fruitless iterations, the next one begins at once, then later and later, and at last none does."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.core.cluster.test_wrapped_call import LOST, SETTINGS, Calls
 
 
 def failed(calls: Calls, member: int = 1) -> Calls:
-    """An iteration fails on this member, and all come to the barrier."""
+    """Fails an iteration on this member, and brings all to the barrier."""
     calls.begin().fault(member)
     for each in (0, 1, 2):
         if each != member:
@@ -44,7 +44,7 @@ def test_a_rank_that_fails_at_once_each_time_is_waited_for_longer_and_longer_unt
     assert why in refused.order.reason
     assert [each.stands for each in calls.of(EndCall) if isinstance(each, EndCall)] == [False]
     calls.enter(call=2)
-    assert calls.state.fruitless.in_a_row == 0  # Another call has nothing to do with it.
+    assert calls.state.fruitless.in_a_row == 0  # It does not affect another call.
 
 
 def test_a_fault_after_progress_restarts_at_once_however_many_were_before() -> None:

@@ -1,4 +1,4 @@
-"""Who is waited for after a death, and what becomes of a new process without which the others have gone on."""
+"""For which ranks does a call wait after a death, and what becomes of a new process that comes too late?"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def entering(member: int, world_size: int, *, call: int = 1) -> tuple[int, CallE
 
 
 def begun(calls: Calls, numbers: dict[int, int], *, active: int) -> Calls:
-    """Members begin under these numbers; those from `active` on are reserves."""
+    """Lets members begin under these numbers; those from `active` on are reserves."""
     call, at = calls.state.position
     size = len(numbers)
     return calls.say(
@@ -56,13 +56,13 @@ def at_the_barrier(calls: Calls, *members: int, active: int = 99) -> Calls:
 
 
 def with_reserve(*, units: int = 1) -> Calls:
-    """Four ranks, three of them active."""
+    """Returns a call with four ranks, three of them active."""
     calls = Calls(4, units=units).enter()
     return begun(calls, {member: member for member in range(4)}, active=3)
 
 
 def late(*, units: int = 1) -> Calls:
-    """Rank 1 of three was killed; the two others have gone on without its new process."""
+    """Returns a call in which rank 1 of three was killed; the two others have gone on without its new process."""
     calls = Calls(3, units=units).enter().begin().say((1, LOST))
     assert len(calls.of(Replace)) == 1
     calls.units -= 1
@@ -72,7 +72,7 @@ def late(*, units: int = 1) -> Calls:
     return begun(calls, {0: 0, 2: 1}, active=2)
 
 
-# --- who is waited for ---------------------------------------------------------------------------------------------
+# --- ranks awaited -------------------------------------------------------------------------------------------------
 
 
 def test_a_reserve_stands_in_at_once() -> None:
@@ -102,7 +102,7 @@ def test_a_newcomer_that_waits_is_as_good_as_a_reserve() -> None:
     assert calls.told(Entered) == [Tell((1,), Entered(1, 2, (BeginIteration(1, 2, 3, (2,), anew=True),)))]
 
 
-# --- who comes late ------------------------------------------------------------------------------------------------
+# --- late processes ------------------------------------------------------------------------------------------------
 
 
 def test_who_comes_late_is_told_to_wait_and_joins_with_the_next_fault() -> None:
@@ -164,20 +164,20 @@ def test_a_newcomer_that_goes_by_itself_is_not_started_again() -> None:
     assert replace.lost == (("a", 2),)
 
 
-# --- who leaves unfit ----------------------------------------------------------------------------------------------
+# --- ranks that leave unfit----------------------------------------------------------------------------------------
 
 ENDED = Lost(Interruption.TERMINATED, "exited with code 1", failed=True)
 
 
 def unfit(*, units: int = 1) -> Calls:
-    """A health check has refused rank 1 of three, after a fault of its own."""
+    """Returns a call in which a health check refused rank 1 of three, after a fault of its own."""
     calls = Calls(3, units=units).enter().begin().fault(1)
     calls.say(*((member, FaultsReported(1, 0)) for member in (0, 2)))
     return calls.say((1, CallLeave(1, 0, Leaving.FAULT, "HealthCheckError: no", unfit=True)))
 
 
 def spent(calls: Calls) -> Calls:
-    """What the last orders have taken of the budget is no longer there."""
+    """Takes from the budget what the last orders used."""
     calls.units -= sum(each.takes_unit for each in calls.of(Replace) if isinstance(each, Replace))
     return calls
 

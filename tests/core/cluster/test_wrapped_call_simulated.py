@@ -1,4 +1,4 @@
-"""Whatever goes wrong, in whatever order: many seeds of simulated calls, each with its own mix of faults."""
+"""Do calls survive all faults, in any order? Many seeds of simulated calls each have their own mix of faults."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ ODDS = {
 @settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), nodes=st.sampled_from([1, 2, 3]), per_node=st.sampled_from([1, 2, 4]))
 def test_whatever_happens(name: str, seed: int, nodes: int, per_node: int) -> None:
-    """Never two world sizes; one decision and one interruption per iteration; no wait is endless."""
+    """There are never two world sizes; each iteration has one decision and one interruption; no wait is endless."""
     world = SimulatedCall(seed, nodes=nodes, per_node=per_node, odds=ODDS[name], units=seed % 4).run()
     assert world.complaints == []
