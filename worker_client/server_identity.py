@@ -18,7 +18,7 @@ def check(sock: socket.socket) -> int:
     pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     if uid in (0, os.geteuid()) or (uid == _overflow_uid() and _in_user_namespace()):
         return int(pid)
-    raise PermissionError(f"the socket is served by uid {uid}, who is neither root nor this user")
+    raise PermissionError(f"the socket is served by uid {uid}, not by root or this user")
 
 
 def _overflow_uid() -> int:

@@ -161,7 +161,7 @@ def main() -> int:
     if ended:
         say(f"job {job} has left on {node}: {listed(ended)}; killed", known.get("LOG", ""))
     if stuck:
-        reason = f"holdfast: job {job} has left {listed(stuck)}, which SIGKILL does not end"
+        reason = f"holdfast: cannot end {listed(stuck)} of job {job}: SIGKILL has no effect"
         say(f"{node} is drained: {reason}", known.get("LOG", ""))
         drain(node, reason)
     return 1 if stuck else 0

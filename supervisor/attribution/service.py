@@ -136,7 +136,7 @@ async def _tell(analyses: Analyses, request: Request) -> Answer:
         return _json(403, {"error": str(error)})
     log = analyses.logs.get(path)
     if log is None:
-        return _json(404, Outcome("unknown", wanted, error="nobody has submitted this log"))
+        return _json(404, Outcome("unknown", wanted, error="this log was not submitted"))
     if log.is_due and request.query.get("wait", "false") == "true":
         with anyio.move_on_after(WAIT_S):
             await log.changed.wait()

@@ -49,8 +49,8 @@ def test_a_node_on_which_something_can_not_be_ended_is_drained_with_the_reason(s
         assert job.end() == ("COMPLETED", "0:0")
         slurm.until(lambda: slurm.states()["node1"] == "drained", "a drained node")
         reason = slurm.ask("sinfo", "-h", "-R", "-o", "%E").stdout
-        assert f"holdfast: job {job.number} has left pid " in reason
-        assert "which SIGKILL does not end" in reason
+        assert "holdfast: cannot end pid " in reason
+        assert f" of job {job.number}: SIGKILL has no effect" in reason
     slurm.ask("scontrol", "update", "NodeName=node1", "State=RESUME")
 
 

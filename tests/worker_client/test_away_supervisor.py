@@ -295,4 +295,4 @@ def test_a_squatter_gets_no_token(rank_environment: Path, new_client: NewClient,
         client.init_workload_monitoring()
         assert squatter.stdout.readline() == "b''\n"
         client.shutdown_workload_monitoring()
-    assert "the socket is served by uid 4321, who is neither root nor this user" in caplog.text
+    assert "the socket is served by uid 4321, not by root or this user" in caplog.text
