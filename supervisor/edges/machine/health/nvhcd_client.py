@@ -84,7 +84,7 @@ def _probe(path: str) -> str:
         return f"{path}: {error.strerror or error}"
     if peer.is_this_user or peer.foreign:
         return ""
-    return f"{path} is served by user {peer.uid}, who is neither root nor user {os.geteuid()}"
+    return f"{path} is served by user {peer.uid}, not by root or user {os.geteuid()}"
 
 
 async def _call(path: str, timeout_s: float) -> Answer:

@@ -222,4 +222,4 @@ async def test_a_service_of_another_user_is_not_asked() -> None:
             other.stdout.readline()
             said = await NvhcdClient(path).ask()
             other.communicate()
-    assert said == NoReply(f"{path} is served by user 65534, who is neither root nor user 0")
+    assert said == NoReply(f"{path} is served by user 65534, not by root or user 0")
