@@ -88,6 +88,23 @@ def test_nothing_is_stopped_without_a_yes(home: Home) -> None:
         opened.shows(f"cannot stop job {JOB}")
 
 
+def test_a_job_that_ends_meanwhile_stays_with_its_reason_and_a_long_name_hides_no_column(home: Home) -> None:
+    long = "n" * 60
+    jobs = (running(submitted_at_ns=2_000), running(long, ranks=2))
+    with home.supervisor(*jobs), terminal(home.root, 80, 24, *TOP, environment=home.environment) as opened:
+        opened.shows("2 jobs, 6/6 ranks", "nnn…  running", "/45s")
+        opened.press("X")
+        opened.shows(f"Stop job {JOB}?")
+        opened.press("y")
+        opened.shows("1 job, 2/2 ranks", "job_ended", f"{JOB}: holdfast top by ")
+        opened.press("/")
+        opened.shows("show only rows with these words")
+        opened.press("stopped")
+        heads = opened.wait(lambda screen: "nnn…" not in screen, "shows one row").splitlines()[1]
+        assert heads.startswith(" JOB         STATE ")  # The column is as wide as what it has now.
+        assert "REASON" in heads
+
+
 def test_stacks_output_and_nodes_are_pages(home: Home) -> None:
     environment = home.environment
     with home.supervisor(running()), terminal(home.root, 80, 24, *TOP, JOB, environment=environment) as opened:
@@ -97,7 +114,7 @@ def test_stacks_output_and_nodes_are_pages(home: Home) -> None:
         opened.press("Escape")  # alone: before another key it would mean Alt
         opened.shows(f"{JOB} running")
         opened.press("n")
-        opened.shows(f"{JOB}: nodes", "n0")
+        opened.shows(f"{JOB}: nodes", "n0    ready  0      0-3")
         opened.press("Escape")
         opened.shows(f"{JOB} running")
         opened.press("l")

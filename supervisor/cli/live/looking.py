@@ -20,6 +20,7 @@ from supervisor.errors import HoldfastError
 from supervisor.ports import RecordedEvent
 
 EVENTS_KEPT = 200  # of each job
+ENDED_KEPT = 10  # jobs that have ended since the view was opened
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -40,6 +41,8 @@ class Lookout:
         self._clock = Clock()
         self._events: dict[tuple[str, int], deque[RecordedEvent]] = {}
         self._whole: set[tuple[str, int]] = set()  # ended jobs whose events are all known
+        self._live: set[tuple[str, int]] = set()  # in the last look
+        self._ended: dict[tuple[str, int], FoundJob] = {}  # those that were live in an earlier look
 
     def look(self, *, include_ended: bool = False, opened: str = "") -> Look:
         """Never raises: `messages` says what went wrong. `opened` is a job that is wanted even if it has ended."""
@@ -47,11 +50,12 @@ class Lookout:
         try:
             with Supervisors(self._arguments, say=messages.append) as supervisors:
                 jobs = supervisors.jobs(include_ended=include_ended)
+                self._add_ended(jobs, supervisors, all_answered=not messages)
                 supervisors.tell_refusals()
                 if opened and all(job.report.job_id != opened for job in jobs):
                     jobs.append(supervisors.find(opened, verb="show"))
                 for job in jobs:
-                    if job.is_live or job.report.job_id == opened:
+                    if job.is_live or job.report.job_id == opened or _run(job) in self._ended:
                         self._read_events(job, supervisors, messages.append)
                 self._forget_all_but(jobs)
                 asked = len(supervisors.answering)
@@ -69,6 +73,28 @@ class Lookout:
                 return question(client, whole_id)
         except HoldfastError as error:
             return str(error)
+
+    def _add_ended(self, jobs: list[FoundJob], supervisors: Supervisors, *, all_answered: bool) -> None:
+        """Adds the jobs that have ended while the view was open: people want to see how their job has ended."""
+        live = {_run(job) for job in jobs if job.is_live}
+        gone = self._live - live
+        if gone and not all_answered:
+            self._live |= live  # A supervisor that hangs may still have them.
+        else:
+            self._live = live
+            for job in supervisors.jobs(include_ended=True) if gone else ():
+                if _run(job) in gone and job.report.state.has_ended:
+                    self._ended[_run(job)] = job
+                    self._read_events(job, supervisors, str)
+                    # The supervisor's channel is closed by the next look.
+                    self._ended[_run(job)] = FoundJob(job.report, None)
+            while len(self._ended) > ENDED_KEPT:
+                self._ended.pop(next(iter(self._ended)))
+        shown = {_run(job) for job in jobs}
+        runs_again = {job.report.job_id for job in jobs if job.is_live}
+        for run, job in self._ended.items():
+            if run not in shown and job.report.job_id not in runs_again:
+                jobs.append(job)
 
     def _read_events(self, job: FoundJob, supervisors: Supervisors, say: Callable[[str], None]) -> None:
         """Reads the new events; all events of an ended job, once."""

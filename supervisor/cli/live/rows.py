@@ -103,11 +103,11 @@ def rank_row(rank: RankReport, now_ns: int) -> Row:
     return Row(str(rank.rank), cells, urgent=is_urgent(rank))
 
 
-def node_row(node: JobNodeReport) -> Row:
+def node_row(node: JobNodeReport, ranks: Sequence[RankReport]) -> Row:
+    """Returns a node's row. `ranks`: those of the job, for a node that does not name its own."""
     group = "" if node.group_rank is None else str(node.group_rank)
-    cells = (
-        output.printable(node.name), node.state, group, output.ranges(node.ranks), output.printable(node.reason),
-    )  # fmt: skip
+    own = node.ranks or tuple(rank.rank for rank in ranks if rank.node == node.name)
+    cells = (output.printable(node.name), node.state, group, output.ranges(own), output.printable(node.reason))
     return Row(node.name, cells, urgent=node.state in ("lost", "excluded"))
 
 

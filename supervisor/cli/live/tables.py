@@ -12,6 +12,8 @@ from textual.widgets import DataTable
 from supervisor.cli.live.rows import Row
 from supervisor.cli.output import COLOURS
 
+KEY_SHARE = 3  # The first column gets at most this part of the width: a long job id must not hide all others.
+KEY_COLUMNS_MIN = 12
 COLOUR_NAMES = {"31": "red", "32": "green", "33": "yellow", "36": "cyan"}  # of the terminal's own palette
 
 
@@ -30,6 +32,9 @@ class RowsTable(DataTable[Text]):
         self._shown: dict[str, Row] = {}
 
     def on_mount(self) -> None:
+        self._add_columns()
+
+    def _add_columns(self) -> None:
         for head in self._heads:
             self.add_column(Text(head, style="bold"), key=head)
 
@@ -52,19 +57,28 @@ class RowsTable(DataTable[Text]):
         self._shown = {row.key: row for row in rows}
 
     def _change(self, old: Row, new: Row) -> None:
-        for head, before, now in zip(self._heads, old.cells, new.cells, strict=True):
+        if old.urgent != new.urgent:
+            self.update_cell(new.key, self._heads[0], self._key(new))
+        for head, before, now in list(zip(self._heads, old.cells, new.cells, strict=True))[1:]:
             if before != now or old.urgent != new.urgent:
                 self.update_cell(new.key, head, self._text(now, new.urgent), update_width=True)
 
     def _replace(self, rows: Sequence[Row]) -> None:
         chosen, place, x, y = self.chosen, self.cursor_row, self.scroll_x, self.scroll_y
-        self.clear()
+        self.clear(columns=True)  # A column never gets narrower than what it once contained.
+        self._add_columns()
         for row in rows:
-            self.add_row(*(self._text(cell, row.urgent) for cell in row.cells), key=row.key)
+            self.add_row(self._key(row), *(self._text(cell, row.urgent) for cell in row.cells[1:]), key=row.key)
         keys = [row.key for row in rows]
         if keys:
             self.move_cursor(row=keys.index(chosen) if chosen in keys else min(place, len(keys) - 1), scroll=False)
         self.scroll_to(x, y, animate=False)
+
+    def _key(self, row: Row) -> Text:
+        """Returns the first cell, without its end if it is long. It never changes while its row is there."""
+        shown = self._text(row.cells[0], row.urgent)
+        shown.truncate(max(self.screen.size.width // KEY_SHARE, KEY_COLUMNS_MIN), overflow="ellipsis")
+        return shown
 
     def _text(self, cell: str, urgent: bool) -> Text:
         colour = COLOUR_NAMES.get(COLOURS.get(cell.partition(" ")[0], "")) if self._colours else None
