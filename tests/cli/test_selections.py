@@ -87,7 +87,9 @@ def test_empty_output_says_why(home: Home) -> None:
         done = home.holdfast("logs", JOB)
         assert (done.code, done.out) == (0, "")
         assert "the selected ranks of job train-7f3a have printed nothing (logs: " in done.err
-        assert "holds nothing of cycle 9" in home.holdfast("logs", JOB, "--cycle", "9").err
+        told = home.holdfast("logs", JOB, "--cycle", "9").err
+        assert f"cannot show output of cycle 9 of job {JOB}: the newest in " in told
+        assert told.endswith(" is cycle 2\n")
 
 
 def test_times_have_one_form(home: Home) -> None:

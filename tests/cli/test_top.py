@@ -100,7 +100,8 @@ def test_a_job_that_ends_meanwhile_stays_with_its_reason_and_a_long_name_hides_n
         opened.press("/")
         opened.shows("show only rows with these words")
         opened.press("stopped")
-        heads = opened.wait(lambda screen: "nnn…" not in screen, "shows one row").splitlines()[1]
+        screen = opened.wait(lambda screen: "nnn…" not in screen, "shows one row")
+        heads = next(line for line in screen.splitlines() if "RESTARTS" in line)
         assert heads.startswith(" JOB         STATE ")  # The column is as wide as what it has now.
         assert "REASON" in heads
 

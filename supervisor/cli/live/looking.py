@@ -50,7 +50,7 @@ class Lookout:
         try:
             with Supervisors(self._arguments, say=messages.append) as supervisors:
                 jobs = supervisors.jobs(include_ended=include_ended)
-                self._add_ended(jobs, supervisors, all_answered=not messages)
+                self._add_ended(jobs, supervisors, messages)
                 supervisors.tell_refusals()
                 if opened and all(job.report.job_id != opened for job in jobs):
                     jobs.append(supervisors.find(opened, verb="show"))
@@ -74,18 +74,18 @@ class Lookout:
         except HoldfastError as error:
             return str(error)
 
-    def _add_ended(self, jobs: list[FoundJob], supervisors: Supervisors, *, all_answered: bool) -> None:
+    def _add_ended(self, jobs: list[FoundJob], supervisors: Supervisors, messages: list[str]) -> None:
         """Adds the jobs that have ended while the view was open: people want to see how their job has ended."""
         live = {_run(job) for job in jobs if job.is_live}
         gone = self._live - live
-        if gone and not all_answered:
+        if gone and messages:
             self._live |= live  # A supervisor that hangs may still have them.
         else:
             self._live = live
             for job in supervisors.jobs(include_ended=True) if gone else ():
                 if _run(job) in gone and job.report.state.has_ended:
                     self._ended[_run(job)] = job
-                    self._read_events(job, supervisors, str)
+                    self._read_events(job, supervisors, messages.append)
                     # The supervisor's channel is closed by the next look.
                     self._ended[_run(job)] = FoundJob(job.report, None)
             while len(self._ended) > ENDED_KEPT:

@@ -164,6 +164,12 @@ def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:
     if not _rank_directories(log_dir, choice):
         chosen = (("cycle", choice.cycle), ("rank", choice.rank))
         which = "".join(f" of {word} {value}" for word, value in chosen if value is not None)
+        begun = [number for number, _ in _numbered(log_dir, "cycle")]
+        if choice.cycle is not None and begun and choice.cycle > begun[-1]:
+            raise NotFoundError(
+                f"cannot show output of cycle {choice.cycle} of job {job_id}: "
+                f"the newest in {log_dir} is cycle {begun[-1]}"
+            )
         raise NotFoundError(
             f"cannot show output of job {job_id}: {log_dir} holds nothing{which}; "
             "the workers have not started yet, or old logs were removed (--log-jobs-max, --log-gib-max)"
