@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,6 +16,7 @@ from supervisor.ports import CheckReport, JobReport, NodeReport, RecordedEvent
 from tests.edges.operators.fake_desk import running
 
 NODE = NodeReport("n0", "ready", version="1.2.3")
+DOCUMENT = Path(__file__).parents[4] / "docs/metrics.md"
 
 
 def read(*jobs: JobReport, meter: Meter | None = None, node: NodeReport = NODE) -> dict[tuple[str, ...], float]:
@@ -89,6 +91,12 @@ def test_names_keep_prometheus_rules():
         assert family.documentation.endswith("."), family.name
         if family.type == "counter":
             assert f"{family.name}_total" in text
+
+
+def test_the_documents_name_each_metric_and_no_other():
+    text = pages.page(Meter(), [running()], NODE, lag_s=0.0).decode()
+    families = {name for name in re.findall(r"(?m)^# TYPE (\w+) ", text) if "_supervisor_process_" not in name}
+    assert families == set(re.findall(r"`(holdfast_[a-z_]+)`", DOCUMENT.read_text()))
 
 
 def test_many_jobs_make_a_bounded_page():
