@@ -6,8 +6,10 @@ VENV ?= .venv
 # For a GPU, as pytorch.org says, for example: make demo TORCH="torch numpy --extra-index-url https://download.pytorch.org/whl/cu128"
 TORCH ?= torch==2.13.0 numpy
 ARGS ?=
-# Tests that start next to nothing run side by side, before those whose processes want the machine for themselves.
-PURE := $(addprefix tests/,core config doctor engine life proto report benchmarks sim soak) $(wildcard tests/test_*.py)
+# Tests that start little run side by side, before those whose processes want the machine for themselves.
+# A name of a socket has 107 characters at most: hence a short folder for what the tests write.
+SMALL := $(addprefix tests/,core config doctor engine life proto report benchmarks sim soak edges worker_client cli) \
+	$(addprefix tests/,attribution log_service) $(wildcard tests/test_*.py)
 RESTARTS ?= 2000
 CHAOS_S ?= 600
 
@@ -44,9 +46,10 @@ test: $(VENV)/.dev $(VENV)/.e2e $(VENV)/.docs packages ## install what the tests
 ifneq ($(findstring tests/,$(ARGS)),)
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@code=0; \
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS) $(PURE) || code=$$?; \
-	$(BIN)/python -m pytest $(ARGS) $(addprefix --ignore=,$(PURE)) || code=$$?; \
+	@code=0; temp=$$(mktemp -d /tmp/hf-XXXXXX) || exit; \
+	$(BIN)/python -m pytest -n auto --dist worksteal --basetemp=$$temp $(ARGS) $(SMALL) || code=$$?; \
+	[ $$code -ne 0 ] || rm -rf $$temp; \
+	$(BIN)/python -m pytest $(ARGS) $(addprefix --ignore=,$(SMALL)) || code=$$?; \
 	exit $$code
 endif
 

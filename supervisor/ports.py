@@ -39,15 +39,12 @@ class SectionReport(msgspec.Struct, frozen=True):
 
 
 class RankReport(msgspec.Struct, frozen=True):
-    """One worker as people see it. `state`: starting, running, hung, exited, failed or stopped.
-
-    "stopped" is a worker that we ended, or a live process that a signal has stopped.
-    """
+    """One worker as people see it. `state`: starting, running, hung, exited, failed or stopped."""
 
     rank: int
     local_rank: int
     node: str
-    state: str
+    state: str  # "stopped": we have ended it, or a signal has stopped the live process
     pid: int | None = None
     heartbeat_age_s: float | None = None  # None: no heartbeat yet
     heartbeat_limit_s: float | None = None  # for the current silence; None: no limit
@@ -83,14 +80,11 @@ class JobNodeReport(msgspec.Struct, frozen=True):
 
 
 class JobReport(msgspec.Struct, frozen=True):
-    """One run of a job at one moment. Never contains an environment value or a token.
-
-    `submitted_at_ns` tells runs of one id apart.
-    """
+    """One run of a job at one moment. Never contains an environment value or a token."""
 
     job_id: str
     state: JobState
-    submitted_at_ns: int
+    submitted_at_ns: int  # tells runs of one id apart
     cycle: int = 0
     iteration: int = 0
     max_restarts: int = 0

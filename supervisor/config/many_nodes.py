@@ -75,7 +75,9 @@ def read(given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]) -> No
         backend_options=_backend_options(given, backend, options),
         fan_out=_fan_out(options, others=high - 1),
         leader_ttl_s=_seconds(options, "leader_ttl", LEADER_TTL_S, least=0.001),
-        **tls,
+        tls_cert=tls.get("tls_cert", ""),
+        tls_key=tls.get("tls_key", ""),
+        tls_ca=tls.get("tls_ca", ""),
     )
 
 

@@ -175,16 +175,11 @@ class ClusterServer:
     async def until_all_is_heard(self) -> None:
         """Waits until every node has everything sent to it, or is lost."""
         await self._turns.until_empty()
-        nodes = list(self._nodes.values())
-        for known in nodes:
-            known.conversation.part()
-        for known in nodes:
-            await known.conversation.until_all_is_heard()
+        await known_node.until_all_is_heard(list(self._nodes.values()))
 
     async def until_all_have_left(self) -> None:
         """Waits until no node is connected. A node whose job has ended leaves once it has told its last news."""
-        for known in list(self._nodes.values()):
-            await known.conversation.until_let_go()
+        await known_node.until_all_have_left(list(self._nodes.values()))
 
     # --- connections -----------------------------------------------------------------------------------------------
 

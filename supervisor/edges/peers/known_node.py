@@ -19,6 +19,20 @@ class KnownNode:
         self.is_direct = False  # it is connected to the leader itself, not through a relay
 
 
+async def until_all_is_heard(nodes: Collection[KnownNode]) -> None:
+    """Waits until each has everything sent to it, or is lost."""
+    for known in nodes:
+        known.conversation.part()
+    for known in nodes:
+        await known.conversation.until_all_is_heard()
+
+
+async def until_all_have_left(nodes: Collection[KnownNode]) -> None:
+    """Waits until none is connected."""
+    for known in nodes:
+        await known.conversation.until_let_go()
+
+
 def letters(nodes: Mapping[str, KnownNode], gone: Collection[str]) -> Correspondence:
     """Returns what is kept for a returning supervisor; all may go out now. `gone`: incarnations, oldest first."""
     kept = (NodeLetters(name, each.incarnation, each.conversation.letters()) for name, each in nodes.items())

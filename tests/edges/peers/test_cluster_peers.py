@@ -106,33 +106,6 @@ async def test_the_first_leads_and_all_hear_each_other_in_order():
             b.send("a", JOB, again(1))
 
 
-async def test_a_leader_hears_its_nodes_until_the_last_has_left():
-    port = free_port()
-    async with peers("a", port) as (leader, _), anyio.create_task_group() as tasks:
-        assert isinstance(leader, LeaderPeers)
-        entered, may_leave, left = anyio.Event(), anyio.Event(), list[str]()
-
-        async def follow() -> None:
-            async with peers("b", port) as (b, at_b):
-                b.report(JOB, NodeDown("b", 1))
-                await at_b.until(lambda: at_b.events)
-                entered.set()
-                await may_leave.wait()
-                left.append("b")
-
-        tasks.start_soon(follow)
-        while not entered.is_set():
-            leader.send("b", JOB, again(1))
-            await anyio.lowlevel.checkpoint()
-        with anyio.move_on_after(0.05) as waiting:
-            await leader.until_all_have_left()
-        assert waiting.cancelled_caught
-        may_leave.set()
-        with anyio.fail_after(LIMIT_S):
-            await leader.until_all_have_left()
-        assert left == ["b"]
-
-
 async def test_a_node_may_come_before_its_leader():
     port = free_port()
     heard = Heard()

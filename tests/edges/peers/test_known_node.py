@@ -14,10 +14,10 @@ from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers import cluster_client, cluster_peers, cluster_server
 from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_peers import Meeting
+from supervisor.edges.peers.cluster_peers import LeaderPeers, Meeting
 from supervisor.edges.peers.peers_of_jobs import FromPeers
 from supervisor.errors import ConfigurationError
-from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, free_port
+from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, again, free_port, peers
 
 WORDS = 300
 KILLS = 12
@@ -159,3 +159,30 @@ async def test_a_leader_whose_address_was_taken_can_t_come_back():
         with pytest.raises(ConfigurationError, match="again: something else listens there"):
             async with cluster_peers.open_peers(meeting, said.append, Archive(None, Correspondence(leads=True))):
                 pytest.fail("two lead")
+
+
+async def test_a_leader_hears_its_nodes_until_the_last_has_left():
+    port = free_port()
+    async with peers("a", port) as (leader, _), anyio.create_task_group() as tasks:
+        assert isinstance(leader, LeaderPeers)
+        entered, may_leave, left = anyio.Event(), anyio.Event(), list[str]()
+
+        async def follow() -> None:
+            async with peers("b", port) as (b, at_b):
+                b.report(JOB, NodeDown("b", 1))
+                await at_b.until(lambda: at_b.events)
+                entered.set()
+                await may_leave.wait()
+                left.append("b")
+
+        tasks.start_soon(follow)
+        while not entered.is_set():
+            leader.send("b", JOB, again(1))
+            await anyio.lowlevel.checkpoint()
+        with anyio.move_on_after(0.05) as waiting:
+            await leader.until_all_have_left()
+        assert waiting.cancelled_caught
+        may_leave.set()
+        with anyio.fail_after(LIMIT_S):
+            await leader.until_all_have_left()
+        assert left == ["b"]

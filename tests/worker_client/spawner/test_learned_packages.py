@@ -99,7 +99,8 @@ class TestWhatElseWorkersImport:
         script("", "library/torchmetrics/__init__.py")
         script("", "library/torchmetrics/utilities/__init__.py")
         script(source, "library/torchmetrics/utilities/prints.py")
-        path = script("from torchmetrics.utilities.prints import rank_zero_only\nprint(rank_zero_only.rank)")
+        text = "from torchmetrics.utilities.prints import rank_zero_only\nprint(f'{rank_zero_only.rank}\\n', end='')"
+        path = script(text)
         with Rig(path, env=env, learned=("torch", "torchmetrics.utilities.prints")) as rig:
             assert rig.receive(Ready).preloaded == ("torch", "torchmetrics.utilities.prints")
             rig.run(worker(0), worker(7))

@@ -78,7 +78,7 @@ async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: Job
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(keep)
             await ear.ready.wait()
-            ear.spawners[0].keep({"state": "all of it"}, (link.End(),))
+            ear.spawners[0].keep({"state": "all of it"}, (link.End(),), lambda: None)
     (place,) = return_places.places(folder)
     left = leftovers.read(place)
     assert left is not None
