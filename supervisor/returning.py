@@ -252,22 +252,25 @@ class Returning(msgspec.Struct, frozen=True):
         """Ends a job whose spawner is lost, since nothing may run without it; reports how, as far as known."""
         for each in found:
             each.kill()
-        left = [(lodger, await to_thread.run_sync(leftovers.read, place)) for place, lodger in places]
-        known = [leftover for _, leftover in left if leftover is not None]
-        newest = max(known, key=lambda each: each.turns, default=None)
+        left = [(place, lodger, await to_thread.run_sync(leftovers.read, place)) for place, lodger in places]
+        known = [(place, leftover) for place, _, leftover in left if leftover is not None]
+        newest_place, newest = max(known, key=lambda each: each[1].turns, default=(None, None))
         restored = None
         try:
             restored = keepsakes.restored(newest.texts if newest is not None else {})
         except UnreadableError as error:
             _log.error("job %s has ended, and nobody knows how: %s; %s", job_id, reason, error)
         if not _is_taken(job_id, restored):
-            for lodger, leftover in left:
+            for _, lodger, leftover in left:
                 stuck = await leftovers.end(lodger, leftover)
                 if stuck:
                     _log.error("processes %s of job %s can't be killed and were given up", stuck, job_id)
+        concludes = restored is not None and not _is_taken(job_id, restored)
         for place, _ in places:
-            place.remove()
-        if restored is not None and newest is not None and not _is_taken(job_id, restored):
+            if not concludes or place is not newest_place:
+                place.remove()
+        if restored is not None and newest_place is not None and newest is not None and concludes:
+            self.spawners.gone[job_id] = newest_place  # until the end is on the disk: see _forget_ended
             past = await self._recorded_after(restored)
             await self._meet_again(restored)
             self._conclude(restored, newest, reason, past)

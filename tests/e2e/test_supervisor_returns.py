@@ -180,6 +180,10 @@ def test_b5_a_job_whose_spawner_died_too_ends_with_a_verdict_and_nothing_is_left
     daemon.kill()
     (spawner,) = {int(Path(f"/proc/{line['pid']}/stat").read_text().split()[3]) for line in launch.traced("started")}
     os.kill(spawner, signal.SIGKILL)
+    daemon.dies = "before-flush -"  # once it has ended the job: the next one must know that as well
+    daemon.launch()
+    daemon.wait_for_death()
+    daemon.dies = ""
     daemon.start()
     assert launch.wait() == 1, launch.stderr_text()
     assert "its spawner has ended while no supervisor was there" in launch.stderr_text()
