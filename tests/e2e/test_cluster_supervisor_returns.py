@@ -37,6 +37,12 @@ def pids(node: Node, job: Job) -> dict[int, int]:
     return {rank["rank"]: rank["pid"] for rank in shown(node, job)["ranks"]}
 
 
+def until_shown(node: Node, job: Job, before: dict[int, int]) -> None:
+    """Waits until all ranks are shown again, with the processes that they had: nodes take a moment to reconnect."""
+    wait_until(lambda: len(pids(node, job)) == len(before), timeout_s=LIMIT_S, what="all ranks")
+    assert pids(node, job) == before
+
+
 def events(node: Node, job: Job) -> list[dict[str, Any]]:
     return [json.loads(line) for line in node.holdfast("events", job.job_id, "-o", "jsonl").splitlines()]
 
@@ -50,7 +56,7 @@ def test_a_killed_supervisor_comes_back_and_what_happened_meanwhile_is_handled(t
         before = pids(leader, job)
         away.kill()
         away.start_again()
-        assert pids(leader, job) == before
+        until_shown(leader, job, before)
         assert not list(job.folder.glob("1-*"))
 
         away.kill()
@@ -95,13 +101,13 @@ def test_with_etcd_too_a_killed_supervisor_comes_back_whether_it_led_or_not(tmp_
         follower.kill()
         killed_s = time.monotonic()
         start_again(follower, killed_s)
-        assert pids(follower, job) == before
+        until_shown(follower, job, before)
         assert until_led(server, job, both) is leader
 
         leader.kill()
         killed_s = time.monotonic()
         start_again(leader, killed_s)
-        assert pids(leader, job) == before
+        until_shown(leader, job, before)
         assert not list(job.folder.glob("1-*"))
 
         away = until_led(server, job, both)
@@ -152,7 +158,7 @@ def test_a_relay_and_a_node_that_went_by_it_come_back_one_after_the_other(tmp_pa
             away.kill()
             killed_s = time.monotonic()
             start_again(away, killed_s)
-            assert pids(leader, job) == before
+            until_shown(leader, job, before)
         assert "is no longer a relay of job" in leader.daemon_said
         job.let_end()
         assert job.exit_codes() == [0, 0, 0], leader.daemon_said
