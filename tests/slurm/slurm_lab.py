@@ -127,6 +127,8 @@ class Answer:
 
 
 class SlurmLab:
+    configuration = SLURM_CONF
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.home = folder / "home"
@@ -145,10 +147,14 @@ class SlurmLab:
             f"{munge}/key", "--pid-file", f"{munge}/pid", "--log-file", f"{munge}/log", "--seed-file", f"{munge}/seed",
         )  # fmt: skip
         self.until(lambda: (self.folder / "munge/socket").exists(), "munged")
+        self._serve_accounts()
         self._daemon(self.lab.switch, "slurmctld", "-D", "-c")
         for number in self.lab.nodes:
             self.start_node(number)
         self.until_idle()
+
+    def _serve_accounts(self) -> None:
+        """Starts what the controller reports jobs to: nothing here."""
 
     def until_idle(self) -> None:
         idle = {f"node{number}": "idle" for number in self.lab.nodes}
@@ -177,7 +183,7 @@ class SlurmLab:
         shutil.copytree(ROOT / "deploy/slurm", self.folder / "etc/slurm/holdfast")
         with (self.folder / "etc/slurm/holdfast/settings").open("a") as settings:
             settings.write(f"LOG={SITE}/log/scripts\nKILL_S=5\n")
-        (self.folder / "etc/slurm/slurm.conf").write_text(SLURM_CONF)
+        (self.folder / "etc/slurm/slurm.conf").write_text(self.configuration)
         (self.folder / "etc/slurm/cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
 
     def _prepare(self, machine: Namespaces) -> None:
@@ -291,8 +297,8 @@ class SlurmLab:
 
 
 @contextmanager
-def slurm_lab(folder: Path) -> Generator[SlurmLab]:
-    running = SlurmLab(folder)
+def slurm_lab(folder: Path, kind: type[SlurmLab] = SlurmLab) -> Generator[SlurmLab]:
+    running = kind(folder)
     try:
         running.start()
         yield running
