@@ -32,7 +32,7 @@ examples:
   holdfast web --control                            (with buttons that stop and restart jobs)
   ssh -L 8790:127.0.0.1:8790 NODE holdfast web      (then open the printed address on your own machine)
 
-Who has the token sees all jobs that you see. Only with --control can the page stop and restart them.
+Anybody with the token sees all jobs that you see. Only with --control can the page stop and restart them.
 """
 
 

@@ -1,1 +1,1 @@
-"""What happened in the life of one job, according to its events? Pure; used by report, live view and web page."""
+"""What do the events of a job say about its life? Pure; used by report, live view and web page."""

@@ -16,7 +16,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import cast
+from typing import TYPE_CHECKING, cast
+
+if TYPE_CHECKING:
+    import urllib.request
 
 QUEUE_EVENTS_MAX = 256  # for a slow listener; beyond it the oldest are dropped
 COMMAND_TIMEOUT_S = 30.0
@@ -107,6 +110,23 @@ def variables(event: Mapping[str, object]) -> dict[str, str]:
     }
 
 
+def opener_without_redirects() -> urllib.request.OpenerDirector:
+    """Returns an opener to which a redirect is an error: its target would get the headers, but no document."""
+    import urllib.request
+
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        urllib.request.ProxyHandler,
+        urllib.request.HTTPHandler,
+        urllib.request.HTTPSHandler,
+        urllib.request.UnknownHandler,
+        urllib.request.HTTPErrorProcessor,
+        urllib.request.HTTPDefaultErrorHandler,
+    ):
+        opener.add_handler(handler())
+    return opener
+
+
 def post(url: str, line: bytes, timeout_s: float = POST_TIMEOUT_S) -> str:
     """Posts the event as JSON, with its sentence as `text`, which chat services show.
 
@@ -119,17 +139,7 @@ def post(url: str, line: bytes, timeout_s: float = POST_TIMEOUT_S) -> str:
     body = json.dumps({**event, "text": f"job {event['job_id']}: {event['reason']}"}).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "holdfast"}
     try:
-        opener = urllib.request.OpenerDirector()
-        for handler in (
-            urllib.request.ProxyHandler,
-            urllib.request.HTTPHandler,
-            urllib.request.HTTPSHandler,
-            urllib.request.UnknownHandler,
-            urllib.request.HTTPErrorProcessor,
-            urllib.request.HTTPDefaultErrorHandler,
-        ):
-            opener.add_handler(handler())
-        with opener.open(urllib.request.Request(url, body, headers), timeout=timeout_s):
+        with opener_without_redirects().open(urllib.request.Request(url, body, headers), timeout=timeout_s):
             return ""
     except urllib.error.HTTPError as error:
         with error:

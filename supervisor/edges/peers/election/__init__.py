@@ -1,1 +1,1 @@
-"""Who leads a job whose leader may be lost? Backends, the election, and what follows from it for this node."""
+"""Which node leads a job whose leader may be lost? Backends, the election, and its effects on this node."""
