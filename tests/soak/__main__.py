@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 
@@ -57,6 +58,7 @@ def _end(number: int, frame: object) -> None:
 
 def main() -> int:
     arguments = _parsed()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # no node has it, and it makes each start compile again
     signal.signal(signal.SIGTERM, _end)
     wrong: list[str] = arguments.main(arguments)
     for each in wrong:
