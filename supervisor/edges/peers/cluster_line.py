@@ -57,6 +57,8 @@ class Line(asyncio.Protocol):
 
         """
         self._pipe = pipe
+        if pipe is not None:
+            pipe.on_step = self._take_step
         self._greeting = greeting
         self._door = door
         self._loop = asyncio.get_running_loop()
@@ -200,7 +202,7 @@ class Line(asyncio.Protocol):
     def _begin(self) -> None:
         if self._greeting:
             self.send(self._greeting)
-        if self._pipe is not None:
+        if self._pipe is not None and not self._pipe.leads:
             self._unseal(b"")
 
     def _pass_door(self, door: Door, data: bytes) -> bytes:
@@ -216,11 +218,12 @@ class Line(asyncio.Protocol):
             self._begin()
         return passed.rest
 
-    def _unseal(self, data: bytes) -> bytes:
+    def _unseal(self, sealed: bytes | None) -> bytes:
+        """Returns the decrypted data. None: a step of the handshake is done, which may have let more in."""
         if self._pipe is None or self._transport is None:
-            return data
+            return sealed or b""
         try:
-            data = self._pipe.read(data)
+            data = self._pipe.read(sealed) if sealed is not None else self._pipe.go_on()
         except ssl.SSLError as error:
             self._distrust(error)
             return b""
@@ -241,8 +244,15 @@ class Line(asyncio.Protocol):
         self.heard_at_s = self._loop.time()
         if self._door is not None and not (data := self._pass_door(self._door, data)):
             return
+        self._take_in(data if self._pipe is None else self._unseal(data))
+
+    def _take_step(self) -> None:
+        if not self.ended:
+            self._take_in(self._unseal(None))
+
+    def _take_in(self, data: bytes) -> None:
         try:
-            frames = self._decoder.feed(data if self._pipe is None else self._unseal(data))
+            frames = self._decoder.feed(data)
         except FrameTooLongError as error:
             self.end(str(error), says_all=True)
             return

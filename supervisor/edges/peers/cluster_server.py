@@ -48,7 +48,7 @@ from supervisor.edges.peers.cluster_frames import (
 from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.cluster_link import Conversation
 from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
-from supervisor.edges.peers.cluster_tls import Pipe
+from supervisor.edges.peers.cluster_tls import LeadersTls
 from supervisor.edges.peers.door import LeadersDoor, Place
 from supervisor.edges.peers.known_node import KnownNode
 from supervisor.edges.peers.listening import each_connection
@@ -97,7 +97,7 @@ class ClusterServer:
         self._on_report = on_report
         self._on_aside = on_aside
         self._on_elastic = on_elastic
-        self._tls = tls
+        self._tls = LeadersTls(tls)
         self._term = term
         self._may_answer = may_answer
         self._nodes: dict[str, KnownNode] = {}
@@ -105,7 +105,7 @@ class ClusterServer:
         self._kept = kept.nodes  # nodes that were connected to the previous supervisor
         self._gone = dict.fromkeys(kept.gone)  # abandoned incarnations, oldest first
         self._suspicion = suspicion.initial_state(0.0)
-        self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
+        self._entering = anyio.Semaphore(HANDSHAKES_MAX)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
         self._relays = Relays(fan_out, nodes_max) if 0 < fan_out < nodes_max else None
         self._trunks: dict[str, Trunk] = {}
@@ -131,6 +131,7 @@ class ClusterServer:
         finally:
             for listener in listeners:
                 listener.close()
+            self._tls.close()
             for known in self._nodes.values():
                 known.conversation.let_go("the leader ends", says_all=True)
             for trunk in list(self._trunks.values()):
@@ -185,19 +186,18 @@ class ClusterServer:
 
     async def _accept(self, listener: socket.socket) -> None:
         assert self._tasks is not None
-        async for accepted in each_connection(listener, self._handshakes):
+        async for accepted in each_connection(listener, self._entering):
             door = LeadersDoor(self._choose_relay if self._relays is not None else None)
             if door.sends_on(accepted):
-                self._handshakes.release()
+                self._entering.release()
             else:
                 self._tasks.start_soon(self._serve, accepted, door)
 
     async def _serve(self, accepted: socket.socket, door: LeadersDoor) -> None:
         """Does the handshake. Everything after it needs no task."""
-        pipe = Pipe(self._tls, leads=True) if self._tls is not None else None
         nonce = cluster_session.fresh_nonce()
         greeting = cluster_codec.encode(Challenge(nonce))
-        line = Line(pipe=pipe, greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX, door=door)
+        line = Line(pipe=self._tls.pipe(), greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX, door=door)
         why, is_held = "the leader ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
@@ -215,7 +215,7 @@ class ClusterServer:
         except Exception:  # noqa: BLE001 - the bulkhead: an error of one connection leaves the others alone
             _log.warning("a connection to the leader of job %s has met a defect", self._job_id, exc_info=True)
         finally:
-            self._handshakes.release()
+            self._entering.release()
             if not is_held:
                 line.end(why, says_all=True)
 

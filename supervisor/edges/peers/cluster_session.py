@@ -63,7 +63,7 @@ def derive_keys(token: bytes, leader_nonce: bytes, node_nonce: bytes) -> Keys:
 
 def _mac(key: bytes, *parts: bytes) -> bytes:
     """Returns a MAC that covers the lengths, too: two lists of parts never look alike."""
-    return hmac.digest(key, b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256")
+    return hmac.digest(key, b"".join([len(part).to_bytes(4, "big") + part for part in parts]), "sha256")
 
 
 class Seal:

@@ -3,22 +3,27 @@
 Both sides show a certificate of the same authority, the cluster's own: any holder of one may join, and names are not
 compared, since nodes meet by address. The files are read once, when the job begins.
 
-A handshake costs the leader a millisecond of CPU, and a third of it went into session tickets. So the leader keeps the
-sessions itself, and a node that comes back within two hours resumes its own at a fifth of the cost.
+A handshake costs the leader one or two milliseconds of CPU, in threads of its own (handshakes.py). A third of it went
+into session tickets. So the leader keeps the sessions itself, and a node that comes back within two hours resumes its
+own at a fifth of the cost.
 """
 
 from __future__ import annotations
 
 import os
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
+from supervisor.edges.peers.handshakes import Handshakes
 from supervisor.errors import ConfigurationError
 
 READ_BYTES = 64 * 1024
+EARLY_BYTES_MAX = 256 * 1024  # that arrive while a step of the handshake is computed
 
 
 class TlsFiles(msgspec.Struct, frozen=True):
@@ -81,11 +86,25 @@ def _context(protocol: int, certificate: Path, key: Path, authority: Path) -> ss
 class Pipe:
     """TLS between a line's frames and its connection. Sans-I/O; every method may raise ssl.SSLError."""
 
-    def __init__(self, context: ssl.SSLContext, *, leads: bool, session: ssl.SSLSession | None = None) -> None:
-        """`session`: of the previous connection; the other side may have forgotten it."""
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        *,
+        leads: bool,
+        session: ssl.SSLSession | None = None,
+        handshakes: Handshakes | None = None,
+    ) -> None:
+        """`session`: of the previous connection; the other side may have forgotten it. `handshakes` compute the steps
+        of the handshake: `on_step` is called after each, then call `go_on`; None: `read` computes them itself."""
+        self.leads = leads
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=leads, session=session)
         self._waiting: list[bytes] | None = []  # data sent before the two sides trust each other; None: they do
+        self._handshakes = handshakes
+        self.on_step: Callable[[], None] | None = None
+        self._is_computing = False  # a thread uses the TLS object and both buffers; nothing else touches them
+        self._arrived = bytearray()  # meanwhile
+        self._error: BaseException | None = None  # of the last step
 
     def write(self, data: bytes) -> None:
         if self._waiting is None:
@@ -94,21 +113,56 @@ class Pipe:
             self._waiting.append(data)
 
     def read(self, sealed: bytes) -> bytes:
-        """Decrypts data; b"" begins the handshake. Raises ssl.SSLZeroReturnError at the end."""
+        """Decrypts data; b"" begins the handshake on the node's side. Raises ssl.SSLZeroReturnError at the end."""
+        if self._is_computing:
+            self._arrived += sealed
+            if len(self._arrived) > EARLY_BYTES_MAX:
+                raise ssl.SSLError(ssl.SSL_ERROR_SSL, "it sends too much before the handshake is done")
+            return b""
         self._incoming.write(sealed)
+        if self._waiting is None:
+            return self._decrypted()
+        if self._handshakes is not None:
+            self._is_computing = True
+            self._handshakes.compute(self._tls.do_handshake, self._end_step)
+            return b""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return b""
+        return self._begin()
+
+    def _end_step(self, error: BaseException | None) -> None:
+        self._is_computing, self._error = False, error
+        if self.on_step is not None:
+            self.on_step()
+
+    def go_on(self) -> bytes:
+        """Continues after a step of the handshake; returns what `read` would."""
+        error, self._error = self._error, None
+        if error is not None and not isinstance(error, ssl.SSLWantReadError):
+            raise error
+        said = self._begin() if error is None else b""
+        arrived, self._arrived = bytes(self._arrived), bytearray()
+        return said + self.read(arrived) if arrived else said
+
+    def _begin(self) -> bytes:
+        """Sends and returns what has waited for the end of the handshake."""
+        waiting, self._waiting = self._waiting or (), None
+        for data in waiting:
+            self._tls.write(data)
+        return self._decrypted()
+
+    def _decrypted(self) -> bytes:
         said: list[bytes] = []
         try:
-            if self._waiting is not None:
-                self._tls.do_handshake()
-                waiting, self._waiting = self._waiting, None
-                for data in waiting:
-                    self._tls.write(data)
-            while True:
+            while self._incoming.pending:  # without this check, each message would cost an exception
                 said.append(self._tls.read(READ_BYTES))
                 if not said[-1]:
                     raise ssl.SSLZeroReturnError
         except ssl.SSLWantReadError:
-            return b"".join(said)
+            pass  # the rest of a record has not come yet
+        return b"".join(said)
 
     def part(self) -> None:
         """Ends TLS properly: OpenSSL drops the session of a connection that just breaks."""
@@ -127,7 +181,23 @@ class Pipe:
 
     def outgoing(self) -> bytes:
         """Returns the data to send now, also after an error: it tells the other side."""
-        return self._outgoing.read()
+        return b"" if self._is_computing else self._outgoing.read()
+
+
+class LeadersTls:
+    """The side of a leader or relay: threads compute the handshakes. Without a context, there is no TLS."""
+
+    def __init__(self, context: ssl.SSLContext | None) -> None:
+        self._context = context
+        self._handshakes = Handshakes() if context is not None else None
+
+    def pipe(self) -> Pipe | None:
+        """Returns a new pipe; None: without TLS."""
+        return Pipe(self._context, leads=True, handshakes=self._handshakes) if self._context is not None else None
+
+    def close(self) -> None:
+        if self._handshakes is not None:
+            self._handshakes.close()
 
 
 def reason_of(error: ssl.SSLError) -> str:
@@ -138,7 +208,8 @@ def reason_of(error: ssl.SSLError) -> str:
     for sign, meaning in _REASONS.items():
         if sign in text:
             return meaning
-    return f"TLS fails: {(error.reason or text).lower().replace('_', ' ')}"
+    reason = cast("str | None", getattr(error, "reason", None))  # our own errors have none
+    return f"TLS fails: {(reason or text).lower().replace('_', ' ')}"
 
 
 _REASONS = {

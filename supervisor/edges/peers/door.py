@@ -11,6 +11,7 @@ import json
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import NamedTuple, cast
 
 MAY_BE_SENT_ON = b"r"
@@ -91,5 +92,6 @@ class LeadersDoor(Door):
         return True
 
 
+@lru_cache  # thousands of nodes are sent on to a few relays
 def _answer(place: Place) -> bytes:
     return SENT_ON + json.dumps(place).encode()

@@ -80,8 +80,9 @@ def main(count: int, faults: int, idle_s: float, certificates: str, fan_out: str
 
 
 def cpu_s(pid: int) -> float:
-    """Returns CPU time as exactly as the scheduler accounts for it."""
-    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+    """Returns the CPU time of all threads as exactly as the scheduler accounts for it."""
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
 
 def memory_mib(pid: int) -> float:

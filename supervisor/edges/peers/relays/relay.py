@@ -19,7 +19,7 @@ from supervisor.edges.peers.cluster_frames import Challenge, ClusterProtocolErro
 from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.cluster_link import SILENCE_S
 from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
-from supervisor.edges.peers.cluster_tls import Pipe
+from supervisor.edges.peers.cluster_tls import LeadersTls
 from supervisor.edges.peers.door import LeadersDoor
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.listening import each_connection
@@ -38,14 +38,14 @@ class Relay:
     def __init__(self, who: Who, *, tls: ssl.SSLContext | None) -> None:
         """`tls`: for connections of nodes."""
         self._who = who
-        self._tls = tls
+        self._tls = LeadersTls(tls)
         self._children: dict[int, Bundle] = {}
         self._beats: dict[int, bytes] = {}  # the newest of each node, not reported to the leader yet
         self._told: dict[int, dict[int, bytes]] = {}  # by tick: reported, but not answered yet
         self._tick = 0
         self._last = 0  # channel
         self._trunk: Bundle | None = None
-        self._handshakes = anyio.Semaphore(HANDSHAKES_MAX)
+        self._entering = anyio.Semaphore(HANDSHAKES_MAX)
         self._tasks: TaskGroup | None = None
 
     async def run(self, trunk: Line, keys: Keys, listeners: list[socket.socket]) -> None:
@@ -65,6 +65,7 @@ class Relay:
         finally:
             for listener in listeners:
                 listener.close()
+            self._tls.close()
             trunk.end("the relay ends", says_all=True)
             for child in list(self._children.values()):
                 child.line.end("the relay has lost the leader", says_all=True)
@@ -112,14 +113,15 @@ class Relay:
 
     async def _accept(self, listener: socket.socket) -> None:
         assert self._tasks is not None
-        async for accepted in each_connection(listener, self._handshakes):
+        async for accepted in each_connection(listener, self._entering):
             self._tasks.start_soon(self._serve, accepted)
 
     async def _serve(self, accepted: socket.socket) -> None:
-        pipe = Pipe(self._tls, leads=True) if self._tls is not None else None
         nonce = cluster_session.fresh_nonce()
         greeting = cluster_codec.encode(Challenge(nonce))
-        line = Line(pipe=pipe, greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX, door=LeadersDoor(None))
+        line = Line(
+            pipe=self._tls.pipe(), greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX, door=LeadersDoor(None)
+        )
         why, is_held = "the relay ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
@@ -136,7 +138,7 @@ class Relay:
         except Exception:  # noqa: BLE001 - the bulkhead: an error of one connection leaves the others alone
             _log.warning("a connection to the relay of job %s has met a defect", self._who.job_id, exc_info=True)
         finally:
-            self._handshakes.release()
+            self._entering.release()
             if not is_held:
                 line.end(why, says_all=True)
 
