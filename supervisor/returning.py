@@ -48,6 +48,7 @@ from supervisor.life.order import ARRIVED
 from supervisor.ports import Clock, RecordedEvent
 
 RETURN_S = 1.5  # people may ask after that, even if a spawner still loads
+ENDED_S = 5.0  # for the spawner of a job that is not taken over: its workers get SIGKILL
 JOURNAL_FLUSH_S = 1.0  # for data that the next supervisor reads from the journal instead of the spawners
 EVENTS_MAX = 1_000  # of one job, recorded after the kept data
 
@@ -148,9 +149,11 @@ class Returning(msgspec.Struct, frozen=True):
             await self._end_lost(job_id, places, found, str(error))
             return
         except UnreadableError as error:
-            _log.error("cannot take over job %s, which ends: %s", job_id, error)
-            for each in found:
-                _end(each)
+            if found[0].texts:
+                _log.error("cannot take over job %s, which ends: %s", job_id, error)
+            else:
+                _log.warning("job %s had not begun when its supervisor was lost: submit it again", job_id)
+            await _end_all(found)
             return
         for place, _ in places:
             if all(each.place is not place for each in found):
@@ -299,8 +302,15 @@ def _is_taken(job_id: str, restored: Restored | None) -> bool:
     return holder is not None and (restored is None or holder.since_ns != restored.record.submitted_at_ns)
 
 
-def _end(found: FoundSpawner) -> None:
-    """Tells the spawner to end its processes and itself."""
-    with contextlib.suppress(OSError):
-        found.socket.send(encode(wire.encode(wire.End()), frame_bytes_max=SPAWNER_FRAME_BYTES_MAX))
-    found.close()
+async def _end_all(found: Sequence[FoundSpawner]) -> None:
+    """Lets the spawners end their processes and themselves. Returns once the job's id is free, or after ENDED_S."""
+    for each in found:
+        with contextlib.suppress(OSError):
+            each.socket.send(encode(wire.encode(wire.End()), frame_bytes_max=SPAWNER_FRAME_BYTES_MAX))
+        each.drop_claims()
+    with anyio.move_on_after(ENDED_S):
+        for each in found:
+            await anyio.wait_readable(each.pidfd)
+            each.place.remove()
+    for each in found:
+        each.close()

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import msgspec
 
 from supervisor.cli.last_words import tell_failure
 from supervisor.cli.steady_client import SteadyClient
+from supervisor.cli.submission import Submission
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.resolve import RunRequest
 from supervisor.core.event_weights import Weight, addition, weight
@@ -26,6 +27,7 @@ from supervisor.errors import HoldfastError, NoSupervisorError
 from supervisor.ports import JobReport, RecordedEvent
 
 _PREFIXES = {Weight.FAULT: "warning: ", Weight.LOSS: "error: "}  # as the log of a private supervisor has them
+Hear = Callable[[RecordedEvent], None]
 LAST_OUTPUT_TIMEOUT_S = 5.0  # for what the ranks wrote last, after the job has ended
 
 
@@ -40,53 +42,69 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
         # The listener is another process: it is started before gRPC has threads, which a fork would disturb.
         listener = _listener(request, stack)
         client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET))
-        job_id = client.submit(spec, request.environment)
+        submission = Submission(client, spec, request.environment, say=tell)
+        job_id = submission.submit()
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
         steady = SteadyClient(client, job_id, say=tell)
-        threading.Thread(target=_forward, args=(steady, forwarded), daemon=True).start()
-        shown = SteadyClient(client, job_id, say=_unsaid)
-        output = threading.Thread(target=_show_output, args=(shown,), daemon=True)
-        output.start()
-        report = _follow(steady, _heard(spec, listener, stack))
-        output.join(LAST_OUTPUT_TIMEOUT_S)
+        threading.Thread(target=_forward, args=(steady, submission, forwarded), daemon=True).start()
+        hear = _heard(spec, (submission.hear, *listener), stack)
+        report = _attend(client, steady, hear)
+        while submission.submit_again(report):
+            report = _attend(client, steady, hear)
         if report is None or report.exit_code is None:
-            raise NoSupervisorError(
-                f"cannot tell how job {job_id} has ended: its supervisor in {directory} has gone, and none came back "
-                f"within the daemon's --supervisor-return-timeout, after which its workers are ended; see holdfast "
-                f"logs {job_id}, and holdfast events {job_id}"
-            )
+            raise NoSupervisorError(_unknown_end(job_id, directory, has_begun=submission.has_begun))
         tell_failure(report, lambda choice: client.logs(job_id, choice, this_node=True))
     return report.exit_code
 
 
-def _heard(
-    spec: JobSpec, listener: Callable[[RecordedEvent], None] | None, stack: ExitStack
-) -> Callable[[RecordedEvent], None] | None:
-    """Returns the listener, and the line that a person at a terminal reads before the first workers start."""
-    if not standard_streams.stderr_is_terminal():
-        return listener
-    from supervisor.cli.waiting import waiting
+def _attend(client: ControlClient, steady: SteadyClient, hear: Hear) -> JobReport | None:
+    """Shows what the ranks print and what happens, until the job has ended; see `_follow`."""
+    shown = SteadyClient(client, steady.job_id, say=_unsaid)
+    output = threading.Thread(target=_show_output, args=(shown,), daemon=True)
+    output.start()
+    report = _follow(steady, hear)
+    output.join(LAST_OUTPUT_TIMEOUT_S)
+    return report
 
-    shown = waiting(spec, stack)
+
+def _unknown_end(job_id: str, directory: Path, *, has_begun: bool) -> str:
+    if not has_begun:
+        return (
+            f"cannot tell how job {job_id} has ended: its supervisor in {directory} has gone before it reported the "
+            f"start of a worker, and no other supervisor has the job; start it again once holdfast nodes shows one"
+        )
+    return (
+        f"cannot tell how job {job_id} has ended: its supervisor in {directory} has gone, and none came back "
+        f"within the daemon's --supervisor-return-timeout, after which its workers are ended; see holdfast "
+        f"logs {job_id}, and holdfast events {job_id}"
+    )
+
+
+def _heard(spec: JobSpec, listeners: Sequence[Hear], stack: ExitStack) -> Hear:
+    """Returns all that hear events, with the line that a person at a terminal reads before the first workers start."""
+    if standard_streams.stderr_is_terminal():
+        from supervisor.cli.waiting import waiting
+
+        shown = waiting(spec, stack)
+        listeners = (lambda event: shown.hear(event.kind), *listeners)
 
     def hear(event: RecordedEvent) -> None:
-        shown.hear(event.kind)
-        if listener is not None:
+        for listener in listeners:
             listener(event)
 
     return hear
 
 
-def _listener(request: RunRequest, stack: ExitStack) -> Callable[[RecordedEvent], None] | None:
+def _listener(request: RunRequest, stack: ExitStack) -> tuple[Hear, ...]:
     """Returns what delivers events to the user's command and URL, as that user: the daemon runs nothing for users."""
     if not request.event_hooks.are_set:
-        return None
+        return ()
     from supervisor.edges.operators.notifier import notifying
 
-    return stack.enter_context(notifying(request.event_hooks)).tell
+    return (stack.enter_context(notifying(request.event_hooks)).tell,)
 
 
-def _follow(client: SteadyClient, listener: Callable[[RecordedEvent], None] | None) -> JobReport | None:
+def _follow(client: SteadyClient, hear: Hear) -> JobReport | None:
     """Says what happens to the job; with several nodes, to this node's part, because each node has such a command.
 
     Returns the last report of it: its verdict, if its supervisor sent one.
@@ -98,8 +116,7 @@ def _follow(client: SteadyClient, listener: Callable[[RecordedEvent], None] | No
             if isinstance(told, JobReport):
                 last = told
                 continue
-            if listener is not None:
-                listener(told)
+            hear(told)
             if (importance := weight(told.kind)) > Weight.ROUTINE:
                 if told.kind == "stop_requested":
                     stop_reason = stop_reason or told.reason
@@ -118,9 +135,10 @@ def _unsaid(note: str) -> None:
     """Whether the event is reported elsewhere, or is of no use here."""
 
 
-def _forward(client: SteadyClient, numbers: set[signal.Signals]) -> None:
+def _forward(client: SteadyClient, submission: Submission, numbers: set[signal.Signals]) -> None:
     while True:
         number = signal.sigwait(numbers)
+        submission.stop()
         try:
             client.stop(reason=f"holdfast run got {signal.Signals(number).name}", signal=int(number))
         except HoldfastError as error:

@@ -33,7 +33,7 @@ class SteadyClient:
     ) -> None:
         """`say` is called once each time that the supervisor is away."""
         self._client = client
-        self._job_id = job_id
+        self.job_id = job_id
         self._say = say
         self._is_left = is_left
         self._away_told = False
@@ -46,7 +46,7 @@ class SteadyClient:
         while True:
             try:
                 told_by = self._client.watch(
-                    self._job_id, after_sequence=last, follow=follow, on_note=on_note, this_node=this_node
+                    self.job_id, after_sequence=last, follow=follow, on_note=on_note, this_node=this_node
                 )
                 for told in told_by:
                     if isinstance(told, RecordedEvent):
@@ -62,7 +62,7 @@ class SteadyClient:
         while True:
             skipped = dict(shown)
             try:
-                told_by = self._client.logs(self._job_id, choice, follow=True, on_note=on_note, this_node=this_node)
+                told_by = self._client.logs(self.job_id, choice, follow=True, on_note=on_note, this_node=this_node)
                 for piece in told_by:
                     key = (piece.cycle, piece.rank, piece.is_stderr)
                     known = min(skipped.get(key, 0), len(piece.data))
@@ -81,7 +81,7 @@ class SteadyClient:
         """Stops the job. Raises HoldfastError."""
         while True:
             try:
-                self._client.stop(self._job_id, reason=reason, signal=signal)
+                self._client.stop(self.job_id, reason=reason, signal=signal)
                 return
             except NoSupervisorError as error:
                 self._wait(error)
@@ -91,15 +91,15 @@ class SteadyClient:
         if not self._client.wait_until_ready(LOOK_AGAIN_S):
             if not self._away_told:
                 self._away_told = True
-                self._say(f"the supervisor has gone; job {self._job_id} runs on, and this command waits for the next")
+                self._say(f"the supervisor has gone; job {self.job_id} runs on, and this command waits for the next")
             while not self._client.wait_until_ready(LOOK_AGAIN_S):
-                if not self._is_left(self._job_id):
+                if not self._is_left(self.job_id):
                     if not self._client.wait_until_ready(RETURNS_WITHIN_S):
                         raise error
                     break
         self._away_told = False
         try:
-            self._client.job(self._job_id)
+            self._client.job(self.job_id)
         except NotFoundError:
             raise error from None
         except NoSupervisorError:

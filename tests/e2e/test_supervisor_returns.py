@@ -213,6 +213,25 @@ def test_b2_supervisors_that_are_lost_in_the_middle_of_a_turn_leave_a_history_wi
     assert kinds.count("stacks_collected") + kinds.count("stacks_missing") == 1
 
 
+def test_b2_supervisors_that_are_lost_before_anything_of_a_job_is_kept_cost_the_submitter_nothing(
+    start: Start, daemon: NodeDaemon
+) -> None:
+    """One is lost before it answers, one before it starts the spawner, and two before the spawner keeps anything."""
+    daemon.kill()
+    daemon.dies = "unanswered -"
+    daemon.start()
+    launch = run_under(start, daemon, MONITORED, "0:*/init,beat,exit=0")
+    for dies in ("unstarted -", "unrecorded -", "unkept -", ""):
+        daemon.wait_for_death()
+        daemon.dies = dies
+        daemon.launch()
+    assert launch.wait() == 0, launch.stderr_text()
+    assert len(launch.traced("started")) == 2
+    assert launch.stderr_text().count(f"the supervisor has gone before job {launch.job_id} began") == 3
+    assert numbers(launch) == [*range(1, len(launch.events()) + 1)]
+    assert_nothing_left(launch, within_s=10)
+
+
 def test_b2_supervisors_that_are_killed_at_random_moments_lose_nothing() -> None:
     kills = supervisor_kills.run(random.Random(20), seconds=60, kills_max=5, cycles=3)
     assert not kills.wrong

@@ -47,6 +47,8 @@ class Comeback:
 
     def __init__(self, settings: SpawnerSettings) -> None:
         self.fd = settings.return_fd
+        self._is_private = settings.private
+        self._timeout_s = settings.supervisor_return_timeout_s
         self._job_id = settings.job_id
         self._path = settings.keep_path
         self._claim_fds = settings.claim_fds
@@ -58,6 +60,11 @@ class Comeback:
     @property
     def is_possible(self) -> bool:
         return self.fd >= 0
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait for another supervisor, once this one is lost. Without the texts, none can go on."""
+        return 0.0 if self._is_private or (self.is_possible and not self._texts) else self._timeout_s
 
     def note(self, report: Report) -> None:
         """Keeps a report for the next supervisor; the caller sends it to the current one."""

@@ -356,8 +356,7 @@ class Spawner:
         """Handles the loss of the supervisor, which may come back."""
         self._events.forget(self._link.fd)
         self._comeback.save()
-        wait_s = 0.0 if self._settings.private else self._settings.supervisor_return_timeout_s
-        self._events.set_timer("lost", wait_s, self._end_alone)
+        self._events.set_timer("lost", self._comeback.wait_s, self._end_alone)
 
     def _on_return(self) -> None:
         """Accepts a supervisor whose predecessor must be gone."""

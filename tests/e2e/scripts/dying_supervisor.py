@@ -3,23 +3,35 @@
 $DIES is MOMENT KIND: in the turn that publishes an event of that kind, "decided" before anything of the turn has left,
 "kept" once the spawner has it, "told" once the journal has it on the disk. All that was recorded before is on the disk.
 "before-flush": it ends where it would wait for the disk after a job's end; KIND is ignored, and the disk got nothing.
+A job's submission has moments of its own, without KIND: "unanswered", and, once the submitter has its answer and
+watches the job: "unstarted" before there is a spawner, "unrecorded" and "unkept" before that spawner keeps anything.
 """
 
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
 
 from holdfast_wire import spawner_link as wire
 
 from supervisor.cli import main
+from supervisor.config import JobSpec
 from supervisor.edges.machine.journal.journal import Journal
+from supervisor.edges.operators.control_service import ControlService
+from supervisor.edges.workers.spawner import spawner_keeper
+from supervisor.edges.workers.spawner.return_places import ReturnPlace
 from supervisor.edges.workers.spawner.spawner_succession import SpawnerSuccession
+from supervisor.engine.desk import Desk
 from supervisor.engine.keepsakes import EVENTS
+from supervisor.ports import JobReport
 
 MOMENT, KIND = os.environ["DIES"].split()
 journals: list[Journal] = []
-start, keep = Journal.start, SpawnerSuccession.keep
+watched = threading.Event()  # the submitter has the answer to its submission, and asks on
+start, keep, look_for = Journal.start, SpawnerSuccession.keep, ControlService._find  # pyright: ignore[reportPrivateUsage]
+note, submit = ReturnPlace.note, Desk.submit
 
 
 def start_noted(self: Journal) -> None:
@@ -54,8 +66,38 @@ def start_never(self: Journal) -> None:
     del self
 
 
+async def find_and_note(self: ControlService, *job: str, **how: bool) -> JobReport:
+    watched.set()
+    return await look_for(self, *job, **how)
+
+
+def end_once_watched(*_: object, **__: object) -> NoReturn:
+    assert watched.wait(10.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("this process has ended")
+
+
+def note_and_end(self: ReturnPlace, job_id: str, pid: int) -> None:
+    note(self, job_id, pid)
+    end_once_watched()
+
+
+async def submit_or_end(self: Desk, spec: JobSpec, environment: Mapping[str, str]) -> str:
+    watched.clear()  # the submitter may have asked for the job before
+    if MOMENT == "unanswered":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return await submit(self, spec, environment)
+
+
+ControlService._find, Desk.submit = find_and_note, submit_or_end  # pyright: ignore[reportPrivateUsage]
 if MOMENT == "before-flush":
     Journal.start, Journal.flush = start_never, end_instead
+elif MOMENT == "unstarted":
+    spawner_keeper.start_process = end_once_watched
+elif MOMENT == "unrecorded":
+    ReturnPlace.note = end_once_watched
+elif MOMENT == "unkept":
+    ReturnPlace.note = note_and_end
 else:
     Journal.start, SpawnerSuccession.keep = start_noted, keep_and_end
 sys.exit(main())

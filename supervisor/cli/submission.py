@@ -1,0 +1,88 @@
+"""How does `holdfast run` hand a job to the node's supervisor, which may be lost before the job has begun?
+
+The supervisor's spawner keeps a job from some 10 ms after its submission on. If the supervisor is lost before that,
+nothing of the job has run, and the next one does not know it: the job is submitted to that one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.errors import AlreadyExistsError, HoldfastError, NoSupervisorError
+from supervisor.ports import JobReport, RecordedEvent
+
+ATTEMPTS_MAX = 5  # a job that no supervisor survives must not be submitted for ever
+RETURNS_WITHIN_S = 10.0  # the next supervisor, once a submission had no answer
+FREE_WITHIN_S = 30.0  # the job's id: a lost supervisor's spawner ends once it has loaded what the script imports
+LOOK_AGAIN_S = 0.1
+
+
+class Submission:
+    """One job that is submitted until it has begun. `stop` may be called from another thread."""
+
+    def __init__(
+        self, client: ControlClient, spec: JobSpec, environment: Mapping[str, str], *, say: Callable[[str], None]
+    ) -> None:
+        self._client = client
+        self._spec = spec
+        self._environment = environment
+        self._say = say
+        self._attempts = 0
+        self._since_ns = Clock().unix_ns()
+        self._stop_asked = threading.Event()
+        self.has_begun = False
+
+    def stop(self) -> None:
+        """Lets no further submission start the job: a person wants its end."""
+        self._stop_asked.set()
+
+    def hear(self, event: RecordedEvent) -> None:
+        """Takes in what happened to the job."""
+        self.has_begun = self.has_begun or event.kind == "worker_started"
+
+    def submit(self) -> str:
+        """Submits the job, again if the supervisor is lost before it answers. Returns its id. Raises HoldfastError."""
+        free_by_s = Clock().now_s() + FREE_WITHIN_S
+        while True:
+            try:
+                return self._submit_once()
+            except NoSupervisorError:
+                if not self._may_try_again() or not self._client.wait_until_ready(RETURNS_WITHIN_S):
+                    raise
+                if self._is_taken_over():  # the answer alone was lost
+                    return self._spec.job_id
+            except AlreadyExistsError:
+                is_ours = self._attempts > 1  # what is left of the submission before
+                if not is_ours or Clock().now_s() >= free_by_s or self._stop_asked.wait(LOOK_AGAIN_S):
+                    raise
+                self._attempts -= 1
+
+    def submit_again(self, last: JobReport | None) -> bool:
+        """Submits the job again if it is lost and has not begun. `last`: what its supervisor said last of it."""
+        if self.has_begun or not self._may_try_again() or (last is not None and last.exit_code is not None):
+            return False
+        if not self._client.wait_until_ready(LOOK_AGAIN_S) or self._is_taken_over():
+            return False
+        self._say(f"the supervisor has gone before job {self._spec.job_id} began; the next one gets the job")
+        self.submit()
+        return True
+
+    def _may_try_again(self) -> bool:
+        return self._attempts < ATTEMPTS_MAX and not self._stop_asked.is_set()
+
+    def _submit_once(self) -> str:
+        self._attempts += 1
+        return self._client.submit(self._spec, self._environment)
+
+    def _is_taken_over(self) -> bool:
+        """Returns whether the supervisor that answers now has this job, and not another one of the same id."""
+        job_id = self._spec.job_id
+        try:
+            self._client.job(job_id)  # answered once the jobs of the supervisor before it are taken over
+            return any(each.job_id == job_id and each.submitted_at_ns >= self._since_ns for each in self._client.jobs())
+        except HoldfastError:
+            return False

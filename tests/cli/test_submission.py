@@ -1,0 +1,120 @@
+"""A supervisor is lost while a job is submitted, or right after that: does the next one get the job, and only once?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from supervisor.cli import submission
+from supervisor.cli.submission import ATTEMPTS_MAX, Submission
+from supervisor.config import JobSpec
+from supervisor.core.facts import JobState
+from supervisor.edges.machine.clock import Clock
+from supervisor.errors import AlreadyExistsError, HoldfastError, NoSupervisorError, NotFoundError
+from supervisor.ports import JobReport, RecordedEvent
+
+SPEC = JobSpec("j", ("train.py",))
+GONE = NoSupervisorError("cannot ask the supervisor: it has gone")
+TAKEN = AlreadyExistsError("cannot start job j: processes of a job of that id are left")
+
+
+class Client:
+    """Answers each submission in turn; None: with the job's id."""
+
+    def __init__(self, *answers: HoldfastError | None, comes_back: bool = True) -> None:
+        self.answers = list(answers)
+        self.comes_back = comes_back
+        self.submitted = 0
+        self.live: list[JobReport] = []
+
+    def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
+        self.submitted += 1
+        if (answer := self.answers.pop(0)) is not None:
+            raise answer
+        return spec.job_id
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        return self.comes_back
+
+    def job(self, job_id: str) -> JobReport:
+        if not self.live:
+            raise NotFoundError(f"cannot show job {job_id}: there is no such job here")
+        return self.live[0]
+
+    def jobs(self) -> list[JobReport]:
+        return self.live
+
+
+def submission_to(client: Client) -> tuple[Submission, list[str]]:
+    said: list[str] = []
+    return Submission(client, SPEC, {}, say=said.append), said  # pyright: ignore[reportArgumentType]
+
+
+def report(exit_code: int | None = None, *, submitted_at_ns: int = 1) -> JobReport:
+    return JobReport("j", JobState.FAILED, submitted_at_ns, exit_code=exit_code)
+
+
+def test_a_lost_submission_is_repeated_at_the_next_supervisor_with_a_sentence():
+    client = Client(None, None)
+    job, said = submission_to(client)
+    assert job.submit() == "j"
+    job.hear(RecordedEvent("j", 1, 0, "job_submitted", "r"))
+    assert job.submit_again(report())
+    assert said == ["the supervisor has gone before job j began; the next one gets the job"]
+    assert client.submitted == 2
+
+
+def test_a_job_that_has_begun_or_ended_is_never_started_a_second_time():
+    client = Client(None)
+    job, _ = submission_to(client)
+    job.submit()
+    assert not job.submit_again(report(exit_code=1))
+    job.hear(RecordedEvent("j", 2, 0, "worker_started", "r"))
+    assert not job.submit_again(None)
+    assert client.submitted == 1
+
+
+def test_a_job_that_the_next_supervisor_has_is_left_with_it():
+    client = Client(GONE)
+    job, _ = submission_to(client)
+    client.live = [report(submitted_at_ns=Clock().unix_ns())]
+    assert job.submit() == "j"
+    assert not job.submit_again(None)
+    assert client.submitted == 1
+
+
+def test_another_job_of_that_id_is_an_error():
+    client = Client(TAKEN)
+    job, _ = submission_to(client)
+    with pytest.raises(AlreadyExistsError):
+        job.submit()
+
+
+def test_what_is_left_of_the_lost_submission_is_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(submission, "LOOK_AGAIN_S", 0.0)
+    client = Client(GONE, TAKEN, TAKEN, None)
+    job, _ = submission_to(client)
+    client.live = [report()]  # one that was submitted earlier
+    assert job.submit() == "j"
+    assert client.submitted == 4
+
+
+def test_without_another_supervisor_or_against_a_stop_nothing_is_submitted():
+    job, _ = submission_to(Client(GONE, comes_back=False))
+    with pytest.raises(NoSupervisorError):
+        job.submit()
+    client = Client(None)
+    job, said = submission_to(client)
+    job.submit()
+    job.stop()
+    assert not job.submit_again(None)
+    assert (client.submitted, said) == (1, [])
+
+
+def test_a_job_that_no_supervisor_survives_is_given_up():
+    client = Client(*[GONE] * (ATTEMPTS_MAX + 1))
+    job, _ = submission_to(client)
+    with pytest.raises(NoSupervisorError):
+        job.submit()
+    assert client.submitted == ATTEMPTS_MAX
