@@ -30,6 +30,7 @@ class _Heard(msgspec.Struct):
 
     roster: Roster | None = None  # when last seen: the coordinator goes before the job's record
     nodes: dict[str, Known] = msgspec.field(default_factory=dict[str, Known])
+    unheard: dict[str, int] = msgspec.field(default_factory=dict[str, int])  # asked and never heard -> since (Unix ns)
     # By node and its submission: the newest of its events that was confirmed first at the moment given.
     answered: dict[tuple[str, int], tuple[int, int]] = msgspec.field(
         default_factory=dict[tuple[str, int], tuple[int, int]]
@@ -78,18 +79,24 @@ class WholeBook:
 
     def hear(self, job_id: str, node: str, part: Part) -> None:
         """Stores a node's current part."""
-        self._of(job_id).nodes[node] = Known(part.part, part.node, self._clock.unix_ns())
+        heard = self._of(job_id)
+        heard.nodes[node] = Known(part.part, part.node, self._clock.unix_ns())
+        heard.unheard.pop(node, None)
 
     def miss(self, job_id: str, node: str) -> None:
         """Notes that a node has not answered."""
-        nodes = self._of(job_id).nodes
-        if node in nodes:
-            nodes[node] = msgspec.structs.replace(nodes[node], answers=False)
+        heard = self._of(job_id)
+        if node in heard.nodes:
+            heard.nodes[node] = msgspec.structs.replace(heard.nodes[node], answers=False)
+        else:
+            heard.unheard.setdefault(node, self._clock.unix_ns())
 
     def note_lost(self, job_id: str, lost: NodeLost) -> None:
         if job_id not in self._jobs:
             return  # it ended long ago
-        nodes, now_ns = self._of(job_id).nodes, self._clock.unix_ns()
+        heard, now_ns = self._of(job_id), self._clock.unix_ns()
+        nodes = heard.nodes
+        heard.unheard.pop(lost.node, None)
         empty = JobReport(job_id, state=self._desk.report(self._jobs[job_id]).state, submitted_at_ns=now_ns, cycle=-1)
         known = nodes.get(lost.node, Known(empty, NodeReport(lost.node, "lost"), now_ns))
         node = msgspec.structs.replace(known.node, state="lost", reason=lost.reason)
@@ -144,7 +151,8 @@ class WholeBook:
         if found is None:
             return own.part
         self.hear(job_id, own.node.name, own)
-        return whole_job.merged(own.part, found, self._of(job_id).nodes, now_ns=self._clock.unix_ns())
+        heard = self._of(job_id)
+        return whole_job.merged(own.part, found, heard.nodes, now_ns=self._clock.unix_ns(), unheard=heard.unheard)
 
     def nodes(self, job_id: str) -> tuple[NodeReport, ...]:
         """Returns the nodes as last heard, including lost ones."""
@@ -154,6 +162,8 @@ class WholeBook:
             silent_s = (self._clock.unix_ns() - known.heard_at_ns) / 1e9
             reason = f"no answer for {silent_s:.1f} s" if is_silent else known.node.reason
             shown.append(msgspec.structs.replace(known.node, reason=reason))
+        unheard = self._of(job_id).unheard
+        shown += (NodeReport(name, "unknown", "it has not connected to this supervisor yet") for name in unheard)
         return tuple(shown)
 
     def saved(self, job: JobRecord) -> JobReport:

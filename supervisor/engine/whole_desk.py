@@ -145,7 +145,9 @@ class WholeDesk:
                 whole = await self._colleagues.ask(job_id, LEADER, ShowWhole(), timeout_s=LEADER_ANSWER_S)
             except NoAnswerError as error:
                 report, nodes = self._book.last_whole(job_id)
-                reason = f"{report.reason} ({error}; the other nodes are shown as they were)"
+                is_known = any(each.name != self._book.own_name(job_id) for each in nodes)
+                others = "shown as they were" if is_known else "not shown"
+                reason = f"{report.reason} ({error}; the other nodes are {others})"
                 return msgspec.structs.replace(report, reason=reason), nodes
             if isinstance(whole, Whole):
                 self._book.hear_whole(job_id, whole)
@@ -183,6 +185,11 @@ class WholeDesk:
         if report is None:
             return await self._desk.stacks(job_id, rank)
         ranks = {each.rank: each for each in report.ranks}
+        unheard = ", ".join(
+            each.name for each in report.nodes if each.heard_at_ns and each.group_rank is not None and not each.ranks
+        )
+        if rank is not None and rank not in ranks and unheard:
+            raise NoAnswerError(f"cannot take stacks of rank {rank}: no answer of {unheard} yet; try again in a moment")
         if rank is not None and rank not in ranks:
             have = f"has ranks {min(ranks)} to {max(ranks)}" if ranks else "runs no ranks at this moment"
             raise NotFoundError(f"cannot take stacks of rank {rank}: job {job_id} {have}")
@@ -190,7 +197,7 @@ class WholeDesk:
         by_node: dict[str, list[int]] = {}
         for each in wanted:
             by_node.setdefault(each.node, []).append(each.rank)
-        parts: list[Evidence] = []
+        parts = [Evidence(notes=(f"no answer of {unheard} yet",))] if unheard and rank is None else []
         lost = {each.name for each in report.nodes if each.lost_at_ns is not None}
 
         async def ask(node: str, of: list[int]) -> None:

@@ -15,6 +15,7 @@ from supervisor.core.node_health import Health
 from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, SectionReport
 
 HEALTHY_CHECKS_NODES_MAX = 64  # on more nodes, healthy checks are not shown
+NOBODY: Mapping[str, int] = {}
 OVER = ("exited", "failed", "stopped")  # a rank in such a state has ages that no longer grow
 
 
@@ -29,17 +30,26 @@ class Known(msgspec.Struct, frozen=True):
     lost_reason: str = ""
 
 
-def merged(own: JobReport, roster: Roster, known: Mapping[str, Known], *, now_ns: int) -> JobReport:
-    """Returns the whole job. `own` is the leader's part: values common to all nodes come from it."""
+def merged(
+    own: JobReport, roster: Roster, known: Mapping[str, Known], *, now_ns: int, unheard: Mapping[str, int] = NOBODY
+) -> JobReport:
+    """Returns the whole job. `own` is the leader's part: values common to all nodes come from it.
+
+    `unheard`: nodes that were asked and never heard, as after this supervisor's return, and since when (Unix ns).
+    """
     ended = own.state.has_ended
     only_bad = len(roster.nodes) > HEALTHY_CHECKS_NODES_MAX
     state, reason = (own.state, own.reason) if ended else _state(own, roster, known)
+    if lacking := "" if ended else _lacking(roster, unheard):
+        reason = f"{reason}; {lacking}" if reason else lacking
     return msgspec.structs.replace(
         own,
         state=state,
         reason=reason,
         cycle=max(roster.cycle, 0),
-        nodes=tuple(_node(each, known.get(each.name), only_bad=only_bad) for each in roster.nodes),
+        nodes=tuple(
+            _node(each, known.get(each.name), unheard.get(each.name), only_bad=only_bad) for each in roster.nodes
+        ),
         ranks=_ranks(roster, known, now_ns),
     )
 
@@ -80,14 +90,24 @@ def _state(own: JobReport, roster: Roster, known: Mapping[str, Known]) -> tuple[
     return JobState.RUNNING, f"{up} ranks run on {len(parts)} nodes"
 
 
+def _lacking(roster: Roster, unheard: Mapping[str, int]) -> str:
+    """Returns what is not shown, as a clause; "" if that is nothing."""
+    nodes = [each.name for each in roster.nodes if _runs(each)]
+    silent = sum(name in unheard for name in nodes)
+    if not silent:
+        return ""
+    who, whose = ("has", "its") if silent == 1 else ("have", "their")
+    return f"{silent} of {len(nodes)} nodes {who} not connected to this supervisor yet, so {whose} ranks are not shown"
+
+
 def _runs(node: RosterNode) -> bool:
     return node.group_rank is not None
 
 
-def _node(node: RosterNode, known: Known | None, *, only_bad: bool) -> JobNodeReport:
+def _node(node: RosterNode, known: Known | None, unheard_since_ns: int | None, *, only_bad: bool) -> JobNodeReport:
     report = JobNodeReport(node.name, node.state, node.group_rank, node.reason)
     if known is None:
-        return report
+        return msgspec.structs.replace(report, heard_at_ns=unheard_since_ns)
     is_lost = node.state == "lost"
     return msgspec.structs.replace(
         report,

@@ -38,9 +38,22 @@ def pids(node: Node, job: Job) -> dict[int, int]:
 
 
 def until_shown(node: Node, job: Job, before: dict[int, int]) -> None:
-    """Waits until all ranks are shown again, with the processes that they had: nodes take a moment to reconnect."""
-    wait_until(lambda: len(pids(node, job)) == len(before), timeout_s=LIMIT_S, what="all ranks")
-    assert pids(node, job) == before
+    """Waits until all ranks are shown again, with the processes that they had: nodes take a moment to reconnect.
+
+    Whatever is not shown meanwhile is said to be missing.
+    """
+    whole: dict[str, Any] = {}
+
+    def is_whole() -> bool:
+        nonlocal whole
+        whole = shown(node, job)
+        if len(whole["ranks"]) == len(before):
+            return True
+        assert any(words in whole["reason"] for words in ("not shown", "asks all others")), whole
+        return False
+
+    wait_until(is_whole, timeout_s=LIMIT_S, what="all ranks")
+    assert {rank["rank"]: rank["pid"] for rank in whole["ranks"]} == before
 
 
 def events(node: Node, job: Job) -> list[dict[str, Any]]:

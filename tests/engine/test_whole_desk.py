@@ -7,11 +7,12 @@ from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 
 from supervisor.core.cluster.messages import NodeLost
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.errors import NoAnswerError, NotFoundError
-from supervisor.ports import NodeReport
+from supervisor.ports import JobNodeReport, NodeReport
 from supervisor.questions import (
     LEADER,
     Answer,
@@ -65,6 +66,33 @@ async def test_the_leader_asks_its_nodes_and_shows_one_that_is_silent_as_it_was(
         assert report.nodes[1].heard_at_ns == 100 * 10**9
         assert [each.reason for each in await shared.desk.nodes()] == ["", "no answer for 3.2 s"]
         assert [each.job_id for each in await shared.desk.look_at_all()] == ["j"]
+
+
+async def test_a_node_that_has_not_been_heard_since_the_leader_came_back_is_not_passed_over(tmp_path: Path):
+    async with shared_job(tmp_path) as shared:
+        await shared.bring_spare()
+        report = await shared.desk.look("j")
+        assert report is not None
+        assert [(node.name, node.heard_at_ns) for node in report.nodes] == [("n0", None), ("n1", 100 * 10**9)]
+        assert [(each.name, each.state) for each in await shared.desk.nodes()] == [("n0", "ready"), ("n1", "unknown")]
+        shared.colleagues.answers["n1"] = spare
+        report = await shared.desk.look("j")
+        assert report is not None
+        assert [node.heard_at_ns for node in report.nodes] == [None, None]
+        assert [each.state for each in await shared.desk.nodes()] == ["ready", "ready"]
+
+
+async def test_stacks_of_a_node_that_has_not_been_heard_yet_are_said_to_be_missing(tmp_path: Path):
+    async with shared_job(tmp_path, leads=False) as shared:
+        told = part("leader", 0, 1)
+        nodes = (JobNodeReport("leader", "active"), JobNodeReport("n1", "active", 1, heard_at_ns=1))
+        shared.colleagues.answers[LEADER] = always(Whole(replace(told.part, nodes=nodes), (told.node,)))
+        shared.colleagues.answers["leader"] = always(Stacks(Evidence((StackGroup((0, 1), "main"),), source="py-spy")))
+        evidence = await shared.desk.stacks("j", None)
+        assert ([group.ranks for group in evidence.groups], evidence.notes) == ([(0, 1)], ("no answer of n1 yet",))
+        with pytest.raises(NoAnswerError, match="stacks of rank 3: no answer of n1 yet; try again in a moment"):
+            await shared.desk.stacks("j", 3)
+        assert not (await shared.desk.stacks("j", 1)).notes
 
 
 async def test_others_show_what_the_leader_says_under_their_own_supervisor(tmp_path: Path):

@@ -67,6 +67,22 @@ def test_the_leader_may_be_a_spare():
     assert (report.state, report.reason) == (JobState.RUNNING, "all run")
 
 
+def test_a_node_that_has_not_connected_since_the_supervisors_return_is_said_to_be_missing():
+    found = running(active("a", 0), active("b", 1), active("c", 2))
+    own = part("a", 0, 1)
+    report = merged(own.part, found, {"a": own}, now_ns=NOW_NS, unheard={"b": NOW_NS - 1, "c": NOW_NS - 2})
+    assert report.reason == (
+        "all run; 2 of 3 nodes have not connected to this supervisor yet, so their ranks are not shown"
+    )
+    assert [(node.name, node.heard_at_ns) for node in report.nodes] == [
+        ("a", None), ("b", NOW_NS - 1), ("c", NOW_NS - 2),
+    ]  # fmt: skip
+    both = {"a": own, "b": part("b", 2, 3)}
+    report = merged(own.part, found, both, now_ns=NOW_NS, unheard={"c": NOW_NS})
+    assert report.reason.endswith("; 1 of 3 nodes has not connected to this supervisor yet, so its ranks are not shown")
+    assert merged(own.part, running(active("a", 0)), both, now_ns=NOW_NS, unheard={"c": NOW_NS}).reason == "all run"
+
+
 def test_one_that_still_starts_is_named():
     found = running(active("a", 0), active("b", 1))
     report = whole(found, a=part("a", 0), b=part("b", 1, state=JobState.STARTING, reason="waits for its store"))
