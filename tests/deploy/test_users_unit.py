@@ -94,14 +94,18 @@ def workers(lab: labs.Lab) -> Iterator[dict[str, str]]:
     """Yields the pids of a rank of alice's and of bob's; their jobs run through all tests of this file."""
     with ExitStack() as stack:
         pids: dict[str, str] = {}
+        jobs: list[subprocess.Popen[str]] = []
         for name in ("alice", "bob"):
             run = _as(name, str(PROGRAM), "run", "--job-id", f"of-{name}", "/run/lab/worker.py")
             job = stack.enter_context(lab.popen(*run))
             assert job.stdout is not None
             pids[name] = job.stdout.readline().strip()
+            jobs.append(job)
         yield pids
         lab.run("systemctl", "stop", "holdfast.service")
-        assert lab.run("pgrep", "-u", "alice,bob", check=False).stdout == ""
+        for job in jobs:
+            job.communicate(timeout=30)  # a command that waits for its job ends a moment later than the job
+        assert lab.run("pgrep", "-l", "-u", "alice,bob", check=False).stdout == ""
 
 
 def test_each_user_has_a_supervisor_in_a_unit_and_a_slice_of_its_own(lab: labs.Lab, workers: dict[str, str]):

@@ -134,7 +134,8 @@ def test_a_sweep_beside_supervisors_that_start_and_end_harms_none(temp: Path):
         stop.touch()
         sweeper.communicate()
     assert sweeper.returncode == 0
-    private_dir.sweep({})
+    for _ in range(300 // private_dir.SWEPT_MAX + 1):  # one that got little CPU time has left many
+        private_dir.sweep({})
     assert [each.name for each in temp.iterdir()] == ["stop"]
 
 

@@ -16,7 +16,7 @@ from supervisor.config import JobSpec
 from supervisor.edges.workers.spawner import spawner_link, spawner_succession
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
 from supervisor.ports import Spawner
-from tests.edges.workers.spawner.frozen_disk import frozen_disk
+from tests.edges.workers.spawner.frozen_disk import frozen_disk, waiting
 from tests.edges.workers.worker_side import until
 
 NO_FROZEN_DISK = 77
@@ -107,7 +107,7 @@ async def given_up(spec: JobSpec, frozen: Path) -> int:
 async def get_stuck(spawner: Spawner, frozen: Path, *, cycle: int) -> None:
     there = link.StreamPlan(console=False, file=f"{frozen}/log")
     spawner.send(link.Spawn(cycle, (link.WorkerPlan(0, 0, {}, stdout=there),)))
-    await until(lambda: "in open" in spawner.whereabouts(), at_most_s=LIMIT_S)
+    await until(lambda: spawner.pid in waiting(frozen) and "in open" in spawner.whereabouts(), at_most_s=LIMIT_S)
 
 
 async def play(scenario: str, folder: Path) -> int:
