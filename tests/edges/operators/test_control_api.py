@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+import anyio
 import grpc
 import grpc.aio
 import pytest
@@ -16,6 +17,7 @@ from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 from holdfast_wire.v1 import control_pb2 as wire
 
+from supervisor.edges.operators import control_api
 from supervisor.edges.operators.control_api import SecureListener, secure_listener
 from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX, refusal_from_wire
 from supervisor.errors import ConfigurationError, NotFoundError
@@ -107,6 +109,28 @@ async def test_an_oversized_request_is_refused(tmp_path: Path) -> None:
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+async def test_calls_at_the_same_time_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(control_api, "CONCURRENT_CALLS_MAX", 2)
+    path, desk = tmp_path / "control.sock", FakeDesk(running())
+    desk.coming_back["train-7f3a"] = back = anyio.Event()
+    request = wire.GetJobRequest(job_id="train-7f3a")
+    async with serving(desk, path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        async with anyio.create_task_group() as tasks:
+            refused: list[grpc.StatusCode] = []
+
+            async def wait() -> None:
+                try:
+                    await ask(channel, "GetJob", request, wire.Job)
+                except grpc.aio.AioRpcError as error:
+                    refused.append(error.code())
+                    back.set()  # the others have waited for this one alone
+
+            for _ in range(3):
+                tasks.start_soon(wait)
+        assert refused == [grpc.StatusCode.RESOURCE_EXHAUSTED]
+        assert (await ask(channel, "GetJob", request, wire.Job)).job_id == "train-7f3a"
+
+
 def test_tcp_takes_mutual_tls() -> None:
     with pytest.raises(ConfigurationError, match="could stop jobs; give --tls-key, --tls-ca"):
         secure_listener("0.0.0.0:9000", certificate="c", key=None, client_authority=None)
@@ -163,6 +187,7 @@ def test_importing_the_api_does_not_import_grpc() -> None:
 FORKING = """
 import subprocess, sys, threading
 from supervisor.edges.operators import control_api  # first, as in a supervisor
+import anyio
 import grpc
 from concurrent import futures
 

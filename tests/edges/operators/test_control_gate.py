@@ -57,6 +57,31 @@ async def test_the_server_starts_at_the_first_connection_and_once(tmp_path: Path
     assert os.listdir(tmp_path) == []
 
 
+async def test_connections_are_bounded_and_those_that_are_in_have_answers(tmp_path: Path) -> None:
+    path = tmp_path / "control.sock"
+    async with anyio.create_task_group() as tasks:
+        gate = ControlGate(socket_path=path, start_server=EchoServer().start, connections_max=1)
+        await tasks.start(gate.run)
+        async with await anyio.connect_unix(path) as first, await anyio.connect_unix(path) as second:
+            await second.send(b"2")
+            await first.send(b"1")
+            assert await first.receive() == b"1"
+            passed, other = socket.socketpair()
+            with other:
+                gate.admit(passed)
+                assert passed.fileno() == -1, "it was not closed"
+                assert other.recv(1) == b""
+            for number in range(20):  # the second is not served meanwhile, however long the first goes on
+                await first.send(b"%d" % number)
+                await first.receive()
+            with pytest.raises(TimeoutError), anyio.fail_after(0):
+                await second.receive()
+            await first.aclose()
+            with anyio.fail_after(10):
+                assert await second.receive() == b"2"
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_client_that_leaves_at_once_harms_nobody(tmp_path: Path) -> None:
     server = EchoServer()
     path = tmp_path / "control.sock"
