@@ -78,6 +78,19 @@ async def test_a_watcher_that_is_about_to_leave_costs_nobody_an_event() -> None:
     assert desk.journal.kinds() == ["a"]
 
 
+async def test_what_no_spawner_keeps_has_a_bound_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spawner that is stopped takes nothing: what waits for it must not grow as long as it is."""
+    monkeypatch.setattr(chronicles, "UNTOLD_EVENTS_MAX", 3)
+    desk, job, asked = Desk(), Desk().job(), list[JobRecord]()
+    desk.chronicle.tell_once_kept(lambda _: True, asked.append)
+    desk.publish(job, "a", "b", "c")
+    assert (desk.journal.kinds(), asked) == ([], [job])
+    desk.publish(job, "d")
+    assert desk.journal.kinds() == ["a", "b", "c", "d"]
+    desk.publish(job, "e")
+    assert desk.journal.kinds()[4:] == []
+
+
 async def test_who_watches_an_ended_job_waits_for_nothing() -> None:
     async with Desk().chronicle.watch("j", ended=True) as events:
         assert [event async for event in events] == []

@@ -1,5 +1,6 @@
 """Claims between real processes: the kernel decides who holds one, and for how long."""
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -131,6 +132,20 @@ def test_what_killed_supervisors_left_is_swept(tmp_path: Path) -> None:
     claims.take("job")
     assert [path.name for path in place(tmp_path).iterdir()] == ["job.claim"]
     claims.close()
+
+
+def test_a_cleaner_of_temporary_files_sees_that_the_folder_is_in_use(tmp_path: Path) -> None:
+    """systemd-tmpfiles leaves a folder alone whose lock it does not get."""
+    claims = JobClaims([place(tmp_path)])
+    claims.take("job")
+    folder = os.open(place(tmp_path), os.O_RDONLY)
+    try:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        claims.close()
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.close(folder)
 
 
 def test_claims_lie_where_every_shell_of_a_user_looks(monkeypatch: pytest.MonkeyPatch) -> None:
