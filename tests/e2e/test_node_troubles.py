@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import struct
@@ -23,8 +24,8 @@ pytestmark = pytest.mark.timeout(90)
 
 CLOCK = Path(__file__).parent.parent / "fakes" / "jumping_clock.c"
 HOUR_S = 3600
-LIMIT_S = 1.5
-STARVED_ROUNDS, AWAY_S, AWAKE_S = 8, 0.5, 0.02
+LIMIT_S = 1.2
+STARVED_ROUNDS, AWAY_S, AWAKE_S = 6, 0.5, 0.02
 
 
 def pause(duration_s: float) -> None:
@@ -40,10 +41,7 @@ def verdict_s(launch: Launch) -> float:
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
-@pytest.mark.parametrize("how", ["page", "frames"])
-def test_c11_a_clock_that_jumps_by_an_hour_condemns_nobody_and_hides_no_hang(
-    start: Start, tmp_path: Path, how: str
-) -> None:
+def test_c11_a_clock_that_jumps_by_an_hour_condemns_nobody_and_hides_no_hang(start: Start, tmp_path: Path) -> None:
     library, offset = tmp_path / "clock.so", tmp_path / "offset"
     subprocess.run(["cc", "-shared", "-fPIC", "-Wall", "-Werror", "-o", library, CLOCK, "-ldl"], check=True)
     offset.write_bytes(struct.pack("q", 0))
@@ -54,10 +52,8 @@ def test_c11_a_clock_that_jumps_by_an_hour_condemns_nobody_and_hides_no_hang(
 
     launch = start(
         "--max-restarts", "1", "--ft-rank-heartbeat-timeout", str(LIMIT_S),
-        MONITORED, "0:0/init,beat-for=1,mark,beat-for=2.5,beat,hang=sleep", "1:0/init,beat,exit=0",
-        environment={
-            "LD_PRELOAD": str(library), "JUMPING_CLOCK": str(offset), **(BY_FRAMES if how == "frames" else {}),
-        },
+        MONITORED, "0:0/init,beat-for=0.3,mark,beat-for=1.6,beat,hang=sleep", "1:0/init,beat,exit=0",
+        environment={"LD_PRELOAD": str(library), "JUMPING_CLOCK": str(offset)},
     )  # fmt: skip
     launch.wait_for_trace("mark")
     jump(HOUR_S)
@@ -72,12 +68,11 @@ def test_c11_a_clock_that_jumps_by_an_hour_condemns_nobody_and_hides_no_hang(
     assert LIMIT_S <= verdict_s(launch) <= LIMIT_S + 2 * BUSY_S
 
 
-@pytest.mark.parametrize("how", ["page", "frames"])
-def test_c12_a_supervisor_that_gets_little_cpu_time_condemns_nobody_and_finds_a_hang(start: Start, how: str) -> None:
+def test_c12_a_supervisor_that_gets_little_cpu_time_condemns_nobody_and_finds_a_hang(start: Start) -> None:
     launch = start(
         "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "0.6",
-        MONITORED, "0:0/init,beat-for=1,mark,beat-for=3,beat,hang=sleep", "1:0/init,beat,exit=0",
-        environment=BY_FRAMES if how == "frames" else {},
+        MONITORED, "0:0/init,beat-for=0.3,mark,beat-for=2,beat,hang=sleep", "1:0/init,beat,exit=0",
+        environment=BY_FRAMES,
     )  # fmt: skip
     launch.wait_for_trace("mark")
     for _ in range(STARVED_ROUNDS):
@@ -99,9 +94,16 @@ def test_c13_folders_that_are_wiped_under_a_job_cost_it_nothing(start: Start) ->
     (first,) = launch.wait_for_trace("started")
     folder = socket_dir.holder_of(Path(str(first["socket"])))
     launch.wait_for_trace("mark")
-    shutil.rmtree(folder)
+    before = Path(str(first["socket"])).lstat().st_ino
+    shutil.rmtree(folder, ignore_errors=True)  # files may come back while it goes on
     (launch.folder / "go").touch()
-    wait_until(lambda: Path(str(first["socket"])).exists(), timeout_s=10, what="the socket")
+
+    def is_back() -> bool:
+        with contextlib.suppress(FileNotFoundError):
+            return Path(str(first["socket"])).lstat().st_ino != before
+        return False
+
+    wait_until(is_back, timeout_s=10, what="the socket")
     assert launch.wait() == 0, launch.stderr_text()
     (hang,) = told(launch, "hang_detected")
     assert hang["cycle"] == 0

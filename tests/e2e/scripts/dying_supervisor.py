@@ -66,9 +66,9 @@ def start_never(self: Journal) -> None:
     del self
 
 
-async def find_and_note(self: ControlService, *job: str, **how: bool) -> JobReport:
+async def find_and_note(self: ControlService, job_id: str, verb: str, *, this_node: bool = False) -> JobReport:
     watched.set()
-    return await look_for(self, *job, **how)
+    return await look_for(self, job_id, verb, this_node=this_node)
 
 
 def end_once_watched(*_: object, **__: object) -> NoReturn:

@@ -113,10 +113,9 @@ async def test_calls_at_the_same_time_are_bounded(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(control_api, "CONCURRENT_CALLS_MAX", 2)
     path, desk = tmp_path / "control.sock", FakeDesk(running())
     desk.coming_back["train-7f3a"] = back = anyio.Event()
-    request = wire.GetJobRequest(job_id="train-7f3a")
+    request, refused = wire.GetJobRequest(job_id="train-7f3a"), list[grpc.StatusCode]()
     async with serving(desk, path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
         async with anyio.create_task_group() as tasks:
-            refused: list[grpc.StatusCode] = []
 
             async def wait() -> None:
                 try:
