@@ -15,7 +15,7 @@ from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import AlreadyExistsError, HoldfastError, NoSupervisorError
 from supervisor.ports import JobReport, RecordedEvent
 
-ATTEMPTS_MAX = 5  # a job that no supervisor survives must not be submitted for ever
+ATTEMPTS_MAX = 5  # a job over which each supervisor is lost must not be submitted again and again
 RETURNS_WITHIN_S = 10.0  # the next supervisor, once a submission had no answer
 FREE_WITHIN_S = 30.0  # the job's id: a lost supervisor's spawner ends once it has loaded what the script imports
 LOOK_AGAIN_S = 0.1
