@@ -310,7 +310,9 @@ class Spawner(Protocol):
         ...
 
     def keep(self, texts: Mapping[str, str], orders: Sequence[SpawnerOrder], on_kept: Callable[[], None]) -> None:
-        """Sends orders with the data kept for a returning supervisor, then calls `on_kept` once both have left."""
+        """Sends orders with the data kept for a returning supervisor, then calls `on_kept` once both have left.
+
+        Texts that are not named stay; an empty one is removed."""
         ...
 
     def kill(self, reason: str) -> None:
@@ -455,8 +457,8 @@ class Meetings(Protocol):
         """
         ...
 
-    def letters(self, job_id: str) -> Correspondence | None:
-        """Returns the job's messages for the next supervisor; all of them may go out from now on."""
+    def letters(self, job_id: str, *, whole: bool = True) -> Correspondence | None:
+        """Returns the job's messages for the next supervisor; all of them may go out. Not `whole`: only the changes."""
         ...
 
     def close(self, job_id: str) -> None:

@@ -116,12 +116,15 @@ class Keep(NamedTuple):
     """Stores these texts for a returning supervisor, and carries out the orders that follow from them. Not answered.
 
     One frame carries both, so the spawner never has an order without the state that led to it, or the reverse. Texts
-    that are not named stay. `taken`: how many reports of this spawner, counted from Ready, that state includes.
+    that are not named stay, and an empty one is removed. `taken`: how many reports of this spawner, counted from Ready,
+    that state includes. `more`: it was too long for one frame (see `payloads`); nothing of it counts before the last
+    one has come.
     """
 
     texts: dict[str, str]
     taken: int
     orders: tuple[Order, ...] = ()
+    more: bool = False
 
 
 # --- from the spawner ----------------------------------------------------------------------------------------------
@@ -299,17 +302,37 @@ def encode(message: Message) -> bytes:
 
 
 def payloads(message: Message, *, bytes_max: int) -> list[bytes]:
-    """Returns `message` in one or more payloads: an order for many workers is split; all but the last have `more` set.
+    """Returns `message` in one or more payloads: an order for many workers is split, and so are many texts to keep.
 
-    A part that can't be split further may be longer than `bytes_max`.
+    All but the last have `more` set. A part that can't be split further may be longer than `bytes_max`.
     """
+    if isinstance(message, Keep) and sum(map(len, message.texts.values())) > bytes_max // 4:
+        return _keep_payloads(message, bytes_max // 4)
     payload = encode(message)
-    if len(payload) <= bytes_max or not isinstance(message, Spawn) or len(message.workers) < 2:
+    if len(payload) <= bytes_max:
+        return [payload]
+    if not isinstance(message, Spawn) or len(message.workers) < 2:
         return [payload]
     middle = len(message.workers) // 2
     first = message._replace(workers=message.workers[:middle], more=True)
     rest = message._replace(workers=message.workers[middle:])
     return payloads(first, bytes_max=bytes_max) + payloads(rest, bytes_max=bytes_max)
+
+
+def _keep_payloads(message: Keep, chars_max: int) -> list[bytes]:
+    """Returns the texts in parts of about that size, which JSON makes longer; the orders come with the last."""
+    parts: list[dict[str, str]] = [{}]
+    chars = 0
+    for name, text in message.texts.items():
+        if chars + len(text) > chars_max and parts[-1]:
+            parts.append({})
+            chars = 0
+        parts[-1][name] = text
+        chars += len(text)
+    if message.orders and parts[-1]:
+        parts.append({})
+    *first, last = parts
+    return [*(encode(Keep(part, message.taken, more=True)) for part in first), encode(message._replace(texts=last))]
 
 
 def decode(payload: bytes) -> Message:

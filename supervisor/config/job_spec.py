@@ -13,7 +13,7 @@ from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRul
 from supervisor.core.gpu_memory import MIB, MemoryRules
 
 EMBEDDED = "embedded"  # the first node that listens at the endpoint leads
-KEPT_NODES_MAX = 1024  # of a job that a supervisor which comes back leads again: each turn writes all that is known
+KEPT_NODES_MAX = 4096  # of a job that a supervisor which comes back leads again: up to here, that costs a fault nothing
 
 
 class Entry(enum.StrEnum):

@@ -49,6 +49,8 @@ class Correspondence(msgspec.Struct, frozen=True):
     # if it leads:
     nodes: tuple[NodeLetters, ...] = ()
     gone: tuple[str, ...] = ()  # incarnations that the leader has given up
+    is_whole: bool = True  # False: `nodes` are only those that have changed since it was read last,
+    left: tuple[str, ...] = ()  # and these are no longer among them
     # if it follows:
     incarnation: str = ""  # of this node; "": none yet
     term: int | None = None  # the leader's, also if this node was elected; None: never reached

@@ -82,6 +82,7 @@ class JobRecord(msgspec.Struct):
     has_written_cycle: bool = False  # a previous process may have died before its record was on disk
     # By node and its own submission: all its events up to this one are in the history of the whole job.
     taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
+    taken_anew: dict[tuple[str, int], None] = msgspec.field(default_factory=dict[tuple[str, int], None])  # not kept yet
     # Events that the previous supervisor may have recorded last: they are not recorded twice.
     recorded_before: list[RecordedEvent] = msgspec.field(default_factory=list[RecordedEvent])
 
@@ -137,6 +138,12 @@ class JobRecord(msgspec.Struct):
         if known is not None:
             self.recorded_before.remove(known)
         return known is not None
+
+    def take(self, life: tuple[str, int], through_sequence: int) -> None:
+        """Notes that the events of a node's life are here, up to this one."""
+        if self.taken.get(life) != through_sequence:
+            self.taken[life] = through_sequence
+            self.taken_anew[life] = None
 
     @property
     def cycle(self) -> int:

@@ -7,7 +7,7 @@ previous supervisor had in hand: waiting events and unanswered questions.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -19,15 +19,30 @@ from supervisor.core.correspondence import Correspondence
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.messages import Action
-from supervisor.engine import record_text
+from supervisor.engine import node_parts, record_text
 from supervisor.engine.job_book import CycleRecord, JobRecord, RecordedCycle, Shown
 from supervisor.engine.loop import EngineEvent
+from supervisor.engine.node_parts import NodeParts
 from supervisor.engine.record_text import UnreadableError
 from supervisor.ports import RecordedEvent
 
 VERSION = "1"
 VERSION_TEXT, SPEC, ENVIRONMENT, STATE, EVENTS = "version", "spec", "environment", "state", "events"
 LETTERS = "letters"  # of a job on several nodes
+WHOLE_NODES_MAX = 16  # of a job whose nodes are kept in STATE, where an older version finds them, too
+
+
+Letters = Callable[[bool], Correspondence | None]
+
+
+def no_letters(whole: bool) -> Correspondence | None:
+    """Returns None, for a job on one node."""
+    del whole
+
+
+def are_parted(spec: JobSpec) -> bool:
+    """Returns whether the leader of the job keeps its nodes in parts."""
+    return spec.nodes is not None and not spec.nodes.has_election and spec.nodes.max_nodes > WHOLE_NODES_MAX
 
 
 class Keepsake(msgspec.Struct, frozen=True):
@@ -55,6 +70,13 @@ class Keepsake(msgspec.Struct, frozen=True):
     recorded_before: tuple[RecordedEvent, ...] = ()
 
 
+class PartedKeepsake(msgspec.Struct, frozen=True):
+    """The state of a large job's leader. A version without this class can't read it, and would miss the nodes."""
+
+    keepsake: Keepsake  # without the nodes, which have texts of their own (node_parts.py)
+    nodes: int
+
+
 class Restored(msgspec.Struct, frozen=True):
     """The data read from the texts."""
 
@@ -65,29 +87,59 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 class KeepsakeTexts:
-    """Writes the texts of all jobs. The constant part is encoded once."""
+    """Writes the texts of all jobs. The constant part is encoded once, and so is what has not changed of many nodes."""
 
     def __init__(self) -> None:
         self._fixed: dict[str, tuple[int, dict[str, str]]] = {}  # job id -> submission, texts
+        self._parts: dict[str, tuple[object, NodeParts]] = {}  # job id -> the spawner that has them
 
     def of(
         self,
         job: JobRecord,
         keepsake: Keepsake,
         events: Sequence[RecordedEvent],
-        letters: Correspondence | None = None,
+        letters: Letters = no_letters,
     ) -> Mapping[str, str]:
-        """Returns the texts of a job. Raises TypeError for a record that can't be encoded."""
+        """Returns the texts of a job that the job's spawner may not have. Raises TypeError for what can't be encoded.
+
+        `letters` gets whether all are wanted, or only those that have changed.
+        """
         submitted_at_ns, fixed = self._fixed.get(job.spec.job_id, (0, {}))
         if submitted_at_ns != job.submitted_at_ns:
             environment = json.dumps(dict(job.environment), separators=(",", ":"))
             fixed = {VERSION_TEXT: VERSION, SPEC: record_text.write(job.spec), ENVIRONMENT: environment}
             self._fixed[job.spec.job_id] = job.submitted_at_ns, fixed
-        texts = {**fixed, STATE: record_text.write(keepsake), EVENTS: record_text.write(tuple(events))}
-        return texts if letters is None else {**texts, LETTERS: record_text.write(letters)}
+        texts = {**fixed, EVENTS: record_text.write(tuple(events))}
+        led = keepsake.coordinator
+        if led is None or not are_parted(job.spec):
+            said = letters(True)
+            self._parts.pop(job.spec.job_id, None)
+            if led is not None:
+                led.members.take_changed()  # they are all written
+            texts[STATE] = record_text.write(keepsake)
+            return texts if said is None else {**texts, LETTERS: record_text.write(said)}
+        parts = self._parts_of(job)
+        said = letters(not parts.is_begun)
+        texts |= parts.changes(job, led, said)
+        bare = msgspec.structs.replace(
+            keepsake, coordinator=node_parts.without_nodes(led), taken={}, recorded_cycle=None
+        )
+        texts[STATE] = record_text.write(PartedKeepsake(bare, len(led.members)))
+        if said is not None:
+            texts[LETTERS] = record_text.write(msgspec.structs.replace(said, nodes=(), is_whole=True, left=()))
+        return texts
+
+    def _parts_of(self, job: JobRecord) -> NodeParts:
+        spawner, parts = self._parts.get(job.spec.job_id, (None, NodeParts()))
+        if spawner is not job.spawner:
+            parts = NodeParts()
+            self._parts[job.spec.job_id] = job.spawner, parts
+        return parts
 
     def forget(self, job_id: str) -> None:
+        """Forgets an ended job, or one whose texts did not reach its spawner: the next ones are whole."""
         self._fixed.pop(job_id, None)
+        self._parts.pop(job_id, None)
 
 
 def keepsake(
@@ -132,6 +184,8 @@ def restored(texts: Mapping[str, str]) -> Restored:
     spec, kept = record_text.read(texts[SPEC]), record_text.read(texts[STATE])
     events = record_text.read(texts.get(EVENTS) or "[]")
     letters = record_text.read(texts.get(LETTERS) or "null")
+    if isinstance(kept, PartedKeepsake) and isinstance(letters, Correspondence | None):
+        kept, letters = _put_together(kept, letters, texts)
     if (
         not isinstance(spec, JobSpec)
         or not isinstance(kept, Keepsake)
@@ -158,3 +212,18 @@ def restored(texts: Mapping[str, str]) -> Restored:
         is_returning=True,
     )
     return Restored(record, kept, cast("tuple[RecordedEvent, ...]", events), letters)
+
+
+def _put_together(
+    parted: PartedKeepsake, letters: Correspondence | None, texts: Mapping[str, str]
+) -> tuple[Keepsake, Correspondence | None]:
+    bare = parted.keepsake
+    assert bare.coordinator is not None, "only a leader's nodes have texts of their own"
+    whole = msgspec.structs.replace(
+        bare,
+        coordinator=node_parts.with_nodes(bare.coordinator, texts, parted.nodes),
+        taken=node_parts.taken(texts),
+        recorded_cycle=node_parts.recorded_cycle(texts),
+    )
+    said = letters and msgspec.structs.replace(letters, nodes=node_parts.letters_of(texts))
+    return whole, said

@@ -14,11 +14,12 @@ from functools import partial
 from holdfast_wire import spawner_link as link
 
 from supervisor.core.cluster.messages import Reported
+from supervisor.core.correspondence import Correspondence
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.job_book import JobRecord
-from supervisor.engine.keepsakes import KeepsakeTexts, keepsake
+from supervisor.engine.keepsakes import STATE, KeepsakeTexts, are_parted, keepsake
 from supervisor.engine.loop import Engine
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.pauses import pause
@@ -52,6 +53,7 @@ class TurnKeeper:
         self._orders: dict[str, list[link.Order]] = {}
         self._words: list[Callable[[], None]] = []
         self._kept: dict[str, JobMachines] = {}
+        self._late: set[str] = set()  # jobs of which only the coordinator has moved, and nothing has left since
         self._unfinished: dict[str, dict[int, node_messages.Action]] = {}
         self._numbers = 0
         self._start_soon = start_soon
@@ -77,8 +79,8 @@ class TurnKeeper:
     def end(self, job_id: str, number: int) -> None:
         self._unfinished.get(job_id, {}).pop(number, None)
 
-    def settle(self) -> None:
-        """Ends the turn: keeps and sends everything."""
+    def settle(self, *, late_too: bool = False) -> None:
+        """Ends the turn: keeps and sends everything. `late_too`: even what need not be kept before something leaves."""
         orders, self._orders = self._orders, {}
         stepped = self._engine.take_stepped()
         for job_id, job in self._jobs.items():
@@ -86,8 +88,14 @@ class TurnKeeper:
             has_untold = self._chronicle.has_untold(job_id)
             if has_untold and not self._is_kept(job):
                 self._chronicle.tell(job_id)
-            if has_untold or job_id in orders or job_id in stepped or machines is not self._kept.get(job_id):
+            is_late = late_too and job_id in self._late
+            if has_untold or job_id in orders or machines is not self._kept.get(job_id) or is_late:
                 self.keep(job, tuple(orders.get(job_id, ())))
+            elif job_id in stepped and are_parted(job.spec):  # Thousands of nodes report in hundreds of turns.
+                self._late.add(job_id)
+                self._keep_soon(job)
+            elif job_id in stepped:
+                self.keep(job)
         words, self._words = self._words, []
         for word in words:
             word()
@@ -106,8 +114,8 @@ class TurnKeeper:
         if job.spawner is None or machines is None or job.verdict is not None or not self.keeps(job):
             return
         self._kept[job_id] = machines
+        self._late.discard(job_id)
         nodes, waiting = job.spec.nodes, self._engine.waiting(job_id)
-        letters = self.meetings.letters(job_id) if self.meetings is not None and nodes is not None else None
         queue, led = self._reports.get(job_id), self._engine.coordinators.get(job_id)
         if nodes is not None and nodes.has_election:  # An elected leader begins with the ledger and what nodes say.
             waiting, led = [each for each in waiting if not isinstance(each, Reported)], None
@@ -121,11 +129,17 @@ class TurnKeeper:
             now_s=self._clock.now_s(),
         )
         try:
-            texts = self._texts.of(job, kept, self._chronicle.uncommitted(job_id), letters)
+            texts = self._texts.of(job, kept, self._chronicle.uncommitted(job_id), partial(self._letters, job))
         except (TypeError, ValueError) as error:
             _log.error("job %s can't be kept for the next supervisor: %s", job_id, error, exc_info=error)
-            texts = {"state": ""}
+            self._texts.forget(job_id)
+            texts = {STATE: ""}
         job.spawner.keep(texts, orders, partial(self._chronicle.tell, job_id, job.sequence))
+
+    def _letters(self, job: JobRecord, whole: bool) -> Correspondence | None:
+        if self.meetings is None or job.spec.nodes is None:
+            return None
+        return self.meetings.letters(job.spec.job_id, whole=whole)
 
     def _is_kept(self, job: JobRecord) -> bool:
         """Whether a spawner keeps the job, or will in a moment."""
@@ -141,7 +155,7 @@ class TurnKeeper:
         if pause_s:
             await pause(pause_s, why="a turn within that time keeps them anyway, and others may come")
         self._settling.discard(pause_s)
-        self.settle()
+        self.settle(late_too=True)
 
     def keeps(self, job: JobRecord) -> bool:
         """Returns whether orders for the job go this way."""
@@ -150,5 +164,6 @@ class TurnKeeper:
     def forget(self, job_id: str) -> None:
         """Forgets an ended job."""
         self._texts.forget(job_id)
+        self._late.discard(job_id)
         for each in (self._orders, self._kept, self._unfinished):
             each.pop(job_id, None)

@@ -121,7 +121,7 @@ class WholeBook:
                 taken = event.sequence
                 self._chronicle.take_in(job, msgspec.structs.replace(event, job_id=job_id, node=node))
             before = event.sequence
-        job.taken[life] = taken
+        job.take(life, taken)
         self._compare_clocks(job, heard, node, news, had)
         if taken > had:
             heard.answered[life] = taken, self._clock.unix_ns()

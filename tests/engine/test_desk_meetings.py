@@ -44,7 +44,7 @@ class FakeMeetings:
     def keep_by(self, keep: Callable[[str], bool]) -> None:
         self.keep = keep
 
-    def letters(self, job_id: str) -> Correspondence | None:
+    def letters(self, job_id: str, *, whole: bool = True) -> Correspondence | None:
         return Correspondence(leads=True, gone=(job_id,))
 
     def begin(self, job_id: str) -> None:

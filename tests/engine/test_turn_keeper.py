@@ -12,11 +12,15 @@ from supervisor.config import JobSpec
 from supervisor.config.job_spec import KEPT_NODES_MAX
 from supervisor.core.calls.words import CallRefused
 from supervisor.core.cluster.messages import DeadlineReached, Reported
+from supervisor.core.facts import RendezvousRules
 from supervisor.core.node import messages as node_messages
 from supervisor.engine import keepsakes
+from supervisor.engine.keepsakes import WHOLE_NODES_MAX
 from tests.engine.colleagues import SHARED
 from tests.engine.test_desk_meetings import FakeMeetings
 from tests.engine.world import ObedientSpawner, World
+
+LIMIT_S = 10.0
 
 
 async def test_orders_and_words_leave_once_the_turn_is_over(tmp_path: Path) -> None:
@@ -121,6 +125,47 @@ async def test_of_an_elected_leader_nothing_is_kept_that_the_next_one_learns_oth
         kept = keepsakes.restored(spawner.kept).keepsake
         assert (kept.coordinator, kept.waiting) == (None, ())
         assert kept.machines == world.engine.node_state.jobs["j"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_only_the_coordinator_of_many_knows_is_kept_as_soon_as_anything_leaves(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        meetings = FakeMeetings()
+        world.desk.meet_by(meetings)
+        assert SHARED.nodes is not None
+        nodes = msgspec.structs.replace(SHARED.nodes, leads=True, max_nodes=WHOLE_NODES_MAX + 1)
+        rendezvous = RendezvousRules(max_nodes=WHOLE_NODES_MAX + 1)
+        spawner = await world.submit(msgspec.structs.replace(SHARED, nodes=nodes, rendezvous=rendezvous))
+
+        def kept() -> bool:
+            coordinator = keepsakes.restored(spawner.kept).keepsake.coordinator
+            assert coordinator is not None
+            known = coordinator.members.get("n0")
+            assert known is not None
+            return known.cordoned == world.engine.coordinators["j"].members["n0"].cordoned
+
+        await world.pass_deadlines(until_s=world.clock.at_s + 60.0)
+        assert kept()
+
+        def move(reason: str) -> None:
+            members = world.engine.coordinators["j"].members
+            members.put("n0", msgspec.structs.replace(members["n0"], cordoned=reason))
+            world.engine.handle(Reported("j", DeadlineReached()))
+            world.performer.settled()
+            assert not kept()
+
+        move("words for other nodes leave")
+        assert meetings.keep("j")
+        assert kept()
+        move("an order for the spawner leaves")
+        world.performer.perform(node_messages.KillTree("j", 7))
+        world.performer.settled()
+        assert kept()
+        move("nothing leaves")
+        with anyio.fail_after(LIMIT_S):
+            while not kept():  # noqa: ASYNC110 - kept data has no event
+                await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
 
 

@@ -83,3 +83,17 @@ def test_garbage_is_refused() -> None:
         decode(b'{"type":7}')
     with pytest.raises(SpawnerProtocolError):
         decode(b'{"type":"Spawn","cycle":0,"workers":[{}]}')
+
+
+def test_texts_to_keep_that_are_too_long_for_a_frame_come_in_several_and_the_orders_with_the_last() -> None:
+    texts = {str(number): '"' * 400 for number in range(9)}
+    message = Keep(texts, 3, (KillTree(1),))
+    parts = [decode(payload) for payload in payloads(message, bytes_max=4000)]
+    assert all(len(payload) <= 4000 for payload in payloads(message, bytes_max=4000))
+    found: dict[str, str] = {}
+    for part in parts:
+        assert isinstance(part, Keep)
+        assert (part.more, part.orders) == ((False, (KillTree(1),)) if part is parts[-1] else (True, ()))
+        found |= part.texts
+    assert found == texts
+    assert len(payloads(Keep(texts, 3), bytes_max=4 * 4000)) == 1

@@ -6,20 +6,19 @@ state it left here includes them.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
 from collections import deque
-from contextlib import suppress
 from typing import NamedTuple
 
 from holdfast_wire import framing, spawner_link
 from holdfast_wire.spawner_link import Keep, Kept, Ready, Report, WelcomeBack
 from holdfast_wire.spawner_settings import SpawnerSettings
 
+from .kept_file import KeptFile
+
 BACKLOG = 16
-SECRET = "environment"  # the text that is never written to a file
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
@@ -50,9 +49,10 @@ class Comeback:
         self._is_private = settings.private
         self._timeout_s = settings.supervisor_return_timeout_s
         self._job_id = settings.job_id
-        self._path = settings.keep_path
         self._claim_fds = settings.claim_fds
         self._texts: dict[str, str] = {}
+        self._coming: dict[str, str] = {}  # of a message whose last part has not come
+        self._file = KeptFile(settings.keep_path)
         self._reports: deque[Report] = deque()
         self._taken = 0
         self._ready: Ready | None = None
@@ -75,7 +75,14 @@ class Comeback:
         self._reports.append(report)
 
     def keep(self, message: Keep) -> None:
-        self._texts |= message.texts
+        self._coming |= message.texts
+        if message.more:
+            return
+        changed, self._coming = self._coming, {}
+        self._texts |= changed
+        for name in [name for name, text in changed.items() if not text]:
+            del self._texts[name]
+        self._file.note(changed)
         while self._reports and self._taken < message.taken:
             self._reports.popleft()
             self._taken += 1
@@ -99,27 +106,15 @@ class Comeback:
         except OSError:
             connection.close()
             return None
+        self._coming = {}
         texts = (Kept(name, text) for name, text in self._texts.items())
         return Returned(connection.detach(), (*texts, *self._reports))
 
     def save(self) -> None:
         """Saves the texts for a supervisor that finds neither its predecessor nor this process. Ignores failures."""
-        if not self._path:
-            return
-        texts = {name: text for name, text in self._texts.items() if name != SECRET}
         reports = [spawner_link.encode(report).decode() for report in self._reports]
         cgroup = self._ready.cgroup if self._ready is not None else ""
-        kept = {"texts": texts, "taken": self._taken, "reports": reports, "cgroup": cgroup}
-        body = json.dumps(kept, separators=(",", ":"))
-        fresh = f"{self._path}.new"
-        with suppress(OSError):
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                with open(fd, "wb", closefd=False) as file:
-                    file.write(body.encode())
-            finally:
-                os.close(fd)
-            os.rename(fresh, self._path)
+        self._file.save(self._texts, {"taken": self._taken, "reports": reports, "cgroup": cgroup})
 
 
 def _may_come_in(connection: socket.socket) -> bool:

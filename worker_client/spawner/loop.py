@@ -165,7 +165,8 @@ class Spawner:
                 self._comeback.keep(message)
                 for order in message.orders:
                     self._perform(order)
-                self._comeback.save()
+                if not message.more:
+                    self._comeback.save()
             case _:
                 pass  # A message of the other direction; nothing to do.
 

@@ -57,6 +57,7 @@ class Members(msgspec.Struct):
     candidates: int = 0  # ready nodes whose replacement group is complete
     segments: int = 0  # complete ones among the candidates, where `segment` is set
     witnesses: tuple[str, ...] = ()  # some nodes that are heard: the first ones, while they stay (see fence.py)
+    changed: dict[str, None] = msgspec.field(default_factory=dict[str, None])  # since the last `take_changed`
     _by_name: dict[str, Member] = msgspec.field(default_factory=dict[str, Member])
     _counts: dict[MemberState, int] = msgspec.field(default_factory=lambda: dict.fromkeys(MemberState, 0))
     _excluded: dict[MemberState, int] = msgspec.field(default_factory=lambda: dict.fromkeys(MemberState, 0))
@@ -70,11 +71,17 @@ class Members(msgspec.Struct):
         if (known := self._by_name.get(node)) is not None:
             self._tally(node, known, -1)
         self._by_name[node] = member
+        self.changed[node] = None
         self._tally(node, member, 1)
         if member.state in UNHEARD:
             self._dismiss(node)
         elif len(self.witnesses) < WITNESSES_MAX and node not in self.witnesses:
             self.witnesses = (*self.witnesses, node)
+
+    def take_changed(self) -> dict[str, None]:
+        """Returns the nodes that `put` has changed since the last call, for a reader that has the others already."""
+        changed, self.changed = self.changed, {}
+        return changed
 
     # --- all nodes
 

@@ -16,3 +16,4 @@ class Archive(msgspec.Struct):
     keep: Callable[[], bool] | None = None
     kept: Correspondence | None = None  # the correspondence of the previous supervisor
     read: Callable[[], Correspondence] | None = None  # reads the current state; all of it may go out from then on
+    read_changed: Callable[[], Correspondence] | None = None  # the same, without what was read before; None: `read`

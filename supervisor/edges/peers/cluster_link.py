@@ -37,7 +37,7 @@ class Conversation:
     __slots__ = (
         "_arrivals", "_asides", "_asides_bytes", "_confirm_later", "_confirmed", "_is_flush_due", "_is_held",
         "_is_parting", "_is_unkept", "_keep", "_kept_received", "_line", "_loop", "_may_answer",
-        "_on_beat", "_on_message", "_outbox", "_owes_confirmation", "_receives", "_sends", "_settled",
+        "_on_beat", "_on_message", "_on_unkept", "_outbox", "_owes_confirmation", "_receives", "_sends", "_settled",
         "_told_received", "_waits_since_s", "heard_at_s",
     )  # fmt: skip
 
@@ -50,19 +50,20 @@ class Conversation:
         may_answer: Callable[[], bool] | None = None,
         keep: Callable[[], bool] | None = None,
         letters: Letters | None = None,
+        on_unkept: Callable[[], object] | None = None,
     ) -> None:
         """Creates a conversation. `on_message` gets orders or reports, and asides. `on_beat` gets heartbeats; None:
         they are sent back.
 
         `confirm_later` may be shared. `may_answer` is asked before a heartbeat is sent back; None: always. `keep` is
         called before anything goes out or is confirmed that is not kept for a returning supervisor (see archive.py);
-        `letters`: those that a predecessor left.
+        `letters`: those that a predecessor left. `on_unkept` is called once `letters` would return something else.
         """
         self._loop = asyncio.get_running_loop()
         letters = letters or Letters()
         self._outbox = Outbox(letters.said, letters.unconfirmed)
         self._arrivals = Arrivals(letters.received)
-        self._keep = keep
+        self._keep, self._on_unkept = keep, on_unkept
         self._is_unkept = self._is_held = False
         self._kept_received = letters.received  # arrivals that are kept
         self._asides: deque[bytes] | None = None
@@ -165,6 +166,12 @@ class Conversation:
             self._kept_received = self._arrivals.received
         return True
 
+    def _note_unkept(self) -> None:
+        if not self._is_unkept:
+            self._is_unkept = True
+            if self._on_unkept is not None:
+                self._on_unkept()
+
     def _go_on(self) -> None:
         self.flush()
         self._confirm()
@@ -181,7 +188,7 @@ class Conversation:
         if self._outbox.is_empty:
             self._waits_since_s = self._loop.time()
         self._outbox.put(payload)
-        self._is_unkept = True
+        self._note_unkept()
 
     def beat(self, heartbeat: bytes = b"") -> None:
         """Sends a heartbeat ahead of waiting data. An empty one only confirms messages and is not answered."""
@@ -269,7 +276,7 @@ class Conversation:
             self._settle()
         if number:
             if self._arrivals.is_new(number):
-                self._is_unkept = True
+                self._note_unkept()
                 self._owe()
                 self._on_message(payload)
         elif payload.startswith(HEARTBEAT):

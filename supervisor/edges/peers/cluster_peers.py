@@ -82,6 +82,9 @@ class LeaderPeers:
     def letters(self) -> Correspondence:
         return self._server.letters()
 
+    def changed_letters(self) -> Correspondence:
+        return self._server.letters(whole=False)
+
     async def until_all_have_left(self) -> None:
         await self._server.until_all_is_heard()
         await self._server.until_all_have_left()
@@ -182,7 +185,7 @@ async def open_peers(
             garbage.look_seldom(meeting.nodes_max)
             await tasks.start(server.run, listener)
             leader = LeaderPeers(meeting, server, post, colleagues)
-            archive.read = leader.letters
+            archive.read, archive.read_changed = leader.letters, leader.changed_letters
             yield leader
             said = server.until_all_is_heard
         else:

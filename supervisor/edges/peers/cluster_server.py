@@ -104,6 +104,7 @@ class ClusterServer:
         self._knocked: dict[str, float] = {}  # when each node last came, welcome or not
         self._kept = kept.nodes  # nodes that were connected to the previous supervisor
         self._gone = dict.fromkeys(kept.gone)  # abandoned incarnations, oldest first
+        self._changed: dict[str, None] = {}  # nodes whose conversation is not as it was kept last
         self._suspicion = suspicion.initial_state(0.0)
         self._entering = anyio.Semaphore(HANDSHAKES_MAX)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
@@ -170,8 +171,8 @@ class ClusterServer:
         known, knocked_at_s = self._nodes.get(node), self._knocked.get(node, 0.0)
         return max(known.conversation.last_heard_s if known is not None else 0.0, knocked_at_s) or None
 
-    def letters(self) -> Correspondence:
-        return known_node.letters(self._nodes, self._gone)
+    def letters(self, *, whole: bool = True) -> Correspondence:
+        return known_node.letters(self._nodes, self._gone, self._changed, whole=whole)
 
     async def until_all_is_heard(self) -> None:
         """Waits until every node has everything sent to it, or is lost."""
@@ -275,10 +276,10 @@ class ClusterServer:
     def _know(self, name: str, incarnation: str, letters: Letters) -> KnownNode:
         conversation = Conversation(
             on_message=partial(self._take, name), confirm_later=self._confirm_later, may_answer=self._may_answer,
-            keep=self._archive.keep, letters=letters,
+            keep=self._archive.keep, letters=letters, on_unkept=partial(self._changed.setdefault, name),
         )  # fmt: skip
-        known = self._nodes[name] = KnownNode(incarnation, conversation)
-        return known
+        self._nodes[name], self._changed[name] = KnownNode(incarnation, conversation), None
+        return self._nodes[name]
 
     # --- relays ----------------------------------------------------------------------------------------------------
 
@@ -383,6 +384,7 @@ class ClusterServer:
 
     def _lose(self, name: str, node: KnownNode, why: str) -> None:
         del self._nodes[name]
+        self._changed[name] = None
         self._knocked.pop(name, None)
         self._gone[node.incarnation] = None
         if len(self._gone) > GONE_MAX:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from itertools import islice
 
 from supervisor.core.correspondence import Correspondence, NodeLetters
 from supervisor.edges.peers.cluster_link import Conversation
@@ -33,7 +34,21 @@ async def until_all_have_left(nodes: Collection[KnownNode]) -> None:
         await known.conversation.until_let_go()
 
 
-def letters(nodes: Mapping[str, KnownNode], gone: Collection[str]) -> Correspondence:
-    """Returns what is kept for a returning supervisor; all may go out now. `gone`: incarnations, oldest first."""
-    kept = (NodeLetters(name, each.incarnation, each.conversation.letters()) for name, each in nodes.items())
-    return Correspondence(leads=True, nodes=tuple(kept), gone=tuple(gone)[-GONE_KEPT_MAX:])
+def letters(
+    nodes: Mapping[str, KnownNode], gone: dict[str, None], changed: dict[str, None], *, whole: bool
+) -> Correspondence:
+    """Returns what is kept for a returning supervisor; all may go out now. `gone`: incarnations, oldest first.
+
+    `changed`: the nodes whose conversation has changed since the last time, to be emptied; `whole`: all are wanted.
+    """
+    names = list(changed)
+    changed.clear()
+    found = nodes if whole else [name for name in names if name in nodes]
+    kept = (NodeLetters(name, nodes[name].incarnation, nodes[name].conversation.letters()) for name in found)
+    return Correspondence(
+        leads=True,
+        nodes=tuple(kept),
+        gone=tuple(islice(reversed(gone), GONE_KEPT_MAX))[::-1],
+        is_whole=whole,
+        left=() if whole else tuple(name for name in names if name not in nodes),
+    )

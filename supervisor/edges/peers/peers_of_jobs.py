@@ -146,9 +146,11 @@ class PeersOfJobs:
             return False
         return self._keep_words is None or self._keep_words(job_id)
 
-    def letters(self, job_id: str) -> Correspondence | None:
+    def letters(self, job_id: str, *, whole: bool = True) -> Correspondence | None:
         meeting = self._meetings.get(job_id)
-        read = meeting.archive.read if meeting is not None else None
+        if meeting is None:
+            return None
+        read = meeting.archive.read if whole else meeting.archive.read_changed or meeting.archive.read
         return read() if read is not None else None
 
     def begin(self, job_id: str) -> None:

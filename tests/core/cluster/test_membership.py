@@ -141,3 +141,14 @@ def test_the_last_of_many_to_join_begins_the_cycle() -> None:
         assert not isinstance(state.phase, Running)
         state, _ = coordinator.step(state, event, now_s=0.0, jitter=0.0)
     assert isinstance(state.phase, Running)
+
+
+def test_a_reader_that_has_all_learns_which_nodes_have_changed() -> None:
+    members = Members()
+    members.put("a", Member(MemberState.JOINED))
+    members.put("b", Member(MemberState.JOINED))
+    members.put("a", Member(MemberState.RUNNING))
+    assert [*members.take_changed()] == ["a", "b"]
+    assert not members.take_changed()
+    members.put("b", Member(MemberState.RUNNING))
+    assert [*members.take_changed()] == ["b"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import anyio
+import msgspec
 import pytest
 
 from supervisor.core import orders
@@ -36,6 +37,7 @@ class Side:
     async def live(self, ends: anyio.Event, chance: random.Random) -> None:
         heard, said = list(self.kept[0]), self.kept[1]
         is_alive = True
+        is_begun = False  # all was kept once, and after that what changes
 
         def post(event: Ordered | Reported | FenceMoved | JobAbandoned) -> None:
             match event:
@@ -51,17 +53,18 @@ class Side:
             if not is_alive or chance.random() < 0.2:
                 return False
             assert archive.read is not None
-            self.letters, self.kept = archive.read(), (tuple(heard), said)
+            read = archive.read_changed if archive.read_changed is not None and is_begun else archive.read
+            self.letters, self.kept = merged(self.letters, read()), (tuple(heard), said)
             return True
 
         archive = Archive(keep, self.letters)
         async with anyio.create_task_group() as tasks:
 
             async def be() -> None:
-                nonlocal said
+                nonlocal said, is_begun
                 async with cluster_peers.open_peers(self.meeting, post, archive) as peers:
                     assert peers.leads(JOB) is self.leads
-                    keep()
+                    is_begun = keep()
                     while True:
                         if not self.leads and said < WORDS:
                             peers.report(JOB, NodeDown("b", said))
@@ -80,6 +83,14 @@ class Side:
     @property
     def is_done(self) -> bool:
         return self.kept == (tuple(range(WORDS)), WORDS)
+
+
+def merged(kept: Correspondence | None, read: Correspondence) -> Correspondence:
+    """Returns what is kept once the changes are."""
+    if read.is_whole or kept is None:
+        return read
+    nodes = {each.node: each for each in (*kept.nodes, *read.nodes) if each.node not in read.left}
+    return msgspec.structs.replace(read, nodes=tuple(nodes.values()), is_whole=True, left=())
 
 
 @pytest.mark.parametrize("killed", ["leader", "follower", "both"])
@@ -130,7 +141,11 @@ async def test_a_leader_that_comes_back_gives_a_node_up_that_does_not(monkeypatc
         with anyio.fail_after(LIMIT_S):
             await known.wait()
         assert archive.read is not None
-        assert archive.read() == Correspondence(leads=True, gone=("older", "of gone"))
+        assert archive.read_changed is not None
+        gone = Correspondence(leads=True, gone=("older", "of gone"))
+        assert archive.read_changed() == msgspec.structs.replace(gone, is_whole=False, left=("gone",))
+        assert archive.read_changed() == msgspec.structs.replace(gone, is_whole=False)
+        assert archive.read() == gone
     assert [each.node for each in lost] == ["gone"]
     assert "it has not come back to the leader's new supervisor" in lost[0].reason
 

@@ -10,6 +10,7 @@ from holdfast_wire import spawner_link as wire
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX
 
 STATE = "state"  # the others are useless without this text
+OTHER_BYTES = 4096  # of a frame with one text, beside that
 WORKERS = "workers"  # the workers that have not ended, as the spawner itself keeps them
 
 _log = logging.getLogger("holdfast.jobs")
@@ -20,17 +21,18 @@ class Keeping:
 
     def __init__(self) -> None:
         self._kept: dict[str, str] = {}  # as the spawner has them
-        self._texts: dict[str, str] = {}  # as it should have them
+        self._changed: dict[str, str] = {}  # those that it should have otherwise
         self._taken = 0  # reports that the texts include
         self._noted = 0  # reports that were passed on
         self._workers: dict[tuple[int, int], int] = {}  # cycle, local rank -> pid
         self._too_long_told = False
+        self._has_state = True  # unless it was withdrawn
 
     @classmethod
     def of(cls, texts: Mapping[str, str], *, taken: int) -> Keeping:
         """Restores what the previous supervisor left."""
         self = cls()
-        self._kept, self._texts = dict(texts), dict(texts)
+        self._kept = {name: text for name, text in texts.items() if text}
         self._taken = self._noted = taken
         for cycle, local_rank, pid in json.loads(texts.get(WORKERS, "[]")):
             self._workers[cycle, local_rank] = pid
@@ -51,37 +53,50 @@ class Keeping:
             case _:
                 pass
 
-    def turn(self, texts: Mapping[str, str]) -> None:
-        """Sets texts that include the effects of all reports so far."""
+    def turn(self, texts: Mapping[str, str], *, are_all: bool = False) -> None:
+        """Sets texts that include the effects of all reports so far. An empty one is removed.
+
+        Others stay, unless these `are_all`: a previous supervisor may have left more.
+        """
         self._taken = self._noted
+        if are_all:
+            texts = dict.fromkeys(self._kept, "") | dict(texts)
         self.change({**texts, WORKERS: json.dumps([*self.workers()], separators=(",", ":"))})
 
     def change(self, texts: Mapping[str, str]) -> None:
-        self._texts |= texts
+        for name, text in texts.items():
+            if self._kept.get(name, "") == text:
+                self._changed.pop(name, None)
+            else:
+                self._changed[name] = text
 
     def message(self, orders: tuple[wire.Order, ...]) -> tuple[wire.Keep | None, tuple[wire.Order, ...]]:
         """Returns the message to send, None if nothing changed; and the orders that do not fit in its frame."""
-        changed = {name: text for name, text in self._texts.items() if self._kept.get(name) != text}
+        changed = self._changed
         if not changed and not orders:
             return None, ()
         message = wire.Keep(changed, self._taken, orders)
-        if _too_long(message) and orders:
+        if orders and _are_too_long(orders):
             return self.message(())[0], orders
-        if _too_long(message):
+        if any(map(_is_too_long, changed.values())):
             if not self._too_long_told:
                 self._too_long_told = True
                 _log.warning("the record for the next supervisor is too long: it can't take over this job")
-            changed = {STATE: ""}  # no text is better than an old one
-            message = wire.Keep(changed, self._taken)
+            is_told, self._has_state = not self._has_state, False
+            return None if is_told else wire.Keep({STATE: ""}, self._taken), orders  # no text is better than an old one
+        self._changed, self._has_state = {}, True
         self._kept |= changed
+        for name in [name for name, text in changed.items() if not text]:
+            del self._kept[name]
         return message, ()
 
 
-def _too_long(message: wire.Keep) -> bool:
-    """Returns whether the frame is too long; encodes it only if it may be."""
-    texts = sum(map(len, message.texts.values()))
-    if texts + 4096 * sum(len(each.workers) for each in message.orders if isinstance(each, wire.Spawn)) < (
-        SPAWNER_FRAME_BYTES_MAX // 8
-    ):
+def _are_too_long(orders: tuple[wire.Order, ...]) -> bool:
+    """Returns whether no frame holds the orders; encodes them only if it may be."""
+    if 4096 * sum(len(each.workers) for each in orders if isinstance(each, wire.Spawn)) < SPAWNER_FRAME_BYTES_MAX // 8:
         return False
-    return len(wire.encode(message)) > SPAWNER_FRAME_BYTES_MAX
+    return len(wire.encode(wire.Keep({}, 0, orders))) > SPAWNER_FRAME_BYTES_MAX
+
+
+def _is_too_long(text: str) -> bool:
+    return len(text) > SPAWNER_FRAME_BYTES_MAX // 8 and len(json.dumps(text)) > SPAWNER_FRAME_BYTES_MAX - OTHER_BYTES

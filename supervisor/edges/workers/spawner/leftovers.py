@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partial
+from typing import Any
 
 import anyio
 import msgspec
@@ -36,13 +37,25 @@ def read(place: ReturnPlace) -> Leftover | None:
     """Reads it. Returns None if the spawner kept nothing or it is unreadable. Blocks."""
     try:
         with place.keep_path.open("rb") as file:
-            body = json.loads(file.read(KEPT_BYTES_MAX))
-        texts = {str(name): str(text) for name, text in body["texts"].items()}
+            body = _whole(file.read(KEPT_BYTES_MAX).splitlines())
+        texts = {str(name): str(text) for name, text in body["texts"].items() if text}
         said = (wire.decode(report.encode()) for report in body["reports"])
         reports = tuple(each for each in said if isinstance(each, wire.FromSpawner))
         return Leftover(texts, int(body["taken"]), reports, str(body["cgroup"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def _whole(lines: list[bytes]) -> dict[str, Any]:
+    """Returns the first line with all changes after it. The last line may be cut off. Raises ValueError, TypeError."""
+    body = json.loads(lines[0] if lines else b"")
+    for line in lines[1:]:
+        try:
+            later = json.loads(line)
+        except ValueError:
+            break
+        body = {**later, "texts": {**body["texts"], **later["texts"]}}
+    return body
 
 
 async def end(lodger: Lodger, leftover: Leftover | None) -> tuple[int, ...]:

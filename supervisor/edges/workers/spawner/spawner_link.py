@@ -92,27 +92,27 @@ class SpawnerLink:
         if self._exited or self._fault:
             return
         try:
-            frames = [
-                encode(payload, frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
-                for payload in wire.payloads(message, bytes_max=SPAWNER_FRAME_BYTES_MAX)
-            ]
+            frames = _frames(message)
         except (ValueError, TypeError) as error:
             self.kill(f"{type(message).__name__} can't be sent to it: {error}")
             return
-        if len(self._unsent) + sum(map(len, frames)) > UNSENT_BYTES_MAX:
+        if len(self._unsent) + len(frames) > UNSENT_BYTES_MAX:
             self.kill(f"it takes no orders: {len(self._unsent)} bytes wait already, and it {whereabouts(self.pid)}")
             return
-        self._unsent += b"".join(frames)
+        self._unsent += frames
         self._flush()
         if self._unsent:
             self._unsent_came.set()
 
-    def keep(self, texts: Mapping[str, str], orders: tuple[wire.Order, ...], on_kept: Callable[[], None]) -> None:
+    def keep(
+        self, texts: Mapping[str, str], orders: tuple[wire.Order, ...], on_kept: Callable[[], None], *, are_all: bool
+    ) -> None:
         """Sends orders together with the data that the spawner keeps for the next supervisor.
 
-        `on_kept` is called once the kernel has both: then the spawner gets them even if this process ends.
+        `are_all`: texts that are not named are removed, else they stay. `on_kept` is called once the kernel has both:
+        then the spawner gets them even if this process ends.
         """
-        self._keeping.turn(texts)
+        self._keeping.turn(texts, are_all=are_all)
         self._on_kept = on_kept
         self._keep(orders)
         self._tell_kept()
@@ -215,7 +215,7 @@ class SpawnerLink:
                 sent = self._socket.send(self._unsent)
                 del self._unsent[:sent]
                 if not self._unsent and (late := self._keeping.message(())[0]) is not None:
-                    self._unsent += encode(wire.encode(late), frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
+                    self._unsent += _frames(late)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -354,6 +354,12 @@ class SpawnerLink:
             return await self._threads.call(reap, timeout_s=timeout_s, discard=lambda _: living.discard(pid))
         except OSError:  # too late, or no thread available
             return None
+
+
+def _frames(message: wire.Message) -> bytes:
+    """Returns the message as it crosses the link. Raises ValueError or TypeError if it can't."""
+    payloads = wire.payloads(message, bytes_max=SPAWNER_FRAME_BYTES_MAX)
+    return b"".join([encode(payload, frame_bytes_max=SPAWNER_FRAME_BYTES_MAX) for payload in payloads])
 
 
 def _nothing() -> None:

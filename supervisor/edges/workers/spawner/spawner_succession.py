@@ -70,6 +70,8 @@ class SpawnerSuccession:
         self._living: list[SpawnerLink] = []
         self._collected: dict[SpawnerLink, list[wire.Order]] | None = None  # orders that are sent with the data to keep
         self._turns = 0  # turns in which something was kept
+        self._texts: dict[str, str] = {}  # that are kept, for a spawner that has none of them yet
+        self._complete: set[SpawnerLink] = set()  # those that had all of them
         self._hearings: dict[SpawnerLink, list[str]] = {}  # of spawners that were taken over
 
     @property
@@ -85,11 +87,21 @@ class SpawnerSuccession:
         finally:
             self._collected = None
         self._turns += 1
-        whole = {**texts, SUCCESSION: self._as_text()}
+        changed = {**texts, SUCCESSION: self._as_text()}
+        self._texts |= changed
+        for name in [name for name, text in texts.items() if not text]:
+            del self._texts[name]
         # The next supervisor goes on with the newest texts that one of them has: no order may be part of them that has
         # not left.
         for link in sorted(self._living, key=lambda each: not collected.get(each)):
-            link.keep(whole, tuple(collected.get(link, ())), on_kept if link is self._current else _nothing)
+            is_new = link not in self._complete
+            self._complete.add(link)
+            link.keep(
+                self._texts if is_new else changed,
+                tuple(collected.get(link, ())),
+                on_kept if link is self._current else _nothing,
+                are_all=is_new,
+            )
 
     def send(self, message: wire.Order) -> None:
         """Routes a message. Never blocks, never raises."""
@@ -319,6 +331,7 @@ class SpawnerSuccession:
         relied = link is self._current or link in self._owners.values()
         if link in self._living:
             self._living.remove(link)
+        self._complete.discard(link)
         for successor in [each for each in self._successors if each.link is link]:
             self._forget(successor)
         if not reasons:

@@ -49,3 +49,31 @@ def test_what_no_frame_holds_is_not_kept_and_the_orders_leave_all_the_same() -> 
     keeping = Keeping()
     keeping.turn({"a": "1", STATE: "x" * SPAWNER_FRAME_BYTES_MAX})
     assert keeping.message((KILL,)) == (wire.Keep({STATE: ""}, 0), (KILL,))
+    assert keeping.message((KILL,)) == (None, (KILL,))
+    keeping.turn({STATE: "x"})
+    assert keeping.message(()) == (wire.Keep({"a": "1", STATE: "x", WORKERS: "[]"}, 0), ())
+
+
+def test_what_is_not_named_stays_and_an_empty_text_is_removed() -> None:
+    keeping = Keeping()
+    keeping.turn({"a": "1", "b": "1"})
+    keeping.message(())
+    keeping.turn({"b": "", "c": ""})
+    assert keeping.message(()) == (wire.Keep({"b": ""}, 0), ())
+    assert keeping.message(()) == (None, ())
+    keeping.turn({"a": "2"})
+    keeping.turn({"a": "1"})
+    assert keeping.message(()) == (None, ())
+
+
+def test_what_the_previous_supervisor_left_is_removed_unless_it_is_among_all_texts() -> None:
+    keeping = Keeping.of({"a": "1", "b": "1", WORKERS: "[]"}, taken=0)
+    keeping.turn({"a": "1", "c": "1"}, are_all=True)
+    assert keeping.message(()) == (wire.Keep({"b": "", "c": "1"}, 0), ())
+
+
+def test_many_texts_that_no_frame_holds_are_kept_all_the_same() -> None:
+    keeping = Keeping()
+    texts = {str(number): "x" * (SPAWNER_FRAME_BYTES_MAX // 4) for number in range(6)}
+    keeping.turn(texts)
+    assert keeping.message((KILL,)) == (wire.Keep({**texts, WORKERS: "[]"}, 0, (KILL,)), ())

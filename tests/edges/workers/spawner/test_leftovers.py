@@ -18,6 +18,7 @@ from supervisor.edges.workers.spawner import leftovers
 from supervisor.edges.workers.spawner.leftovers import Leftover
 from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_process import JOB_VARIABLE
+from worker_client.spawner.kept_file import WHOLE_BYTES_MAX, KeptFile
 
 JOB = f"leftovers-{os.getpid()}"
 EMPTIED = wire.Emptied(0, 0, ())
@@ -39,6 +40,22 @@ def test_it_is_read_and_what_is_torn_is_nothing(tmp_path: Path) -> None:
     for torn in (json.dumps(body)[:-5], "[]", '{"texts": 1}'):
         place.keep_path.write_text(torn)
         assert leftovers.read(place) is None
+
+
+def test_lines_with_changes_count_up_to_one_that_is_cut_off(tmp_path: Path) -> None:
+    place = ReturnPlace(tmp_path, "n")
+    file = KeptFile(str(place.keep_path))
+    long = "x" * WHOLE_BYTES_MAX
+    file.save({"a": "1", "b": long, "environment": "secret"}, {"taken": 0, "reports": [], "cgroup": "/c"})
+    for number in range(1, 4):
+        texts = {"a": str(number), "environment": "secret"} | ({"b": ""} if number == 3 else {})
+        file.note(texts)
+        file.save({"all": "of them"}, {"taken": number, "reports": [], "cgroup": "/c"})
+    assert leftovers.read(place) == Leftover({"a": "3"}, 3, (), "/c")
+    written = place.keep_path.read_bytes()
+    assert b"secret" not in written
+    place.keep_path.write_bytes(written[:-5])
+    assert leftovers.read(place) == Leftover({"a": "2", "b": long}, 2, (), "/c")
 
 
 @pytest.fixture

@@ -1,0 +1,71 @@
+"""What does a spawner keep, and in which state does a returning supervisor find it?"""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from holdfast_wire import spawner_link as link
+from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder
+from holdfast_wire.spawner_settings import SpawnerSettings
+
+from worker_client.spawner.comeback import Comeback, listen
+
+READY = link.Ready(1, 1, "3.11", "fork", "it is a test", (), "")
+SPAWNED = link.Spawned(0, 0, 77, 0, "fork")
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(tmp_path / "door"))
+    return listener
+
+
+def returned(comeback: Comeback, tmp_path: Path) -> tuple[dict[str, str], list[link.Message]]:
+    """Returns the texts and reports that a returning supervisor gets."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as supervisor:
+        supervisor.connect(str(tmp_path / "door"))
+        found = comeback.accept(is_awaited=True)
+        assert found is not None
+        (welcome,) = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX).feed(supervisor.recv(65536))
+        socket.socket(fileno=found.fd).close()
+    greeting = link.decode(welcome)
+    assert isinstance(greeting, link.WelcomeBack)
+    texts = {each.name: each.text for each in found.messages if isinstance(each, link.Kept)}
+    assert greeting.texts == len(texts)
+    return texts, [each for each in found.messages if not isinstance(each, link.Kept)]
+
+
+def test_texts_stay_until_they_change_or_are_removed(tmp_path: Path, door: socket.socket) -> None:
+    with door:
+        comeback = Comeback(SpawnerSettings("j", ("t.py",), return_fd=door.fileno()))
+        listen(door.fileno())
+        for report in (READY, SPAWNED):
+            comeback.note(report)
+        comeback.keep(link.Keep({"a": "1", "b": "1"}, 1))
+        comeback.keep(link.Keep({"b": "", "c": "1"}, 1))
+        assert returned(comeback, tmp_path) == ({"a": "1", "c": "1"}, [SPAWNED])
+
+
+def test_a_message_in_several_parts_counts_only_once_the_last_has_come(tmp_path: Path, door: socket.socket) -> None:
+    """Its supervisor may be killed in between: the next one finds the state before it."""
+    with door:
+        path = tmp_path / "kept"
+        comeback = Comeback(SpawnerSettings("j", ("t.py",), return_fd=door.fileno(), keep_path=str(path)))
+        listen(door.fileno())
+        comeback.note(READY)
+        comeback.keep(link.Keep({"a": "1", "b": "1"}, 0))
+        comeback.keep(link.Keep({"a": "2"}, 1, more=True))
+        comeback.save()
+        assert json.loads(path.read_bytes()) == {
+            "texts": {"a": "1", "b": "1"}, "taken": 0, "reports": [link.encode(READY).decode()], "cgroup": ""
+        }  # fmt: skip
+        assert returned(comeback, tmp_path) == ({"a": "1", "b": "1"}, [READY])
+        comeback.keep(link.Keep({"b": "3"}, 1))
+        assert returned(comeback, tmp_path) == ({"a": "1", "b": "3"}, [])
+        comeback.keep(link.Keep({"a": "4"}, 1, more=True))
+        comeback.keep(link.Keep({"b": "4"}, 1))
+        assert returned(comeback, tmp_path) == ({"a": "4", "b": "4"}, [])
