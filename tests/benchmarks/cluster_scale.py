@@ -12,10 +12,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from supervisor.config.many_nodes import RELAYED_FAN_OUT
+from supervisor.edges.peers import cluster_tls
+from supervisor.edges.peers.cluster_tls import Pipe, TlsFiles
 from tests.benchmarks.bench import Bench, Measured
 from tests.benchmarks.launch import RunFailedError
 from tests.benchmarks.rows import Group, Row, Target, Unit
@@ -25,6 +28,7 @@ from tests.edges.peers.certificates import make_authority, make_node
 RENDEZVOUS_S = {64: 0.03, 256: 0.08, 1024: 0.25}  # at most
 MANY, MANY_QUICK = 10_240, 512
 FAN_OUT, FAN_OUT_QUICK = RELAYED_FAN_OUT, 32  # the default of so large a job
+HANDSHAKES = 300  # measured alone
 START_OF_MANY_S = 240.0  # of all nodes of a row, on a busy machine
 TOLD_S = {1024: 0.1, MANY: 0.5}
 
@@ -95,6 +99,12 @@ def measure_many(bench: Bench) -> list[Row]:
     def start(_: Subject) -> Measured:
         secured = _run_secured(nodes)
         cold.notes.append(_costs(secured, "cold", "the start"))
+        leads_s, follows_s = secured["handshake_s"]
+        both_s = nodes * (leads_s + follows_s) / 2
+        cold.notes.append(
+            f"OpenSSL alone, without connections: {leads_s * 1e3:.2g} ms of CPU on the leader's side of a handshake, "
+            f"{follows_s * 1e3:.2g} ms on the node's: {both_s:.3g} s for all on two cores."
+        )
         return {cold.key: secured["cold_s"]}
 
     counts = bench.counts(1, 1, only=("holdfast",))
@@ -147,8 +157,24 @@ def _costs(measured: Mapping[str, Sequence[float]], what: str, over: str) -> str
 def _run_secured(nodes: int, fan_out: int = 0) -> dict[str, Sequence[float]]:
     with tempfile.TemporaryDirectory() as folder:
         make_authority(Path(folder))
-        make_node(Path(folder))
-        return _run(nodes, 0, 0.0, folder, fan_out)
+        alone = {"handshake_s": _handshake_s(make_node(Path(folder)))}
+        return _run(nodes, 0, 0.0, folder, fan_out) | alone
+
+
+def _handshake_s(files: TlsFiles) -> tuple[float, float]:
+    """Returns the CPU time of a handshake on the leader's side and on the node's, without anything else."""
+    tls = cluster_tls.load(files)
+    spent_s = [0.0, 0.0]
+    for _ in range(HANDSHAKES):
+        sides = Pipe(tls.leads, leads=True), Pipe(tls.follows, leads=False)
+        sealed = b""
+        for step in range(4):  # the node begins and ends
+            side = (step + 1) % 2
+            from_s = time.process_time()
+            sides[side].read(sealed)
+            sealed = sides[side].outgoing()
+            spent_s[side] += time.process_time() - from_s
+    return spent_s[0] / HANDSHAKES, spent_s[1] / HANDSHAKES
 
 
 def _run(
