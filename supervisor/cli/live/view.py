@@ -136,10 +136,18 @@ class LiveView(App[None]):
             case "stacks":
                 asked = Asked("take stacks of", job_id, lambda client, job: stacks_text(client.stacks(job, rank)))
                 self._ask_page(Page(f"{of}: stacks", "asking …"), asked)
+            case "stop" | "restart" if ended := self._end_of(job_id):
+                self.notify(f"cannot {what} job {job_id}: it has ended ({ended})", markup=False)
             case "stop":
                 self._ask_first(f"Stop job {job_id}? Its ranks get SIGTERM.", Asked("stop", job_id, _stop))
             case _:
                 self._ask_first(f"Restart all ranks of job {job_id}?", Asked("restart", job_id, _restart))
+
+    def _end_of(self, job_id: str) -> str:
+        """Returns how the job has ended; "" if it has not, as far as is known here."""
+        runs = [each.report for each in self._look.jobs if each.report.job_id == job_id]
+        newest = max(runs, key=lambda each: each.submitted_at_ns, default=None)
+        return newest.state.value if newest is not None and newest.state.has_ended else ""
 
     def _ask_page(self, page: Page, asked: Asked) -> None:
         self.push_screen(page)
