@@ -145,6 +145,8 @@ def initial_state() -> State:
 
 
 def step(state: State, event: Event, *, now_s: float, evidence_budget_s: float) -> Outcome:
+    if type(state) is Idle and type(event) not in (CallEntered, RankCondemned, WorkerEnded):
+        return state, ()
     if isinstance(state, Gone) or isinstance(event, WorkerEnded):
         return Gone(), ()
     match event:
@@ -170,6 +172,8 @@ def step(state: State, event: Event, *, now_s: float, evidence_budget_s: float) 
 
 def next_deadline_s(state: State) -> float | None:
     match state:
+        case Idle() | Gone() | Reading() | Confirming():
+            return None
         case Watching(settings, watch, read_at_s, soft_told, not_before_s):
             # A watch that is off may be on right after the reading: silence then counts from there.
             moments = [due.due_at_s for due in _dues(settings, watch, soft_told=soft_told)]
@@ -177,8 +181,6 @@ def next_deadline_s(state: State) -> float | None:
             return max(min(moments), not_before_s)
         case Examining(until_s=at_s) | Terminating(kill_at_s=at_s):
             return at_s
-        case Idle() | Reading() | Confirming() | Gone():
-            return None
         case _:
             assert_never(state)
 

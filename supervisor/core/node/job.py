@@ -3,12 +3,12 @@
 A job on one node goes through a spawner, a rendezvous, a store and workers, and again after a fault, until the
 coordinator says how it ends. The node reports a fault first and then stops its workers without waiting for an answer: a
 group that has lost a worker is lost either way. The coordinator decides on budgets, restarts, stops and the verdict.
-job_phases.py has the phases, job_moves.py the moves between them.
+job_phases.py has the phases, job_moves.py the moves between them, job_wishes.py what people and ranks want.
 """
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import assert_never, cast, get_args
 
 import msgspec
 
@@ -18,27 +18,27 @@ from supervisor.core import workers as group
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobEvent, JobRules, Verdict
 from supervisor.core.job_phases import State
-from supervisor.core.job_sentences import (
-    control_sentence,
-    limits_sentence,
-    running_again_sentence,
-    succeeded_sentence,
-)
+from supervisor.core.job_sentences import running_again_sentence, succeeded_sentence
 from supervisor.core.node import job_moves as moves
-from supervisor.core.node import job_stand
+from supervisor.core.node import job_stand, job_wishes
 from supervisor.core.node import messages as node_messages
 
-Event = (
-    node_messages.SpawnerReady | node_messages.SpawnerLost | node_messages.StoreReady | node_messages.StoreFailed
-    | node_messages.StopRequested | node_messages.RestartRequested
-    | orders.StartCycle | orders.JoinAgain | orders.UseStore | orders.WindDown | orders.Conclude | orders.Introduce
+Order = (
+    orders.StartCycle | orders.JoinAgain | orders.UseStore | orders.WindDown | orders.Conclude | orders.Introduce
     | orders.StandBack
-    | node_messages.ControlRequested | node_messages.LimitsCalculated
-    | group.GroupReport | group.HangReport
 )  # fmt: skip
+Report = group.GroupReport | group.HangReport
+Event = node_messages.SpawnerReport | Order | job_wishes.Wish | Report
 Action = moves.Action
 Actions = moves.Actions
 Outcome = moves.Outcome
+
+# Events are looked up by kind: isinstance over so many kinds would cost more than the decision.
+_ORDERS = frozenset(get_args(Order))
+_WISHES = frozenset(get_args(job_wishes.Wish))
+_REPORTS = frozenset(get_args(Report))
+_RUNS = frozenset({phases.Starting, phases.Running})
+_WORKS = _RUNS | {phases.Finished}
 
 
 def open_job(rules: JobRules, *, node: str, settings: tuple[tuple[str, str], ...] = ()) -> Outcome:
@@ -55,51 +55,74 @@ def open_job(rules: JobRules, *, node: str, settings: tuple[tuple[str, str], ...
 
 
 def step(state: State, event: Event, *, now_s: float) -> Outcome:
-    ran = isinstance(state.phase, phases.Starting | phases.Running)
+    ran = type(state.phase) in _RUNS
     state, actions = _decide(state, event, now_s)
-    if ran and not isinstance(state.phase, phases.Starting | phases.Running | phases.Finished):
+    if ran and type(state.phase) not in _WORKS:
         lost_at_s = now_s if state.lost_at_s is None else state.lost_at_s
         state = msgspec.structs.replace(state, lost_at_s=lost_at_s)
     return state, actions
 
 
-def _decide(state: State, event: Event, now_s: float) -> Outcome:  # noqa: C901 - one line for each event
-    if isinstance(state.phase, phases.Ended):
+def _decide(state: State, event: Event, now_s: float) -> Outcome:
+    kind = type(event)
+    if type(state.phase) is phases.Ended:
         return state, ()
-    if isinstance(state.phase, phases.Closing):  # Only its spawner is left.
-        if isinstance(event, orders.Introduce):
+    if type(state.phase) is phases.Closing:  # Only its spawner is left.
+        if kind is orders.Introduce:
             return state, (moves.tell(state, job_stand.stands(state)),)
-        lost = isinstance(event, node_messages.SpawnerLost)
+        lost = kind is node_messages.SpawnerLost
         return moves.finish(_without_spawner(state), state.phase.verdict) if lost else (state, ())
+    if kind in _ORDERS:
+        return _obey(state, cast("Order", event), now_s)
+    if kind in _REPORTS:
+        return _hear_of_workers(state, cast("Report", event), now_s)
+    if kind in _WISHES:
+        return job_wishes.take(state, cast("job_wishes.Wish", event))
+    return _hear_of_spawner(state, cast("node_messages.SpawnerReport", event))
+
+
+def _hear_of_spawner(state: State, event: node_messages.SpawnerReport) -> Outcome:
     match event:
         case node_messages.SpawnerReady():
             return _spawner_ready(state, event)
         case node_messages.SpawnerLost(reason=reason):
             return _spawner_lost(state, reason)
-        case orders.StartCycle():
-            return _start_cycle(state, event, now_s)
-        case orders.UseStore(cycle, host, port):
-            return moves.use_store(state, host, port) if cycle == state.cycle else (state, ())
         case node_messages.StoreReady():
             return _store_ready(state, event)
         case node_messages.StoreFailed():
             return _store_failed(state, event)
+        case _:
+            assert_never(event)
+
+
+def _hear_of_workers(state: State, event: Report, now_s: float) -> Outcome:
+    match event:
+        case group.RankExited():
+            return state, ()
+        case group.WorkersGone():
+            return moves.leave_stopping(state, event, now_s)
         case group.WorkersRun():
             return _workers_run(state, now_s)
         case group.WorkersFaulted(reason, of_call):
             return _workers_faulted(state, reason, first_failure="" if of_call else reason)
         case group.WorkersSucceeded(lost):
             return _workers_succeeded(state, lost)
-        case group.WorkersGone():
-            return moves.leave_stopping(state, event, now_s)
         case group.HangFound(reason):
             return msgspec.structs.replace(state, hang=reason, reason=reason), ()
         case group.HangEnded(reason):
             return _hang_ended(state, reason)
         case group.HangFaulted(reason):
             return _hang_faulted(state, reason)
-        case group.RankExited():
-            return state, ()
+        case _:
+            assert_never(event)
+
+
+def _obey(state: State, event: Order, now_s: float) -> Outcome:
+    match event:
+        case orders.StartCycle():
+            return _start_cycle(state, event, now_s)
+        case orders.UseStore(cycle, host, port):
+            return moves.use_store(state, host, port) if cycle == state.cycle else (state, ())
         case orders.JoinAgain():
             return _join_again(state, event, now_s)
         case orders.WindDown():
@@ -110,14 +133,6 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:  # noqa: C901 
             return state, (moves.tell(state, job_stand.stands(state)),)
         case orders.StandBack(reason):
             return _stand_back(state, reason)
-        case node_messages.StopRequested():
-            return _stop_requested(state, event)
-        case node_messages.RestartRequested(reason=reason):
-            return _restart_requested(state, reason)
-        case node_messages.ControlRequested():
-            return _control_requested(state, event)
-        case node_messages.LimitsCalculated():
-            return _limits_calculated(state, event)
         case _:
             assert_never(event)
 
@@ -243,7 +258,7 @@ def _without_spawner(state: State) -> State:
 
 
 def _workers_faulted(state: State, reason: str, *, first_failure: str) -> Outcome:
-    if not isinstance(state.phase, phases.Starting | phases.Running):
+    if type(state.phase) not in _RUNS:
         return state, ()
     if state.hang:  # A hang is being dealt with, and it came first.
         return msgspec.structs.replace(state, echo=state.echo or reason), ()
@@ -251,7 +266,7 @@ def _workers_faulted(state: State, reason: str, *, first_failure: str) -> Outcom
 
 
 def _hang_faulted(state: State, reason: str) -> Outcome:
-    if not isinstance(state.phase, phases.Starting | phases.Running):
+    if type(state.phase) not in _RUNS:
         return state, ()
     return moves.fault(msgspec.structs.replace(state, first_failure=""), reason)
 
@@ -346,45 +361,3 @@ def _conclude(state: State, verdict: Verdict) -> Outcome:
             return state, ()
         case _:
             assert_never(state.phase)
-
-
-# --- what people and ranks want --------------------------------------------------------------------------------------
-
-
-def _stop_requested(state: State, event: node_messages.StopRequested) -> Outcome:
-    """Reports a requested stop; the coordinator orders it on all nodes, so none takes it for a fault."""
-    said = moves.say(state, "stop_requested", event.reason)
-    return state, (said, moves.tell(state, cluster_messages.StopAsked(event.reason, event.signal)))
-
-
-def _restart_requested(state: State, reason: str) -> Outcome:
-    match state.phase:
-        case phases.Stopping(then=phases.Leave()) | phases.Stopped() | phases.Closing():
-            return state, (moves.say(state, "restart_refused", f"cannot restart: the job is ending; {state.reason}"),)
-        case _:
-            said = moves.say(state, "restart_requested", reason)
-            return state, (said, moves.tell(state, cluster_messages.RestartAsked(reason)))
-
-
-def _control_requested(state: State, event: node_messages.ControlRequested) -> Outcome:
-    first_rank = state.assignment.first_rank if state.assignment is not None else 0
-    rank = first_rank + event.local_rank
-    text = control_sentence(event.action, event.description, rank=rank, node=state.node)
-    told = JobEvent("control_requested", text, max(state.cycle, 0), rank, (("action", event.action),))
-    said = node_messages.Publish(state.rules.job_id, told)
-    match event.action:
-        case "exclude_this_node":
-            return state, (said, moves.tell(state, cluster_messages.NodeExcluded(state.node, text)))
-        case "shutdown_workload":
-            return msgspec.structs.replace(state, shutdown=state.shutdown or text), (said,)
-        case _:
-            return state, (said,)
-
-
-def _limits_calculated(state: State, event: node_messages.LimitsCalculated) -> Outcome:
-    if event.limits == state.limits:
-        return state, ()  # Every rank of the node reports the same.
-    state = msgspec.structs.replace(state, limits=event.limits)
-    return state, (
-        moves.say(state, "limits_calculated", f"the ranks calculated new limits: {limits_sentence(event.limits)}"),
-    )

@@ -34,6 +34,9 @@ _ASKED_KINDS = frozenset(get_args(spawner_watch.Asked))
 _OF_SPAWNER = frozenset(get_args(node_messages.SpawnerReport))
 _OF_WORKER = frozenset(get_args(node_messages.WorkerReport))
 _OF_CLIENT = frozenset(get_args(node_messages.ClientReport))
+_TO_JOB = frozenset(get_args(group_messages.GroupReport | group_messages.HangReport)) - {group_messages.RankExited}
+_OfCycle = orders.TakeStacks | orders.ActOnHang | orders.TellMembers | orders.ReplaceRanks | orders.SettleCall
+_OF_CYCLE = frozenset(get_args(_OfCycle))
 
 
 class JobFold:
@@ -58,11 +61,14 @@ class JobFold:
             spawner=self._spawner, monitors=tuple(self._monitors), watches=tuple(self._watches),
         )  # fmt: skip
 
-    def take(self, event: node_messages.News) -> None:
+    def take(self, event: node_messages.News | node_messages.DeadlineReached) -> None:
         """Takes an event from outside; the caller has checked its cycle."""
+        kind = type(event)
+        if kind is node_messages.DeadlineReached:
+            self._pass_deadlines()
+            return
         if spawner_watch.is_moot(self._spawner, event):
             return
-        kind = type(event)
         if kind in _OF_SPAWNER:
             self._to_spawner(of_spawner := cast("node_messages.SpawnerReport", event))
             self._to_job(of_spawner)
@@ -77,19 +83,19 @@ class JobFold:
 
     def _take_else(self, event: node_messages.JobNews) -> None:
         match event:
-            case node_messages.StopRequested() | node_messages.RestartRequested() | node_messages.ControlRequested():
-                self._to_job(event)
             case node_messages.Ordered(order=order):
                 self._obey(order)
+            case node_messages.WorkerEndSeen():
+                if worker_group.is_alive(self._group, event.local_rank):  # Its report may have come first.
+                    self._to_spawner(event)
             case node_messages.FenceMoved(job_id, until_s):
                 self.actions.append(node_messages.MoveFence(job_id, until_s))
+            case node_messages.StopRequested() | node_messages.RestartRequested() | node_messages.ControlRequested():
+                self._to_job(event)
             case node_messages.LimitsCalculated(local_rank=local_rank, limits=limits):
                 # Each rank reports for itself: what is known of the others may be older than the agreement.
                 self._to_job(event)
                 self._to_monitor(local_rank, rank_monitor.LimitsChanged(limits))
-            case node_messages.WorkerEndSeen():
-                if worker_group.is_alive(self._group, event.local_rank):  # Its report may have come first.
-                    self._to_spawner(event)
             case node_messages.SpawnerBroken(reason=reason):
                 self._to_spawner(spawner_watch.SpawnerBroken(reason))
             case node_messages.EvidenceCollected(cycle=cycle, evidence=evidence):
@@ -98,8 +104,6 @@ class JobFold:
                 self.actions.append(node_messages.TellCoordinator(self._job.rules.job_id, taken))
             case node_messages.SupervisorReturned():
                 self._resume()
-            case node_messages.JobSubmitted() | node_messages.JobAbandoned() | node_messages.DeadlineReached():
-                raise AssertionError("folded by step()")
             case _:
                 assert_never(event)
 
@@ -111,13 +115,7 @@ class JobFold:
             self._to_watch(local_rank, call_watch.ClientLeft())
             self._to_calls(local_call.ClientLeft(local_rank))
 
-    def _take_of_client(
-        self,
-        event: node_messages.ClientJoined
-        | node_messages.ClientLeft
-        | node_messages.ProgressRead
-        | node_messages.RankSaid,
-    ) -> None:
+    def _take_of_client(self, event: node_messages.ClientReport) -> None:
         local_rank = event.local_rank
         match event:
             case node_messages.ClientJoined(limits=limits, progress=progress):
@@ -138,12 +136,18 @@ class JobFold:
 
     def _obey(self, order: orders.Order) -> None:
         """Passes the coordinator's order to its machine; an order for another cycle changes nothing."""
+        if type(order) in _OF_CYCLE:
+            of_cycle = cast("_OfCycle", order)
+            if of_cycle.cycle == self._job.cycle:
+                self._obey_in_cycle(of_cycle)
+            return
+        self._to_job(cast("job.Order", order))
+        if isinstance(order, orders.Introduce) and self._calls.is_used:
+            # For a leader that knows nothing of the call, the ranks report their stage when they reconnect.
+            self.actions.append(node_messages.ReconnectRanks(self._job.rules.job_id, self._job.cycle))
+
+    def _obey_in_cycle(self, order: _OfCycle) -> None:
         match order:
-            case (
-                orders.TakeStacks() | orders.ActOnHang() | orders.TellMembers() | orders.ReplaceRanks()
-                | orders.SettleCall()
-            ) if order.cycle != self._job.cycle:  # fmt: skip
-                return
             case orders.TakeStacks(cycle, accused, budget_s):
                 self.actions.append(node_messages.CollectEvidence(self._job.rules.job_id, cycle, budget_s, accused))
             case orders.ActOnHang():
@@ -155,12 +159,9 @@ class JobFold:
             case orders.ReplaceRanks(members=members):
                 self._respawn(members)
             case _:
-                self._to_job(order)
-                if isinstance(order, orders.Introduce) and self._calls.is_used:
-                    # For a leader that knows nothing of the call, the ranks report their stage when they reconnect.
-                    self.actions.append(node_messages.ReconnectRanks(self._job.rules.job_id, self._job.cycle))
+                assert_never(order)
 
-    def pass_deadlines(self) -> None:
+    def _pass_deadlines(self) -> None:
         for local_rank in range(len(self._monitors)):
             self._to_monitor(local_rank, rank_monitor.DeadlineReached())
         for local_rank in range(len(self._watches)):
@@ -185,7 +186,10 @@ class JobFold:
             self._pass_on(self._inner.popleft())
 
     def _pass_on(self, event: _Inner) -> None:
-        match event:
+        if type(event) in _TO_JOB:
+            self._to_job(cast("group_messages.GroupReport | group_messages.HangReport", event))
+            return
+        match event := cast("group_messages.Order | group_messages.RankExited | hang_response.RankHung", event):
             case group_messages.PrepareWorkers():
                 self._monitors = [rank_monitor.initial_state()] * self._job.rules.local_world_size
                 self._watches = [call_watch.initial_state()] * self._job.rules.local_world_size
@@ -198,18 +202,13 @@ class JobFold:
                 self._to_calls(local_call.WorkersEnding())
                 self._to_hangs(hang_response.WorkersEnding())
                 self._to_group(event)
-            case (
-                group_messages.StartWorkers() | group_messages.KillRanks() | group_messages.ExcuseRank()
-                | group_messages.SettleExcuses() | group_messages.RespawnRanks()
-            ):  # fmt: skip
-                self._to_group(event)
             case hang_response.RankHung():
                 self._to_hangs(event)
             case group_messages.RankExited():
                 self._to_hangs(event)
                 self._to_job(event)
             case _:
-                self._to_job(event)
+                self._to_group(event)
 
     def _to_spawner(self, event: spawner_watch.Event) -> None:
         rules, cycle = self._job.rules, self._job.cycle

@@ -7,7 +7,7 @@ coordinator's orders go to the ranks. A message about another call or iteration 
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import assert_never, cast, get_args
 
 import msgspec
 
@@ -70,6 +70,9 @@ _SAID_BY_STAGE: dict[Stage, tuple[str, ...]] = {
     Stage.RESTARTING: ("began", "reported", "arrived"),
 }
 
+_OfProcess = RankStarted | RankEnded | ClientJoined | ClientLeft
+_OF_PROCESS = frozenset(get_args(_OfProcess))
+_IN_NO_CALL = Rank()
 Outcome = tuple[State, tuple[Action, ...]]
 
 # --- decisions -----------------------------------------------------------------------------------------------------
@@ -89,6 +92,12 @@ def step(state: State, event: Event, *, now_s: float) -> Outcome:
         ranks = (Rank(),) * event.local_world_size
         is_used = event.world_size > event.local_world_size
         return State(event.first_rank, event.world_size, ranks, is_used), ()
+    if type(event) in _OF_PROCESS:
+        kind, local_rank = type(event), cast("_OfProcess", event).local_rank
+        if local_rank >= len(state.ranks) or (kind is not RankEnded and state.ranks[local_rank] == _IN_NO_CALL):
+            return state, ()  # the usual case
+    if type(event) is DeadlineReached and next_deadline_s(state) is None:
+        return state, ()
     book = _Book(state, now_s)
     match event:
         case RankSaid(local_rank, word):
@@ -117,11 +126,7 @@ def step(state: State, event: Event, *, now_s: float) -> Outcome:
 
 
 def next_deadline_s(state: State) -> float | None:
-    earliest_s: float | None = None
-    for rank in state.ranks:
-        if rank.away_until_s is not None and (earliest_s is None or rank.away_until_s < earliest_s):
-            earliest_s = rank.away_until_s
-    return earliest_s
+    return min([rank.away_until_s for rank in state.ranks if rank.away_until_s is not None], default=None)
 
 
 class _Book:
@@ -141,13 +146,9 @@ class _Book:
     def outcome(self) -> Outcome:
         self._flush_complete()
         state = msgspec.structs.replace(
-            self._state,
-            ranks=tuple(self._ranks),
-            is_used=self._is_used,
-            over=self._over,
-            waiting=self._waiting,
+            self._state, ranks=tuple(self._ranks), is_used=self._is_used, over=self._over, waiting=self._waiting,
             sent=self._sent,
-        )
+        )  # fmt: skip
         told = (TellCoordinator(tuple(self._told)),) if self._told and self._is_used else ()
         return state, (*told, *self._actions)
 

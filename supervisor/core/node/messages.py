@@ -230,11 +230,12 @@ SpawnerReport = SpawnerReady | SpawnerLost | StoreReady | StoreFailed
 WorkerReport = WorkerSpawned | SpawnFailed | WorkerExited | WorkersEmptied
 ClientReport = ClientJoined | ClientLeft | ProgressRead | RankSaid
 JobNews = (
-    JobSubmitted | SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected
-    | StopRequested | RestartRequested | Ordered | FenceMoved | SupervisorReturned | JobAbandoned | DeadlineReached
+    SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected | StopRequested
+    | RestartRequested | Ordered | FenceMoved | SupervisorReturned
 )  # fmt: skip
 News = SpawnerReport | WorkerReport | ClientReport | JobNews
-Event = News | NodeChecked | GpuMemorySeen
+NodeNews = JobSubmitted | JobAbandoned | DeadlineReached
+Event = NodeNews | News | NodeChecked | GpuMemorySeen
 
 # --- actions -------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ the one timer and the view of a job.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import assert_never, cast, get_args
 
 import msgspec
 
@@ -22,12 +22,11 @@ from supervisor.core.node import (
     hang_response,
     job,
     job_gate,
-    local_call,
     memory_gate,
     rank_monitor,
-    spawner_watch,
     worker_group,
 )
+from supervisor.core.node.deadlines import Deadlines
 from supervisor.core.node.job_fold import JobFold
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.messages import (
@@ -44,12 +43,15 @@ from supervisor.core.node.messages import (
     JobSubmitted,
     KillSpawner,
     LimitsCalculated,
+    News,
     NodeChecked,
+    NodeNews,
     ProgressRead,
     Publish,
     RankSaid,
     SpawnerLost,
     SpawnerReady,
+    SpawnerReport,
     SpawnFailed,
     StoreFailed,
     StoreReady,
@@ -62,23 +64,21 @@ from supervisor.core.node.messages import (
 
 ENDED_JOBS_MAX = 100  # ended jobs that can still be viewed
 
-_OF_CYCLE = (
-    WorkerSpawned, SpawnFailed, WorkerExited, WorkerEndSeen, WorkersEmptied, ClientJoined, ClientLeft, ProgressRead,
-    LimitsCalculated, ControlRequested, EvidenceCollected, RankSaid,
+_OfJob = News | NodeChecked | GpuMemorySeen
+_OfCycle = (
+    WorkerSpawned | SpawnFailed | WorkerExited | WorkerEndSeen | WorkersEmptied | ClientJoined | ClientLeft
+    | ProgressRead | LimitsCalculated | ControlRequested | EvidenceCollected | RankSaid
 )  # fmt: skip
 
-
-class Deadlines(dict[str, float | None]):
-    """A cache of the earliest deadline of each job whose machines were asked since their last change."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Deadlines)
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType]
+# Events are looked up by kind: isinstance over so many kinds would cost more than the decision.
+_OF_NODE = frozenset(get_args(NodeNews))
+_OF_CYCLE = frozenset(get_args(_OfCycle))
+_OF_SPAWNER = frozenset(get_args(SpawnerReport))
+_AT_GATES = frozenset({NodeChecked, GpuMemorySeen, WorkersEmptied, SpawnerReady})
 
 
 class State(msgspec.Struct, frozen=True):
-    """The node's jobs. Never changed in place, except the deadline cache; each step copies two small dicts."""
+    """The node's jobs. Never changed in place, except the deadline cache; each step copies a small dict."""
 
     node: str
     jobs: dict[str, JobMachines] = msgspec.field(default_factory=dict[str, JobMachines])
@@ -90,43 +90,36 @@ def initial_state(node: str) -> State:
 
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
-    match event:
-        case JobSubmitted():
-            return _submit(state, event, now_s)
-        case JobAbandoned(job_id, reason):
-            return _abandon(state, job_id, reason)
-        case DeadlineReached():
-            return _pass_deadlines(state, now_s)
-        case _:
-            machines = state.jobs.get(event.job_id)
-            if machines is None or _is_fenced(event, machines):
-                return state, ()
-            if isinstance(event, NodeChecked):
-                machines, told = job_gate.take(machines, event, now_s)
-                return _with(state, event.job_id, machines), told
-            if isinstance(event, GpuMemorySeen):
-                return _at_memory_gate(state, event.job_id, event, now_s)
-            if (held := memory_gate.held_back(machines, event)) is not None:
-                return _at_memory_gate(state, event.job_id, held, now_s)
-            return _fold(state, event.job_id, machines, now_s, lambda fold: fold.take(event))
+    if type(event) in _OF_NODE:
+        return _step_node(state, cast("NodeNews", event), now_s)
+    event = cast("_OfJob", event)
+    job_id = event.job_id
+    machines = state.jobs.get(job_id)
+    if machines is None or _is_fenced(event, machines):
+        return state, ()
+    if type(event) in _AT_GATES:
+        if isinstance(event, NodeChecked):
+            machines, told = job_gate.take(machines, event, now_s)
+            return _with(state, job_id, machines), told
+        if isinstance(event, GpuMemorySeen):
+            return _at_memory_gate(state, job_id, event, now_s)
+        if (held := memory_gate.held_back(machines, event)) is not None:
+            return _at_memory_gate(state, job_id, held, now_s)
+    return _fold(state, job_id, machines, cast("News", event), now_s)
 
 
 def next_deadline_s(state: State) -> float | None:
     earliest_s: float | None = None
-    for job_id in state.jobs:
-        due_s = job_due_s(state, job_id)
+    for job_id, machines in state.jobs.items():
+        due_s = state.asked.of(job_id, machines)
         if due_s is not None and (earliest_s is None or due_s < earliest_s):
             earliest_s = due_s
     return earliest_s
 
 
 def job_due_s(state: State, job_id: str) -> float | None:
-    """Returns the earliest deadline of a job. Its machines are asked once after a change, because thousands of events
-    may come between two calls.
-    """
-    if job_id not in state.asked:
-        state.asked[job_id] = _due_s(state.jobs[job_id])
-    return state.asked[job_id]
+    """Returns the earliest deadline of a job. Only machines that have changed are asked again."""
+    return state.asked.of(job_id, state.jobs[job_id])
 
 
 def with_job(state: State, job_id: str, machines: JobMachines) -> State:
@@ -154,6 +147,18 @@ def view(state: State, job_id: str) -> JobView | None:
     )
 
 
+def _step_node(state: State, event: NodeNews, now_s: float) -> tuple[State, tuple[Action, ...]]:
+    match event:
+        case DeadlineReached():
+            return _pass_deadlines(state, now_s)
+        case JobSubmitted():
+            return _submit(state, event, now_s)
+        case JobAbandoned(job_id, reason):
+            return _abandon(state, job_id, reason)
+        case _:
+            assert_never(event)
+
+
 def _submit(state: State, event: JobSubmitted, now_s: float) -> tuple[State, tuple[Action, ...]]:
     rules = event.rules
     known = state.jobs.get(rules.job_id)
@@ -175,8 +180,7 @@ def _submit(state: State, event: JobSubmitted, now_s: float) -> tuple[State, tup
     ended = [job_id for job_id, each in kept.items() if isinstance(each.job.phase, job_phases.Ended)]
     for job_id in ended[: max(0, len(ended) - ENDED_JOBS_MAX)]:
         del kept[job_id]
-    asked = Deadlines({job_id: each for job_id, each in state.asked.items() if job_id in kept})
-    return _with(State(state.node, kept, asked), rules.job_id, machines), opened
+    return _with(State(state.node, kept, state.asked.without(state.jobs.keys() - kept)), rules.job_id, machines), opened
 
 
 def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
@@ -184,25 +188,31 @@ def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ..
     for job_id, machines in state.jobs.items():
         due_s = job_due_s(state, job_id)
         if due_s is not None and due_s <= now_s:
-            state, more = _fold(state, job_id, machines, now_s, JobFold.pass_deadlines)
-            machines, late = job_gate.take(state.jobs[job_id], DeadlineReached(), now_s)
-            state = _with(state, job_id, machines)
-            state, waited = _at_memory_gate(state, job_id, DeadlineReached(), now_s)
-            actions += (*more, *late, *waited)
+            state, more = _fold(state, job_id, machines, DeadlineReached(), now_s)
+            actions += more
+            if fitness.next_deadline_s(state.jobs[job_id].fitness) is not None:
+                machines, late = job_gate.take(state.jobs[job_id], DeadlineReached(), now_s)
+                state = _with(state, job_id, machines)
+                actions += late
+            if state.jobs[job_id].reclaim.waits is not None:
+                state, waited = _at_memory_gate(state, job_id, DeadlineReached(), now_s)
+                actions += waited
     return state, tuple(actions)
 
 
 def _fold(
-    state: State, job_id: str, machines: JobMachines, now_s: float, do: Callable[[JobFold], None]
+    state: State, job_id: str, machines: JobMachines, event: News | DeadlineReached, now_s: float
 ) -> tuple[State, tuple[Action, ...]]:
     """Steps the machines of one job. A bug in them ends only this job."""
     fold = JobFold(machines, now_s)
     try:
-        do(fold)
+        fold.take(event)
     except Exception as error:  # noqa: BLE001 - the bulkhead between jobs, inside the core
         return _abandon(state, job_id, defect_sentence(error))
     after, actions = job_gate.open_gate(machines, fold.machines(), fold.actions, now_s)
     state = _with(state, job_id, after)
+    if after.reclaim.rules is None:
+        return state, actions
     waits = gpu_reclaim.WaitDropped() if memory_gate.is_in_vain(after) else memory_gate.begun(after, actions)
     if waits is None:
         return state, actions
@@ -217,7 +227,7 @@ def _at_memory_gate(
     state = _with(state, job_id, machines)
     if held is None or _is_fenced(held, machines):
         return state, actions
-    state, more = _fold(state, job_id, machines, now_s, lambda fold: fold.take(held))
+    state, more = _fold(state, job_id, machines, held, now_s)
     return state, (*actions, *more)
 
 
@@ -244,44 +254,26 @@ def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Actio
     )
 
 
-def _due_s(machines: JobMachines) -> float | None:
-    """Returns the earliest deadline of all machines of a job."""
-    earliest_s: float | None = None
-    for moment_s in (
-        worker_group.next_deadline_s(machines.group),
-        hang_response.next_deadline_s(machines.hangs),
-        local_call.next_deadline_s(machines.calls),
-        spawner_watch.next_deadline_s(machines.spawner),
-        fitness.next_deadline_s(machines.fitness),
-        gpu_reclaim.next_deadline_s(machines.reclaim),
-        *map(rank_monitor.next_deadline_s, machines.monitors),
-        *map(call_watch.next_deadline_s, machines.watches),
-    ):
-        if moment_s is not None and (earliest_s is None or moment_s < earliest_s):
-            earliest_s = moment_s
-    return earliest_s
-
-
-def _is_fenced(event: Event, machines: JobMachines) -> bool:
+def _is_fenced(event: _OfJob, machines: JobMachines) -> bool:
     """Whether a report is from another cycle or an earlier spawner, and so changes nothing. Machines fence orders.
 
     A report on the next cycle's store passes, because it may be requested ahead.
     """
-    if isinstance(event, _OF_CYCLE):
-        return event.cycle != machines.job.cycle
-    match event:
+    if type(event) in _OF_CYCLE:
+        return cast("_OfCycle", event).cycle != machines.job.cycle
+    if type(event) not in _OF_SPAWNER:
+        return False
+    match event := cast("SpawnerReport", event):
         case SpawnerReady() | SpawnerLost():
             return not machines.job.has_spawner or event.number != machines.job.spawners
         case StoreReady() | StoreFailed():
             return event.cycle < machines.job.cycle
         case _:
-            return False
+            assert_never(event)
 
 
 def _with(state: State, job_id: str, machines: JobMachines) -> State:
-    asked = Deadlines(state.asked) if len(state.jobs) > 1 else Deadlines()
-    asked.pop(job_id, None)
-    return State(state.node, {**state.jobs, job_id: machines}, asked)
+    return State(state.node, {**state.jobs, job_id: machines}, state.asked)
 
 
 def _rank_view(machines: JobMachines, worker: group_messages.Worker) -> RankView:

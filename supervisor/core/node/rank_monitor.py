@@ -113,21 +113,21 @@ def initial_state() -> State:
 
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
-    match event:
-        case WorkerEnded():
-            return Gone(), ()
+    match event:  # the most frequent first
+        case ProgressRead(progress):
+            return _judge(state, progress, now_s)
+        case DeadlineReached():
+            return _ask(state, now_s)
         case ClientJoined(limits, progress):
             return _join(state, limits, progress, now_s)
+        case WorkerEnded():
+            return Gone(), ()
         case ClientLeft():
             return _leave(state), ()
         case PageLost():
             return _lose_page(state, now_s), ()
         case LimitsChanged(limits):
             return _change_limits(state, limits), ()
-        case ProgressRead(progress):
-            return _judge(state, progress, now_s)
-        case DeadlineReached():
-            return _ask(state, now_s)
         case _:
             assert_never(event)
 

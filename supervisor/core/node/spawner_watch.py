@@ -10,7 +10,7 @@ so a slow one costs a healthy job nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import assert_never, cast, get_args
 
 import msgspec
 
@@ -96,6 +96,12 @@ _Heard = (
     node_messages.StoreReady | node_messages.StoreFailed | node_messages.WorkerSpawned | node_messages.SpawnFailed
     | node_messages.WorkerExited | node_messages.WorkersEmptied
 )  # fmt: skip
+_Served = (
+    node_messages.SpawnerReady | node_messages.EndSpawner | SpawnerBroken | SupervisorReturned
+    | node_messages.DeadlineReached
+)  # fmt: skip
+_CHARGED = frozenset(get_args(_Charged))
+_HEARD = frozenset(get_args(_Heard))
 
 # --- actions -------------------------------------------------------------------------------------------------------
 
@@ -121,72 +127,63 @@ def initial_state() -> State:
 
 
 def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRules) -> Outcome:
-    match event:
-        case node_messages.StartSpawner(number=number):
-            return Serving(number, (_debt("start", (), "come up", now_s, START_S),)), ()
-        case node_messages.SpawnerLost():
-            return Absent(), ()
-        case _:
-            pass
+    kind = type(event)
+    if kind is node_messages.StartSpawner:
+        number = cast("node_messages.StartSpawner", event).number
+        return Serving(number, (_debt("start", (), "come up", now_s, START_S),)), ()
+    if kind is node_messages.SpawnerLost:
+        return Absent(), ()
     match state:
-        case Absent():
-            return state, ()
+        case Serving():
+            if kind in _HEARD:
+                return _hear(state, cast("_Heard", event), now_s), ()
+            if kind in _CHARGED and (state.is_ready or kind is not node_messages.EndSpawner):
+                return _charge(state, cast("_Charged", event), now_s, rules.local_world_size), ()
+            return _serve(state, cast("_Served", event), now_s, cycle, rules)
         case Killing(number, reason, until_s):
-            if isinstance(event, node_messages.DeadlineReached) and now_s >= until_s:
+            if kind is node_messages.DeadlineReached and now_s >= until_s:
                 return Absent(), (GiveUp(number, f"{reason}; SIGKILL has not ended it within {KILL_S:.0f} s"),)
             return state, ()
-        case Serving():
-            return _serve(state, event, now_s, cycle, rules)
+        case Absent():
+            return state, ()
         case _:
             assert_never(state)
 
 
 def is_moot(state: State, event: node_messages.Event) -> bool:
     """Whether the event is moot because its spawner is being killed: the loss follows and empties its cycle."""
-    return isinstance(state, Killing) and isinstance(event, _Begins)
+    return type(state) is Killing and isinstance(event, _Begins)
 
 
 def next_deadline_s(state: State) -> float | None:
     match state:
-        case Absent():
-            return None
         case Serving(debts=debts):
             return min([debt.until_s for debt in debts]) if debts else None
+        case Absent():
+            return None
         case Killing(until_s=until_s):
             return until_s
         case _:
             assert_never(state)
 
 
-def _serve(state: Serving, event: Event, now_s: float, cycle: int, rules: JobRules) -> Outcome:
+def _serve(state: Serving, event: _Served, now_s: float, cycle: int, rules: JobRules) -> Outcome:
     match event:
-        case node_messages.SpawnerReady(starts_workers=starts_workers):
-            return msgspec.structs.replace(_paid(state, "start"), is_ready=True, starts_workers=starts_workers), ()
-        case node_messages.EndSpawner() if not state.is_ready:  # It is loading, perhaps for minutes, without workers.
-            return _kill(state, "the job has ended", now_s, rules.job_id, cycle, is_fault=False)
-        case SpawnerBroken(reason):
-            return _kill(state, reason, now_s, rules.job_id, cycle, is_fault=True)
-        case SupervisorReturned():
-            late = (msgspec.structs.replace(each, until_s=max(each.until_s, now_s + READ_S)) for each in state.debts)
-            return msgspec.structs.replace(state, debts=tuple(late)), ()
         case node_messages.DeadlineReached():
             due = next((debt for debt in state.debts if now_s >= debt.until_s), None)
             if due is None:
                 return state, ()
             reason = f"it was asked to {due.what} and has not answered for {now_s - due.since_s:.0f} s"
             return _kill(state, reason, now_s, rules.job_id, cycle, is_fault=True)
-        case (
-            node_messages.StoreReady() | node_messages.StoreFailed() | node_messages.WorkerSpawned()
-            | node_messages.SpawnFailed() | node_messages.WorkerExited() | node_messages.WorkersEmptied()
-        ):  # fmt: skip
-            return _hear(state, event, now_s), ()
-        case (
-            node_messages.PrepareStore() | node_messages.SpawnWorkers() | node_messages.RespawnWorkers()
-            | node_messages.WorkerEndSeen() | node_messages.KillTree() | node_messages.EndSpawner()
-        ):  # fmt: skip
-            return _charge(state, event, now_s, rules.local_world_size), ()
-        case node_messages.StartSpawner() | node_messages.SpawnerLost():
-            raise AssertionError("decided by step()")
+        case node_messages.SpawnerReady(starts_workers=starts_workers):
+            return msgspec.structs.replace(_paid(state, "start"), is_ready=True, starts_workers=starts_workers), ()
+        case node_messages.EndSpawner():  # It is still loading, perhaps for minutes, without workers.
+            return _kill(state, "the job has ended", now_s, rules.job_id, cycle, is_fault=False)
+        case SpawnerBroken(reason):
+            return _kill(state, reason, now_s, rules.job_id, cycle, is_fault=True)
+        case SupervisorReturned():
+            late = (msgspec.structs.replace(each, until_s=max(each.until_s, now_s + READ_S)) for each in state.debts)
+            return msgspec.structs.replace(state, debts=tuple(late)), ()
         case _:
             assert_never(event)
 
@@ -213,8 +210,6 @@ def _charge(state: Serving, event: _Charged, now_s: float, local_world_size: int
 
 def _hear(state: Serving, event: _Heard, now_s: float) -> Serving:
     match event:
-        case node_messages.StoreReady(cycle=of_cycle) | node_messages.StoreFailed(cycle=of_cycle):
-            return _paid(state, "store", of_cycle)
         case (
             node_messages.WorkerSpawned(cycle=of_cycle, local_rank=local_rank)
             | node_messages.SpawnFailed(cycle=of_cycle, local_rank=local_rank)
@@ -222,6 +217,8 @@ def _hear(state: Serving, event: _Heard, now_s: float) -> Serving:
             return _paid_worker(state, of_cycle, local_rank, now_s)
         case node_messages.WorkerExited(cycle=of_cycle, exit=exit_):
             return _paid(state, "report", of_cycle, exit_.local_rank)
+        case node_messages.StoreReady(cycle=of_cycle) | node_messages.StoreFailed(cycle=of_cycle):
+            return _paid(state, "store", of_cycle)
         case node_messages.WorkersEmptied(cycle=of_cycle):
             # Nothing of the cycle is left, so neither its starts nor its ends are owed any more.
             kept = tuple(debt for debt in state.debts if debt.key[:1] != (of_cycle,) or debt.kind == "store")

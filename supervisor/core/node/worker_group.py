@@ -118,13 +118,17 @@ def initial_state() -> State:
 
 
 def step(state: State, event: Event, *, now_s: float, rules: JobRules) -> Outcome:
-    match event:
+    match event:  # the most frequent first
+        case node_messages.WorkerExited() | node_messages.WorkerSpawned() | node_messages.SpawnFailed():
+            return _note(state, event, now_s, rules)
+        case node_messages.WorkersEmptied(stuck_pids=stuck_pids):
+            return _empty(state, stuck_pids) if isinstance(state, Killing) else (state, ())
+        case node_messages.DeadlineReached():
+            return _pass_deadlines(state, now_s, rules)
         case PrepareWorkers(cycle):
             return (Prepared(cycle), ()) if isinstance(state, Empty) else (state, ())
         case StartWorkers():
             return _spawn(state, event, rules)
-        case node_messages.WorkerSpawned() | node_messages.SpawnFailed() | node_messages.WorkerExited():
-            return _note(state, event, now_s, rules)
         case StopWorkers(signal, grace_s):
             return _stop(state, signal, now_s + grace_s, rules)
         case KillWorkers():
@@ -139,10 +143,6 @@ def step(state: State, event: Event, *, now_s: float, rules: JobRules) -> Outcom
             return _settle_excuses(state, reason, stands=stands)
         case RespawnRanks(local_ranks):
             return _respawn(state, local_ranks, rules)
-        case node_messages.WorkersEmptied(stuck_pids=stuck_pids):
-            return _empty(state, stuck_pids) if isinstance(state, Killing) else (state, ())
-        case node_messages.DeadlineReached():
-            return _pass_deadlines(state, now_s, rules)
         case _:
             assert_never(event)
 
@@ -236,7 +236,7 @@ def _judge(state: Living, changed: Worker, now_s: float, rules: JobRules) -> Out
                 and rules.completion_grace_s is not None
             ):
                 state = msgspec.structs.replace(state, grace_until_s=now_s + rules.completion_grace_s)
-            if isinstance(state, Starting) and all(worker.pid is not None or worker.ended for worker in workers):
+            if type(state) is Starting and all(worker.pid is not None or worker.ended for worker in workers):
                 return Running(cycle, workers, state.grace_until_s), (WorkersRun(),)
             return state, ()
         case Terminating(workers=workers):
