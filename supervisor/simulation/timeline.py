@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from functools import partial
 
 What = Callable[[], None]
+_Planned = tuple[float, int, What]
+AHEAD_S = 300.0  # what is planned for later waits unsorted: most of it no longer matters when its time comes
 
 
 class Timeline:
@@ -17,21 +20,26 @@ class Timeline:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.happened = 0
-        self._heap: list[tuple[float, int, What]] = []
         self._planned = 0
+        self._heap: list[_Planned] = []  # what is planned until `_later_s`
+        self._later: list[_Planned] = []
+        self._later_s = AHEAD_S
 
     def at(self, at_s: float, what: What) -> None:
         """Plans `what` for `at_s`; a moment in the past means now."""
         self._planned += 1
-        heapq.heappush(self._heap, (max(at_s, self.now_s), self._planned, what))
+        planned = (at_s if at_s > self.now_s else self.now_s, self._planned, what)
+        if at_s <= self._later_s:
+            heapq.heappush(self._heap, planned)
+        else:
+            self._later.append(planned)
 
     def after(self, delay_s: float, what: What) -> None:
-        self._planned += 1
-        heapq.heappush(self._heap, (self.now_s + delay_s, self._planned, what))
+        self.at(self.now_s + delay_s, what)
 
     def happen(self) -> bool:
         """Lets the next planned thing happen. Returns False if nothing is planned."""
-        if not self._heap:
+        if not self._heap and not self._look_ahead():
             return False
         self.now_s, _, what = heapq.heappop(self._heap)
         self.happened += 1
@@ -40,7 +48,17 @@ class Timeline:
 
     @property
     def next_s(self) -> float | None:
-        return self._heap[0][0] if self._heap else None
+        return self._heap[0][0] if self._heap or self._look_ahead() else None
+
+    def _look_ahead(self) -> bool:
+        """Sorts what comes next. Returns False if nothing is planned."""
+        if not self._later:
+            return False
+        self._later_s = later_s = min(self._later)[0] + AHEAD_S
+        self._heap = [each for each in self._later if each[0] <= later_s]
+        self._later = [each for each in self._later if each[0] > later_s]
+        heapq.heapify(self._heap)
+        return True
 
 
 class Alarm:
@@ -66,7 +84,7 @@ class Alarm:
         if deadline_s is None or (self._armed_s is not None and self._armed_s <= deadline_s):
             return
         self._armed_s = at_s = max(deadline_s, self._timeline.now_s)
-        self._timeline.at(at_s, lambda: self._look(at_s))
+        self._timeline.at(at_s, partial(self._look, at_s))
 
     def _look(self, at_s: float) -> None:
         if at_s != self._armed_s:

@@ -382,10 +382,10 @@ class Liveness(Checker):
         self._living -= 1
 
     def look(self) -> None:
-        if self.world.backend is not None:
-            return  # a node that seeks a leader repeats its question until it gives up
+        if self._living or self.world.backend is not None:
+            return  # a node that seeks an elected leader repeats its question until it gives up
         next_s = self.world.timeline.next_s
-        if self._living or next_s is None or next_s < self.world.timeline.now_s + UNDER_WAY_S:
+        if next_s is None or next_s < self.world.timeline.now_s + UNDER_WAY_S:
             return
         if not any(host.has_deadline or host.is_paused for host in self.world.hosts.values()):
             self.complain("everything waits, and nothing has a deadline")

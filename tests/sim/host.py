@@ -8,7 +8,7 @@ may be stopped for a while, as by SIGSTOP; received messages then wait, and are 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,9 +19,9 @@ from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.node import messages, node
 from supervisor.edges.peers.cluster_client import FENCE_S, SPAWNER_LATER_S
-from supervisor.simulation.timeline import Alarm
+from supervisor.simulation.timeline import Alarm, What
 from tests.sim.network import Link, Reach
-from tests.sim.processes import Processes
+from tests.sim.processes import OF_PROCESSES, Processes
 from tests.sim.relaying import Relaying
 from tests.sim.setup import JOB
 
@@ -37,6 +37,7 @@ class Host:
 
     def __init__(self, world: World, name: str, clock: tuple[float, float]) -> None:
         self.world = world
+        self._timeline = world.timeline
         self.name = name
         self.state = node.initial_state(name)
         self.coordinator: coordinator.State | None = None
@@ -55,7 +56,7 @@ class Host:
         self.paused_until_s = 0.0
         self._offset_s, self._rate = clock
         self._clock_s = 0.0
-        self._inbox: deque[Callable[[], None]] = deque()
+        self._inbox: deque[What] = deque()
         self._is_busy = False
         self._reported_at_s = 0.0
         self._has_stopped = False
@@ -90,7 +91,9 @@ class Host:
         return (local_s - self._offset_s) / self._rate
 
     def now_s(self) -> float:
-        self._clock_s = max(self._clock_s, self.local_s(self.world.timeline.now_s))
+        local_s = self._offset_s + self._timeline.now_s * self._rate
+        if local_s > self._clock_s:
+            self._clock_s = local_s
         return self._clock_s
 
     def _local_deadline_s(self) -> float | None:
@@ -102,18 +105,19 @@ class Host:
         return deadline_s
 
     def _deadline_s(self) -> float | None:
-        if self.is_dead:
+        deadline_s = None if self.is_dead else self._local_deadline_s()
+        if deadline_s is None:
             return None
-        deadline_s = self._local_deadline_s()
-        return None if deadline_s is None else max(self.moment_s(deadline_s), self.paused_until_s)
+        at_s = (deadline_s - self._offset_s) / self._rate
+        return at_s if at_s > self.paused_until_s else self.paused_until_s
 
     def _ring(self) -> None:
         deadline_s = self._local_deadline_s()
         assert deadline_s is not None
         self._clock_s = max(self._clock_s, deadline_s)  # corrects rounding between the clocks
-        self._inbox.append(lambda: self._step(messages.DeadlineReached()))
+        self._inbox.append(partial(self._step, messages.DeadlineReached()))
         if self.coordinator is not None:
-            self._inbox.append(lambda: self.coordinate(cluster.DeadlineReached()))
+            self._inbox.append(partial(self.coordinate, cluster.DeadlineReached()))
         self._drain()
 
     def pause(self, until_s: float) -> None:
@@ -128,18 +132,18 @@ class Host:
                 link.look()
             self._drain()
 
-    def receive(self, what: Callable[[], None]) -> None:
+    def receive(self, what: What) -> None:
         """Receives an event from the network, or from the node's own processes."""
         if self.is_dead:
             return
         self._inbox.append(what)
-        if not self._is_busy and self.world.timeline.now_s >= self.paused_until_s:
+        if not self._is_busy and self._timeline.now_s >= self.paused_until_s:
             self._drain()
 
     def _drain(self) -> None:
         """Handles consequences of an event after all its actions, as engine/loop.py does."""
         self._is_busy = True
-        inbox, now_s = self._inbox, self.world.timeline.now_s
+        inbox, now_s = self._inbox, self._timeline.now_s
         while inbox and now_s >= self.paused_until_s:  # a dead one has an empty inbox
             inbox.popleft()()
         self._is_busy = False
@@ -152,14 +156,17 @@ class Host:
     # --- the node
 
     def take(self, event: messages.Event) -> None:
-        self.receive(lambda: self._step(event))
+        self.receive(partial(self._step, event))
 
     def _step(self, event: messages.Event) -> None:
         if self.is_dead:
             return
         self.state, actions = node.step(self.state, event, now_s=self.now_s())
         for action in actions:
-            self._perform(action)
+            if isinstance(action, messages.Publish):
+                self.world.note_event(self, action.event)
+            else:
+                self._perform(action)
         if self.world.setup.checks_early_timers and self.world.chance(EARLY_TIMERS):
             self._ring_early()
 
@@ -171,11 +178,12 @@ class Host:
                 self.world.complain("early timer", f"an early deadline changed something on {self.name}")
 
     def _perform(self, action: messages.Action) -> None:
+        if type(action) in OF_PROCESSES:
+            self.processes.perform(action)
+            return
         match action:
             case messages.TellCoordinator(report=report):
                 self._report(report)
-            case messages.Publish(event=event):
-                self.world.note_event(self, event)
             case messages.FinishJob(verdict=verdict):
                 self.verdict = verdict
                 self.world.note_verdict(self, verdict)
@@ -188,7 +196,7 @@ class Host:
             case messages.RespawnWorkers() | messages.TellRanks():
                 raise AssertionError("no rank of this simulation has a Wrapper")
             case _:
-                self.processes.perform(action)
+                raise AssertionError(action)
 
     # --- towards the leader
 
@@ -206,16 +214,15 @@ class Host:
             self._leave(report)
 
     def _leave(self, report: cluster.Event) -> None:
-        self._has_stopped = self._has_stopped or isinstance(report, cluster.NodeStopped)
+        self._has_stopped = self._has_stopped or type(report) is cluster.NodeStopped
         if self.voter is not None:
             self.voter.report(report)
         elif self.lost_leader:
             self._end_without_leader()
         elif self.link is None:
-            self.world.timeline.after(0.0, lambda: self.receive(lambda: self.coordinate(report)))
+            self.world.timeline.after(0.0, partial(self.receive, partial(self.coordinate, report)))
         else:
-            leader = self.link.leader
-            self.link.send(self.link.up, lambda: leader.coordinate(report))
+            self.link.send(self.link.up, partial(self.link.leader.coordinate, report))
 
     def follow(self, leader: Host) -> Link:
         """Follows this leader permanently; see cluster_peers.FollowerPeers."""
@@ -291,8 +298,8 @@ class Host:
             return
         self.world.note_order(self, 0, name, ordered.order)
         if name == self.name:
-            self.world.timeline.after(0.0, lambda: self.take(ordered))
+            self.world.timeline.after(0.0, partial(self.take, ordered))
             return
         link = self.world.links.get(name)
         if link is not None:
-            link.send(link.down, lambda: link.node.take(ordered))
+            link.send(link.down, partial(link.node.take, ordered))

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from supervisor.edges.peers.cluster_client import FENCE_S
@@ -71,10 +72,11 @@ class Way:
     def put(self, what: What) -> float:
         """Sends; returns the arrival time if nothing is in the way."""
         now_s = self._world.timeline.now_s
-        delay_s = self._world.random.uniform(0.0, self._world.setup.delay_max_s)
+        delay_s = self._world.random.random() * self._world.setup.delay_max_s
         if now_s < self._slow_until_s:
             delay_s += self._slow_s
-        self._last_s = max(self._last_s, now_s + delay_s)
+        if now_s + delay_s > self._last_s:  # none overtakes another
+            self._last_s = now_s + delay_s
         self._on_the_way.append((self._last_s, what))
         return self._last_s
 
@@ -170,7 +172,7 @@ class Link:
 
     def send(self, way: Way, what: What) -> None:
         if not self.is_over:
-            self._world.timeline.at(way.put(lambda: self._take(what)), lambda: self._pump(way))
+            self._world.timeline.at(way.put(partial(self._take, what)), partial(self._pump, way))
 
     def _take(self, what: What) -> None:
         """Drops messages of a peer that was given up meanwhile, even if they had arrived before."""
@@ -331,7 +333,7 @@ class Link:
             self.relaying.leave(self)
 
     def _pump_soon(self, way: Way) -> None:
-        self._world.timeline.after(self._world.random.uniform(0.0, 0.1), lambda: self._pump(way))
+        self._world.timeline.after(self._world.random.uniform(0.0, 0.1), partial(self._pump, way))
 
     def _pump(self, way: Way) -> None:
         is_carried = self.via is None or self.via.carries

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import signal as signals
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from supervisor.core.facts import Evidence, Progress, StackGroup, WorkerExit
 from supervisor.core.node import messages
+from supervisor.simulation.timeline import What
 from tests.sim.faults import FOREVER_S
 from tests.sim.setup import HEARTBEAT_S, JOB
 
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
     from tests.sim.host import Host
 
 START_MAX_S = 0.2
+OF_PROCESSES = frozenset({
+    messages.StartSpawner, messages.PrepareStore, messages.SpawnWorkers, messages.SignalWorkers, messages.KillTree,
+    messages.MoveFence, messages.EndSpawner, messages.KillSpawner, messages.ReadProgress, messages.CollectEvidence,
+})  # fmt: skip
 LOOKED_S = 0.001  # the spawner takes its orders before it checks its timers
 
 
@@ -78,7 +83,7 @@ class Processes:
         self.started = 0
         self.silent_until_s = 0.0
         self._busy_until_s = 0.0
-        self._told: deque[tuple[float, int, Callable[[], None]]] = deque()
+        self._told: deque[tuple[float, int, What]] = deque()
         self.frozen_until_s = 0.0  # the whole machine is stopped
         self.serves_store = False
         self._fence_s = math.inf  # then the live spawner ends all its processes
@@ -86,20 +91,20 @@ class Processes:
 
     def perform(self, action: messages.Action) -> None:
         match action:
-            case messages.StartSpawner(number=number):
-                self._start_spawner(number)
-            case messages.PrepareStore(cycle=cycle):
-                self.by_spawner(lambda: self._serve_store(cycle))
             case messages.SpawnWorkers():
                 self._spawn(action)
             case messages.SignalWorkers():
                 self._world.note_signal(self._host, action)
-                self.by_spawner(lambda: self._signal(action))
+                self.by_spawner(partial(self._signal, action))
             case messages.KillTree(cycle=cycle):
                 self._world.note_signal(self._host, action)
-                self.by_spawner(lambda: self._kill_tree(cycle))
+                self.by_spawner(partial(self._kill_tree, cycle))
+            case messages.StartSpawner(number=number):
+                self._start_spawner(number)
+            case messages.PrepareStore(cycle=cycle):
+                self.by_spawner(partial(self._serve_store, cycle))
             case messages.MoveFence(until_s=until_s):
-                self.by_spawner(lambda: self._move_fence(until_s), 0.0)
+                self.by_spawner(partial(self._move_fence, until_s), 0.0)
             case messages.EndSpawner():
                 number = self.spawner
                 self.by_spawner(lambda: self.lose_spawner("it ended as it was told", number))
@@ -120,12 +125,15 @@ class Processes:
 
     # --- the spawner
 
-    def by_spawner(self, what: Callable[[], None], delay_s: float | None = None) -> None:
+    def by_spawner(self, what: What, delay_s: float | None = None) -> None:
         """Lets the current spawner do something, in the order of its orders."""
         now_s = self._world.timeline.now_s
         if delay_s is None:
-            delay_s = self._world.random.uniform(0.0, self._world.setup.answer_max_s)
-        self._busy_until_s = at_s = max(self._busy_until_s, now_s + delay_s)  # it does one thing after another
+            delay_s = self._world.random.random() * self._world.setup.answer_max_s
+        at_s = now_s + delay_s
+        if at_s < self._busy_until_s:
+            at_s = self._busy_until_s  # it does one thing after another
+        self._busy_until_s = at_s
         if self.spawner:
             self._told.append((at_s, self.spawner, what))
             self._world.timeline.at(at_s, self._obey)
@@ -212,7 +220,7 @@ class Processes:
                 why = "cannot open its log folder: no space left on device"
                 self._host.take(messages.SpawnFailed(JOB, cycle, local_rank, why, 1))
             else:
-                self.by_spawner(lambda each=local_rank: self._fork(cycle, each, first_rank + each))
+                self.by_spawner(partial(self._fork, cycle, local_rank, first_rank + local_rank))
 
     def _fork(self, cycle: int, local_rank: int, number: int) -> None:
         world, host = self._world, self._host
@@ -224,9 +232,9 @@ class Processes:
         self.ranks.append(rank)
         world.note_rank(rank)
         host.take(messages.WorkerSpawned(JOB, cycle, local_rank, rank.pid))
-        world.timeline.after(world.random.uniform(0.0, START_MAX_S), lambda: self._hello(rank))
+        world.timeline.after(world.random.uniform(0.0, START_MAX_S), partial(self._hello, rank))
         life_s = world.random.uniform(*world.setup.life_s)
-        world.timeline.after(life_s, lambda: self.finish(rank))
+        world.timeline.after(life_s, partial(self.finish, rank))
 
     def _end_at_once(self, cycle: int, local_rank: int, number: int) -> None:
         """Kills a new process before it has done anything: the fence has passed."""
@@ -258,7 +266,7 @@ class Processes:
         self._host.take(messages.WorkerEndSeen(JOB, rank.cycle, rank.local_rank))
         now_s = self._host.local_s(self._world.timeline.now_s)
         ended = WorkerExit(rank.local_rank, rank.rank, rank.pid, code, signal, now_s)
-        self.by_spawner(lambda: self._host.take(messages.WorkerExited(JOB, rank.cycle, ended)))
+        self.by_spawner(partial(self._host.take, messages.WorkerExited(JOB, rank.cycle, ended)))
         if rank.pid % 2 and rank.has_client:
             self._host.take(messages.ClientLeft(JOB, rank.cycle, rank.local_rank))
 
@@ -285,7 +293,7 @@ class Processes:
                     stuck.append(rank.pid)
                 else:
                     self.exit(rank, signal=int(signals.SIGKILL))
-        self.by_spawner(lambda: self._host.take(messages.WorkersEmptied(JOB, cycle, tuple(stuck))))
+        self.by_spawner(partial(self._host.take, messages.WorkersEmptied(JOB, cycle, tuple(stuck))))
 
     def living(self, local_rank: int) -> Rank | None:
         """Returns the newest one that is not stuck in the kernel."""

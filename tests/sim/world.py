@@ -88,12 +88,13 @@ class World:
         end_s = max([self.setup.horizon_s, *(fault.is_over_s for fault in self.schedule)]) + BEYOND_S
         end_s += self.setup.life_s[1]
         liveness = next(each for each in self.checkers if isinstance(each, checkers.Liveness))
-        while not self._is_over():
+        timeline = self.timeline
+        while self._undecided or not self._is_led_to_its_end:
             liveness.look()
-            if not self.timeline.happen():
+            if not timeline.happen():
                 self.complain("liveness", "nothing happens any more")
                 break
-            if self.timeline.now_s > end_s:
+            if timeline.now_s > end_s:
                 self.complain("liveness", "the job does not end")
                 break
         for checker in self.checkers:
@@ -120,10 +121,9 @@ class World:
     def bury(self, host: Host) -> None:
         self._undecided.discard(host)
 
-    def _is_over(self) -> bool:
-        if self.backend is not None:
-            return not self._undecided
-        return not self._undecided and (self._leader.is_dead or self._leader.is_led_to_its_end)
+    @property
+    def _is_led_to_its_end(self) -> bool:
+        return self.backend is not None or self._leader.is_dead or self._leader.is_led_to_its_end
 
     # --- what the checkers look at
 
