@@ -80,6 +80,7 @@ class Returning(msgspec.Struct, frozen=True):
     async def run(self, tasks: TaskGroup) -> None:
         """Takes back the existing jobs. Returns when done, or after RETURN_S; the rest continues in `tasks`."""
         self._forget_ended(tasks)
+        self.workers.pages = self.spawners.pages  # the spawners hold them for the supervisor after this one
         lodgers = await to_thread.run_sync(self._lodgers)
         self.desk.expect_back(lodgers)
         waiting = len(lodgers)
@@ -214,7 +215,9 @@ class Returning(msgspec.Struct, frozen=True):
         job_id = record.spec.job_id
         self._put_back(restored, past, found[0].claims)
         found[0].claims = ()
-        self._open_cycle(record, kept)
+        self._open_cycle(record, kept, found)
+        for each in found:
+            each.drop_pages()
         self.spawners.found[job_id] = found
         self.performer.take_back(record, kept.unfinished, kept.reports)
         if isinstance(kept.machines.spawner, spawner_watch.Killing):
@@ -226,7 +229,7 @@ class Returning(msgspec.Struct, frozen=True):
         text = f"this supervisor (pid {os.getpid()}) goes on with {workers} of the one before it"
         self.chronicle.publish(record, JobEvent("supervisor_returned", text, record.cycle))
 
-    def _open_cycle(self, record: JobRecord, kept: Keepsake) -> None:
+    def _open_cycle(self, record: JobRecord, kept: Keepsake, found: Sequence[FoundSpawner]) -> None:
         running, job_id = record.running, record.spec.job_id
         if running is None:
             return
@@ -245,7 +248,8 @@ class Returning(msgspec.Struct, frozen=True):
         for local_rank, monitor in enumerate(kept.machines.monitors):
             if isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading | rank_monitor.Hung):
                 progress = counted_from(monitor.progress, self.clock.now_s())
-                self.workers.recall(job_id, cycle, local_rank, progress)
+                pages = [each.pages.pop((cycle, local_rank), None) for each in found]
+                self.workers.recall(job_id, cycle, local_rank, progress, next(filter(None, pages), None))
 
     # --- a spawner that ended meanwhile ----------------------------------------------------------------------------
 

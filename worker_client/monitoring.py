@@ -184,7 +184,7 @@ class Monitoring:
         if channel is not None:
             with contextlib.suppress(RuntimeError):  # its thread was never started
                 channel.close()
-        self.progress.detach()
+        self.progress.leave()
         self._calls = self._page = None
         self._give_back()
 

@@ -69,9 +69,11 @@ class Progress:
         carried = Carried(now_ns if lost_ns is None else lost_ns, now_ns)
         self.sections.move(page, sections, carried)
         self.heartbeats.move(page, carried)
-        self._page = page
+        before, self._page = self._page, page
+        page.take_up()
         if self._has_begun:
             page.begin(carried.stamp(self._began_ns))
+        before.leave()
         return self._has_begun and lost_ns != 0
 
     def lose(self) -> None:
@@ -103,8 +105,13 @@ class Progress:
     def is_call_watched(self) -> bool:
         return self._page.is_call_watched
 
+    def leave(self) -> None:
+        """Ends the use of the page, and keeps stamps in this object from here on."""
+        self._page.leave()
+        self.detach()
+
     def detach(self) -> None:
-        """Keeps stamps in this object from here on, also in a forked child."""
+        """Keeps stamps in this object from here on, also in a forked child, where the page is the parent's."""
         self._page = page = ProgressPage.private()
         self._wants_wake = False
         self.heartbeats.words = page.words

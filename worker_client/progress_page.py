@@ -82,6 +82,14 @@ class ProgressPage:
             raise PageUnusableError(f"cannot use the page: its layout is {version}, not {layout.LAYOUT_VERSION}")
         return cls(words, is_shared=True)
 
+    def take_up(self) -> None:
+        """Marks the page as the one that has the rank's stamps, for a supervisor that gets it from another one."""
+        self.words[layout.WORD_USE] = layout.USE_CURRENT
+
+    def leave(self) -> None:
+        """Marks the page as one that gets no more stamps, so that nobody judges the rank by it."""
+        self.words[layout.WORD_USE] = layout.USE_LEFT
+
     def begin(self, now_ns: int) -> None:
         """Marks the start of monitoring. The last store to a fresh page, so that a reader sees all or nothing."""
         self.words[layout.WORD_INITIALISED_NS] = now_ns

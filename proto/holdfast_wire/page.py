@@ -36,11 +36,17 @@ WORD_PING_NS = 10  # last ping(); counts only if it is younger than WORD_WATCH_S
 WORD_WATCH = 11  # one of the WATCH_ values
 WORD_WATCH_SINCE_NS = 12  # silence before this moment does not count; written before WORD_WATCH
 
+WORD_USE = 13  # one of the USE_ values; a supervisor that got the page from another one judges only a current page
+
 WATCH_OFF = 0  # no call, a wait inside Holdfast, or disable_hang_protection()
 WATCH_ON = 1  # soft and hard timeouts apply
 WATCH_UNWINDING = (
     2  # since WORD_WATCH_SINCE_NS, the main thread should reach the Wrapper: only the hard timeout applies
 )
+
+USE_UNKNOWN = 0  # nobody writes here yet, or an older client does
+USE_CURRENT = 1  # the rank's stamps go here, also while it has no connection
+USE_LEFT = 2  # they go to the page of a later connection, or the rank has ended its monitoring
 
 SECTION_SLOTS_START = 64
 SECTION_SLOTS_MAX = 256  # slot i holds the opening time of the i-th monitored section of Welcome.sections

@@ -49,6 +49,9 @@ class WorkerPlan(NamedTuple):
     cycle_log_door: str = ""  # socket of this node's sender to the log server, which writes that file; "": none
 
 
+HeldPage = tuple[int, int, int, str]  # see HoldPages
+
+
 class PrepareStore(NamedTuple):
     """Orders a fresh TCPStore for `cycle` (port 0: any). Answered by StoreReady or StoreFailed."""
 
@@ -127,6 +130,19 @@ class Keep(NamedTuple):
     more: bool = False
 
 
+class HoldPages(NamedTuple):
+    """Stores the progress pages of ranks, whose descriptors come with it, for a returning supervisor. Not answered.
+
+    A page is its cycle, local rank and inode, and a text for that supervisor. A rank's later page replaces its earlier.
+    """
+
+    pages: tuple[HeldPage, ...]
+
+
+class HandOverPages(NamedTuple):
+    """Requests the stored pages. Answered by HeldPages."""
+
+
 # --- from the spawner ----------------------------------------------------------------------------------------------
 
 
@@ -146,6 +162,7 @@ class Ready(NamedTuple):
     refusal: str = ""
     refusal_code: int = 1
     lost: str = ""  # for people: what is slower than it could be, why, and the remedy
+    holds_pages: bool = False  # HoldPages and HandOverPages are understood
 
 
 class StoreReady(NamedTuple):
@@ -266,6 +283,17 @@ class WelcomeBack(NamedTuple):
     taken: int
 
 
+class HeldPages(NamedTuple):
+    """Hands over stored pages; their descriptors come with it. `more`: another HeldPages follows.
+
+    `absences`: from when until when there was no supervisor; 0: until now.
+    """
+
+    pages: tuple[HeldPage, ...]
+    absences: tuple[tuple[int, int], ...]
+    more: bool = False
+
+
 class Unknown(NamedTuple):
     """Stands for a message of a later version, which is ignored; the sender has a deadline for any answer."""
 
@@ -276,8 +304,8 @@ Report = (
     Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | StoreExited | Emptied | OutputDropped
     | CycleLogClosed | Learned | Ended
 )  # fmt: skip
-ToSpawner = Order | Keep | Unknown
-FromSpawner = Report | Kept | WelcomeBack | Unknown
+ToSpawner = Order | Keep | HoldPages | HandOverPages | Unknown
+FromSpawner = Report | Kept | WelcomeBack | HeldPages | Unknown
 Message = ToSpawner | FromSpawner
 
 _TYPES: dict[str, type[Message]] = {
@@ -285,7 +313,7 @@ _TYPES: dict[str, type[Message]] = {
     for kind in (
         PrepareStore, ForkAhead, Spawn, Signal, KillTree, Fence, End, Keep,
         Ready, StoreReady, StoreFailed, Spawned, SpawnFailed, Exited, StoreExited, Emptied, OutputDropped,
-        CycleLogClosed, Learned, Ended, Kept, WelcomeBack,
+        CycleLogClosed, Learned, Ended, Kept, WelcomeBack, HoldPages, HandOverPages, HeldPages,
     )
 }  # fmt: skip
 
@@ -390,6 +418,12 @@ def _build(kind: type[Message], body: dict[str, object]) -> Message:
         values["orders"] = tuple(order for order in orders if not isinstance(order, Unknown))
     if kind is WelcomeBack:
         values["ready"] = _build(Ready, cast("dict[str, object]", values["ready"]))
+    if kind is HoldPages or kind is HeldPages:
+        pages = cast("tuple[tuple[int, int, int, str], ...]", values["pages"])
+        values["pages"] = tuple((int(cycle), int(rank), int(inode), str(note)) for cycle, rank, inode, note in pages)
+    if kind is HeldPages:
+        absences = cast("tuple[tuple[int, int], ...]", values["absences"])
+        values["absences"] = tuple((int(lost_ns), int(back_ns)) for lost_ns, back_ns in absences)
     if kind is Spawn:
         workers = cast("tuple[dict[str, object], ...]", values["workers"])
         shared = cast("dict[str, str]", body.get("shared_env", {}))

@@ -5,6 +5,8 @@ Both machines that judge a rank by its page use this: rank_monitor.py and call_w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from supervisor.core.facts import Progress
@@ -56,6 +58,31 @@ def counted_from(progress: Progress, now_s: float) -> Progress:
         heartbeat_at_s=now_s if progress.heartbeat_at_s is not None else first_beat_at_s,
         open_sections=tuple((name, now_s) for name, _ in progress.open_sections),
         read_at_s=None,
+        call_watch=watch,
+    )
+
+
+def without_absences(progress: Progress, absences: Sequence[tuple[float, float]]) -> Progress:
+    """Returns the progress of a rank whose page was read, as if no time had passed while it had no supervisor.
+
+    `absences`: from when until when there was none. Each silence that lasts gets shorter by the time of those.
+    """
+
+    def moved(moment_s: float) -> float:
+        return moment_s + sum(max(back_s - max(lost_s, moment_s), 0.0) for lost_s, back_s in absences)
+
+    watch = progress.call_watch
+    if watch is not None:
+        ping_at_s = moved(watch.ping_at_s) if watch.ping_at_s is not None else None
+        watch = msgspec.structs.replace(
+            watch, since_s=moved(watch.since_s), progressed_at_s=moved(watch.progressed_at_s), ping_at_s=ping_at_s
+        )
+    return msgspec.structs.replace(
+        progress,
+        initialised_at_s=moved(progress.initialised_at_s),
+        out_of_section_since_s=moved(progress.out_of_section_since_s),
+        heartbeat_at_s=moved(progress.heartbeat_at_s) if progress.heartbeat_at_s is not None else None,
+        open_sections=tuple((name, moved(opened_at_s)) for name, opened_at_s in progress.open_sections),
         call_watch=watch,
     )
 

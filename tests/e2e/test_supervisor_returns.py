@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
 from threading import Thread
@@ -18,7 +20,7 @@ import pytest
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.ports import JobReport, RecordedEvent
 from tests.e2e.daemons import NodeDaemon
-from tests.e2e.hangs import MONITORED, told
+from tests.e2e.hangs import BUSY_S, EARLY_S, MONITORED, overshoot_s, told, verdict
 from tests.e2e.launch import SCRIPTS, Launch, assert_nothing_left, wait_until
 from tests.soak import kill_verdicts, supervisor_kills
 
@@ -93,6 +95,32 @@ def test_b1_a_hang_that_began_before_the_supervisor_was_killed_is_found(start: S
     assert launch.wait() == 0, launch.stderr_text()
     (hang,) = told(launch, "hang_detected")
     assert hang["rank"] == 1
+
+
+def test_b1_a_rank_that_holds_the_gil_is_judged_by_its_own_heartbeats(start: Start, daemon: NodeDaemon) -> None:
+    """It can't connect to the next supervisors, which have its page from the spawner. The time without one is free."""
+    limit_s = 3.0
+    launch = run_under(
+        start, daemon, "--max-restarts", "1", "--ft-rank-heartbeat-timeout", str(limit_s), "--evidence-budget-s", "2",
+        MONITORED, "0:0/init,beat-for=600", "0:1/init,beat,sleep=0.2,hang=gil", "1:*/init,beat,exit=0",
+    )  # fmt: skip
+    launch.wait_for_trace("hangs")
+    away_s = 0.0
+    for _ in range(2):
+        daemon.kill()
+        began_s = time.monotonic()
+        daemon.start()
+        away_s += time.monotonic() - began_s
+    assert launch.wait() == 0, launch.stderr_text()
+    found = verdict(launch)
+    assert re.fullmatch(r"rank 1 sent no heartbeat for [\d.]+ s \(limit 3.0 s\)", found.reason)
+    (begun,) = [line for line in launch.traced("beat") if line["rank"] == 1 and line["cycle"] == 0]
+    late_s = overshoot_s(found.event, begun, limit_s)
+    assert -EARLY_S <= late_s <= away_s + BUSY_S, f"{late_s:.3f} s after the limit, without a supervisor for {away_s} s"
+    assert "hang_in_the_data_loader" in found.details["ranks 1"]
+    (explained,) = told(launch, "hang_explained")
+    assert "rank 1 holds the GIL" in str(explained["reason"])
+    print(f"{late_s - away_s:.3f} s after the limit and {away_s:.3f} s without a supervisor; {found.reason}")
 
 
 def test_b1_a_job_whose_spawner_still_loads_what_the_script_imports_goes_on(start: Start, daemon: NodeDaemon) -> None:

@@ -48,9 +48,31 @@ def test_a_new_page_is_complete_before_it_counts():
     written = {
         layout.WORD_OUT_OF_SECTION_SINCE_NS, layout.WORD_STEPS_SINCE_FIRST, layout.WORD_FIRST_STEP_SEEN,
         layout.SECTION_SLOTS_START, layout.WORD_HEARTBEAT_NS, layout.WORD_HEARTBEATS, layout.WORD_INITIALISED_NS,
+        layout.WORD_USE,
     }  # fmt: skip
     assert set(second.stores) == written
     assert layout.WORD_LAYOUT not in recorder.stores
+
+
+def test_only_the_page_that_gets_the_stamps_is_current():
+    """Another supervisor may have an earlier page, or that of a rank that has ended its monitoring."""
+    progress, first = _recorded()
+    second = _Recorder()
+    progress.lose()
+    assert first[layout.WORD_USE] == layout.USE_CURRENT
+    progress.adopt(ProgressPage(second, is_shared=True), NAMES)  # pyright: ignore[reportArgumentType]
+    assert (first[layout.WORD_USE], second[layout.WORD_USE]) == (layout.USE_LEFT, layout.USE_CURRENT)
+    assert first.stores[-1] == layout.WORD_USE
+    progress.leave()
+    assert second[layout.WORD_USE] == layout.USE_LEFT
+    progress.heartbeats.beat()
+    assert second.stores[-1] == layout.WORD_USE
+
+
+def test_a_forked_child_leaves_its_parents_page_current():
+    progress, recorder = _recorded()
+    progress.detach()
+    assert recorder[layout.WORD_USE] == layout.USE_CURRENT
 
 
 def test_a_silence_goes_on_under_the_next_supervisor_and_the_time_between_counts_for_nothing(

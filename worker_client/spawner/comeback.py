@@ -9,14 +9,19 @@ from __future__ import annotations
 import os
 import socket
 import struct
+import time
 from collections import deque
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast_wire import framing, spawner_link
-from holdfast_wire.spawner_link import Keep, Kept, Ready, Report, WelcomeBack
+from holdfast_wire.spawner_link import HandOverPages, HoldPages, Keep, Kept, Ready, Report, WelcomeBack
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 from .kept_file import KeptFile
+from .link import Link
+
+if TYPE_CHECKING:
+    from .held_pages import Pages
 
 BACKLOG = 16
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -56,6 +61,7 @@ class Comeback:
         self._reports: deque[Report] = deque()
         self._taken = 0
         self._ready: Ready | None = None
+        self._pages = _no_pages() if self.is_possible else None
 
     @property
     def is_possible(self) -> bool:
@@ -78,6 +84,8 @@ class Comeback:
         self._coming |= message.texts
         if message.more:
             return
+        if self._pages is not None:
+            self._pages.be_served(time.monotonic_ns())
         changed, self._coming = self._coming, {}
         self._texts |= changed
         for name in [name for name, text in changed.items() if not text]:
@@ -86,6 +94,32 @@ class Comeback:
         while self._reports and self._taken < message.taken:
             self._reports.popleft()
             self._taken += 1
+
+    def take_pages(self, message: HoldPages | HandOverPages, link: Link) -> None:
+        """Holds pages for the next supervisor, or hands them over to this one."""
+        if self._pages is None:
+            return
+        if isinstance(message, HoldPages):
+            self._pages.hold(message, link.arrived)
+        else:
+            self._pages.hand_over(link)
+
+    def drop_page(self, cycle: int, local_rank: int) -> None:
+        """Drops what is held of a worker that has ended."""
+        if self._pages is not None:
+            self._pages.drop(cycle, local_rank)
+
+    def drop_pages(self, cycle: int) -> None:
+        if self._pages is not None:
+            self._pages.drop_cycle(cycle)
+
+    def lose_supervisor(self, link: Link) -> None:
+        """Notes that the supervisor is gone; saves what it left."""
+        while link.arrived:  # with a message that was cut off
+            os.close(link.arrived.pop())
+        if self._pages is not None:
+            self._pages.lose_supervisor(time.monotonic_ns())
+        self.save()
 
     def accept(self, *, is_awaited: bool) -> Returned | None:
         """Returns the returning supervisor; None if it is refused, because another is there or it may not connect."""
@@ -115,6 +149,12 @@ class Comeback:
         reports = [spawner_link.encode(report).decode() for report in self._reports]
         cgroup = self._ready.cgroup if self._ready is not None else ""
         self._file.save(self._texts, {"taken": self._taken, "reports": reports, "cgroup": cgroup})
+
+
+def _no_pages() -> Pages:
+    from .held_pages import Pages  # late: a private supervisor does not come back
+
+    return Pages()
 
 
 def _may_come_in(connection: socket.socket) -> bool:

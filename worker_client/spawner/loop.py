@@ -113,7 +113,7 @@ class Spawner:
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
-        signal.signal(signal.SIGCHLD, _note)
+        signal.signal(signal.SIGCHLD, _nothing)  # having a handler makes the kernel interrupt the wait
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         return reader
 
@@ -161,6 +161,8 @@ class Spawner:
             case spawner_link.End():
                 self._parking.dismiss()
                 self._killing.start(None, self._on_end)
+            case spawner_link.HoldPages() | spawner_link.HandOverPages():
+                self._comeback.take_pages(message, self._link)
             case spawner_link.Keep():
                 self._comeback.keep(message)
                 for order in message.orders:
@@ -304,6 +306,7 @@ class Spawner:
             return
         at_ns = time.monotonic_ns()
         del self._children[child.pid]
+        self._comeback.drop_page(child.cycle, child.local_rank)
         self._events.forget(child.pidfd)
         os.close(child.pidfd)
         if child.local_rank == STORE_HOST:
@@ -334,6 +337,7 @@ class Spawner:
             self._cycle_logs.over(cycle)
 
         self._parking.dismiss(cycle)
+        self._comeback.drop_pages(cycle)
         self._stores.close(cycle)
         self._killing.start(cycle, emptied)
 
@@ -356,7 +360,7 @@ class Spawner:
     def _on_lost(self) -> None:
         """Handles the loss of the supervisor, which may come back."""
         self._events.forget(self._link.fd)
-        self._comeback.save()
+        self._comeback.lose_supervisor(self._link)
         self._events.set_timer("lost", self._comeback.wait_s, self._end_alone)
 
     def _on_return(self) -> None:
@@ -394,10 +398,6 @@ class Spawner:
             self._send(spawner_link.OutputDropped(local_rank, self._dropped_bytes[local_rank], reason))
 
         self._events.set_timer(f"dropped {local_rank}", 0.0 if first else 1.0, report)
-
-
-def _note(_signal: int, _frame: object) -> None:
-    """Does nothing: having a handler makes the kernel interrupt the wait; the wake-up descriptor does the rest."""
 
 
 def _nothing(*_: object) -> None:

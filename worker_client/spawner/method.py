@@ -32,4 +32,5 @@ class Method(NamedTuple):
             refusal=self.refusal.reason,
             refusal_code=self.refusal.exit_code,
             lost=self.lost,
+            holds_pages=True,
         )

@@ -26,7 +26,19 @@ TICK_INTERVAL_NS_MAX = 60 * NS_PER_S
 _WATCH_MODES = {page.WATCH_ON: WatchMode.ON, page.WATCH_UNWINDING: WatchMode.UNWINDING}
 
 _F_ADD_SEALS = 1033
+_F_GET_SEALS = 1034
 _SEAL_SEAL_SHRINK_GROW = 0x1 | 0x2 | 0x4
+
+
+def _check_handed(descriptor: int) -> None:
+    """Raises OSError or ValueError unless it is a page as we make them: a descriptor may be anything."""
+    if fcntl.fcntl(descriptor, _F_GET_SEALS) & _SEAL_SEAL_SHRINK_GROW != _SEAL_SEAL_SHRINK_GROW:
+        raise ValueError("cannot use the page: it is not sealed")
+    if os.fstat(descriptor).st_size != page.PAGE_BYTES:
+        raise ValueError("cannot use the page: it has another size")
+    (version,) = struct.unpack("=q", os.pread(descriptor, 8, page.WORD_LAYOUT * 8))
+    if version != page.LAYOUT_VERSION:
+        raise ValueError(f"cannot use the page: its layout is {version}, not {page.LAYOUT_VERSION}")
 
 
 def now_ns(clock: Clock) -> int:
@@ -61,19 +73,33 @@ class RawStamps(msgspec.Struct, frozen=True):
 class ProgressPage:
     """One memfd that a rank writes and we read. `close` closes it; the rank's own mapping stays."""
 
-    def __init__(self) -> None:
-        """Makes the page. Raises OSError if no descriptor or memory is left."""
-        self.fd = os.memfd_create("holdfast-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    def __init__(self, handed_fd: int | None = None) -> None:
+        """Makes the page, or takes over one that an earlier supervisor made; closes the descriptor if that fails.
+
+        Raises OSError if no descriptor or memory is left, and ValueError if that other one is no such page.
+        """
+        if handed_fd is None:
+            self.fd = os.memfd_create("holdfast-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        else:
+            self.fd = handed_fd
         try:
-            os.ftruncate(self.fd, page.PAGE_BYTES)
-            # Unsealed, the worker could shrink it, and our next read would kill us (SIGBUS).
-            fcntl.fcntl(self.fd, _F_ADD_SEALS, _SEAL_SEAL_SHRINK_GROW)
-            os.pwrite(self.fd, struct.pack("=q", page.LAYOUT_VERSION), page.WORD_LAYOUT * 8)
+            if handed_fd is None:
+                os.ftruncate(self.fd, page.PAGE_BYTES)
+                # Unsealed, the worker could shrink it, and our next read would kill us (SIGBUS).
+                fcntl.fcntl(self.fd, _F_ADD_SEALS, _SEAL_SEAL_SHRINK_GROW)
+                os.pwrite(self.fd, struct.pack("=q", page.LAYOUT_VERSION), page.WORD_LAYOUT * 8)
+            else:
+                _check_handed(self.fd)
             self._map = mmap.mmap(self.fd, page.PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
         except BaseException:  # whatever went wrong, the descriptor must not leak; raised again
             os.close(self.fd)
             raise
         self._words = memoryview(self._map).cast("q")
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the rank says that its stamps go to this page; older clients never say so."""
+        return self._words[page.WORD_USE] == page.USE_CURRENT
 
     def close_descriptor(self) -> None:
         """Closes our descriptor: the rank has its own by now, and ours would only count against the limit."""

@@ -5,6 +5,7 @@ A peer is checked before its messages count (worker_admission.py). At most, it c
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -28,11 +29,13 @@ from supervisor.edges.workers.channel import call_codec
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel.progress_page import CLOCK_TOLERANCE_NS, ProgressPage, TrueStamps, now_ns
 from supervisor.edges.workers.channel.rank_client import RankClient
+from supervisor.edges.workers.channel.recalled_ranks import RecalledRanks
 from supervisor.edges.workers.channel.section_tallies import SectionTallies
 from supervisor.edges.workers.channel.worker_admission import Admitted, OpenCycle, Refusal, WorkerCycles
 from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_connection import WorkerConnection
 from supervisor.edges.workers.channel.worker_listener import WorkerListener
+from supervisor.edges.workers.page_hand_over import PageNote, PageOffers, ReturnedPage
 from supervisor.ports import Clock
 
 HELLO_TIMEOUT_S = 5.0
@@ -75,7 +78,8 @@ class WorkerServer:
         self._clock = clock
         self._cycles = WorkerCycles()
         self._clients: dict[tuple[str, int, int], RankClient] = {}
-        self._recalled: dict[tuple[str, int, int], Progress] = {}
+        self._recalled = RecalledRanks(clock)
+        self.pages = PageOffers()  # for the spawners, which keep them for the next supervisor
         self._strangers: dict[anyio.CancelScope, None] = {}  # in order of arrival
         self._connections: set[WorkerConnection] = set()
         self._held = 0
@@ -116,7 +120,7 @@ class WorkerServer:
     def close_cycle(self, job_id: str, cycle: int) -> None:
         """Closes a cycle. Idempotent. Its clients are dropped without ClientLeft: the cycle is over."""
         self._cycles.close(job_id, cycle)
-        self._recalled = {key: progress for key, progress in self._recalled.items() if key[:2] != (job_id, cycle)}
+        self._recalled.forget_cycle(job_id, cycle)
         for key in [key for key in self._clients if key[:2] == (job_id, cycle)]:
             self._drop(self._clients[key])
 
@@ -129,7 +133,7 @@ class WorkerServer:
         """Returns the rank's page as it is now, or its last frame. None if no client is connected."""
         client = self._clients.get((job_id, cycle, local_rank))
         if client is None:
-            return self._recalled.get((job_id, cycle, local_rank))
+            return self._recalled.progress((job_id, cycle, local_rank))
         return client.progress() if client.joined else None
 
     def section_tallies(self, job_id: str, cycle: int, local_rank: int) -> SectionTallies | None:
@@ -137,9 +141,11 @@ class WorkerServer:
         client = self._clients.get((job_id, cycle, local_rank))
         return client.section_tallies() if client is not None and client.joined else None
 
-    def recall(self, job_id: str, cycle: int, local_rank: int, progress: Progress) -> None:
-        """Sets the progress that counts until the rank's client comes; a previous supervisor knew it."""
-        self._recalled[job_id, cycle, local_rank] = progress
+    def recall(
+        self, job_id: str, cycle: int, local_rank: int, progress: Progress, page: ReturnedPage | None = None
+    ) -> None:
+        """Sets the page, or without one the progress, that counts until the rank's client is back; takes the page."""
+        self._recalled.recall((job_id, cycle, local_rank), progress, page)
 
     def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
         """Sends an order without blocking. A rank that is not connected or does not read gets it when it reconnects."""
@@ -166,8 +172,9 @@ class WorkerServer:
 
     async def ask_stacks(self, job_id: str, cycle: int, local_rank: int, *, timeout_s: float) -> str | None:
         """Returns what faulthandler prints in the worker, main thread first; None if that takes too long."""
-        client = self._clients.get((job_id, cycle, local_rank))
-        return await client.ask_stacks(timeout_s) if client is not None else None
+        key = job_id, cycle, local_rank
+        client = self._clients.get(key)
+        return await (client.ask_stacks(timeout_s) if client else self._recalled.ask_stacks(key, timeout_s))
 
     @property
     def connected(self) -> int:
@@ -312,9 +319,16 @@ class WorkerServer:
             self._left(client)
             raise
         if page is not None:
+            self._offer(client, page)
             page.close_descriptor()
         await self._join(client)
         return client
+
+    def _offer(self, client: RankClient, page: ProgressPage) -> None:
+        names = client.stamps.section_names
+        note = PageNote(now_ns(self._clock), names, client.pid, client.stacks_signal, client.stacks_fd)
+        with contextlib.suppress(OSError):  # then the next supervisor waits for the rank's client
+            self.pages.offer(*client.key, page.fd, note)
 
     async def _join(self, client: RankClient) -> None:
         try:
@@ -328,7 +342,7 @@ class WorkerServer:
 
     def _register(self, client: RankClient) -> None:
         """Registers the newest valid hello as the rank's: a dead rank's children may hold its old socket."""
-        self._recalled.pop(client.key, None)
+        self._recalled.forget(client.key)
         older = self._clients.get(client.key)
         if older is not None:
             self._drop(older)
@@ -356,6 +370,7 @@ class WorkerServer:
     def _drop(self, client: RankClient) -> None:
         del self._clients[client.key]
         client.cycle.speaking.pop(client.local_rank, None)
+        self.pages.withdraw(*client.key)
         self._stamps_ignored += client.stamps.ignored
         client.close()
 

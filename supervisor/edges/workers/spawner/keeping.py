@@ -42,6 +42,9 @@ class Keeping:
         """Yields cycle, local rank and pid."""
         return ((cycle, local_rank, pid) for (cycle, local_rank), pid in self._workers.items())
 
+    def has_worker(self, cycle: int, local_rank: int) -> bool:
+        return (cycle, local_rank) in self._workers
+
     def note(self, message: wire.Message) -> None:
         """Notes that a report was passed on; the next turn's texts include its effects."""
         self._noted += 1

@@ -18,18 +18,19 @@ from pathlib import Path
 import anyio
 import msgspec
 from holdfast_wire import spawner_link as wire
-from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLongError
+from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLongError, encode
 
 from supervisor.edges.machine.folders import closed_dir
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
+from supervisor.edges.workers.page_hand_over import ReturnedPage, note_from
 from supervisor.pauses import pause
 
 SUCCESSION = "succession"  # the text that says which spawner of a job has which cycle
 LISTENS_WITHIN_S = 10.0  # a new spawner must start its interpreter first
 ASK_AGAIN_S = 0.02
 RECEIVE_BYTES = 256 * 1024
-DESCRIPTORS_MAX = 8
+DESCRIPTORS_MAX = 253  # the kernel passes no more at once (SCM_MAX_FD)
 NAME_BYTES = 6
 RECORD_BYTES_MAX = 64 * 1024
 
@@ -121,6 +122,7 @@ class FoundSpawner(msgspec.Struct):
     claims: tuple[int, ...]
     decoder: Decoder
     reports: list[wire.Message]  # received with the texts
+    pages: dict[tuple[int, int], ReturnedPage] = msgspec.field(default_factory=dict[tuple[int, int], ReturnedPage])
 
     @property
     def pid(self) -> int:
@@ -137,6 +139,11 @@ class FoundSpawner(msgspec.Struct):
         self.socket.close()
         os.close(self.pidfd)
         self.drop_claims()
+        self.drop_pages()
+
+    def drop_pages(self) -> None:
+        while self.pages:
+            self.pages.popitem()[1].drop()
 
     def drop_claims(self) -> None:
         while self.claims:
@@ -213,15 +220,15 @@ async def reach(place: ReturnPlace, lodger: Lodger) -> FoundSpawner | None:
     except OSError:
         return None
     link: socket.socket | None = None
-    claims: list[int] = []
+    descriptors: list[int] = []
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, pidfd)
         link = await _connect(place, lodger) if lodger.is_alive else None
         if link is None:
             return None
         undo.callback(link.close)
-        undo.callback(lambda: [os.close(each) for each in claims])
-        found = await _greet(place, lodger, link, pidfd, claims)
+        undo.callback(lambda: [os.close(each) for each in descriptors])
+        found = await _greet(place, lodger, link, pidfd, descriptors)
         if found is not None:
             undo.pop_all()
         return found
@@ -244,19 +251,21 @@ async def _connect(place: ReturnPlace, lodger: Lodger) -> socket.socket | None:
 
 
 async def _greet(
-    place: ReturnPlace, lodger: Lodger, link: socket.socket, pidfd: int, claims: list[int]
+    place: ReturnPlace, lodger: Lodger, link: socket.socket, pidfd: int, descriptors: list[int]
 ) -> FoundSpawner | None:
-    """Returns None if it has ended or is another process."""
+    """Returns None if it has ended or is another process; then the caller closes `descriptors`."""
     decoder = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
     welcome: wire.WelcomeBack | None = None
+    claims = -1  # how many of the descriptors: they come with the first byte
     texts: dict[str, str] = {}
     reports: list[wire.Message] = []
-    while welcome is None or len(texts) < welcome.texts:
+    held: list[wire.HeldPages] = []
+    while welcome is None or len(texts) < welcome.texts or _awaits_pages(welcome, held):
         if not await _receivable(link, pidfd):
             return None
         try:
-            data, descriptors, _, _ = socket.recv_fds(link, RECEIVE_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
-            claims += descriptors
+            data, arrived, _, _ = socket.recv_fds(link, RECEIVE_BYTES, DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC)
+            descriptors += arrived
             messages = [wire.decode(payload) for payload in decoder.feed(data)] if data else None
         except BlockingIOError:
             continue
@@ -264,17 +273,49 @@ async def _greet(
             return None
         if messages is None:
             return None
+        claims = len(arrived) if claims < 0 else claims
         for message in messages:
             match message:
                 case wire.WelcomeBack() if welcome is None:
                     welcome = message
                     if not _is_meant(welcome, lodger, link):
                         return None
+                    _ask_for_pages(welcome, link)
                 case wire.Kept(name, text):
                     texts[name] = text
+                case wire.HeldPages():
+                    held.append(message)
                 case _:
                     reports.append(message)
-    return FoundSpawner(place, link, pidfd, welcome, texts, tuple(claims), decoder, reports)
+    pages = _matched(held, descriptors[claims:])
+    return FoundSpawner(place, link, pidfd, welcome, texts, tuple(descriptors[:claims]), decoder, reports, pages)
+
+
+def _awaits_pages(welcome: wire.WelcomeBack, held: Sequence[wire.HeldPages]) -> bool:
+    return welcome.ready.holds_pages and (not held or held[-1].more)
+
+
+def _ask_for_pages(welcome: wire.WelcomeBack, link: socket.socket) -> None:
+    """Asks for the pages that a spawner of this version holds: an older supervisor takes no descriptors of pages."""
+    if welcome.ready.holds_pages:
+        with contextlib.suppress(OSError):  # it has ended, which `_receivable` says
+            link.send(encode(wire.encode(wire.HandOverPages()), frame_bytes_max=SPAWNER_FRAME_BYTES_MAX))
+
+
+def _matched(held: Sequence[wire.HeldPages], descriptors: Sequence[int]) -> dict[tuple[int, int], ReturnedPage]:
+    """Returns the pages whose descriptor has arrived, whatever the order; closes what is no page."""
+    by_inode = {os.fstat(descriptor).st_ino: descriptor for descriptor in descriptors}
+    found: dict[tuple[int, int], ReturnedPage] = {}
+    for message in held:
+        for cycle, local_rank, inode, text in message.pages:
+            note = note_from(text)
+            if note is not None and inode in by_inode and (cycle, local_rank) not in found:
+                found[cycle, local_rank] = ReturnedPage(by_inode.pop(inode), note, message.absences)
+    taken = {page.fd for page in found.values()}
+    for descriptor in descriptors:
+        if descriptor not in taken:
+            os.close(descriptor)
+    return found
 
 
 def _is_meant(welcome: wire.WelcomeBack, lodger: Lodger, link: socket.socket) -> bool:

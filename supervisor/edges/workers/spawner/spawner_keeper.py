@@ -13,6 +13,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.run_folder import run_folder
 from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
 from supervisor.edges.machine.processes.job_claims import JobClaims
+from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
@@ -41,6 +42,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
     found: dict[str, list[FoundSpawner]] = msgspec.field(default_factory=dict[str, list[FoundSpawner]])
     # Places of ended spawners: the data kept there is needed until the end of their job is recorded.
     gone: dict[str, ReturnPlace] = msgspec.field(default_factory=dict[str, ReturnPlace])
+    pages: PageOffers = msgspec.field(default_factory=PageOffers)
     start_timeout_s: float = START_TIMEOUT_S
     threads: dict[str, SideThreads] = msgspec.field(default_factory=dict[str, SideThreads])  # by job
 
@@ -63,6 +65,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
                 on_lost=hearing.on_lost,
                 on_end_seen=on_end_seen,
                 let_go=partial(self._let_go, spec.job_id),
+                pages=self.pages,
             )
 
         async def start(learned: Learned | None, hearing: Hearing) -> SpawnerLink:
@@ -78,6 +81,8 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
             return await succession.run(on_started) or "the spawner ended because it was asked to"
         except HoldfastError as error:
             return str(error)
+        finally:
+            self.pages.end(spec.job_id)
 
     def forget(self, job_id: str) -> None:
         """Removes what was kept: the job's end is recorded."""

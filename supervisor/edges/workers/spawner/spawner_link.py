@@ -15,8 +15,10 @@ from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLong
 
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes.whereabouts import whereabouts
+from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.keeping import Keeping
 from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end
+from supervisor.edges.workers.spawner.page_sending import PageSending
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.edges.workers.spawner.worker_ends import OnEndSeen, WorkerEnds
@@ -47,12 +49,14 @@ class SpawnerLink:
         on_lost: Callable[[str], None],
         on_end_seen: OnEndSeen = nobody_asks,
         let_go: Callable[[ReturnPlace], None] = ReturnPlace.remove,
+        pages: PageOffers | None = None,
     ) -> None:
         """Adopts a process from `start_process` or from a previous supervisor; the caller must call `run`."""
         self.pid = started.pid
         self._process = started.process if isinstance(started, SpawnerProcess) else None
         self._place = started.place
         self._let_go = let_go
+        self._pages = PageSending(pages, job_id)
         self._pidfd = started.pidfd
         self._socket = started.socket
         self._on_message = on_message
@@ -81,6 +85,7 @@ class SpawnerLink:
     def _take_over(self, found: FoundSpawner) -> None:
         self._decoder, self._first = found.decoder, found.reports
         self._cgroup = found.welcome.ready.cgroup
+        self._pages.note_ready(found.welcome.ready)
         self._keeping = Keeping.of(found.texts, taken=found.welcome.taken)
         for cycle, local_rank, pid in self._keeping.workers():
             self._orphans.note_session(pid, cycle)
@@ -125,11 +130,16 @@ class SpawnerLink:
     def _keep(self, orders: tuple[wire.Order, ...]) -> None:
         if self._unsent and not orders:
             return  # the spawner takes nothing at the moment; the newest data counts later
+        if not self._unsent and not self._exited and not self._fault:
+            # With the state in which these ranks are known: the spawner does not wake up for pages alone.
+            self._unsent += self._pages.frame(self._keeping.has_worker)
         message, plain = self._keeping.message(orders)
         if message is not None:
             self.send(message)
         for order in plain:
             self.send(order)
+        if self._unsent:
+            self._unsent_came.set()
 
     def _tell_kept(self) -> None:
         if not self._unsent and not self._fault:
@@ -168,6 +178,7 @@ class SpawnerLink:
             reason = await self._reap()
         finally:
             self._worker_ends.close()
+            self._pages.drop()
             self._socket.close()
             os.close(self._pidfd)
             if self._place is not None:
@@ -212,7 +223,7 @@ class SpawnerLink:
     def _flush(self) -> None:
         try:
             while self._unsent:
-                sent = self._socket.send(self._unsent)
+                sent = self._pages.send(self._socket, self._unsent)
                 del self._unsent[:sent]
                 if not self._unsent and (late := self._keeping.message(())[0]) is not None:
                     self._unsent += _frames(late)
@@ -263,6 +274,7 @@ class SpawnerLink:
         match message:
             case wire.Ready():
                 self._cgroup = message.cgroup
+                self._pages.note_ready(message)
             case wire.Spawned():
                 self._orphans.note_session(message.pid, message.cycle)
                 self._worker_ends.note(message.cycle, message.local_rank, message.pid)
@@ -275,7 +287,8 @@ class SpawnerLink:
                 self._give_up("it said that it had ended")
             case (
                 wire.PrepareStore() | wire.ForkAhead() | wire.Spawn() | wire.Signal() | wire.KillTree() | wire.Fence()
-                | wire.End() | wire.Keep() | wire.Kept() | wire.WelcomeBack()
+                | wire.End() | wire.Keep() | wire.Kept() | wire.WelcomeBack() | wire.HoldPages() | wire.HandOverPages()
+                | wire.HeldPages()
             ):  # fmt: skip
                 raise wire.SpawnerProtocolError(f"cannot take {type(message).__name__} from a spawner")
             case _:
@@ -287,6 +300,7 @@ class SpawnerLink:
         if not self._fault:
             self._fault = fault
             self._unsent.clear()
+            self._pages.drop()
             self._link_ended.set()
 
     async def _end_if_silent(self) -> None:
