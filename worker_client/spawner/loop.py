@@ -88,7 +88,7 @@ class Spawner:
         self._events.watch(self._wake_fd, READ, self._on_child_signal)
         if self._comeback.is_possible:
             self._events.watch(self._comeback.fd, READ, self._on_return)
-        self._send(self._method.ready(self._cgroups.folder))
+        self._send(self._method.ready(self._cgroups.folder, holds_pages=self._comeback.is_possible))
         try:
             while not self._ended:
                 self._events.run_once()

@@ -20,7 +20,7 @@ class Method(NamedTuple):
     refusal: Refusal = Refusal("", 1)  # why the command can't be run at all
     lost: str = ""  # what is slower than it could be, why, and the remedy
 
-    def ready(self, cgroup: str) -> spawner_link.Ready:
+    def ready(self, cgroup: str, *, holds_pages: bool) -> spawner_link.Ready:
         return spawner_link.Ready(
             pid=os.getpid(),
             protocol=spawner_link.PROTOCOL,
@@ -32,5 +32,5 @@ class Method(NamedTuple):
             refusal=self.refusal.reason,
             refusal_code=self.refusal.exit_code,
             lost=self.lost,
-            holds_pages=True,
+            holds_pages=holds_pages,
         )
