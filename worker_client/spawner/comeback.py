@@ -95,13 +95,11 @@ class Comeback:
             self._reports.popleft()
             self._taken += 1
 
-    def take_pages(self, message: HoldPages | HandOverPages, link: Link) -> None:
-        """Holds pages for the next supervisor, or hands them over to this one."""
-        if self._pages is None:
-            return
-        if isinstance(message, HoldPages):
+    def take_pages(self, message: spawner_link.Message, link: Link) -> None:
+        """Holds pages for the next supervisor, or hands them over to this one. Ignores all other messages."""
+        if self._pages is not None and isinstance(message, HoldPages):
             self._pages.hold(message, link.arrived)
-        else:
+        elif self._pages is not None and isinstance(message, HandOverPages):
             self._pages.hand_over(link)
 
     def drop_page(self, cycle: int, local_rank: int) -> None:

@@ -161,8 +161,6 @@ class Spawner:
             case spawner_link.End():
                 self._parking.dismiss()
                 self._killing.start(None, self._on_end)
-            case spawner_link.HoldPages() | spawner_link.HandOverPages():
-                self._comeback.take_pages(message, self._link)
             case spawner_link.Keep():
                 self._comeback.keep(message)
                 for order in message.orders:
@@ -170,7 +168,7 @@ class Spawner:
                 if not message.more:
                     self._comeback.save()
             case _:
-                pass  # A message of the other direction; nothing to do.
+                self._comeback.take_pages(message, self._link)
 
     def _send(self, message: spawner_link.Report) -> None:
         self._queue(message)
