@@ -13,9 +13,11 @@ from holdfast_wire.page import SECTION_SLOTS_MAX
 from supervisor.core.facts import Progress
 from supervisor.core.silence import without_absences
 from supervisor.edges.workers.channel.progress_page import NS_PER_S, ProgressPage, TrueStamps, now_ns
+from supervisor.edges.workers.channel.rank_client import CLIENT_SHARE
 from supervisor.edges.workers.page_hand_over import PageNote, ReturnedPage
 from supervisor.edges.workers.stacks.stack_text import main_thread_first
 from supervisor.edges.workers.stacks.stacks_signal import ask_by_signal
+from supervisor.pauses import pause
 from supervisor.ports import Clock
 
 Key = tuple[str, int, int]  # job, cycle, local rank
@@ -64,12 +66,16 @@ class RecalledRanks:
         return without_absences(found.stamps.progress(read_at_s=read_at_s), found.absences)
 
     async def ask_stacks(self, key: Key, timeout_s: float) -> str | None:
-        """Returns what faulthandler prints in the worker, main thread first; None if that takes too long."""
+        """Returns what faulthandler prints in the worker, main thread first; None if that takes too long.
+
+        As with a client, which is asked first: py-spy has that time, since it also says who holds the GIL.
+        """
         rank = self._ranks.get(key)
         if rank is None or rank.page is None:
             return None
         note = rank.page.note
         with anyio.move_on_after(timeout_s):
+            await pause(CLIENT_SHARE * timeout_s, why="py-spy's answer says more, and ends this wait")
             text = await ask_by_signal(note.pid, note.stacks_signal, note.stacks_fd)
             return None if text is None else main_thread_first(text)
         return None
