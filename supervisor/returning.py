@@ -225,6 +225,7 @@ class Returning(msgspec.Struct, frozen=True):
         for event in kept.waiting:
             self.engine.post(event)
         self.engine.post(node_messages.SupervisorReturned(job_id))
+        self._read_pages(record)
         workers = f"{len(record.pids)} worker{'' if len(record.pids) == 1 else 's'}"
         text = f"this supervisor (pid {os.getpid()}) goes on with {workers} of the one before it"
         self.chronicle.publish(record, JobEvent("supervisor_returned", text, record.cycle))
@@ -250,6 +251,14 @@ class Returning(msgspec.Struct, frozen=True):
                 progress = counted_from(monitor.progress, self.clock.now_s())
                 pages = [each.pages.pop((cycle, local_rank), None) for each in found]
                 self.workers.recall(job_id, cycle, local_rank, progress, next(filter(None, pages), None))
+
+    def _read_pages(self, record: JobRecord) -> None:
+        """Reads the pages at once: what was kept of a rank may be as old as its limit, and its verdict as late."""
+        job_id, cycle = record.spec.job_id, record.cycle
+        for local_rank in record.pids:
+            progress = self.workers.read_progress(job_id, cycle, local_rank)
+            if progress is not None and progress.read_at_s is not None:
+                self.engine.post(node_messages.ProgressRead(job_id, cycle, local_rank, progress))
 
     # --- a spawner that ended meanwhile ----------------------------------------------------------------------------
 
