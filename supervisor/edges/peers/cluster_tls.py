@@ -166,6 +166,7 @@ class Pipe:
 
     def part(self) -> None:
         """Ends TLS properly: OpenSSL drops the session of a connection that just breaks."""
+        self.on_step = None  # a cycle with the line would keep both until the next full collection of garbage
         if self._waiting is None:
             with suppress(ssl.SSLError):  # The other side is rarely there to answer.
                 self._tls.unwrap()

@@ -20,7 +20,7 @@ def as_before() -> Iterator[None]:
 def test_a_leader_of_many_nodes_seldom_looks_at_all_of_them() -> None:
     gc.set_threshold(700, 10, 10)
     garbage.look_seldom(10_240)
-    assert gc.get_threshold() == (700, 10, garbage.FULL_LOOKS_EACH)
+    assert gc.get_threshold() == (garbage.YOUNG_OBJECTS, 10, garbage.FULL_LOOKS_EACH)
 
 
 def test_few_nodes_change_nothing() -> None:
@@ -30,6 +30,9 @@ def test_few_nodes_change_nothing() -> None:
 
 
 def test_who_looks_more_seldom_still_keeps_their_pace() -> None:
-    gc.set_threshold(700, 10, 1000)
+    gc.set_threshold(100_000, 10, 1000)
     garbage.look_seldom(10_240)
-    assert gc.get_threshold() == (700, 10, 1000)
+    assert gc.get_threshold() == (100_000, 10, 1000)
+    gc.set_threshold(0, 10, 10)
+    garbage.look_seldom(10_240)
+    assert gc.get_threshold() == (0, 10, 10)
