@@ -87,7 +87,7 @@ class SpawnerReports:
             case link.Learned():
                 self._chronicle.publish(job, JobEvent("preload_learned", message.reason, cycle=job.cycle))
                 self._tell_slower(message.lost)
-            case link.Ended() | link.Kept() | link.WelcomeBack() | link.Unknown():
+            case link.Ended() | link.Kept() | link.WelcomeBack() | link.HeldPages() | link.Unknown():
                 return
 
     def _tell_slower(self, sentence: str) -> None:
