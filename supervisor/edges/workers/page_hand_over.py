@@ -1,7 +1,7 @@
 """Which progress pages of ranks go from one supervisor to the next, through a job's spawner?
 
 A page is made for a rank's connection (channel/), waits here for the next message to the spawner (spawner/), and comes
-back from there to another supervisor. Whoever has a page owns its descriptor.
+back from there to another supervisor. The holder of a page owns its descriptor.
 """
 
 from __future__ import annotations
