@@ -353,11 +353,12 @@ class ClusterClient:
     async def _serve_relay(self) -> None:
         """Serves as a relay, as the leader wants. If it can't be reached, other nodes find another way."""
         held = self._conversation.line
-        if held is None:
-            return
+        own_ip = held.address("sockname") if held is not None else ""
+        if held is None or not own_ip:
+            return  # The connection has just ended; the leader asks again by the next one.
         line = Line(pipe=Pipe(self._tls, leads=False) if self._tls is not None else None, door=NodesDoor(IS_RELAY))
         try:
-            listener, port = listening.listen_beside(held.address("sockname"))
+            listener, port = listening.listen_beside(own_ip)
             with listener:
                 await self._connect(line, held.address("peername"), self._address.port, CONNECT_S)
                 with anyio.fail_after(INTRODUCED_S):

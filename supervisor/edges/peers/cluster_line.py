@@ -291,7 +291,10 @@ class Line(asyncio.Protocol):
 
     def address(self, which: str) -> str:
         """Returns "sockname" or "peername" as an IP; "" without a connection."""
-        found = self._transport.get_extra_info(which) if self._transport is not None else None
+        try:
+            found = self._transport.get_extra_info(which) if self._transport is not None else None
+        except (OSError, ValueError):  # uvloop asks the kernel, with the descriptor -1 if the connection has ended
+            found = None
         return str(found[0]) if found else ""
 
     @property

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 
 import anyio
 import anyio.lowlevel
 import pytest
+import uvloop
 from holdfast_wire import framing
 
 from supervisor.edges.peers import cluster_line
@@ -137,3 +139,22 @@ async def test_an_end_is_told_with_its_reason_also_to_one_who_listens_later():
             await line.receive()
         assert line.address("peername") in ("127.0.0.1", "")
     assert cluster_line.INTRODUCTION_BYTES_MAX < SEALED_BYTES_MAX
+
+
+@pytest.mark.parametrize("which", ["sockname", "peername"])
+def test_a_line_that_its_peer_has_ended_has_no_address_and_says_so_without_an_error(which: str):
+    async def ended() -> str:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            ours = socket.create_connection(listener.getsockname())
+            peer, _ = listener.accept()
+        ours.setblocking(False)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its end is a reset
+        peer.close()
+        line = Line()
+        await asyncio.get_running_loop().create_connection(lambda: line, sock=ours)
+        with anyio.fail_after(LIMIT_S):
+            await until(lambda: line.ended)
+        return line.address(which)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(ended()) in ("", "127.0.0.1")
