@@ -87,6 +87,7 @@ class Processes:
         self.frozen_until_s = 0.0  # the whole machine is stopped
         self.serves_store = False
         self._fence_s = math.inf  # then the live spawner ends all its processes
+        self._played_since_s = -math.inf  # the fence; before, all was well, and it was moved continuously
         self.spoilt = Spoilt()
 
     def perform(self, action: messages.Action) -> None:
@@ -104,7 +105,7 @@ class Processes:
             case messages.PrepareStore(cycle=cycle):
                 self.by_spawner(partial(self._serve_store, cycle))
             case messages.MoveFence(until_s=until_s):
-                self.by_spawner(partial(self._move_fence, until_s), 0.0)
+                self.by_spawner(partial(self._move_fence, until_s, self._world.timeline.now_s), 0.0)
             case messages.EndSpawner():
                 number = self.spawner
                 self.by_spawner(lambda: self.lose_spawner("it ended as it was told", number))
@@ -184,7 +185,9 @@ class Processes:
             self.end_all()
             self._host.take(messages.SpawnerLost(JOB, number, reason))
 
-    def _move_fence(self, until_s: float) -> None:
+    def _move_fence(self, until_s: float, ordered_at_s: float) -> None:
+        if until_s >= FOREVER_S and ordered_at_s < self._played_since_s:
+            return  # Heard late: the real order names a moment, which has passed by now.
         self._fence_s = at_s = self._host.moment_s(until_s) if until_s < FOREVER_S else math.inf
         if at_s < math.inf:
             self._world.timeline.at(at_s, lambda: self.by_spawner(lambda: self._stand_at_fence(at_s), LOOKED_S))
@@ -192,7 +195,8 @@ class Processes:
     def had_fence(self, until_s: float) -> None:
         """Sets the fence when needed: while all is well it is not played. The spawner got it before its next order."""
         if self.spawner and self._fence_s == math.inf and until_s < FOREVER_S:
-            self._move_fence(until_s)
+            self._played_since_s = self._world.timeline.now_s
+            self._move_fence(until_s, self._played_since_s)
 
     def _stand_at_fence(self, at_s: float) -> None:
         """Ends the workers: the supervisor is stopped and has not moved the fence, and another node may take over."""

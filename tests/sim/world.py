@@ -211,8 +211,7 @@ class World:
             return False
         self._passing = [each for each in self._passing if each.is_over_s + TOUCHES_S > fault.at_s]
         concerned = {fault.node, self.leader.name}
-        is_added = any(
-            self.backend is not None or self.setup.fan_out or each.node in concerned for each in self._passing
-        )
+        concerns_all = self.backend is not None or self.setup.fan_out or fault.node == self.leader.name
+        is_added = any(concerns_all or each.node in concerned for each in self._passing)
         self._passing.append(fault)
         return is_added
