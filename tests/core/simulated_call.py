@@ -1,8 +1,7 @@
 """How do wrapped calls of many ranks on many nodes go under all possible faults? One heap of (time, what) runs it.
 
-The production machines (one local_call for each node, one iteration machine) run between simulated ranks. Ranks fail,
-leave, die, are killed while they hang, lose their connection with frames in both directions, and return at different
-times; all supervisors may forget everything. `complaints` gets whatever must never happen.
+The production machines (one local_call for each node, one iteration machine) run between simulated ranks, which fail,
+hang, leave, die, disconnect and return; supervisors may forget everything. `complaints` gets what must never happen.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class SimulatedCall:
         self.complaints = self.checks.complaints
         self.ends: list[decisions.EndCall] = []
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
-        self._sequence = self._connections = self.replaced = 0
+        self._sequence = self._connections = 0
         self.up: list[deque[CallReport]] = [deque() for _ in range(nodes)]
         self.losses = NodeLosses(self)
 
@@ -327,7 +326,8 @@ class SimulatedCall:
         self.after(self.random.uniform(0, 0.02), lambda: self._node_of(rank, ended))
 
     def _respawn(self, member: int) -> None:
-        self.replaced += 1
+        if member // self.per_node in self.losses.lost:
+            return  # the node was lost before the process began
         self.checks.note_respawn(self.ranks[member])
         self.ranks[member] = rank = SimulatedRank(member, self.world_size, stands_in=True)
         self._node_of(rank, local_call.RankStarted(self._local(rank)))
