@@ -39,11 +39,12 @@ from supervisor.engine import keepsakes
 from supervisor.engine.chronicle import Chronicle
 from supervisor.engine.desk import Desk
 from supervisor.engine.job_book import JobRecord
-from supervisor.engine.keepsakes import Keepsake, Restored
+from supervisor.engine.keepsakes import Restored
 from supervisor.engine.loop import Engine
 from supervisor.engine.perform import EnginePerformer
 from supervisor.engine.record_text import UnreadableError
 from supervisor.engine.spawner_reports import SpawnerReports
+from supervisor.engine.state_snapshot import StateSnapshot
 from supervisor.life.order import ARRIVED
 from supervisor.ports import Clock, RecordedEvent
 
@@ -230,7 +231,7 @@ class Returning(msgspec.Struct, frozen=True):
         text = f"this supervisor (pid {os.getpid()}) goes on with {workers} of the one before it"
         self.chronicle.publish(record, JobEvent("supervisor_returned", text, record.cycle))
 
-    def _open_cycle(self, record: JobRecord, kept: Keepsake, found: Sequence[FoundSpawner]) -> None:
+    def _open_cycle(self, record: JobRecord, kept: StateSnapshot, found: Sequence[FoundSpawner]) -> None:
         running, job_id = record.running, record.spec.job_id
         if running is None:
             return

@@ -16,14 +16,14 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.correspondence import Correspondence
-from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.messages import Action
 from supervisor.engine import node_parts, record_text
-from supervisor.engine.job_book import CycleRecord, JobRecord, RecordedCycle, Shown
+from supervisor.engine.job_book import JobRecord
 from supervisor.engine.loop import EngineEvent
 from supervisor.engine.node_parts import NodeParts
 from supervisor.engine.record_text import UnreadableError
+from supervisor.engine.state_snapshot import PartedStateSnapshot, StateSnapshot
 from supervisor.ports import RecordedEvent
 
 VERSION = "1"
@@ -45,43 +45,11 @@ def are_parted(spec: JobSpec) -> bool:
     return spec.nodes is not None and not spec.nodes.has_election and spec.nodes.max_nodes > WHOLE_NODES_MAX
 
 
-class Keepsake(msgspec.Struct, frozen=True):
-    """A job at the end of a turn. Times are in CLOCK_MONOTONIC, which continues for the next supervisor."""
-
-    machines: JobMachines
-    coordinator: coordinator.State | None
-    waiting: tuple[EngineEvent, ...]  # events that the machines have not handled
-    unfinished: tuple[Action, ...]  # actions with an unknown outcome
-    reports: tuple[Report, ...]  # to the coordinator, waiting for a file
-    submitted_at_ns: int
-    log_dir: str
-    spawner_number: int
-    spawner_reason: str
-    slower_told: bool
-    running: CycleRecord | None
-    pids: dict[int, int]
-    shown: Shown
-    sequence: int
-    stop_reason: str
-    kept_at_s: float
-    recorded_cycle: RecordedCycle | None = None
-    gpu_places: tuple[GpuPlace, ...] = ()
-    taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
-    recorded_before: tuple[RecordedEvent, ...] = ()
-
-
-class PartedKeepsake(msgspec.Struct, frozen=True):
-    """The state of a large job's leader. A version without this class can't read it, and would miss the nodes."""
-
-    keepsake: Keepsake  # without the nodes, which have texts of their own (node_parts.py)
-    nodes: int
-
-
 class Restored(msgspec.Struct, frozen=True):
     """The data read from the texts."""
 
     record: JobRecord
-    keepsake: Keepsake
+    keepsake: StateSnapshot
     events: tuple[RecordedEvent, ...]  # those that may not be on the disk
     letters: Correspondence | None = None
 
@@ -96,7 +64,7 @@ class KeepsakeTexts:
     def of(
         self,
         job: JobRecord,
-        keepsake: Keepsake,
+        keepsake: StateSnapshot,
         events: Sequence[RecordedEvent],
         letters: Letters = no_letters,
     ) -> Mapping[str, str]:
@@ -124,7 +92,7 @@ class KeepsakeTexts:
         bare = msgspec.structs.replace(
             keepsake, coordinator=node_parts.without_nodes(led), taken={}, recorded_cycle=None
         )
-        texts[STATE] = record_text.write(PartedKeepsake(bare, len(led.members)))
+        texts[STATE] = record_text.write(PartedStateSnapshot(bare, len(led.members)))
         if said is not None:
             texts[LETTERS] = record_text.write(msgspec.structs.replace(said, nodes=(), is_whole=True, left=()))
         return texts
@@ -151,8 +119,8 @@ def keepsake(
     unfinished: Iterable[Action],
     reports: Iterable[Report],
     now_s: float,
-) -> Keepsake:
-    return Keepsake(
+) -> StateSnapshot:
+    return StateSnapshot(
         machines=machines,
         coordinator=led,
         waiting=tuple(waiting),
@@ -184,11 +152,11 @@ def restored(texts: Mapping[str, str]) -> Restored:
     spec, kept = record_text.read(texts[SPEC]), record_text.read(texts[STATE])
     events = record_text.read(texts.get(EVENTS) or "[]")
     letters = record_text.read(texts.get(LETTERS) or "null")
-    if isinstance(kept, PartedKeepsake) and isinstance(letters, Correspondence | None):
+    if isinstance(kept, PartedStateSnapshot) and isinstance(letters, Correspondence | None):
         kept, letters = _put_together(kept, letters, texts)
     if (
         not isinstance(spec, JobSpec)
-        or not isinstance(kept, Keepsake)
+        or not isinstance(kept, StateSnapshot)
         or not isinstance(letters, Correspondence | None)
     ):
         raise UnreadableError("cannot read the state of the job: it is something else")
@@ -215,8 +183,8 @@ def restored(texts: Mapping[str, str]) -> Restored:
 
 
 def _put_together(
-    parted: PartedKeepsake, letters: Correspondence | None, texts: Mapping[str, str]
-) -> tuple[Keepsake, Correspondence | None]:
+    parted: PartedStateSnapshot, letters: Correspondence | None, texts: Mapping[str, str]
+) -> tuple[StateSnapshot, Correspondence | None]:
     bare = parted.keepsake
     assert bare.coordinator is not None, "only a leader's nodes have texts of their own"
     whole = msgspec.structs.replace(

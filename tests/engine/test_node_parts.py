@@ -42,11 +42,11 @@ from supervisor.engine.keepsakes import (
     STATE,
     VERSION_TEXT,
     WHOLE_NODES_MAX,
-    Keepsake,
     KeepsakeTexts,
     Restored,
 )  # fmt: skip
 from supervisor.engine.record_text import UnreadableError
+from supervisor.engine.state_snapshot import StateSnapshot
 from tests.engine.world import ObedientSpawner
 
 COUNT = 5  # nodes that come
@@ -106,7 +106,7 @@ class Leader:
             cycle = self.job.recorded_cycle = RecordedCycle(order.assignment.cycle, 1, MAX)
         cycle.parts[name] = (order.assignment.first_rank,)
 
-    def _keepsake(self) -> Keepsake:
+    def _keepsake(self) -> StateSnapshot:
         return keepsakes.keepsake(
             self.job, self.machines, self.led, waiting=(), unfinished=(), reports=(), now_s=self.now_s
         )

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from supervisor.config import JobSpec
+from supervisor.config.health_checks import HealthChecks
 from supervisor.core.cluster import coordinator_states
 from supervisor.core.cluster.membership import Member
 from supervisor.core.cluster.messages import MemberState
@@ -53,13 +54,21 @@ def test_what_another_version_knew_is_left_out_or_has_its_default() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "{", '{"=": "core.facts:NotThere"}', '{"=": "core.facts:Progress"}', '{"=": "core.facts:msgspec.Struct"}',
-        '{"=": "cli.run:execute"}', '{"=": "os:system", "v": "true"}', '{"no kind": 1}',
+        "{", '{"=": "not_there"}', '{"=": "progress"}', '{"=": "supervisor.core.facts:Progress"}',
+        '{"=": "cli.run:execute"}', '{"=": "os:system", "v": "true"}', '{"no tag": 1}', "[" * 100_000,
+        '{"=": "job_state", "v": "not there"}', '{"=": "job_state", "v": []}', '[1, {"=": "not_there"}]',
+        '{"=": "list", "v": [{"=": "not_there"}]}',
     ],
 )  # fmt: skip
 def test_what_is_no_record_of_ours_is_refused(text: str) -> None:
     with pytest.raises(UnreadableError, match="cannot read"):
         record_text.read(text)
+
+
+def test_a_field_with_a_record_that_nobody_knows_has_its_default() -> None:
+    written = json.loads(record_text.write(JobSpec("j", ("t.py",), health=HealthChecks(devices_period_s=1.0))))
+    written["health"]["="] = "health_checks.of_a_later_version"
+    assert record_text.read(json.dumps(written)) == JobSpec("j", ("t.py",))
 
 
 def test_what_is_no_record_can_t_be_written() -> None:
