@@ -24,6 +24,7 @@ from supervisor.edges.operators.http_server import Answer, Request
 from supervisor.errors import ExhaustedError, InvalidRequestError
 
 WAIT_S = 30.0
+PATH_BYTES_MAX = 4_095  # Linux's PATH_MAX without its final zero
 EXPORT_TIMEOUT_S = 10.0
 EXPORT_QUEUE_MAX = 256
 EXPORTS_STUCK_MAX = 4
@@ -113,14 +114,25 @@ def _json(status: int, document: object) -> Answer:
     return Answer(status, msgspec.json.encode(document) + b"\n", "application/json")
 
 
+def _why_no_path(text: str) -> str:
+    """Returns why no file can have this path; "" if one can."""
+    if "\0" in text:
+        return "cannot read log_path: it has a zero byte; write the path of a log"
+    if len(text.encode()) > PATH_BYTES_MAX:
+        return f"cannot read log_path: it has more than {PATH_BYTES_MAX} bytes; write the path of a log"
+    return ""
+
+
 async def _submit(analyses: Analyses, request: Request) -> Answer:
     try:
         asked = msgspec.json.decode(request.body, type=Submission)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         return _json(400, {"error": f"cannot read the request: {error}"})
+    if why_not := _why_no_path(asked.log_path):
+        return _json(400, {"error": why_not})
     is_terminal = asked.analysis_intent == "terminal"
     try:
-        analyses.submit(Asked(asked.log_path, is_terminal, asked.user, asked.job_id))
+        await analyses.submit(Asked(asked.log_path, is_terminal, asked.user, asked.job_id))
     except InvalidRequestError as error:
         return _json(403, {"error": str(error)})
     except ExhaustedError as error:
@@ -130,10 +142,14 @@ async def _submit(analyses: Analyses, request: Request) -> Answer:
 
 async def _tell(analyses: Analyses, request: Request) -> Answer:
     wanted = request.query.get("log_path", "")
+    if why_not := _why_no_path(wanted):
+        return _json(400, {"error": why_not})
     try:
-        path = analyses.place(wanted)
+        path = await analyses.place(wanted)
     except InvalidRequestError as error:
         return _json(403, {"error": str(error)})
+    except ExhaustedError as error:
+        return _json(503, {"error": str(error)})
     log = analyses.logs.get(path)
     if log is None:
         return _json(404, Outcome("unknown", wanted, error="this log was not submitted"))

@@ -8,12 +8,16 @@ import re
 import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+
+import pytest
 
 from tests.attribution.played import played
 from tests.attribution.test_analyses import FAILED
@@ -104,3 +108,49 @@ def test_what_is_no_request_or_not_allowed_is_refused(tmp_path: Path) -> None:
         assert (status, "log_path" in answer["error"]) == (400, True)
         assert asked(f"{url}/logs", {"log_path": str(tmp_path / "x"), "analysis_intent": "at once"})[0] == 400
         assert asked(f"{url}/logs?log_path=/etc/passwd")[0] == 403
+
+
+def test_logs_that_are_huge_sparse_or_no_files_delay_no_other(tmp_path: Path) -> None:
+    """Eight of them, twice as many as are read at the same time."""
+    odd: list[Path] = []
+    for number in range(4):
+        odd.append(tmp_path / f"sparse{number}.log")
+        with odd[-1].open("wb") as file:
+            file.truncate(30 << 30)
+        odd.append(tmp_path / f"fifo{number}.log")
+        os.mkfifo(odd[-1])
+    (tmp_path / "train_cycle0.log").write_text(FAILED)
+    with served(tmp_path) as url:
+        for each in odd:
+            assert asked(f"{url}/logs", {"log_path": str(each)})[0] == 202
+        begun_s = time.monotonic()
+        assert asked(f"{url}/logs", {"log_path": str(tmp_path / "train_cycle0.log")})[0] == 202
+        _, found = asked(f"{url}/logs?log_path={tmp_path / 'train_cycle0.log'}&wait=true")
+        assert found["status"] == "completed"
+        assert time.monotonic() - begun_s < 5
+        _, sparse = asked(f"{url}/logs?log_path={odd[0]}&wait=true")
+        assert sparse["recommendation"]["action"] == "UNKNOWN"
+        assert "bytes were not examined" in sparse["recommendation"]["reason"]
+        _, fifo = asked(f"{url}/logs?log_path={odd[1]}&wait=true")
+        assert (fifo["status"], "it is not a regular file" in fifo["error"]) == ("failed", True)
+
+
+def test_a_path_that_no_file_can_have_is_no_fault_of_the_service(tmp_path: Path) -> None:
+    with served(tmp_path) as url:
+        for path in (f"{tmp_path}/a\0b", "\0", "x" * 5_000, f"{tmp_path}/{'x/' * 2_100}"):
+            assert asked(f"{url}/logs", {"log_path": path})[0] == 400
+            assert asked(f"{url}/logs?log_path={quote(path)}")[0] == 400
+        bodies = [
+            b'{"log_path": "a", "x": ' + b"[" * 30_000 + b"]" * 30_000 + b"}", b"[" * 60_000, b'{"log_path": "\xff"}',
+            rb'{"log_path": "\ud800"}', rb'{"log_path": "\udc80 "}', b'{"log_path": -1}', b'{"log_path": null}', b"{}",
+            b'{"log_path": "a", "user": 1e999}', b'{"log_path": "a", "analysis_intent": -1}', b"\xff\xfe", b"", b"-1",
+        ]  # fmt: skip
+        for body in bodies:
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(f"{url}/logs", body, timeout=60)
+            with refused.value as answer:
+                assert (answer.code, "error" in json.load(answer)) == (400, True), body[:40]
+        long_name = f"{tmp_path}/{'x' * 300}"  # no file has it, but the path is one
+        assert asked(f"{url}/logs", {"log_path": long_name, "user": "\0"})[0] == 202
+        _, found = asked(f"{url}/logs?log_path={long_name}&wait=true")
+        assert (found["status"], "File name too long" in found["error"]) == ("failed", True)

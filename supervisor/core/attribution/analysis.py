@@ -127,18 +127,21 @@ class Analysis:
             quoted = text.strip()[:QUOTED_CHARACTERS_MAX]
             seen = self.seen[sign.kind] = Seen(sign, detail, number, quoted, number, {}, set())
         seen.last_number = number
-        seen.accused.update(sign.accused_in(text, rank))
+        seen.accused.update(each for each in sign.accused_in(text, rank) if each < RANKS_MAX)
         if rank is not None:
             seen.last_of_rank[rank] = number
 
 
 def _split(line: str) -> tuple[int | None, str]:
-    """Returns the rank before a line, and the line; torch puts a prefix of its own in front of errors."""
+    """Returns the rank before a line, and the line; torch puts a prefix of its own in front of errors.
+
+    What is kept of each rank is bounded, since a log may hold any number in the place of a rank.
+    """
     rank: int | None = None
     text = line.rstrip("\r\n")
-    if prefix := _PREFIX.match(text):
+    if (prefix := _PREFIX.match(text)) and int(prefix[1]) < RANKS_MAX:
         rank, text = int(prefix[1]), text[prefix.end() :]
-    if prefix := _TORCH_PREFIX.match(text):
+    if (prefix := _TORCH_PREFIX.match(text)) and int(prefix[1]) < RANKS_MAX:
         rank, text = int(prefix[1]) if rank is None else rank, text[prefix.end() :]
     return rank, text
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.attribution.analysis import ALIKE_CYCLES, analyse
+from supervisor.core.attribution.analysis import ALIKE_CYCLES, Analysis, analyse
 from supervisor.core.attribution.signs import Advice
+from supervisor.core.attribution.tracebacks import RANKS_MAX
 from tests.core.attribution.labelled import Labelled, read
 from tests.core.attribution.measured import judged
 
@@ -84,3 +85,13 @@ def test_a_rank_without_any_line_is_a_silent_one() -> None:
 
 def test_what_only_records_something_is_no_fault() -> None:
     assert analyse(["0: NVRM: Xid (PCI:0000:1b:00): 63, Row Remapper"]).findings == ()
+
+
+def test_numbers_that_are_no_ranks_take_no_memory() -> None:
+    analysis = Analysis()
+    for number in range(2 * RANKS_MAX):
+        analysis.take(f"{number}: CUDA error: an illegal memory access was encountered")
+        analysis.take(f"[rank{number}]: loss nan")
+    analysis.take(f"{'9' * 1_900}: step")
+    assert len(analysis.ranks) == RANKS_MAX
+    assert all(len(seen.last_of_rank) <= RANKS_MAX for seen in analysis.seen.values())

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio  # anyio can be woken only from its own threads
 import threading
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Generic, TypeVar
 
 import anyio
@@ -27,18 +29,25 @@ class SideThreads:
     def __init__(self, *, stuck_max: int) -> None:
         self._stuck_max = stuck_max
         self._lock = threading.Lock()
-        self._stuck = 0
+        self._stuck: Counter[str] = Counter()
 
     @property
     def stuck(self) -> int:
         """Returns the number of abandoned calls that have not returned yet."""
-        return self._stuck
+        return sum(self._stuck.values())
 
-    async def call(self, work: Callable[[], _T], *, timeout_s: float, discard: Callable[[_T], object]) -> _T:
-        """Returns the result of `work`; raises its errors, StuckError after `timeout_s`, OSError without thread."""
-        if self._stuck >= self._stuck_max:
-            raise StuckError(f"{self._stuck} earlier calls are stuck")
-        call = _Call(work, discard, asyncio.get_running_loop(), self._came_back)
+    async def call(
+        self, work: Callable[[], _T], *, timeout_s: float, discard: Callable[[_T], object], key: str = ""
+    ) -> _T:
+        """Returns the result of `work`; raises its errors, StuckError after `timeout_s`, OSError without thread.
+
+        With a `key`, a call is also refused while an abandoned one with the same key has not returned.
+        """
+        if self.stuck >= self._stuck_max:
+            raise StuckError(f"{self.stuck} earlier calls are stuck")
+        if key and self._stuck[key]:
+            raise StuckError("an earlier call for it is stuck")
+        call = _Call(work, discard, asyncio.get_running_loop(), partial(self._count, key, -1))
         try:
             threading.Thread(target=call.run, name="side call", daemon=True).start()
         except RuntimeError as error:
@@ -48,14 +57,15 @@ class SideThreads:
                 await call.ended.wait()
         finally:
             if call.abandon():
-                with self._lock:
-                    self._stuck += 1
+                self._count(key, 1)
         return call.result(timeout_s)
 
-    def _came_back(self) -> None:
-        """Counts an abandoned call that returned. Runs in its thread."""
+    def _count(self, key: str, change: int) -> None:
+        """Counts a call that was abandoned, or, in its thread, one that returned after all."""
         with self._lock:
-            self._stuck -= 1
+            self._stuck[key] += change
+            if not self._stuck[key]:
+                del self._stuck[key]
 
 
 class _Call(Generic[_T]):

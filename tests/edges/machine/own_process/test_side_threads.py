@@ -41,6 +41,21 @@ async def test_what_comes_too_late_is_discarded_and_more_than_so_many_are_refuse
     assert await threads.call(lambda: 8, timeout_s=10, discard=print) == 8
 
 
+async def test_one_key_takes_one_of_the_calls_that_may_be_stuck() -> None:
+    threads = SideThreads(stuck_max=2)
+    go_on, discarded = threading.Event(), threading.Event()
+    with pytest.raises(StuckError, match="has not ended"):
+        await threads.call(lambda: go_on.wait(20), timeout_s=0.05, discard=lambda _: discarded.set(), key="a")
+    for _ in range(3):
+        with pytest.raises(StuckError, match="an earlier call for it is stuck"):
+            await threads.call(lambda: 7, timeout_s=10, discard=print, key="a")
+    assert threads.stuck == 1
+    assert await threads.call(lambda: 8, timeout_s=10, discard=print, key="b") == 8
+    go_on.set()
+    assert await anyio.to_thread.run_sync(discarded.wait, 10)
+    assert await threads.call(lambda: 7, timeout_s=10, discard=print, key="a") == 7
+
+
 async def test_one_that_is_cancelled_is_abandoned_too() -> None:
     threads = SideThreads(stuck_max=1)
     go_on = threading.Event()
