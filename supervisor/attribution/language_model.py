@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from supervisor.attribution.posting import post_json
+from supervisor.config.redaction import redacted_text
 from supervisor.core.attribution.analysis import Judgement
 from supervisor.core.attribution.signs import Advice
 from supervisor.edges.machine.own_process.side_threads import SideThreads
@@ -72,13 +73,16 @@ class LanguageModel:
 
     def _ask(self, judgement: Judgement, tail: str) -> _Told:
         """Asks the model. Blocks. Raises OSError (also for HTTP errors), ValueError or MsgspecError."""
-        found = json.dumps({"rules": msgspec.to_builtins(judgement)})
+        found = redacted_text(json.dumps({"rules": msgspec.to_builtins(judgement)}))
         body = {
             "model": self._settings.model,
             "temperature": 0,
             "messages": [
                 {"role": "system", "content": _TASK},
-                {"role": "user", "content": f"{found}\n\n{tail[-LOG_CHARACTERS_MAX:]}"},
+                {
+                    "role": "user",
+                    "content": f"{found}\n\n{redacted_text(tail[-2 * LOG_CHARACTERS_MAX :])[-LOG_CHARACTERS_MAX:]}",
+                },
             ],
         }
         headers = {"Authorization": f"Bearer {self._settings.api_key}"}

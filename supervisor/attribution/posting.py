@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -23,3 +24,5 @@ def post_json(url: str, document: bytes, timeout_s: float, headers: Mapping[str,
     except urllib.error.HTTPError as error:
         with error:
             raise OSError(f"it answered {error.code} {error.reason}") from None
+    except http.client.HTTPException as error:
+        raise OSError(f"its answer is no HTTP: {type(error).__name__}") from None

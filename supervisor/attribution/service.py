@@ -18,6 +18,7 @@ from anyio.streams.stapled import MultiListener
 from supervisor.attribution.analyses import Analyses, Asked, Result
 from supervisor.attribution.posting import post_json
 from supervisor.attribution.waiting_line import WaitingLine
+from supervisor.config.redaction import redacted_url
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.operators import http_server
 from supervisor.edges.operators.http_server import Answer, Request
@@ -188,12 +189,13 @@ class _Exporter:
 
     def __init__(self, url: str) -> None:
         self._url = url
+        self._shown = redacted_url(url)
         self._threads = SideThreads(stuck_max=EXPORTS_STUCK_MAX)
         self.line: WaitingLine[bytes] = WaitingLine(most=EXPORT_QUEUE_MAX)
 
     async def take(self, result: Result) -> None:
         if self.line.is_full:
-            _log.warning("cannot export a result: %d already wait for %s", EXPORT_QUEUE_MAX, self._url)
+            _log.warning("cannot export a result: %d already wait for %s", EXPORT_QUEUE_MAX, self._shown)
             return
         self.line.put(msgspec.json.encode(outcome_of(result.asked.path, result, "", is_due=False)))
 
@@ -205,4 +207,4 @@ class _Exporter:
         try:
             await self._threads.call(post, timeout_s=EXPORT_TIMEOUT_S, discard=len)
         except (OSError, ValueError) as error:
-            _log.warning("cannot export a result to %s: %s", self._url, error)
+            _log.warning("cannot export a result to %s: %s", self._shown, str(error).replace(self._url, self._shown))

@@ -13,7 +13,8 @@ import anyio
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.stapled import MultiListener
 
-from supervisor.config.attribution import KEY_VARIABLE, MANAGED_ADDRESS, NO_MODEL, read_key
+from supervisor.config.attribution import EXPORT_VARIABLE, KEY_VARIABLE, MANAGED_ADDRESS, NO_MODEL, read_key
+from supervisor.config.redaction import redacted_url
 from supervisor.edges.machine.own_process import sd_notify, signals
 from supervisor.edges.operators import http_server
 from supervisor.errors import ConfigurationError, InvalidRequestError
@@ -38,7 +39,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--llm-base-url", metavar="URL", default="", help="also ask a model, at an API like OpenAI's")
     parser.add_argument("--llm-model", metavar="NAME", default="", help=f"which model; {NO_MODEL}: none")
     parser.add_argument("--llm-api-key-file", metavar="F", default="", help=f"its key (default: ${KEY_VARIABLE})")
-    parser.add_argument("--export-url", metavar="URL", default="", help="post each result there as JSON")
+    parser.add_argument(
+        "--export-url", metavar="URL", default="", help=f"post each result there as JSON (default: ${EXPORT_VARIABLE})"
+    )
     parser.add_argument("--log-file", metavar="F", default="", help="append messages to this file (default: stderr)")
     parser.add_argument("--parent-fd", type=int, default=None, help=SUPPRESS)  # of a supervisor that has started it
     parser.add_argument("--log-level", choices=["debug", "info", "warning"], default="info")
@@ -52,10 +55,13 @@ def execute(arguments: Namespace) -> int:
     folder = Path(arguments.app_log_dir)
     if not folder.is_dir():
         raise ConfigurationError(f"cannot analyse logs below {folder}: it is not a folder; name one with --app-log-dir")
-    if arguments.export_url and not arguments.export_url.startswith(("http://", "https://")):
-        raise InvalidRequestError(f"cannot export to {arguments.export_url!r}: it is not an http:// or https:// URL")
+    export_url = arguments.export_url or os.environ.get(EXPORT_VARIABLE, "")
+    if export_url and not export_url.startswith(("http://", "https://")):
+        raise InvalidRequestError(
+            f"cannot export to {redacted_url(export_url)!r}: it is not an http:// or https:// URL"
+        )
     logging.basicConfig(level=arguments.log_level.upper(), format="holdfast attribution: %(levelname)s: %(message)s")
-    return anyio.run(_serve, arguments, address, folder, backend_options={"use_uvloop": True})
+    return anyio.run(_serve, arguments, address, folder, export_url, backend_options={"use_uvloop": True})
 
 
 def listen_address(text: str) -> tuple[str, int]:
@@ -87,7 +93,7 @@ def _write_to(path: str) -> None:
     os.close(descriptor)
 
 
-async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path) -> int:
+async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path, export_url: str) -> int:
     from supervisor.attribution import service
     from supervisor.attribution.analyses import Analyses
     from supervisor.attribution.language_model import LanguageModel, ModelSettings
@@ -113,7 +119,7 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path) -
         await tasks.start(signals.receive, ("SIGTERM", "SIGINT"), on_signal)
         if parent is not None:
             tasks.start_soon(parent.await_end, stopped.set)
-        serve = partial(service.serve, Analyses(folder, model), listener, stopped, export_url=arguments.export_url)
+        serve = partial(service.serve, Analyses(folder, model), listener, stopped, export_url=export_url)
         async with anyio.create_task_group() as serving:
             await serving.start(serve)
             logging.getLogger("holdfast.attribution").info("serving http://%s:%d for logs below %s", host, port, folder)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from supervisor.config.redacted_lines import redacted_line
+from supervisor.config.redaction import redacted_text
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import HoldfastError
 from supervisor.life.life import Incident, LastWords, Life, Outcome
@@ -72,7 +72,7 @@ def last_lines(pieces: Iterable[LogPiece]) -> tuple[str, ...]:
         lines = [
             bare(line).rstrip("\r").rpartition("\r")[2].rstrip() for line in data.decode("utf-8", "replace").split("\n")
         ]
-        shown = [redacted_line(line)[:LINE_CHARACTERS_MAX] for line in lines if line]
+        shown = [redacted_text(line)[:LINE_CHARACTERS_MAX] for line in lines if line]
         if shown:
             return tuple(shown[-LINES:])
     return ()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import supervisor
-from supervisor.config.redaction import redacted
+from supervisor.config.redaction import redacted, redacted_text
 from supervisor.edges.machine.folders import closed_dir, user_dirs
 
 REPORTS_KEPT = 20
@@ -40,7 +40,7 @@ def _report(error: BaseException, arguments: Sequence[str]) -> str:
         "",
         *traceback.format_exception(error),
     ]
-    return "\n".join(lines)
+    return redacted_text("\n".join(lines))
 
 
 def _write(text: str) -> Path | None:

@@ -17,6 +17,7 @@ MANAGED = "localhost"  # the endpoint that means: a service of the job's own, on
 MANAGED_ADDRESS = ("127.0.0.1", 50050)
 NO_MODEL = "none"  # the model that means: judge by rules alone, no key is needed
 KEY_VARIABLE = "LLM_API_KEY_FILE"
+EXPORT_VARIABLE = "HOLDFAST_ATTRIBUTION_EXPORT_URL"  # of the service: other users can read a command line
 KEY_BYTES_MAX = 16_384
 URL_CHARACTERS_MAX = 2_000
 SPOKEN = ("http", "https")
@@ -148,5 +149,6 @@ def _is_unspecified(host: str) -> bool:
 
 ENDPOINT = Kind("ENDPOINT", "", Shape.TEXT, parse_endpoint)
 URL = Kind("URL", "", Shape.TEXT, parse_url)
+EXPORT_URL = Kind("URL", "", Shape.TEXT, parse_url)  # its path may be a secret: no record shows it
 STOP_ACTION = values.choice(*StopAction)
 LOG_LEVEL = values.choice("debug", "info", "warning")

@@ -51,5 +51,5 @@ ATTRIBUTION: tuple[Setting, ...] = (
         f"endpoint localhost: which language model; {attribution.NO_MODEL}: judge by rules alone, without a key",
     ),
     _flag("log-level", attribution.LOG_LEVEL, "log_level", "endpoint localhost: how much the service's log says"),
-    _flag("export-url", attribution.URL, "export_url", "endpoint localhost: post each result there as JSON"),
+    _flag("export-url", attribution.EXPORT_URL, "export_url", "endpoint localhost: post each result there as JSON"),
 )

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 from supervisor.config import environment, launch_settings
+from supervisor.config.attribution import EXPORT_URL
 from supervisor.config.fault_tolerance import CONFIG_FILE
 from supervisor.config.job_spec import Entry, JobSpec, Nodes
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.numa import numactl_prefix
+from supervisor.config.redaction import redacted, redacted_url
 from supervisor.config.resolve import RunRequest
 from supervisor.config.setting import Setting, Status, value_at
 from supervisor.config.values import SectionLimits, Shape, show_number
@@ -86,7 +88,7 @@ def _command(spec: JobSpec) -> str:
     interpreter = {Entry.SCRIPT: ["python"], Entry.MODULE: ["python", "-m"], Entry.COMMAND: []}[spec.entry]
     if spec.python and interpreter:
         interpreter[0] = spec.python
-    return shlex.join([*interpreter, *spec.command])
+    return shlex.join([*interpreter, *redacted(spec.command)])
 
 
 def _source_of_job_id(spec: JobSpec, sources: _Sources) -> str:
@@ -143,7 +145,10 @@ def _section(spec: JobSpec, sources: _Sources | None) -> list[_Line]:
     lines = [_Line("fault_tolerance:")]
     for setting in RUN_SETTINGS:
         if setting.keys and setting.path and setting.status is Status.WORKS:
-            first, *nested = _yaml_value(setting, value_at(spec, setting.path)).split("\n")
+            value = value_at(spec, setting.path)
+            if sources and setting.kind is EXPORT_URL:
+                value = redacted_url(str(value))
+            first, *nested = _yaml_value(setting, value).split("\n")
             lines.append(_Line(f"  {setting.keys[0]}:{first}", sources.of(setting) if sources else ""))
             lines += [_Line(line) for line in nested]
     return lines

@@ -1,44 +1,244 @@
-"""Which words of a command line are secrets that no report may show?"""
+"""Which parts of a command line, or of any text, are secrets that may not leave the job?
+
+Those that are marked as such: by the name before them, by the place where they stand in a URL, or by a well-known form.
+The only rule for all that Holdfast shows, records or sends: a secret that it finds becomes `***`, all else stays.
+"""
 
 from __future__ import annotations
 
+import enum
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
-SECRET_WORDS = frozenset(
-    ("token", "key", "apikey", "secret", "password", "passwd", "passphrase", "credential", "credentials")
-)
 HIDDEN = "***"
-# Compiled at the first word that looks like a secret: most command lines have none, and this is on the way to a start.
-_NAME = r"[-+~]{0,2}[\w.-]+"  # Hydra adds with + and ++
-_WORD_END = r"[-_.+~]+|(?<=[a-z])(?=[A-Z])"
-_PASSWORD_IN_URL = r"(?<=://)([^/?#@\s:]*):[^/?#@\s]+(?=@)"
+VALUE_CHARACTERS_MIN = 8  # of a known secret that is looked for wherever it stands
+# A text without any of these has no secret, so nothing is compiled for it: most texts are on the way to a start.
+_HINTS = (
+    "token", "key", "secret", "passw", "pwd", "pass", "passphrase", "passcode", "credential", "auth", "bearer",
+    "basic ", "cookie", "jwt", "sig", "://", "sk-", "sk_", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
+    "github_pat_", "glpat-", "xox", "akia", "asia", "aiza", "eyj", "private",
+)  # fmt: skip
+_STRONG = frozenset(
+    (
+        "apikey", "secret", "secrets", "password", "passwords", "passwd", "passphrase", "passcode", "pwd", "credential",
+        "credentials", "cookie", "authorization", "jwt", "bearer",
+    )
+)  # fmt: skip
+_STRONG_ENDS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "apikey",
+    "secretkey",
+    "accesskey",
+    "privatekey",
+    "authtoken",
+    "accesstoken",
+)
+_WEAK = frozenset(("token", "key", "auth", "pass", "sig", "signature"))
+_OF_ACCOUNTS = frozenset(
+    (
+        "api", "access", "secret", "private", "auth", "bearer", "session", "refresh", "hf", "hub", "wandb", "aws",
+        "github", "gitlab", "openai", "anthropic", "ngc", "nvidia", "comet", "neptune", "mlflow", "account", "shared",
+        "master", "encryption", "signing", "service", "client", "deploy", "bot", "user", "admin", "db", "security",
+        "job",
+    )
+)  # fmt: skip
+# Words before or behind "token" and "key" with which they mean a part of a text, or an entry of a mapping.
+_OF_DATA = frozenset(
+    (
+        "pad", "eos", "bos", "unk", "mask", "cls", "sep", "image", "img", "video", "audio", "special", "start", "stop",
+        "end", "begin", "max", "min", "num", "per", "next", "new", "first", "last", "prompt", "text", "sort", "caption",
+        "label", "primary", "foreign", "partition", "group", "cache", "dict", "map", "data", "batch", "input", "output",
+        "target", "response", "question", "answer", "metric", "monitor", "config", "state", "column", "field", "query",
+        "time", "unique", "index", "loss", "reward", "json", "feature", "unexpected", "missing", "invalid", "by",
+        "public",
+    )
+)  # fmt: skip
+_BEHIND = frozenset(("id", "value", "base", "b64", "base64", "hex", "raw", "plain"))
+_SWITCH = frozenset(("no", "use", "with", "without", "enable", "disable", "skip", "has", "require", "requires"))
+_NOTHING = frozenset(
+    ("", "true", "false", "none", "null", "nil", "str", "bytes", "int", "bool", "float", "any", "object", HIDDEN)
+)
+_FUNCTION_WORDS = frozenset(
+    (
+        "a", "an", "and", "are", "as", "at", "be", "by", "can", "cannot", "for", "from", "has", "have", "if", "in",
+        "instead", "into", "is", "it", "its", "may", "must", "needs", "no", "not", "of", "on", "option", "or", "that",
+        "the", "this", "to", "was", "when", "which", "will", "with",
+    )
+)  # fmt: skip
+_WORD_END = r"[-_.+~]+|(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
+_NAME = r"[-+~]{0,2}[A-Za-z_][\w.-]*"
+_NUMBER = r"[-+]?\d{0,7}(?:\.\d{0,7})?(?:e[-+]?\d+)?"
+_FILE = r"[~.\w/@+-]*/[\w.@+-]+\.(?:json|pem|key|crt|cert|txt|ya?ml|pub|conf|cfg|env|p12|toml|ini)"
+_CODE = (
+    r"[A-Za-z_.]+[\[(].*|(?:self|args|cfg|config|opts?|os|settings|params|kwargs|env|conf|hparams|options)\.[A-Za-z_.]+"
+)
+_QUOTED = r"""(?P<mark>\\{0,8}["'])(?:\\[^\n]|[^\\\n]){0,8192}?(?:(?P=mark)|(?=\n|\Z))"""
+_BARE = r"""(?:[^\s"'&}\]),;.:]|[.:](?!\s|\Z)|[,;](?!\s|\Z|[\w.-]+[=:]))+"""
+_VALUE = rf"{_QUOTED}|{_BARE}"
+_NAMED = r"""(?P<name>(?<![\w.])[A-Za-z_][\w.-]{0,127})(?P<sign>\\{0,8}["']?\s{0,3}(?::=|=>|[:=])\s{0,3})"""
+_SCHEME = r"(?i:bearer|basic|token|digest|negotiate)\s+"
+_OPTION = r"""(?<![^\s"'\[(])(?P<name>--?[A-Za-z][\w.-]{0,127})(?P<sign>["',]{0,2}[ \t]+)"""
+_PASSWORD_IN_URL = r"(?<=://)([^/?#@\s:\"']*):[^/?#@\s\"']+(?=@)"
+_TOKEN_IN_URL = r"(?<=://)[^/?#@\s:\"']{12,}(?=@)"  # a shorter one is a user's name
+_SCHEMES = r"(?i)\b(bearer|basic)\s+(?=[^\s\"']*[\d=+/_])[A-Za-z0-9+/_.=~-]{8,}"
+_KNOWN = (
+    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
+    r"|(?<=hooks\.slack\.com/services/)[\w/]+|(?<=/api/webhooks/)[\w/-]+"
+    r"|\b(?:sk-[A-Za-z0-9_-]{8,}|sk_(?:live|test)_\w{8,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{8,}|github_pat_\w{16,}"
+    r"|glpat-[\w-]{8,}|xox[abeprs]-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|nvapi-[\w-]{8,}|AIza[\w-]{30,}"
+    r"|eyJ[\w-]{10,}\.[\w-]{6,}(?:\.[\w-]*)?)"
+)
+
+
+class _Marks(enum.Enum):
+    """How surely a name marks the value behind it as a secret."""
+
+    NOT = enum.auto()
+    PERHAPS = enum.auto()
+    SURELY = enum.auto()
 
 
 def redacted(command: Iterable[str]) -> tuple[str, ...]:
     """`--api-key=x`, `--hf-token x` and `WANDB_API_KEY=x` lose their values; `--num-tokens 8` keeps it.
 
-    So does the password in `redis://user:x@host`.
+    Within a word, the rules of `redacted_text` apply.
     """
     shown: list[str] = []
     hide_next = False
     for word in command:
-        name, equals, _ = word.partition("=")
-        names_secret = _names_secret(name)
-        if hide_next and not word.startswith("-"):
+        name, equals, value = word.partition("=")
+        is_hidden = hide_next and not word.startswith("-") and not _is_harmless(word)
+        marks = not is_hidden and _marks(name) is not _Marks.NOT
+        if is_hidden:
             shown.append(HIDDEN)
         else:
-            shown.append(f"{name}={HIDDEN}" if equals and names_secret else _without_password(word))
-        hide_next = names_secret and not equals and word.startswith("-")
+            shown.append(f"{name}={HIDDEN}" if equals and marks and not _is_harmless(value) else redacted_text(word))
+        hide_next = marks and not equals and word.startswith("-") and _words(name)[0] not in _SWITCH
     return tuple(shown)
 
 
-def _names_secret(name: str) -> bool:
+def redacted_text(text: str, values: tuple[str, ...] = ()) -> str:
+    """`token: x`, `"api_key": "x"`, `Bearer x`, a password in a URL and well-known forms of keys lose their values.
+
+    So do the `values`, the secrets that a job is known to have (`secret_values`), wherever they stand.
+    """
+    for value in values:
+        text = text.replace(value, HIDDEN)
+    lowered = text.lower()
+    if not any(hint in lowered for hint in _HINTS):
+        return text
+    text = re.sub(_KNOWN, HIDDEN, text, flags=re.DOTALL)
+    if "://" in text:
+        text = re.sub(_TOKEN_IN_URL, HIDDEN, re.sub(_PASSWORD_IN_URL, rf"\1:{HIDDEN}", text))
+    text = _without(text, _NAMED, _is_marked)
+    text = _without(text, _OPTION, _is_marked_option)
+    return re.sub(_SCHEMES, rf"\g<1> {HIDDEN}", text)
+
+
+def redacted_url(url: str) -> str:
+    """Returns scheme, host and port: the path of a URL to which something is posted is often its secret."""
+    scheme, separator, rest = url.partition("://")
+    place = rest.rpartition("@")[2] if "@" in rest.split("/", 1)[0] else rest
+    host, slash, path = place.replace("?", "/", 1).partition("/")
+    return f"{scheme}{separator}{host}{slash}{HIDDEN if path else ''}"
+
+
+def secret_values(command: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the secrets of a command line and of an environment, the longest first; short ones could be any word."""
+    found = {value for name, value in environment.items() if _marks(name) is _Marks.SURELY}
+    previous = ""
+    for word in command:
+        name, equals, value = word.partition("=")
+        if equals and _marks(name) is _Marks.SURELY:
+            found.add(value)
+        elif previous.startswith("-") and _marks(previous) is _Marks.SURELY and not word.startswith("-"):
+            found.add(word)
+        previous = word
+    kept = [each for each in found if len(each) >= VALUE_CHARACTERS_MIN and not _is_harmless(each) and each[0] != "/"]
+    return tuple(sorted(kept, key=len, reverse=True))
+
+
+# --- names ---------------------------------------------------------------------------------------------------------
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower().rstrip("0123456789") for word in re.split(_WORD_END, name) if word] or [""]
+
+
+def _marks(name: str) -> _Marks:
     lowered = name.lower()
-    if not any(word in lowered for word in SECRET_WORDS) or not re.fullmatch(_NAME, name):
-        return False
-    return not SECRET_WORDS.isdisjoint(word.lower() for word in re.split(_WORD_END, name))
+    if not any(hint in lowered for hint in _HINTS) or not re.fullmatch(_NAME, name):
+        return _Marks.NOT
+    words = _words(name)
+    if len(words) > 1 and words[-1] in _BEHIND and words[-2] != "token":
+        words = words[:-1]
+    last, before = words[-1], words[-2] if len(words) > 1 else ""
+    if last in _STRONG or last.endswith(_STRONG_ENDS):
+        return _Marks.SURELY
+    is_weak = last in _WEAK or (last.endswith("token") and last not in ("pretoken", "subtoken"))
+    if not is_weak or before in _OF_DATA:
+        return _Marks.NOT
+    return _Marks.SURELY if before in _OF_ACCOUNTS or last not in _WEAK else _Marks.PERHAPS
 
 
-def _without_password(word: str) -> str:
-    return re.sub(_PASSWORD_IN_URL, rf"\1:{HIDDEN}", word) if "://" in word else word
+# --- values --------------------------------------------------------------------------------------------------------
+
+
+def _is_harmless(value: str) -> bool:
+    """Returns whether it is no secret whatever its name says: nothing, a small number, a file."""
+    bare = value.strip("\\\"'")
+    return bare.lower() in _NOTHING or bool(re.fullmatch(rf"{_NUMBER}|{_FILE}", bare, re.IGNORECASE))
+
+
+def _without(text: str, names: str, is_marked: Callable[[re.Match[str], str, str], bool]) -> str:
+    """Hides the values behind the names that `is_marked` confirms. A value that stays is looked through itself."""
+    shown: list[str] = []
+    done = at = 0
+    while (found := re.compile(names).search(text, at)) is not None:
+        at = found.end()
+        if _marks(found["name"]) is _Marks.NOT:
+            continue
+        scheme = re.compile(_SCHEME).match(text, at) if "=" in found["sign"] or ":" in found["sign"] else None
+        value = re.compile(_VALUE).match(text, scheme.end() if scheme else at)
+        if value is None or not (scheme or is_marked(found, value[0], _next_word(text, value.end()))):
+            continue
+        mark = value["mark"] or ""
+        end = mark if len(value[0]) > len(mark) and value[0].endswith(mark) else ""
+        shown += [text[done : value.start()], mark, HIDDEN, end]
+        done = at = value.end()
+    return "".join([*shown, text[done:]]) if shown else text
+
+
+def _is_marked(found: re.Match[str], value: str, next_word: str) -> bool:
+    """Returns whether `name=value`, `name: value` or `"name": "value"` holds a secret."""
+    name, sign, marks = found["name"], found["sign"], _marks(found["name"])
+    bare = value.strip("\\\"'")
+    if _is_harmless(value):
+        return bare.isdigit() and _words(name)[-1] in ("password", "passwd", "passphrase")
+    if name.lower() in ("pwd", "oldpwd"):
+        return not bare.startswith("/")
+    if name.lower() == "key":  # of any mapping, and the parameter of sorted()
+        return bool(re.fullmatch(r"[A-Za-z0-9+/=-]{16,}", bare) and re.search(r"\d", bare))
+    if bare != value:
+        return marks is _Marks.SURELY or len(bare) >= 4
+    is_of_code = re.fullmatch(_CODE, value) or (_marks(value) is not _Marks.NOT and value.replace("_", "").isalpha())
+    if is_of_code or "=" in sign or not sign[-1].isspace():
+        return not is_of_code
+    word = value.rstrip(".,;:!?")
+    if word.lower() in _FUNCTION_WORDS or (word.isalpha() and next_word):
+        return False  # prose
+    return marks is _Marks.SURELY or (len(word) >= 6 and (bool(re.search(r"\d", word)) or len(word) >= 20))
+
+
+def _is_marked_option(found: re.Match[str], value: str, next_word: str) -> bool:
+    """Returns whether the word behind an option in a line is a secret, as `redacted` decides it in a command."""
+    del next_word
+    is_switch = _words(found["name"])[0] in _SWITCH or value.startswith("-")
+    return not (is_switch or _is_harmless(value) or value.lower().rstrip(".,;:") in _FUNCTION_WORDS)
+
+
+def _next_word(text: str, at: int) -> str:
+    """Returns the next word on the same line; "" if there is none."""
+    return next(iter(text[at : at + 80].split("\n", 1)[0].split()), "")

@@ -6,15 +6,17 @@ are left out: a password may be among them.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import msgspec
 
 from supervisor.config import launch_settings
+from supervisor.config.attribution import EXPORT_URL
 from supervisor.config.given import clip
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.launch_settings import RUN_SETTINGS
-from supervisor.config.redacted_lines import redacted_line
+from supervisor.config.redaction import HIDDEN, redacted_text, redacted_url
 from supervisor.config.setting import Setting, value_at
 
 VALUE, SOURCE = "set ", "from "  # the beginnings of the keys under which they are recorded
@@ -38,7 +40,9 @@ def told_settings(spec: JobSpec) -> tuple[tuple[str, str], ...]:
         if setting is None:
             continue
         value = setting.kind.show(value_at(spec, setting.path)) if setting.path else _value_of(spec, name)
-        told += [(VALUE + name, redacted_line(clip(value))), (SOURCE + name, redacted_line(clip(source)))]
+        if setting.kind is EXPORT_URL:
+            value, source = redacted_url(value), re.sub(r"(?<=://)\S+", HIDDEN, source)
+        told += [(VALUE + name, clip(redacted_text(value))), (SOURCE + name, clip(redacted_text(source)))]
     return tuple(told)
 
 

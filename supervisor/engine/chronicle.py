@@ -90,7 +90,10 @@ class Chronicle:
             return
         job.sequence += 1
         arrived = ("arrived_at_ns", str(self._clock.unix_ns()))
-        taken = msgspec.structs.replace(event, sequence=job.sequence, details=(*event.details, arrived))
+        details = (*((key, job.redacted(value)) for key, value in event.details), arrived)
+        taken = msgspec.structs.replace(
+            event, sequence=job.sequence, reason=job.redacted(event.reason), details=details
+        )
         self._tell_or_wait(job, taken)
 
     def _tell_or_wait(self, job: JobRecord, recorded: RecordedEvent) -> None:

@@ -275,7 +275,7 @@ class Desk:
             iteration=job.shown.iteration,
             max_restarts=job.spec.restart.max_restarts,
             restarts_used=job.shown.restarts_used,
-            reason=reason,
+            reason=job.redacted(reason),
             nodes=(JobNodeReport(job.node_name(self._node_name), self._state(), checks=self._checks(view)),),
             ranks=self._rank_reports(job, view) if view is not None else job.shown.ranks,
             exit_code=job.verdict.exit_code if job.verdict is not None else None,

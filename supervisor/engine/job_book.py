@@ -12,7 +12,7 @@ import anyio
 import msgspec
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.config.redaction import redacted
+from supervisor.config.redaction import redacted, redacted_text, secret_values
 from supervisor.core.facts import Assignment, JobEvent, Verdict
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.ports import RankReport, RecordedEvent, Spawner
@@ -62,6 +62,7 @@ class JobRecord(msgspec.Struct):
     submitted_at_ns: int
     log_dir: str  # of this run only
     shown_command: tuple[str, ...] = ()  # without its secrets
+    secrets: tuple[str, ...] = ()  # those of its command and its environment, which no text may show
     spawner: Spawner | None = None
     spawner_number: int = 0  # of the newest spawner, which may still be starting
     spawner_doom: str = ""  # why to kill the newest spawner, if that was decided before it was there
@@ -88,10 +89,15 @@ class JobRecord(msgspec.Struct):
 
     def __post_init__(self) -> None:
         self.shown_command = redacted(self.spec.command)
+        self.secrets = secret_values(self.spec.command, self.environment)
 
     def node_name(self, own: str) -> str:
         """Returns the job's name for this node, which its supervisor calls `own`."""
         return self.spec.nodes.name if self.spec.nodes is not None else own
+
+    def redacted(self, text: str) -> str:
+        """Returns a text about the job without the job's secrets: an exception may quote them."""
+        return redacted_text(text, self.secrets)
 
     def record(self, event: JobEvent, *, node: str, at_ns: int) -> RecordedEvent:
         """Returns the event with its place in the job's history."""
@@ -101,12 +107,12 @@ class JobRecord(msgspec.Struct):
             sequence=self.sequence,
             at_ns=at_ns,
             kind=event.kind,
-            reason=event.reason,
+            reason=self.redacted(event.reason),
             cycle=event.cycle,
             iteration=event.iteration,
             node=node,
             rank=event.rank,
-            details=event.details,
+            details=tuple((key, self.redacted(value)) for key, value in event.details),
         )
 
     def forget_environment(self) -> None:
@@ -120,11 +126,11 @@ class JobRecord(msgspec.Struct):
 
     def was_recorded(self, event: JobEvent, *, node: str) -> bool:
         """Returns whether the previous supervisor recorded this event, which the same cause has repeated."""
-        what = (event.kind, event.cycle, event.rank, node)
+        what, reason = (event.kind, event.cycle, event.rank, node), self.redacted(event.reason)
         return self._forget_recorded(
             lambda known: (
                 (known.kind, known.cycle, known.rank, known.node) == what
-                and (known.reason == event.reason or event.kind in DECIDED_ONCE)
+                and (known.reason == reason or event.kind in DECIDED_ONCE)
             )
         )
 

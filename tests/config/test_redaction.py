@@ -1,10 +1,16 @@
-"""Are secrets hidden and ordinary settings shown?"""
+"""Are secrets hidden and ordinary settings, messages and tracebacks shown?"""
 
 from __future__ import annotations
 
-import pytest
+import json
+import string
 
-from supervisor.config.redaction import redacted
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.config.redaction import HIDDEN, redacted, redacted_text, secret_values
+from tests.config.planted_secrets import ORDINARY_LINES, ORDINARY_WORDS, SECRETS, command_of, text_of
 
 
 @pytest.mark.parametrize(
@@ -25,7 +31,92 @@ from supervisor.config.redaction import redacted
             "train.py --store=redis://:abc@host url=https://me@host:1/a:b@c",
             "train.py --store=redis://:***@host url=https://me@host:1/a:b@c",
         ),
+        ("train.py --auth me:abc --pwd abc --no-auth x", "train.py --auth *** --pwd *** --no-auth x"),
+        ("t.py --eos-token </s> --sort-key loss --max-token 1", "t.py --eos-token </s> --sort-key loss --max-token 1"),
+        ("train.py --llm-api-key-file /run/key", "train.py --llm-api-key-file /run/key"),
+        ("train.py --token-type 3 --key 7 --auth false", "train.py --token-type 3 --key 7 --auth false"),
     ],
-)
+)  # fmt: skip
 def test_words(given: str, shown: str) -> None:
     assert " ".join(redacted(given.split())) == shown
+
+
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("Authorization: Bearer abc", "Authorization: Bearer ***"),
+        ("Authorization: abc", "Authorization: ***"),
+        ('{"api_key": "a b,c", "n": 1}', '{"api_key": "***", "n": 1}'),
+        ('{\\"api_key\\": \\"abc\\"}', '{\\"api_key\\": \\"***\\"}'),
+        ("--config={'password': 'abc'}", "--config={'password': '***'}"),
+        ("https://h/p?access_token=abc&n=1", "https://h/p?access_token=***&n=1"),
+        ("https://a1b2c3d4e5f6@github.com/x", "https://***@github.com/x"),
+        ("https://h/b?X-Amz-Signature=0f0f0f&X-Amz-Date=1", "https://h/b?X-Amz-Signature=***&X-Amz-Date=1"),
+    ],
+)
+def test_within_a_word(word: str, shown: str) -> None:
+    assert redacted(("train.py", "-H", word)) == ("train.py", "-H", shown)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("loss 2.31, tokens: 8192, num_tokens=12", "loss 2.31, tokens: 8192, num_tokens=12"),
+        ('  File "train.py", line 9, in <module>', '  File "train.py", line 9, in <module>'),
+        ("WANDB_API_KEY=abc123 ok", "WANDB_API_KEY=*** ok"),
+        ("token: s3cr3t", "token: ***"),
+        ("{'api_key': 'abc', 'n': 1}", "{'api_key': '***', 'n': 1}"),
+        ('"password": "hunter2"', '"password": "***"'),
+        ("run --hf-token hf_abcdefghijkl x", "run --hf-token *** x"),
+        ("Authorization: Bearer abcdefgh.ijkl", "Authorization: Bearer ***"),
+        ("at redis://ann:hunter2@host:6379/0", "at redis://ann:***@host:6379/0"),
+        ("key is sk-abcdefghijkl.", "key is ***."),
+        ("pushing with ghp_0123456789abcdef", "pushing with ***"),
+        ("keyboard: qwerty, monkey=1", "keyboard: qwerty, monkey=1"),
+        ("connect(password=p4,w;d, port=1)", "connect(password=***, port=1)"),
+        ("password: 123456", "password: ***"),
+        ("password: swordfish", "password: ***"),
+        ("password=secret123", "password=***"),
+    ],
+)
+def test_a_line(line: str, shown: str) -> None:
+    assert redacted_text(line) == shown
+
+
+@pytest.mark.parametrize("line", ORDINARY_LINES)
+def test_ordinary_text_stays(line: str) -> None:
+    assert redacted_text(line) == line
+
+
+@pytest.mark.parametrize("words", ORDINARY_WORDS)
+def test_ordinary_commands_stay(words: str) -> None:
+    assert redacted(words.split()) == tuple(words.split())
+
+
+@given(secret=SECRETS, command=st.data())
+def test_no_planted_secret_stays_in_a_command(secret: str, command: st.DataObject) -> None:
+    words = command.draw(command_of(secret))
+    assert secret not in json.dumps(redacted(words))
+
+
+@given(secret=SECRETS, text=st.data())
+def test_no_planted_secret_stays_in_a_text(secret: str, text: st.DataObject) -> None:
+    assert secret not in redacted_text(text.draw(text_of(secret)))
+
+
+@given(secret=SECRETS, before=st.text(max_size=30), after=st.text(max_size=30))
+def test_a_known_secret_stays_nowhere(secret: str, before: str, after: str) -> None:
+    values = secret_values(("t.py", "--hf-token", secret), {"HOME": "/root"})
+    assert values == secret_values(("t.py",), {"HF_TOKEN": secret}) == (secret,)
+    assert secret not in redacted_text(f"{before}{secret}{after}", values)
+
+
+@given(st.text(alphabet=string.printable, max_size=300))
+def test_any_text_is_taken_and_hidden_only_once(text: str) -> None:
+    shown = redacted_text(text)
+    assert redacted_text(shown) == shown or HIDDEN in shown
+
+
+def test_a_long_text_takes_little_time() -> None:
+    for nasty in ("token" * 40_000, "a." * 80_000, "=:" * 80_000, '"\\' * 80_000, "key: " * 40_000, "://:" * 40_000):
+        redacted_text(nasty)

@@ -9,7 +9,7 @@ from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor import errors
 from supervisor.config.nodes_check import is_of_this_machine
-from supervisor.config.redaction import redacted
+from supervisor.config.redaction import redacted, redacted_text
 from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.errors import HoldfastError
@@ -53,7 +53,7 @@ def job_to_wire(report: JobReport) -> wire.Job:
         iteration=report.iteration,
         max_restarts=report.max_restarts,
         restarts_used=report.restarts_used,
-        reason=_text(report.reason),
+        reason=_told(report.reason),
         nodes=[_job_node_to_wire(node) for node in report.nodes],
         ranks=[_rank_to_wire(rank) for rank in report.ranks],
         exit_code=report.exit_code,
@@ -76,7 +76,7 @@ def _straggler_to_wire(each: Straggler) -> wire.Straggler:
         took_s=each.took_s,
         median_s=each.median_s,
         of_ranks=each.of_ranks,
-        reason=_text(each.reason),
+        reason=_told(each.reason),
     )
 
 
@@ -109,7 +109,7 @@ def _job_node_to_wire(node: JobNodeReport) -> wire.JobNode:
         name=node.name,
         state=node.state,
         group_rank=node.group_rank,
-        reason=_text(node.reason),
+        reason=_told(node.reason),
         heard_at_ns=node.heard_at_ns,
         lost_at_ns=node.lost_at_ns,
         ranks=node.ranks,
@@ -123,7 +123,7 @@ def _check_to_wire(check: CheckReport) -> wire.Check:
         check=check.check,
         subject=_text(check.subject),
         verdict=check.verdict,
-        reason=_text(check.reason),
+        reason=_told(check.reason),
         took_s=check.took_s,
         found_at_ns=check.found_at_ns,
     )
@@ -218,8 +218,8 @@ def event_to_wire(event: RecordedEvent) -> wire.Event:
         node=event.node,
         rank=event.rank,
         kind=event.kind,
-        reason=_text(event.reason),
-        details={_text(key): _text(value) for key, value in event.details},
+        reason=_told(event.reason),
+        details={_text(key): _told(value) for key, value in event.details},
         sequence=event.sequence,
     )
 
@@ -243,7 +243,7 @@ def node_to_wire(report: NodeReport) -> wire.Node:
     return wire.Node(
         name=report.name,
         state=report.state,
-        reason=_text(report.reason),
+        reason=_told(report.reason),
         job_ids=report.job_ids,
         supervisor_pid=report.supervisor_pid,
         version=report.version,
@@ -267,8 +267,8 @@ def node_from_wire(node: wire.Node) -> NodeReport:
 
 def evidence_to_wire(evidence: Evidence) -> wire.GetStacksResponse:
     return wire.GetStacksResponse(
-        groups=[wire.StackGroup(ranks=group.ranks, stack=_text(group.stack)) for group in evidence.groups],
-        notes=[_text(note) for note in evidence.notes],
+        groups=[wire.StackGroup(ranks=group.ranks, stack=_told(group.stack)) for group in evidence.groups],
+        notes=[_told(note) for note in evidence.notes],
         source=evidence.source,
     )
 
@@ -289,7 +289,7 @@ def refusal_to_wire(error: HoldfastError) -> bytes:
     """Encodes an error as google.rpc.Status with ErrorInfo, for the trailer grpc-status-details-bin."""
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=ERROR_DOMAIN))
-    return status_pb2.Status(code=code_of(error), message=_text(str(error)), details=[detail]).SerializeToString()
+    return status_pb2.Status(code=code_of(error), message=_told(str(error)), details=[detail]).SerializeToString()
 
 
 def refusal_from_wire(trailer: bytes) -> HoldfastError | None:
@@ -304,6 +304,11 @@ def refusal_from_wire(trailer: bytes) -> HoldfastError | None:
     except DecodeError:
         return None
     return None
+
+
+def _told(text: str) -> str:
+    """Returns a text for people without secrets; journals of older versions and other nodes may have some."""
+    return _text(redacted_text(text))
 
 
 def _text(text: str) -> str:

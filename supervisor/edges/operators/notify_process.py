@@ -132,6 +132,7 @@ def post(url: str, line: bytes, timeout_s: float = POST_TIMEOUT_S) -> str:
 
     A redirect is not followed: urllib would fetch the other place without the event, and call that a success.
     """
+    import http.client
     import urllib.error
     import urllib.request
 
@@ -146,8 +147,10 @@ def post(url: str, line: bytes, timeout_s: float = POST_TIMEOUT_S) -> str:
             said = _printable(f"the server answered {error.code} {error.reason}")
             to = error.headers.get("Location") if 300 <= error.code < 400 else None
         return said if to is None else f"{said}, a redirect to {_place(url, to)}; give the URL that it leads to"
-    except (OSError, ValueError) as error:
+    except OSError as error:
         return f"the event cannot be posted: {getattr(error, 'reason', None) or error}"
+    except (ValueError, http.client.HTTPException) as error:  # either may quote the URL, or what a stranger has sent
+        return f"the event cannot be posted: {type(error).__name__}"
 
 
 def _place(url: str, to: str) -> str:

@@ -18,7 +18,14 @@ from pathlib import Path
 
 import anyio
 
-from supervisor.config.attribution import MANAGED_ADDRESS, NO_MODEL, Attribution, attribution_log_path, read_key
+from supervisor.config.attribution import (
+    EXPORT_VARIABLE,
+    MANAGED_ADDRESS,
+    NO_MODEL,
+    Attribution,
+    attribution_log_path,
+    read_key,
+)
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.services.attribution_client import AttributionClient
 from supervisor.edges.services.parent_link import where_it_serves
@@ -133,11 +140,10 @@ class ManagedAttribution:
         if settings.llm_base_url and settings.llm_model != NO_MODEL:
             arguments += ["--llm-base-url", settings.llm_base_url, "--llm-model", settings.llm_model]
             arguments += ["--llm-api-key-file", settings.llm_api_key_file]
-        if settings.export_url:
-            arguments += ["--export-url", settings.export_url]
+        exports = {EXPORT_VARIABLE: settings.export_url} if settings.export_url else {}
         return subprocess.Popen(
             [*self._command, *arguments],
-            env=dict(self._environment),
+            env={**self._environment, **exports},
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=2,

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from supervisor.config.redaction import redacted_text
+
 if TYPE_CHECKING:
     from supervisor.edges.machine.logs.words_uplink import WordsUplink
 
@@ -98,7 +100,13 @@ class JobWords(logging.Handler):
     def _line(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         ids = [f"{name}={value}" for name in ("cycle", "rank") if (value := getattr(record, name, None)) is not None]
-        words = [at, self._node_name, record.levelname, *ids, record.getMessage().replace("\n", "\n    ")]
+        words = [
+            at,
+            self._node_name,
+            record.levelname,
+            *ids,
+            redacted_text(record.getMessage()).replace("\n", "\n    "),
+        ]
         return f"{' '.join(words)}\n"
 
     def _write_until_closed(self) -> None:

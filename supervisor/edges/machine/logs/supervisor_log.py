@@ -19,6 +19,7 @@ from logging.handlers import QueueHandler, RotatingFileHandler
 from pathlib import Path
 from typing import TextIO, cast
 
+from supervisor.config.redaction import redacted_text
 from supervisor.core.event_weights import addition
 from supervisor.edges.machine.logs import journald
 from supervisor.edges.machine.logs.journald import JournaldHandler
@@ -102,6 +103,12 @@ class _Entrance(QueueHandler):
         super().__init__(cast("queue.Queue[logging.LogRecord]", waiting))
         self._waiting = waiting
         self.dropped = 0
+
+    def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
+        """Formats the record, with its traceback, and leaves out secrets: one place for all that read the log."""
+        prepared = super().prepare(record)
+        prepared.msg = prepared.message = redacted_text(prepared.message)
+        return prepared
 
     def enqueue(self, record: logging.LogRecord) -> None:
         try:

@@ -40,8 +40,10 @@ def open_missing() -> None:
 
 
 def say(text: str, *, wait_s: float = WAIT_S) -> bool:
-    """Writes a line to stderr. Returns False if the line is lost. Never raises. Blocks briefly at most."""
-    return write(sys.stderr, f"{text}\n", wait_s=wait_s)
+    """Writes a line to stderr, without secrets. Returns False if it is lost. Never raises. Blocks briefly at most."""
+    from supervisor.config.redaction import redacted_text  # Late: most commands have nothing to say.
+
+    return write(sys.stderr, f"{redacted_text(text)}\n", wait_s=wait_s)
 
 
 def write(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
