@@ -22,7 +22,7 @@ from holdfast_wire import spawner_link as wire
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, encode
 
 from supervisor.core import job_phases
-from supervisor.core.facts import JobEvent
+from supervisor.core.facts import JobEvent, JobState
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import rank_monitor, spawner_watch
 from supervisor.core.silence import counted_from
@@ -46,7 +46,7 @@ from supervisor.engine.record_text import UnreadableError
 from supervisor.engine.spawner_reports import SpawnerReports
 from supervisor.engine.state_snapshot import StateSnapshot
 from supervisor.life.order import ARRIVED
-from supervisor.ports import Clock, RecordedEvent
+from supervisor.ports import Clock, JobNodeReport, JobReport, RecordedEvent
 
 RETURN_S = 1.5  # people may ask after that, even if a spawner still loads
 ENDED_S = 5.0  # for the spawner of a job that is not taken over: its workers get SIGKILL
@@ -77,6 +77,7 @@ class Returning(msgspec.Struct, frozen=True):
     tokens: TokenFiles
     claims: JobClaims
     spawners: SpawnerKeeper
+    faults: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # job id -> why its record is unreadable
 
     async def run(self, tasks: TaskGroup) -> None:
         """Takes back the existing jobs. Returns when done, or after RETURN_S; the rest continues in `tasks`."""
@@ -89,10 +90,12 @@ class Returning(msgspec.Struct, frozen=True):
 
         async def take_back(job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]]) -> None:
             nonlocal waiting
+            found: list[FoundSpawner] = []
             try:
-                await self._take_back(job_id, places)
+                await self._take_back(job_id, places, found)
             except Exception as error:  # noqa: BLE001 - the bulkhead: a job that can't be taken over must not end the others
                 _log.error("cannot take over job %s: %s", job_id, error, exc_info=error)
+                await self._give_up(job_id, found, f"a fault of Holdfast: {error}")
             self.desk.came_back(job_id)
             waiting -= 1
             if not waiting:
@@ -125,15 +128,38 @@ class Returning(msgspec.Struct, frozen=True):
         """Returns the lodgers by job, including dead ones."""
         found: dict[str, list[tuple[ReturnPlace, Lodger]]] = {}
         for place in return_places.places(self.folder):
-            lodger = place.lodger()
+            try:
+                lodger = place.lodger()
+            except OSError as error:
+                lodger = self._without_record(place, error)
             if lodger is not None:
                 found.setdefault(lodger.job_id, []).append((place, lodger))
             else:
                 place.remove()
         return found
 
-    async def _take_back(self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]]) -> None:
-        found: list[FoundSpawner] = []
+    def _without_record(self, place: ReturnPlace, error: OSError) -> Lodger | None:
+        """Returns for whom a record stood that can't be read: who listens there, or the job whose state is kept there.
+
+        Returns None if nobody knows.
+        """
+        why = f"the record {place.record_path} of its spawner can't be read: {error.strerror or error}"
+        lodger = place.listener()
+        leftover = leftovers.read(place) if lodger is None else None
+        if leftover is not None:
+            with contextlib.suppress(UnreadableError):
+                lodger = return_places.nobody(keepsakes.restored(leftover.texts).record.spec.job_id)
+        if lodger is None:
+            _log.error("%s; which job it stood for is not known, and nothing of it is left", why)
+        else:
+            _log.warning("job %s: %s", lodger.job_id, why)
+            self.faults[lodger.job_id] = why
+        return lodger
+
+    async def _take_back(
+        self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]], found: list[FoundSpawner]
+    ) -> None:
+        """Takes over the job. `found` gets its spawners, as long as nobody else has them."""
 
         async def reach(place: ReturnPlace, lodger: Lodger) -> None:
             reached = await return_places.reach(place, lodger)
@@ -153,9 +179,10 @@ class Returning(msgspec.Struct, frozen=True):
         except UnreadableError as error:
             if found[0].texts:
                 _log.error("cannot take over job %s, which ends: %s", job_id, error)
+                await self._give_up(job_id, found, str(error))
             else:
                 _log.warning("job %s had not begun when its supervisor was lost: submit it again", job_id)
-            await _end_all(found)
+                await _end_all(found)
             return
         for place, _ in places:
             if all(each.place is not place for each in found):
@@ -219,7 +246,8 @@ class Returning(msgspec.Struct, frozen=True):
         self._open_cycle(record, kept, found)
         for each in found:
             each.drop_pages()
-        self.spawners.found[job_id] = found
+        self.spawners.found[job_id] = [*found]
+        found.clear()
         self.performer.take_back(record, kept.unfinished, kept.reports)
         if isinstance(kept.machines.spawner, spawner_watch.Killing):
             record.spawner_doom = kept.machines.spawner.reason
@@ -263,10 +291,32 @@ class Returning(msgspec.Struct, frozen=True):
 
     # --- a spawner that ended meanwhile ----------------------------------------------------------------------------
 
+    async def _give_up(self, job_id: str, found: list[FoundSpawner], why: str) -> None:
+        """Ends a job that can't be taken over, as far as it was."""
+        await _end_all(found)
+        if self.desk.job(job_id) is not None:
+            self.engine.post(node_messages.JobAbandoned(job_id, f"it could not be taken over: {why}"))
+        else:
+            await self._record_lost(job_id, f"supervisor {os.getpid()} could not take it over: {why}")
+
+    async def _record_lost(self, job_id: str, reason: str) -> None:
+        """Records the end of a job of which too little is kept to go on, as its supervisor recorded it last."""
+        known = await to_thread.run_sync(self.journal.recorded, job_id)
+        if known is None or known.state.has_ended:
+            now_ns = self.clock.unix_ns()
+            known = JobReport(job_id, JobState.FAILED, now_ns, nodes=(JobNodeReport(self.engine.node_name, "ready"),))
+        reason = f"{reason}; last: {known.reason}" if known.reason else reason
+        self.journal.save(
+            msgspec.structs.replace(
+                known, state=JobState.FAILED, reason=reason, ended_at_ns=self.clock.unix_ns(), ranks=()
+            )
+        )
+
     async def _end_lost(
         self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]], found: Sequence[FoundSpawner], reason: str
     ) -> None:
         """Ends a job whose spawner is lost, since nothing may run without it; reports how, as far as known."""
+        reason = "; ".join(filter(None, (self.faults.get(job_id), reason)))
         for each in found:
             each.kill()
         left = [(place, lodger, await to_thread.run_sync(leftovers.read, place)) for place, lodger in places]
@@ -277,6 +327,7 @@ class Returning(msgspec.Struct, frozen=True):
             restored = keepsakes.restored(newest.texts if newest is not None else {})
         except UnreadableError as error:
             _log.error("job %s has ended, and nobody knows how: %s; %s", job_id, reason, error)
+            await self._record_lost(job_id, f"{reason}; how it ended is not known: {error}")
         if not _is_taken(job_id, restored):
             for _, lodger, leftover in left:
                 stuck = await leftovers.end(lodger, leftover)

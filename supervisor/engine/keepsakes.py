@@ -146,6 +146,15 @@ def keepsake(
 
 def restored(texts: Mapping[str, str]) -> Restored:
     """Decodes the texts. Raises UnreadableError if another version wrote them or nothing was written."""
+    try:
+        return _restored(texts)
+    except UnreadableError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, AssertionError, RecursionError) as error:
+        raise UnreadableError(f"cannot read the state of the job: {type(error).__name__}: {error}") from error
+
+
+def _restored(texts: Mapping[str, str]) -> Restored:
     missing = [name for name in (SPEC, STATE) if not texts.get(name)]
     if missing:
         raise UnreadableError(f"cannot read the {' and the '.join(missing)} of the job: nothing was kept")

@@ -131,5 +131,5 @@ def _text(record: KeptNode | NodeLetters) -> str:
 def _read(text: str, kind: type[_Record]) -> _Record:
     try:
         return msgspec.convert(json.loads(text), kind)
-    except (ValueError, msgspec.ValidationError) as error:
+    except (ValueError, msgspec.ValidationError, RecursionError) as error:
         raise UnreadableError(f"cannot read a record: {error}") from error

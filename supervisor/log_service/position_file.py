@@ -6,8 +6,10 @@ root that was replaced, but does not know it yet, keeps its successor waiting.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -45,7 +47,9 @@ class PositionFile:
         fd = os.open(self._path, flags, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_current = os.stat(self._path).st_ino == os.fstat(fd).st_ino
+            is_current = os.path.samestat(os.stat(self._path), os.fstat(fd))
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EBADMSG, "it is not a regular file; remove it", str(self._path))
         except (BlockingIOError, FileNotFoundError):
             is_current = False
         except BaseException:  # whatever it is, raise it again
@@ -133,7 +137,7 @@ def _entries(fd: int) -> Iterable[Entry]:
             if line.endswith(b"\n"):
                 try:
                     yield _decode(line)
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, RecursionError):
                     return
 
 

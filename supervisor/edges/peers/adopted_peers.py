@@ -22,6 +22,7 @@ import msgspec
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.edges.machine import records
 from supervisor.edges.peers import cluster_peers
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import REPLACED
@@ -110,14 +111,20 @@ def meet(path: Path, text: str, job_id: str, nodes: int, node_rank: int, host: s
     Raises ConfigurationError.
     """
     try:
-        kept = text or (path.read_text() if path.exists() else "")
-        leader = msgspec.json.decode(kept, type=Leader) if kept else _begin(host, node_rank)
+        leader = records.decoded(text, Leader) if text else _kept(path) or _begin(host, node_rank)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
             file.write(msgspec.json.encode(leader))
-    except (OSError, msgspec.MsgspecError) as error:
+    except OSError as error:
         raise ConfigurationError(f"cannot meet the supervisors of the other nodes: {error}") from error
     return NodeMeeting(job_id, nodes, node_rank, leader)
+
+
+def _kept(path: Path) -> Leader | None:
+    try:
+        return records.read(path, Leader, bytes_max=TEXT_BYTES_MAX)
+    except FileNotFoundError:
+        return None
 
 
 def _begin(host: str, node_rank: int) -> Leader:

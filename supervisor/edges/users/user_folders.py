@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.edges.machine import records
 from supervisor.edges.machine.folders import socket_dir
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.errors import ConfigurationError
@@ -37,8 +38,8 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class _Process(msgspec.Struct, frozen=True):
-    pid: int
-    started_ticks: int
+    pid: records.Pid
+    started_ticks: records.Ticks
 
 
 class UserFolder(msgspec.Struct, frozen=True):
@@ -86,13 +87,13 @@ class UserFolder(msgspec.Struct, frozen=True):
 
     def record(self) -> Record | None:
         try:
-            record = msgspec.json.decode(self._read(RECORD), type=Record)
-        except (OSError, msgspec.DecodeError):
+            record = records.read(self.path / RECORD, Record, bytes_max=RECORD_BYTES_MAX)
+        except OSError:
             return None
         if record.pid:
             return record
-        with suppress(OSError, msgspec.DecodeError):
-            process = msgspec.json.decode(self._read(PROCESS), type=_Process)
+        with suppress(OSError):
+            process = records.read(self.path / PROCESS, _Process, bytes_max=RECORD_BYTES_MAX)
             return msgspec.structs.replace(record, pid=process.pid, started_ticks=process.started_ticks)
         return record
 
@@ -102,10 +103,6 @@ class UserFolder(msgspec.Struct, frozen=True):
         with open(descriptor, "wb") as file:
             file.write(msgspec.json.encode(content))
         fresh.rename(self.path / name)
-
-    def _read(self, name: str) -> bytes:
-        with (self.path / name).open("rb") as file:
-            return file.read(RECORD_BYTES_MAX)
 
     def forget(self) -> None:
         """Removes the record: no restart. The user's folder stays, because root removes nothing in it."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from holdfast_wire.private_folder import ADOPTED_PREFIX, ENDPOINT_FILE, LIFE_FILE, MEETING_FILE, RANKS_FILE
 
+from supervisor.edges.machine import records
 from supervisor.edges.machine.folders import closed_dir
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim, held_if_dead
 from supervisor.edges.machine.processes import process_table
@@ -28,6 +29,7 @@ GONE = ".gone-"  # in the name of a folder that is being removed
 NAME_BYTES = 4
 SWEPT_MAX = 100  # folders looked at in one sweep
 RANKS_BYTES_MAX = 1024 * 1024
+DIGITS_MAX = 18  # of a pid in that record
 
 
 class AdoptedDir:
@@ -116,10 +118,10 @@ def _remove(path: Path) -> None:
 
 def _has_ranks(path: Path) -> bool:
     """Returns whether one of the recorded ranks lives."""
-    with suppress(OSError, ValueError), (path / RANKS_FILE).open() as file:
-        for line in file.read(RANKS_BYTES_MAX).splitlines():
-            _, pid, ticks = line.split() if len(line.split()) == 3 else ("", "0", "0")
-            process = process_table.look_up(int(pid)) if pid.isdecimal() else None
-            if process is not None and str(process.started_ticks) == ticks and process.state not in "ZX":
+    with suppress(OSError):
+        for line in records.content(path / RANKS_FILE, bytes_max=RANKS_BYTES_MAX).splitlines():
+            _, pid, ticks = line.split() if len(line.split()) == 3 else (b"", b"0", b"0")
+            process = process_table.look_up(int(pid)) if pid.isdigit() and len(pid) <= DIGITS_MAX else None
+            if process is not None and b"%d" % process.started_ticks == ticks and process.state not in "ZX":
                 return True
     return False

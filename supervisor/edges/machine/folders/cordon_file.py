@@ -5,13 +5,14 @@ A file in the state directory holds the reason for as long as the node is cordon
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 from pathlib import Path
 
 import anyio
 from anyio import CapacityLimiter, to_thread
+
+from supervisor.edges.machine import records
 
 NAME = "cordoned"
 REASON_BYTES_MAX = 16 * 1024
@@ -29,11 +30,12 @@ class CordonFile:
 
     def read(self) -> str:
         """Returns why the node is cordoned, "" if it is not. Blocks; never raises."""
-        with contextlib.suppress(OSError):
-            descriptor = os.open(self._path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            with open(descriptor, "rb") as file:
-                return file.read(REASON_BYTES_MAX).decode(errors="replace")
-        return ""
+        try:
+            return records.content(self._path, bytes_max=REASON_BYTES_MAX).decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            return f"the reason is not known, since {self._path} can't be read: {error.strerror or error}"
 
     async def keep(self, reason: str) -> None:
         """Records the reason; "" means that it takes jobs again. Warns if the disk does not work; never raises."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.edges.machine import records
 from supervisor.edges.machine.folders import closed_dir, socket_dir, user_dirs
 from supervisor.edges.machine.processes import process_table
 
@@ -24,6 +25,17 @@ class RegisteredSupervisor(msgspec.Struct, frozen=True):
     directory: Path
     pid: int
     started_at_ns: int  # Unix time
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """One file of the registry."""
+
+    dir: str
+    pid: records.Pid
+    started_at_ns: records.UnixNs
+    started_ticks: records.Ticks
+    boot_id: str
+    pid_namespace: int | None
 
 
 class Registration:
@@ -44,15 +56,15 @@ def register(
 ) -> Registration:
     """Lets this user's commands find the private supervisor `pid`. Never raises."""
     entry = process_table.look_up(pid)
-    body = {
-        "dir": str(directory),
-        "pid": pid,
-        "started_at_ns": started_at_ns,
-        "started_ticks": entry.started_ticks if entry else 0,
-        "boot_id": process_table.boot_id(),
-        "pid_namespace": process_table.namespace(pid, "pid"),
-    }
-    name, text = f"{pid}-{body['started_ticks']}.json", json.dumps(body)
+    body = _Entry(
+        dir=str(directory),
+        pid=pid,
+        started_at_ns=started_at_ns,
+        started_ticks=entry.started_ticks if entry else 0,
+        boot_id=process_table.boot_id(),
+        pid_namespace=process_table.namespace(pid, "pid"),
+    )
+    name, text = f"{pid}-{body.started_ticks}.json", json.dumps(msgspec.to_builtins(body))
     written: list[Path] = []
     faults: list[str] = []
     # In the runtime directory and in a shared one: some shells of a user (cron, a Slurm step) do not know the first.
@@ -109,18 +121,17 @@ def _write(place: Path, name: str, text: str) -> str:
 
 def _read_entry(path: Path) -> RegisteredSupervisor | None:
     try:
-        with path.open("rb") as file:
-            body = json.loads(file.read(REGISTRATION_BYTES_MAX))
-        entry = RegisteredSupervisor(Path(str(body["dir"])), int(body["pid"]), int(body["started_at_ns"]))
-        ticks, boot, namespace = int(body["started_ticks"]), str(body["boot_id"]), body["pid_namespace"]
-    except (OSError, ValueError, KeyError, TypeError):
+        written = records.read(path, _Entry, bytes_max=REGISTRATION_BYTES_MAX)
+    except OSError:
         return None
-    if boot == process_table.boot_id() and namespace != process_table.namespace(os.getpid(), "pid"):
+    entry = RegisteredSupervisor(Path(written.dir), written.pid, written.started_at_ns)
+    is_of_this_boot = written.boot_id == process_table.boot_id()
+    if is_of_this_boot and written.pid_namespace != process_table.namespace(os.getpid(), "pid"):
         # In another pid namespace the pid means nothing.
         return entry if socket_dir.answers(entry.directory / socket_dir.CONTROL_SOCKET) else None
     process = process_table.look_up(entry.pid)
-    same_boot = boot == process_table.boot_id()
-    if same_boot and process is not None and process.state not in "ZX" and process.started_ticks == ticks:
+    is_same = process is not None and process.state not in "ZX" and process.started_ticks == written.started_ticks
+    if is_of_this_boot and is_same:
         return entry
     _unlink(path)
     return None

@@ -14,10 +14,12 @@ from pathlib import Path
 
 import anyio
 
+from supervisor.edges.machine import records
 from supervisor.edges.machine.folders import socket_dir
 from supervisor.errors import ConfigurationError, InUseError
 
 LOCK_FILE = "supervisor.lock"
+HOLDER_BYTES_MAX = 32
 BACKLOG = 1024
 ATTEMPTS_MAX = 20  # for a directory that its last holder removes while we make or open it
 
@@ -105,8 +107,7 @@ def _is_left(descriptor: int, path: Path) -> bool:
 def holder_pid(path: Path) -> int | None:
     """Returns the pid that the last holder of the directory's lock wrote; it may be dead."""
     try:
-        with (path / LOCK_FILE).open("rb") as file:
-            return int(file.read(32))
+        return int(records.content(path / LOCK_FILE, bytes_max=HOLDER_BYTES_MAX))
     except (OSError, ValueError):
         return None
 

@@ -129,6 +129,10 @@ class Journal:
                 return remembered.report
         return self._read(lambda reader: reader.job(job_id), otherwise=None)
 
+    def recorded(self, job_id: str) -> JobReport | None:
+        """Returns what a supervisor recorded last of the newest job with that id, though it may be dead."""
+        return self._read(lambda reader: reader.recorded(job_id), otherwise=None)
+
     def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> list[RecordedEvent]:
         """Returns events in order, including uncommitted ones; without a disk, those that memory still has."""
         with self._wake:  # before the disk is read: events committed meanwhile are then in both, never in neither

@@ -6,11 +6,14 @@ import contextlib
 import json
 import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
+from supervisor.core.facts import JobState
+from supervisor.edges.machine import records
 from supervisor.edges.machine.journal.journal_file import (
     BUSY_TIMEOUT_S,
     SCHEMA,
@@ -24,7 +27,14 @@ from supervisor.errors import ConfigurationError
 from supervisor.ports import JobReport, RecordedEvent
 
 RECORDED_BY = "recorded_by"  # beside the report's own keys: lost_supervisors.own_identity of the supervisor
+REPORT_COLUMNS = "job_id, submitted_at_ns, report, updated_at_s"
 TEXT_CHARACTERS_MAX = 16_384  # of a reason, and of each value of an event's details
+
+
+class _Writer(msgspec.Struct, frozen=True):
+    """Who wrote a report: see RECORDED_BY."""
+
+    recorded_by: str = ""
 
 
 class JournalReader:
@@ -45,18 +55,21 @@ class JournalReader:
 
     def jobs(self, *, limit: int = 1000) -> list[JobReport]:
         """Returns each run, ended or not, newest first. Judges jobs that a dead supervisor left as live."""
-        query = "SELECT report, updated_at_s FROM jobs ORDER BY submitted_at_ns DESC, run DESC LIMIT ?"
+        query = f"SELECT {REPORT_COLUMNS} FROM jobs ORDER BY submitted_at_ns DESC, run DESC LIMIT ?"
         found = [
-            true_report(report, updated_at_s)
-            for connection in self._connections
-            for report, updated_at_s in connection.execute(query, (max(0, limit),))
+            true_report(row) for connection in self._connections for row in connection.execute(query, (max(0, limit),))
         ]
         return sorted(found, key=lambda report: report.submitted_at_ns, reverse=True)[: max(0, limit)]
 
     def job(self, job_id: str) -> JobReport | None:
         """Returns the newest job with that id."""
         found = self._newest(job_id)
-        return None if found is None else found[2]
+        return None if found is None else true_report(found[2])
+
+    def recorded(self, job_id: str) -> JobReport | None:
+        """Does the same without judging: returns what its supervisor recorded last, though it may be dead."""
+        found = self._newest(job_id)
+        return None if found is None else _report_of(found[2])
 
     def events(self, job_id: str, *, after_sequence: int = 0, limit: int = 1000) -> list[RecordedEvent]:
         """Returns events of the newest job with that id, in order."""
@@ -78,14 +91,15 @@ class JournalReader:
         row = found[0].execute("SELECT max(sequence) FROM events WHERE run = ?", (found[1],)).fetchone()
         return int(row[0] or 0)
 
-    def _newest(self, job_id: str) -> tuple[sqlite3.Connection, int, JobReport] | None:
+    def _newest(self, job_id: str) -> tuple[sqlite3.Connection, int, Sequence[Any]] | None:
+        """Returns the run with its REPORT_COLUMNS."""
         newest = "ORDER BY submitted_at_ns DESC, run DESC LIMIT 1"
-        query = f"SELECT run, report, updated_at_s FROM jobs WHERE job_id = ? {newest}"
-        found: list[tuple[sqlite3.Connection, int, JobReport]] = []
+        query = f"SELECT run, {REPORT_COLUMNS} FROM jobs WHERE job_id = ? {newest}"
+        found: list[tuple[sqlite3.Connection, int, Sequence[Any]]] = []
         for connection in self._connections:
-            for run, report, updated_at_s in connection.execute(query, (job_id,)):
-                found.append((connection, run, true_report(report, updated_at_s)))
-        return max(found, key=lambda each: each[2].submitted_at_ns, default=None)
+            for run, *row in connection.execute(query, (job_id,)):
+                found.append((connection, run, row))
+        return max(found, key=lambda each: each[2][1], default=None)
 
 
 def open_reader(*state_dirs: Path) -> JournalReader:
@@ -106,6 +120,7 @@ def open_reader(*state_dirs: Path) -> JournalReader:
 def _open_for_reading(path: Path) -> sqlite3.Connection:
     """Opens it for writing if allowed: a killed supervisor's half-written transaction must be undone before reading."""
     mode = "rw" if os.access(path, os.W_OK) else "ro"
+    records.opened(path, follows=True).close()
     connection = sqlite3.connect(uri_of(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)  # An abandoned connection would stay open until it is collected.
@@ -127,14 +142,31 @@ def report_to_json(report: JobReport, *, recorded_by: str = "") -> str:
 
 
 def report_from_json(text: str) -> JobReport:
-    """Parses a report. Ignores keys that a later version of the same schema added."""
-    return msgspec.convert(json.loads(text), JobReport)
+    """Parses a report. Ignores keys that a later version of the same schema added. Raises RecordError."""
+    return records.decoded(text, JobReport)
 
 
-def true_report(text: str, recorded_at_s: int) -> JobReport:
-    """Parses a report and judges it if a dead supervisor left it as live."""
-    recorded_by = str(json.loads(text).get(RECORDED_BY, ""))
-    return judged(report_from_json(text), recorded_by=recorded_by, recorded_at_s=recorded_at_s)
+def true_report(row: Sequence[Any]) -> JobReport:
+    """Returns the report of these columns, judged if a dead supervisor left it as live."""
+    report, text, recorded_at_s = _report_of(row), row[2], row[3]
+    if report.state.has_ended:
+        return report
+    try:
+        recorded_by = records.decoded(text, _Writer).recorded_by
+        return judged(report, recorded_by=recorded_by, recorded_at_s=recorded_at_s)
+    except (OSError, ValueError, TypeError, OverflowError):  # who wrote it, or when, is damaged
+        return report
+
+
+def _report_of(row: Sequence[Any]) -> JobReport:
+    """Returns what was recorded. A damaged row is a job that is lost."""
+    job_id, submitted_at_ns, text, _ = row
+    try:
+        return report_from_json(text)
+    except (records.RecordError, TypeError) as error:
+        why = error.strerror if isinstance(error, records.RecordError) else error
+        reason = f"its record in the journal can't be read: {why}"
+        return JobReport(job_id, JobState.FAILED, submitted_at_ns, reason=reason, ended_at_ns=submitted_at_ns)
 
 
 def event_to_row(event: RecordedEvent) -> tuple[object, ...]:
@@ -147,10 +179,13 @@ def event_to_row(event: RecordedEvent) -> tuple[object, ...]:
 
 def _event_from_row(job_id: str, row: tuple[Any, ...]) -> RecordedEvent:
     sequence, at_ns, cycle, iteration, node, rank, kind, reason, details = row
-    pairs = cast("list[tuple[str, str]]", json.loads(details))
+    try:
+        pairs = records.decoded(details, tuple[tuple[str, str], ...])
+    except (records.RecordError, TypeError) as error:
+        pairs = (("unreadable", f"the details of this event can't be read: {error}"),)
     return RecordedEvent(
         job_id=job_id, sequence=sequence, at_ns=at_ns, kind=kind, reason=reason, cycle=cycle, iteration=iteration,
-        node=node, rank=rank, details=tuple((key, value) for key, value in pairs),
+        node=node, rank=rank, details=pairs,
     )  # fmt: skip
 
 

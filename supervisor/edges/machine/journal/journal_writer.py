@@ -19,7 +19,7 @@ from supervisor.edges.machine.journal.journal_file import (
     open_for_writing,
     set_aside,
 )
-from supervisor.edges.machine.journal.journal_reader import event_to_row, report_to_json, true_report
+from supervisor.edges.machine.journal.journal_reader import REPORT_COLUMNS, event_to_row, report_to_json, true_report
 from supervisor.edges.machine.journal.lost_supervisors import own_identity
 from supervisor.ports import JobReport
 
@@ -161,8 +161,8 @@ class JournalWriter:
 
 def settle_lost(cursor: sqlite3.Cursor) -> None:
     """Ends the jobs that dead supervisors left without a verdict: the caps count ended jobs."""
-    rows = cursor.execute("SELECT run, report, updated_at_s FROM jobs WHERE ended_at_ns IS NULL").fetchall()
-    found = [(run, true_report(text, updated_at_s)) for run, text, updated_at_s in rows]
+    rows = cursor.execute(f"SELECT run, {REPORT_COLUMNS} FROM jobs WHERE ended_at_ns IS NULL").fetchall()
+    found = [(run, true_report(row)) for run, *row in rows]
     lost = [
         (report.state.value, report.ended_at_ns, report_to_json(report), run)
         for run, report in found

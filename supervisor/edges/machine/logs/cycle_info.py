@@ -15,7 +15,10 @@ import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
+
 from supervisor.config.job_logs import current_cycle_info, cycle_info_name
+from supervisor.edges.machine import records
 from supervisor.ports import CycleInfo
 
 WAITING_MAX = 1000  # beyond it records are dropped, because the folder does not answer
@@ -23,6 +26,15 @@ CLOSE_TIMEOUT_S = 2.0
 RECORD_BYTES_MAX = 1 << 20
 
 _log = logging.getLogger("holdfast")
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """What is read of a record that another supervisor has left."""
+
+    job_id: str
+    cycle_end_time: str
+    cycle_log_file: str
+    generation: int
 
 
 class CycleInfoFiles:
@@ -102,16 +114,16 @@ def end_left_over(folder: Path, newest: CycleInfo) -> None:
         if path.name == own or path.is_symlink():
             continue
         try:
-            with path.open("rb") as file:
-                record = json.loads(file.read(RECORD_BYTES_MAX))
-            if record["cycle_end_time"] or record["job_id"] != newest.job_id:
+            read = records.content(path, bytes_max=RECORD_BYTES_MAX)
+            told = records.decoded(read, _Told)
+            if told.cycle_end_time or told.job_id != newest.job_id:
                 continue
             last_ns = path.stat().st_mtime_ns
-            with contextlib.suppress(OSError):
-                last_ns = max(last_ns, Path(record["cycle_log_file"]).stat().st_mtime_ns)
-            record |= {"cycle_end_time": _utc(last_ns), "generation": int(record["generation"]) + 1}
-            _replace(path, record)
-        except (OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(OSError, ValueError):
+                last_ns = max(last_ns, Path(told.cycle_log_file).stat().st_mtime_ns)
+            ended = {"cycle_end_time": _utc(last_ns), "generation": told.generation + 1}
+            _replace(path, records.decoded(read, dict[str, object]) | ended)
+        except OSError:
             continue  # It is not ours, or unreadable.
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import stat
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.edges.machine import records
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.whereabouts import whereabouts
@@ -41,9 +41,9 @@ _log = logging.getLogger("holdfast.claims")
 class Holder(msgspec.Struct, frozen=True):
     """The data that a supervisor writes into its claim."""
 
-    pid: int
-    started_ticks: int
-    since_ns: int  # Unix time
+    pid: records.Pid
+    started_ticks: records.Ticks
+    since_ns: records.UnixNs
 
 
 class JobClaims:
@@ -169,10 +169,8 @@ def holder(job_id: str, folders: Sequence[Path] | None = None) -> Holder | None:
     """Returns who took the claim that is held now; None if nobody did or it is unreadable."""
     for folder in claim_folders() if folders is None else folders:
         if is_held(job_id, folder):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                with (folder / f"{job_id}{SUFFIX}").open("rb") as file:
-                    body = json.loads(file.read(HOLDER_BYTES_MAX))
-                return Holder(int(body["pid"]), int(body["started_ticks"]), int(body["since_ns"]))
+            with contextlib.suppress(OSError):
+                return records.read(folder / f"{job_id}{SUFFIX}", Holder, bytes_max=HOLDER_BYTES_MAX)
     return None
 
 
@@ -281,10 +279,10 @@ def _lock(path: Path, since_ns: int) -> int:
 
 def _write_holder(descriptor: int, since_ns: int) -> None:
     own = process_table.look_up(os.getpid())
-    body = {"pid": os.getpid(), "started_ticks": own.started_ticks if own else 0, "since_ns": since_ns}
+    body = Holder(os.getpid(), own.started_ticks if own else 0, since_ns)
     with contextlib.suppress(OSError):  # On a full disk, the lock alone must do.
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, json.dumps(body).encode(), 0)
+        os.pwrite(descriptor, msgspec.json.encode(body), 0)
 
 
 def _remove_if_free(path: Path) -> None:

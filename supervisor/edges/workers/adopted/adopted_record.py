@@ -14,9 +14,11 @@ from pathlib import Path
 import msgspec
 from holdfast_wire.private_folder import RANKS_FILE
 
+from supervisor.edges.machine import records
 from supervisor.edges.machine.processes import process_table
 
 BYTES_MAX = 1024 * 1024
+DIGITS_MAX = 18  # of a number
 
 _log = logging.getLogger("holdfast.workers")
 
@@ -49,7 +51,7 @@ class AdoptedRecord:
         found: list[Known] = []
         for local_rank, (pid, ticks) in self._met().items():
             pidfd = -1
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, OverflowError):
                 pidfd = os.pidfd_open(pid)
             if pidfd >= 0 and not _lives(pid, ticks):  # else the descriptor is of this very process
                 os.close(pidfd)
@@ -59,13 +61,12 @@ class AdoptedRecord:
 
     def _met(self) -> dict[int, tuple[int, int]]:
         try:
-            with self._path.open() as file:
-                lines = file.read(BYTES_MAX).splitlines()
-        except (OSError, ValueError):
+            lines = records.content(self._path, bytes_max=BYTES_MAX).splitlines()
+        except OSError:
             return {}
         met: dict[int, tuple[int, int]] = {}
         for line in lines:
-            numbers = [int(word) for word in line.split() if word.isdecimal()]
+            numbers = [int(word) for word in line.split() if word.isdigit() and len(word) <= DIGITS_MAX]
             if len(numbers) == 3:
                 met[numbers[0]] = numbers[1], numbers[2]
         return met

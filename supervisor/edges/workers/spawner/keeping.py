@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections.abc import Iterator, Mapping
 
 from holdfast_wire import spawner_link as wire
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX
+
+from supervisor.edges.machine import records
 
 STATE = "state"  # the others are useless without this text
 OTHER_BYTES = 4096  # of a frame with one text, beside that
@@ -34,8 +37,9 @@ class Keeping:
         self = cls()
         self._kept = {name: text for name, text in texts.items() if text}
         self._taken = self._noted = taken
-        for cycle, local_rank, pid in json.loads(texts.get(WORKERS, "[]")):
-            self._workers[cycle, local_rank] = pid
+        with contextlib.suppress(records.RecordError):
+            for cycle, local_rank, pid in records.decoded(texts.get(WORKERS, "[]"), list[tuple[int, int, records.Pid]]):
+                self._workers[cycle, local_rank] = pid
         return self
 
     def workers(self) -> Iterator[tuple[int, int, int]]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from functools import partial
-from typing import Any
 
 import anyio
 import msgspec
 from anyio import to_thread
 from holdfast_wire import spawner_link as wire
 
+from supervisor.edges.machine import records
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.keeping import Keeping
 from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end
@@ -18,6 +18,18 @@ from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace, 
 
 KEPT_BYTES_MAX = 64 << 20
 EMPTIED_TIMEOUT_S = 5.0  # processes that can't be killed by then are abandoned
+
+
+_log = logging.getLogger("holdfast")
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """One line of the file that a spawner keeps (worker_client/spawner/kept_file.py)."""
+
+    texts: dict[str, str]
+    taken: int
+    reports: tuple[str, ...]
+    cgroup: str
 
 
 class Leftover(msgspec.Struct, frozen=True):
@@ -36,26 +48,29 @@ class Leftover(msgspec.Struct, frozen=True):
 def read(place: ReturnPlace) -> Leftover | None:
     """Reads it. Returns None if the spawner kept nothing or it is unreadable. Blocks."""
     try:
-        with place.keep_path.open("rb") as file:
-            body = _whole(file.read(KEPT_BYTES_MAX).splitlines())
-        texts = {str(name): str(text) for name, text in body["texts"].items() if text}
-        said = (wire.decode(report.encode()) for report in body["reports"])
+        kept = _whole(records.content(place.keep_path, bytes_max=KEPT_BYTES_MAX).splitlines())
+        texts = {name: text for name, text in kept.texts.items() if text}
+        said = (wire.decode(report.encode()) for report in kept.reports)
         reports = tuple(each for each in said if isinstance(each, wire.FromSpawner))
-        return Leftover(texts, int(body["taken"]), reports, str(body["cgroup"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Leftover(texts, kept.taken, reports, kept.cgroup)
+    except FileNotFoundError:
+        return None
+    except (OSError, wire.SpawnerProtocolError, UnicodeEncodeError) as error:
+        why = error.strerror if isinstance(error, records.RecordError) else error
+        _log.warning("cannot read what the spawner of %s has kept: %s", place.keep_path, why)
         return None
 
 
-def _whole(lines: list[bytes]) -> dict[str, Any]:
-    """Returns the first line with all changes after it. The last line may be cut off. Raises ValueError, TypeError."""
-    body = json.loads(lines[0] if lines else b"")
+def _whole(lines: list[bytes]) -> _Kept:
+    """Returns the first line with all changes after it. The last line may be cut off. Raises RecordError."""
+    kept = records.decoded(lines[0] if lines else b"", _Kept)
     for line in lines[1:]:
         try:
-            later = json.loads(line)
-        except ValueError:
+            later = records.decoded(line, _Kept)
+        except records.RecordError:
             break
-        body = {**later, "texts": {**body["texts"], **later["texts"]}}
-    return body
+        kept = msgspec.structs.replace(later, texts=kept.texts | later.texts)
+    return kept
 
 
 async def end(lodger: Lodger, leftover: Leftover | None) -> tuple[int, ...]:
@@ -64,7 +79,9 @@ async def end(lodger: Lodger, leftover: Leftover | None) -> tuple[int, ...]:
         return ()
     cgroup, workers = "", ()
     if leftover is not None:
-        cgroup, workers = leftover.cgroup, tuple(Keeping.of(leftover.texts, taken=0).workers())
+        cgroup = leftover.cgroup
+        if lodger.pid:  # else its workers' pids may be of other processes by now
+            workers = tuple(Keeping.of(leftover.texts, taken=0).workers())
     orphans = Orphans(lodger.job_id, lodger.pid, below_us=False, since_ticks=lodger.started_ticks)
     for cycle, _, pid in workers:
         orphans.note_session(pid, cycle)

@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import anyio
+from holdfast_wire.private_folder import JOB_ID_VARIABLE
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.process_table import ProcessEntry
-from supervisor.edges.workers.spawner.spawner_process import JOB_VARIABLE
 
 ROUNDS_MAX = 64  # a process may fork between the check and the kill: repeat, but not endlessly
 
@@ -28,14 +28,15 @@ class Orphans:
     def __init__(self, job_id: str, spawner_pid: int, *, below_us: bool = True, since_ticks: int = 0) -> None:
         """`below_us`: False if a previous supervisor started the spawner, so that its orphans are not ours.
 
-        `since_ticks`: when the spawner was started, if it is gone.
+        `spawner_pid`: 0 if it is gone and not known. `since_ticks`: when the spawner was started, if it is gone.
         """
         self._below_us = below_us
         self._job_id = job_id
         self._spawner_pid = spawner_pid
         spawner = process_table.look_up(spawner_pid)
         self._since_ticks = since_ticks or (spawner.started_ticks if spawner else 0)
-        self._sessions = {spawner_pid: 0}  # led by the spawner and by workers -> the worker's cycle
+        # Led by the spawner and by workers -> the worker's cycle. Session 0 is the kernel's.
+        self._sessions = {spawner_pid: 0} if spawner_pid else dict[int, int]()
         self._killed: set[tuple[int, int]] = set()  # (pid, start): a zombie shows neither environment nor owner
 
     def note_session(self, pid: int, cycle: int) -> None:
@@ -95,7 +96,7 @@ class Orphans:
             return False  # our own helpers stay in our session; no job's process is older than its spawner
         if child.session in self._sessions or (child.pid, child.started_ticks) in self._killed:
             return True
-        job_id = process_table.initial_variable(child.pid, JOB_VARIABLE)
+        job_id = process_table.initial_variable(child.pid, JOB_ID_VARIABLE)
         return job_id == self._job_id
 
     def _reap(self, entries: list[ProcessEntry]) -> None:

@@ -19,7 +19,9 @@ import anyio
 import msgspec
 from holdfast_wire import spawner_link as wire
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLongError, encode
+from holdfast_wire.private_folder import JOB_ID_VARIABLE
 
+from supervisor.edges.machine import records
 from supervisor.edges.machine.folders import closed_dir
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
@@ -54,17 +56,17 @@ class IncompleteError(Exception):
 class Lodger(msgspec.Struct, frozen=True):
     """The spawner named in a record."""
 
-    job_id: str
+    job_id: records.JobId
     boot: str
     pid_namespace: int
-    pid: int
-    started_ticks: int
+    pid: records.Pid
+    started_ticks: records.Ticks
 
     @property
     def is_alive(self) -> bool:
         if self.boot != process_table.boot_id():
             return False
-        if self.pid_namespace != process_table.namespace(os.getpid(), "pid"):
+        if self.pid_namespace != _own_namespace():
             return False
         found = process_table.look_up(self.pid)
         return found is not None and found.started_ticks == self.started_ticks and found.state not in "ZX"
@@ -87,9 +89,8 @@ class ReturnPlace(msgspec.Struct, frozen=True):
     def note(self, job_id: str, pid: int) -> None:
         """Records that the spawner was started. Raises OSError."""
         process = process_table.look_up(pid)
-        namespace = process_table.namespace(os.getpid(), "pid")
         ticks = process.started_ticks if process is not None else 0
-        lodger = Lodger(job_id, process_table.boot_id(), namespace or 0, pid, ticks)
+        lodger = Lodger(job_id, process_table.boot_id(), _own_namespace(), pid, ticks)
         fresh = self.record_path.with_suffix(".new")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
@@ -97,12 +98,26 @@ class ReturnPlace(msgspec.Struct, frozen=True):
         fresh.rename(self.record_path)
 
     def lodger(self) -> Lodger | None:
-        """Returns the spawner; None if its supervisor ended before it was recorded, or the record is unreadable."""
+        """Returns the spawner; None if its supervisor ended before it was recorded. Raises OSError: see records."""
         try:
-            with self.record_path.open("rb") as file:
-                return msgspec.json.decode(file.read(RECORD_BYTES_MAX), type=Lodger)
-        except (OSError, msgspec.DecodeError):
+            return records.read(self.record_path, Lodger, bytes_max=RECORD_BYTES_MAX)
+        except FileNotFoundError:
             return None
+
+    def listener(self) -> Lodger | None:
+        """Returns the spawner without its record, as the kernel knows it: the process that listens here, by its mark.
+
+        Returns None if nobody listens.
+        """
+        with contextlib.suppress(OSError), _short(self.folder) as short, socket.socket(socket.AF_UNIX) as link:
+            link.setblocking(False)
+            link.connect(f"{short}/{self.name}.sock")
+            peer = Peer.of(link)
+            process = process_table.look_up(peer.pid)
+            job_id = process_table.initial_variable(peer.pid, JOB_ID_VARIABLE)
+            if process is not None and job_id is not None and peer.is_this_user:
+                return Lodger(job_id, process_table.boot_id(), _own_namespace(), peer.pid, process.started_ticks)
+        return None
 
     def remove(self) -> None:
         """Removes the files. Idempotent; never raises."""
@@ -154,8 +169,8 @@ class FoundSpawner(msgspec.Struct):
 def succession(texts: Mapping[str, str]) -> Succession | None:
     """Decodes it. Returns None if nothing was kept or it is unreadable."""
     try:
-        return msgspec.json.decode(texts[SUCCESSION], type=Succession)
-    except (KeyError, msgspec.DecodeError):
+        return records.decoded(texts[SUCCESSION], Succession)
+    except (KeyError, records.RecordError):
         return None
 
 
@@ -175,6 +190,8 @@ def check_whole(found: Sequence[FoundSpawner]) -> None:
         raise IncompleteError("its spawner has ended while no supervisor was there")
     stood = succession(found[0].texts)
     if stood is None:
+        if found[0].texts:
+            raise IncompleteError("what its spawner keeps does not say which spawner has which cycle")
         return
     missing = {stood.current, *stood.owners.values()} - {each.pid for each in found}
     if missing:
@@ -339,6 +356,15 @@ async def _receivable(link: socket.socket, pidfd: int) -> bool:
         await anyio.wait_readable(link)
         tasks.cancel_scope.cancel()
     return not ended
+
+
+def nobody(job_id: str) -> Lodger:
+    """Returns a spawner of the job that has ended, and of which nothing else is known."""
+    return Lodger(job_id, process_table.boot_id(), _own_namespace(), pid=0, started_ticks=0)
+
+
+def _own_namespace() -> int:
+    return process_table.namespace(os.getpid(), "pid") or 0
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+from holdfast_wire.private_folder import JOB_ID_VARIABLE
 from holdfast_wire.spawner_link import Learned
 from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings, spawner_command
 
@@ -23,7 +24,6 @@ from supervisor.errors import InvalidRequestError
 if TYPE_CHECKING:
     from supervisor.edges.workers.spawner.return_places import ReturnPlace
 
-JOB_VARIABLE = "HOLDFAST_JOB_ID"
 
 MakeCommand = Callable[[SpawnerSettings, Mapping[str, str], int], SpawnerCommand]
 OnStep = Callable[[str], None]
@@ -129,7 +129,7 @@ def _start(
         held.enter_context(theirs)
         ours.setblocking(False)
         # If all are orphaned, this marker tells the job's processes from another job's (orphans.py).
-        marked = dict(env) | {JOB_VARIABLE: spec.job_id}
+        marked = dict(env) | {JOB_ID_VARIABLE: spec.job_id}
         # Copies: the job may have released its claim before a hanging folder lets us continue.
         passed = tuple(_copy(each, held) for each in claim)
         place = None

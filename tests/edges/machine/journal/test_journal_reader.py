@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -53,3 +55,32 @@ def test_a_broken_journal_is_a_clear_error_for_readers(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_bytes(b"this is no database" * 100)
     with pytest.raises(ConfigurationError, match=r"cannot read journal .*; the next supervisor sets it aside"):
         open_reader(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["[" * 30_000, "{}", '{"recorded_by": 5}', "", "\\ud800"])
+def test_a_row_that_can_not_be_read_hides_no_other_job(tmp_path: Path, damage: str) -> None:
+    whole = report("whole", 2_000, JobState.SUCCEEDED)
+    with started(tmp_path) as journal:
+        journal.save(report())
+        journal.record(event(1))
+        journal.save(whole)
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file, file:
+        file.execute("UPDATE jobs SET report = ? WHERE job_id = 'train'", (damage,))
+        file.execute("UPDATE events SET details = ?", (damage,))
+    with open_reader(tmp_path) as reader:
+        first, lost = reader.jobs()
+        assert first == whole
+        assert (lost.job_id, lost.state) == ("train", JobState.FAILED)
+        assert "its record in the journal can't be read" in lost.reason
+        ((name, _),) = reader.events("train")[0].details
+        assert name == "unreadable"
+
+
+def test_a_damaged_mark_of_the_writer_hides_no_report(tmp_path: Path) -> None:
+    with started(tmp_path) as journal:
+        journal.save(report())
+    text = journal_reader.report_to_json(report()).replace('"recorded_by":""', '"recorded_by":[1]')
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as file, file:
+        file.execute("UPDATE jobs SET report = ?", (text,))
+    with open_reader(tmp_path) as reader:
+        assert reader.jobs() == [reader.recorded("train")] == [report()]

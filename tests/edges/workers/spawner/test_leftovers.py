@@ -12,12 +12,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from holdfast_wire import spawner_link as wire
+from holdfast_wire.private_folder import JOB_ID_VARIABLE
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner import leftovers
 from supervisor.edges.workers.spawner.leftovers import Leftover
 from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace
-from supervisor.edges.workers.spawner.spawner_process import JOB_VARIABLE
 from worker_client.spawner.kept_file import WHOLE_BYTES_MAX, KeptFile
 
 JOB = f"leftovers-{os.getpid()}"
@@ -65,7 +65,7 @@ def sleeping() -> Generator[Callable[[str], int]]:
 
     def start(job_id: str) -> int:
         command = [sys.executable, "-c", "import time; time.sleep(60)"]
-        environment = dict(os.environ) | {JOB_VARIABLE: job_id}
+        environment = dict(os.environ) | {JOB_ID_VARIABLE: job_id}
         started.append(subprocess.Popen(command, env=environment, start_new_session=True))
         return started[-1].pid
 

@@ -11,9 +11,10 @@ from collections.abc import Callable
 import anyio
 import psutil
 import pytest
+from holdfast_wire.private_folder import JOB_ID_VARIABLE
 
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.workers.spawner.orphans import JOB_VARIABLE, Orphans, kill_cgroup, wait_for_end
+from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end
 from tests.edges.workers.worker_side import until
 
 # A parent that starts an orphan in a separate session, prints its pid, and dies.
@@ -26,7 +27,7 @@ def orphan():
     made: list[psutil.Process] = []
 
     def make(job_id: str) -> psutil.Process:
-        env = {**os.environ, JOB_VARIABLE: job_id}
+        env = {**os.environ, JOB_ID_VARIABLE: job_id}
         parent = subprocess.run([sys.executable, "-c", ORPHAN], env=env, stdout=subprocess.PIPE, check=True, timeout=30)
         made.append(psutil.Process(int(parent.stdout)))
         return made[-1]

@@ -5,10 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from holdfast_wire.private_folder import JOB_ID_VARIABLE
 from holdfast_wire.spawner_settings import SpawnerCommand
 
 from supervisor.config import JobSpec
-from supervisor.edges.workers.spawner.spawner_process import JOB_VARIABLE, start_process
+from supervisor.edges.workers.spawner.spawner_process import start_process
 from supervisor.errors import InvalidRequestError
 
 
@@ -16,7 +17,7 @@ def test_it_gets_the_job_s_environment_folder_and_one_end_of_the_link(tmp_path: 
     told = tmp_path / "told"
     program = (
         "import os, socket; link = socket.socket(fileno=int(os.environ['LINK'])); link.sendall(link.recv(5)); "
-        f"open({str(told)!r}, 'w').write(' '.join((os.environ['A'], os.environ[{JOB_VARIABLE!r}], os.getcwd())))"
+        f"open({str(told)!r}, 'w').write(' '.join((os.environ['A'], os.environ[{JOB_ID_VARIABLE!r}], os.getcwd())))"
     )
     started = start_process(
         JobSpec("j1", ("x",), cwd=str(tmp_path)),
