@@ -1,21 +1,22 @@
-"""What may a simulated elected leader order, when does it answer, and for how long does it lead?
+"""How is a simulated elected leader played: its orders, its answers, and the time for which it leads?
 
-It decides as edges/peers/election/reign.py and order_gate.py: an order goes out in its turn, once everything recorded
-ahead of it is kept, and only while the leader's time is not up; core/fence.py says when a leader answers. Renewals are
-played only while something is wrong, because otherwise each would find that all is well.
+The machines of core/election decide. Renewals are played only while something is wrong, because otherwise each would
+find that all is well.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import math
 from typing import TYPE_CHECKING
 
-from supervisor.core import fence
+from supervisor.core.election import lead_renewal, order_gate
+from supervisor.core.election.lead_renewal import RENEWALS
 from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.node import messages
-from supervisor.edges.peers.election.order_gate import WRITE_AGAIN_S, WRITE_TIMEOUT_S
-from supervisor.edges.peers.election.reign import RENEW_AGAIN_S, RENEW_TIMEOUT, RENEWALS
+from supervisor.core.orders import Order
+from supervisor.edges.peers.election.order_gate import WRITE_TIMEOUT_S
 from tests.sim.backend import LEASE_S, Unavailable
+from tests.sim.setup import JOB
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -33,25 +34,23 @@ class Reign:
         self.term = 0
         self.is_over = False
         self.nodes: dict[str, Link] = {}  # by name
-        self._recorded = Ledger()
+        self._found = Ledger()
         self._voter = voter
         self._world = voter.host.world
         self._timeline = self._world.timeline
         self._backend = voter.backend
-        self._waiting: deque[tuple[str, messages.Ordered] | Ledger] = deque()
-        self._waits_since_s = 0.0
-        self._is_writing = False
+        self._gate = order_gate.State(0.0)
+        self._gate_rings_s = math.inf  # on the leader's own clock, like all moments of the machines
+        self._renewal = lead_renewal.initial_state(LEASE_S, asked_at_s=0.0, now_s=0.0)
         self._is_disturbed = True
-        self._renewed_s = 0.0  # on the leader's own clock, like the other moments that core/fence.py compares
-        self._valid_until_s = 0.0
-        self._witnesses: frozenset[str] = frozenset()
         self._knocked_s: dict[str, float] = {}  # when nodes that were not admitted last came
 
     def begin(self, term: int, ledger: Ledger, *, asked_at_s: float) -> None:
-        self.term, self._renewed_s = term, self.host.local_s(asked_at_s)
-        self._valid_until_s = self._renewed_s + LEASE_S
-        self._recorded, self._witnesses = ledger, frozenset(ledger.witnesses)
-        self._keep_soon(0.0)
+        self.term, self._found = term, ledger
+        asked_at_s = self.host.local_s(asked_at_s)
+        self._gate = order_gate.State(asked_at_s + LEASE_S, frozenset(ledger.witnesses))
+        self._renewal = lead_renewal.initial_state(LEASE_S, asked_at_s=asked_at_s, now_s=self._now_s())
+        self._keep_soon()
 
     @property
     def is_served(self) -> bool:
@@ -78,17 +77,16 @@ class Reign:
 
     def lose_node(self, lost: Host) -> None:
         """Forgets a lost node. If it comes back, it does not know its earlier orders."""
-        self._waiting = deque(each for each in self._waiting if isinstance(each, Ledger) or each[0] != lost.name)
+        self._pass(order_gate.NodeForgotten(lost.name))
         self.host.lose_node(lost)
 
     # --- answers
 
     def may_answer(self) -> bool:
-        return not self._is_disturbed or self._now_s() < self._answers_until_s()
+        return not self._is_disturbed or self._now_s() < lead_renewal.answers_until_s(self._renewal, self._heard_at_s())
 
-    def _answers_until_s(self) -> float:
-        heard = (self._now_s() if name == self.host.name else self._heard_s(name) for name in self._witnesses)
-        return fence.answers_until_s(self._renewed_s, LEASE_S, heard)
+    def _heard_at_s(self) -> list[float | None]:
+        return [self._now_s() if name == self.host.name else self._heard_s(name) for name in self._gate.witnesses]
 
     def _heard_s(self, name: str) -> float | None:
         link = self.nodes.get(name)
@@ -102,65 +100,53 @@ class Reign:
     # --- orders
 
     def send(self, name: str, ordered: messages.Ordered) -> None:
-        if self._waiting or not self._is_valid():
-            self._waits_since_s = self._waits_since_s if self._waiting else self._now_s()
-            self._waiting.append((name, ordered))
-        else:
-            self._deliver(name, ordered)
+        self._pass(order_gate.OrderGiven(name, ordered.order))
 
     def record(self, ledger: Ledger) -> None:
-        if self._waiting and isinstance(self._waiting[-1], Ledger):
-            self._waiting.pop()
-        self._waits_since_s = self._waits_since_s if self._waiting else self._now_s()
-        self._waiting.append(ledger)
-        self._let_out()
+        self._pass(order_gate.LedgerChanged(ledger))
 
     @property
     def is_all_heard(self) -> bool:
-        return not self._waiting and not any(link.down.waiting for link in self.nodes.values() if not link.is_over)
+        return not self._gate.waiting and not any(link.down.waiting for link in self.nodes.values() if not link.is_over)
 
-    def _is_valid(self) -> bool:
-        return not self._is_disturbed or self._now_s() < self._valid_until_s
+    def _pass(self, event: order_gate.Event) -> None:
+        if self.is_over:
+            return
+        self._gate, actions = order_gate.step(self._gate, event, now_s=self._now_s())
+        for action in actions:
+            match action:
+                case order_gate.Deliver(node, order):
+                    self._deliver(node, order)
+                case order_gate.WriteLedger(ledger):
+                    self._write(ledger)
+        self._plan_gate()
 
-    def _let_out(self) -> None:
-        while self._waiting and not self.is_over and not self._is_writing:
-            first = self._waiting[0]
-            if isinstance(first, Ledger):
-                self._write(first)
-            elif self._is_valid():
-                self._waiting.popleft()
-                self._deliver(*first)
-            else:
-                return
+    def _plan_gate(self) -> None:
+        at_s = order_gate.next_deadline_s(self._gate)
+        if at_s is None or at_s >= self._gate_rings_s:
+            return
+
+        def ring() -> None:
+            if self._gate_rings_s == at_s:
+                self._gate_rings_s = math.inf
+                self._pass(order_gate.DeadlineReached())
+
+        self._gate_rings_s = at_s
+        moment_s = max(self._timeline.now_s, self.host.moment_s(at_s))
+        self._timeline.at(moment_s, lambda: self.host.receive(ring))
 
     def _write(self, ledger: Ledger) -> None:
-        self._is_writing = True
-        self._witnesses |= frozenset(ledger.witnesses)
-
         def written(is_kept: bool | Unavailable) -> None:
-            self._is_writing = False
-            if self.is_over:
-                return
-            if isinstance(is_kept, Unavailable):
-                self._is_writing = True
-                self._timeline.after(WRITE_AGAIN_S, lambda: self.host.receive(again))
-            elif not is_kept:
+            if is_kept is False:
                 self.end("the backend knows another leader, or none")
             else:
-                self._witnesses = frozenset(ledger.witnesses)
-                if self._waiting[0] is ledger:
-                    self._recorded = ledger
-                    self._waiting.popleft()
-                self._let_out()
-
-        def again() -> None:
-            self._is_writing = False
-            self._let_out()
+                self._pass(order_gate.LedgerWritten() if is_kept is True else order_gate.LedgerNotWritten())
 
         self._backend.ask(self.host, lambda: self._backend.write(self.term, ledger), written, timeout_s=WRITE_TIMEOUT_S)
 
-    def _deliver(self, name: str, ordered: messages.Ordered) -> None:
-        self._world.note_order(self.host, self.term, name, ordered.order)
+    def _deliver(self, name: str, order: Order) -> None:
+        self._world.note_order(self.host, self.term, name, order)
+        ordered = messages.Ordered(JOB, order)
         if name == self.host.name:
             self._timeline.after(0.0, lambda: self.host.take(ordered))
         elif (link := self.nodes.get(name)) is not None:
@@ -174,50 +160,70 @@ class Reign:
             return
         self._is_disturbed = True
         ago_s = self._world.random.uniform(0.0, RENEW_S)
-        self._renewed_s = self.host.local_s(self._timeline.now_s - ago_s)
-        self._valid_until_s = self._renewed_s + LEASE_S
+        renewed_s = self.host.local_s(self._timeline.now_s - ago_s)
+        self._renewal = lead_renewal.State(LEASE_S, renewed_s, asks_at_s=self._now_s() + RENEW_S - ago_s)
+        self._pass(order_gate.LeadRenewed(renewed_s + LEASE_S))
         self._voter.fence.doubt(self._timeline.now_s - ago_s)
         self._backend.hold(self.term, LEASE_S - ago_s)
         for link in list(self.nodes.values()):
             link.disturb()
-        self._keep_soon(RENEW_S - ago_s)
+        self._keep_soon()
 
-    def _keep_soon(self, delay_s: float) -> None:
-        self._timeline.at(self.host.after_s(delay_s), lambda: self.host.receive(self._keep))
+    def _keep_soon(self) -> None:
+        at_s = lead_renewal.next_deadline_s(self._renewal)
+        assert at_s is not None, "each question has been answered"
+        moment_s = max(self._timeline.now_s, self.host.moment_s(at_s))
+        self._timeline.at(moment_s, lambda: self.host.receive(self._keep))
 
     def _keep(self) -> None:
         if self.is_over:
             return
-        asked_at_s = self._now_s()
-
-        def answered(is_kept: bool | Unavailable) -> None:
-            if self.is_over:
+        for action in self._renew_with(lead_renewal.DeadlineReached()):
+            if isinstance(action, lead_renewal.Renew):
+                self._backend.ask(
+                    self.host, lambda: self._backend.renew(self.term), self._answered, timeout_s=action.timeout_s
+                )
                 return
-            if is_kept is False:
-                self.end("its lease has ended")
-                return
-            if is_kept is True:
-                self._renewed_s, self._valid_until_s = asked_at_s, asked_at_s + LEASE_S
-                self._let_out()
-            self._voter.fence.move(self.host.moment_s(min(self._now_s(), self._answers_until_s())))
-            timeout_s = self.host.world.setup.rules.rendezvous.join_timeout_s
-            if self._voter.fence.is_passed_for_s > timeout_s:
-                self.end("its workers have ended, and the backend does not come back")
-            elif self._waiting and self._now_s() - self._waits_since_s > timeout_s:
-                self.end("what it has decided can't be ordered, and the backend does not come back")
-            elif is_kept is True and self._backend.answers(self.host):
-                self._rest()
-            else:
-                self._keep_soon(RENEW_S if is_kept is True else RENEW_AGAIN_S)
+        self._keep_soon()  # woken a moment early
 
-        def renew() -> bool:
-            return self._backend.renew(self.term)
+    def _answered(self, is_kept: bool | Unavailable) -> None:
+        if self.is_over:
+            return
+        if is_kept is False:
+            self.end("its lease has ended")
+            return
+        for action in self._renew_with(lead_renewal.Renewed() if is_kept is True else lead_renewal.NotRenewed()):
+            match action:
+                case lead_renewal.ExtendLead(valid_until_s):
+                    self._pass(order_gate.LeadRenewed(valid_until_s))
+                case lead_renewal.NobodyElseLeads(known_at_s):
+                    self._voter.fence.move(self.host.moment_s(known_at_s))
+                case lead_renewal.EndLead(reason):
+                    self.end(reason)
+                    return
+                case lead_renewal.Renew():
+                    pass
+        if is_kept is True and self._backend.answers(self.host):
+            self._rest()
+        else:
+            self._keep_soon()
 
-        self._backend.ask(self.host, renew, answered, timeout_s=LEASE_S * RENEW_TIMEOUT)
+    def _renew_with(self, event: lead_renewal.Event) -> tuple[lead_renewal.Action, ...]:
+        self._renewal, actions = lead_renewal.step(
+            self._renewal,
+            event,
+            now_s=self._now_s(),
+            heard_at_s=self._heard_at_s(),
+            fence_until_s=self._voter.fence.until_s,
+            waits_since_s=self._gate.waits_since_s,
+            join_timeout_s=self._world.setup.rules.rendezvous.join_timeout_s,
+        )
+        return actions
 
     def _rest(self) -> None:
         """Stops playing them: nothing is wrong any more."""
         self._is_disturbed = False
+        self._pass(order_gate.LeadRenewed(math.inf))
         self._voter.fence.rest()
         self._backend.hold(self.term, None)
 
@@ -228,8 +234,9 @@ class Reign:
             self.end("the job has ended")
             self._backend.ask(self.host, lambda: self._backend.resign(self.term), lambda _: None)
 
-        if self._recorded.verdict is not None:
-            last = after_all_know(self._recorded, self.term) if is_heard else self._recorded
+        recorded = self._gate.recorded or self._found
+        if recorded.verdict is not None:
+            last = after_all_know(recorded, self.term) if is_heard else recorded
             write = self._backend.write
             self._backend.ask(self.host, lambda: write(self.term, last, is_last=True), resign, timeout_s=LEASE_S)
         else:
@@ -239,7 +246,7 @@ class Reign:
         """Closes its server; waiting orders are never sent."""
         if not self.is_over:
             self.is_over = True
-            self._waiting.clear()
+            self._gate.waiting.clear()
             for link in self.nodes.values():
                 link.disturb()
             self._voter.lose_lead(self, why)

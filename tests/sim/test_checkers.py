@@ -10,7 +10,9 @@ import pytest
 from supervisor.core import orders
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
 from supervisor.core.cluster import messages as cluster
+from supervisor.core.election import node_fence
 from supervisor.core.facts import Verdict
+from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages, node
 from supervisor.core.silence import Silence
@@ -21,7 +23,6 @@ from tests.sim.playing import play, play_seed
 from tests.sim.processes import Processes
 from tests.sim.reign import Reign
 from tests.sim.setup import draw_setup
-from tests.sim.voting import OwnFence
 
 SEEDS = 200
 _Patch = pytest.MonkeyPatch
@@ -68,7 +69,11 @@ def the_same_term(patch: _Patch) -> None:
 
 def no_own_fence(patch: _Patch) -> None:
     """A node that hears neither a leader nor the backend continues training."""
-    patch.setattr(OwnFence, "left_s", 1.0)
+
+    def tell(state: node_fence.State, now_s: float) -> tuple[node_fence.State, tuple[node_fence.Action, ...]]:
+        return msgspec.structs.replace(state, tells_at_s=now_s + 1.0), (node_fence.MoveFence(now_s + FENCE_S),)
+
+    patch.setattr(node_fence, "_tell", tell)
 
 
 def forgotten_end(patch: _Patch) -> None:

@@ -1,12 +1,11 @@
 """How does a node of a simulated job take part in its leader's election, and what does it do without a leader?
 
-It decides as the tasks in edges/peers/election (elected_peers.py, own_fence.py), which are chains of events here. A
-waiting chain has a turn number: events planned in an earlier turn are dropped.
+It decides as the tasks in edges/peers/election/elected_peers.py, which are chains of events here. A waiting chain has a
+turn number: events planned in an earlier turn are dropped. The node's own fence is the machine of core/election.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.fence import FENCE_S, HEARD_S
+from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Ledger, of_this_run
 from supervisor.core.node import messages
 from supervisor.edges.peers.cluster_peers import PARTING_S
@@ -25,9 +24,9 @@ from supervisor.edges.peers.election.elected_peers import (
     JITTER_S,
     WISHES_KEPT_S,
 )
-from supervisor.edges.peers.election.own_fence import MOVED_EVERY_S
 from tests.sim.backend import Backend, Leader, Unavailable
 from tests.sim.network import ALL_IS_WELL, Link
+from tests.sim.own_fence import OwnFence
 from tests.sim.reign import Reign
 from tests.sim.setup import JOB
 
@@ -38,82 +37,6 @@ CONNECT_MAX_S = 0.3  # between two attempts
 PARTING_LOOK_S = 0.25
 _Standing = cluster.NodeExcluded | cluster.NodeCordoned  # requests that hold under any leader
 _Wish = cluster.StopAsked | cluster.RestartAsked | _Standing
-
-
-class OwnFence:
-    """How long may the workers of a node run? Played only while something is wrong, from `begin` on."""
-
-    def __init__(self, host: Host, ask: Callable[[], None]) -> None:
-        self._host = host
-        self._timeline = host.world.timeline
-        self._ask = ask
-        self.until_s = host.after_s(FENCE_S)
-        self._rounds = 0
-
-    @property
-    def is_passed_for_s(self) -> float:
-        return self._host.elapsed_s(self.until_s) if self.until_s < math.inf else 0.0
-
-    @property
-    def left_s(self) -> float:
-        return -self._host.elapsed_s(self.until_s) if self.until_s < math.inf else math.inf
-
-    def begin(self) -> None:
-        self._rounds += 1
-        self._run(self._rounds)
-        self._look(self._rounds)
-
-    def move(self, known_s: float) -> None:
-        """Moves the fence: at `known_s`, no other node could replace this one."""
-        if self.until_s < math.inf:
-            self.until_s = max(self.until_s, self._at_s(known_s))
-
-    def doubt(self, known_s: float) -> None:
-        """Plays the fence, which was moved continuously until now."""
-        if self.until_s == math.inf:
-            self.until_s = self._at_s(known_s)
-            told_s = known_s - self._host.world.random.uniform(0.0, MOVED_EVERY_S)  # the spawner knows less
-            self._host.move_fence(told_s)
-            self._rounds += 1
-            self._later(self._host.world.random.uniform(0.0, MOVED_EVERY_S), self._run)
-            self._look(self._rounds)
-
-    def rest(self) -> None:
-        """Stops playing the fence: it is moved continuously."""
-        self._rounds += 1
-        self.until_s = math.inf
-        self._host.move_fence(ALL_IS_WELL)
-
-    def _at_s(self, known_s: float) -> float:
-        return known_s + self._host.after_s(FENCE_S) - self._timeline.now_s
-
-    def _later(self, delay_s: float, do: Callable[[int], None]) -> None:
-        rounds = self._rounds
-        self._timeline.at(self._host.after_s(delay_s), lambda: self._host.receive(lambda: do(rounds)))
-
-    def _run(self, rounds: int) -> None:
-        if rounds != self._rounds:
-            return
-        left_s = self.left_s
-        if left_s <= 0.0:
-            why = f"for {FENCE_S:g} s no leader has answered, and the backend has not said that there is none"
-            text = f"node {self._host.name} ends its workers, since another may take its place: {why}"
-            self._host.take(messages.Ordered(JOB, orders.StandBack(text)))
-            left_s = FENCE_S
-        self._host.move_fence(self._host.after_s(left_s - FENCE_S))
-        self._later(min(MOVED_EVERY_S, left_s) * self._haste, self._run)
-
-    def _look(self, rounds: int) -> None:
-        """Checks the backend: a watch may report late, or never."""
-        if rounds == self._rounds:
-            if self.left_s <= FENCE_S - HEARD_S:
-                self._ask()
-            self._later(AGAIN_S * self._haste, self._look)
-
-    @property
-    def _haste(self) -> float:
-        """Returns the pace: a node on which nothing runs need not be played as often."""
-        return 4.0 if self.left_s < -FENCE_S else 1.0
 
 
 class Voter:

@@ -1,121 +1,98 @@
-"""When may an order of an elected leader go out?
-
-In its turn, only after everything recorded before it is kept, and only while the lead is valid: later another node may
-lead, and nodes must never obey two leaders. Orders that wait when the lead is lost never go out.
-"""
+"""How are the orders of one lead delivered, and its ledgers written?"""
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Coroutine, Iterable
 
 import anyio
-import msgspec
 
+from supervisor.core.election import order_gate as machine
+from supervisor.core.election.order_gate import Deliver, WriteLedger
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Order
-from supervisor.pauses import pause
 from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError
 
-WRITE_AGAIN_S = 0.2
 WRITE_TIMEOUT_S = 3.0
 
 _log = logging.getLogger("holdfast.cluster")
 
 
-class _Letter(msgspec.Struct, frozen=True):
-    node: str
-    order: Order
-
-
 class OrderGate:
-    """The gate of one lead. Call its methods only in the event loop's thread."""
+    """Plays core/election/order_gate.py. Call its methods only in the event loop's thread."""
 
     def __init__(
         self, deliver: Callable[[str, Order], None], *, valid_until_s: float, witnesses: Iterable[str] = ()
     ) -> None:
         """`witnesses`: those of the ledger as it was found."""
         self._deliver = deliver
-        self.witnesses = frozenset(witnesses)  # of the ledger as it is kept, or may be: a write may still arrive
-        self.valid_until_s = valid_until_s
-        self._waiting: deque[_Letter | Ledger] = deque()
-        self._waits_since_s = 0.0  # valid if something waits
+        self._state = machine.State(valid_until_s, frozenset(witnesses))
+        self._to_write: Ledger | None = None
         self._changed = anyio.Event()
-        self._empty = anyio.Event()
-        self.last_recorded: Ledger | None = None
 
     def send(self, node: str, order: Order) -> None:
-        if self._waiting or not self._is_valid():
-            self._put(_Letter(node, order))
-        else:
-            self._deliver(node, order)
+        self._take(machine.OrderGiven(node, order))
 
     def record(self, ledger: Ledger) -> None:
-        if self._waiting and isinstance(self._waiting[-1], Ledger):
-            self._waiting.pop()  # no order depends on it alone
-        self._put(ledger)
+        self._take(machine.LedgerChanged(ledger))
 
     def forget(self, node: str) -> None:
         """Forgets a lost node. If it comes back, it does not know its earlier orders."""
-        self._waiting = deque(each for each in self._waiting if not isinstance(each, _Letter) or each.node != node)
-
-    @property
-    def waits_for_s(self) -> float:
-        """Returns how long waiting orders have been held back."""
-        return anyio.current_time() - self._waits_since_s if self._waiting else 0.0
+        self._take(machine.NodeForgotten(node))
 
     def extend(self, valid_until_s: float) -> None:
         """Extends the lead after a renewal."""
-        self.valid_until_s = valid_until_s
-        self._changed.set()
+        self._take(machine.LeadRenewed(valid_until_s))
+
+    @property
+    def witnesses(self) -> frozenset[str]:
+        return self._state.witnesses
+
+    @property
+    def last_recorded(self) -> Ledger | None:
+        return self._state.recorded
+
+    @property
+    def waits_since_s(self) -> float | None:
+        """Returns since when an order has been held back; None: none is."""
+        return self._state.waits_since_s
 
     async def until_empty(self) -> None:
-        while self._waiting:
-            self._empty = anyio.Event()
-            await self._empty.wait()
+        while self._state.waiting:
+            await self._changed.wait()
 
     async def run(self, write: Callable[[Ledger], Coroutine[None, None, None]]) -> None:
         """Runs until cancelled. Retries `write` after BackendUnavailableError; its other errors end the gate."""
         while True:
-            while self._waiting:
-                await self._let_out(self._waiting[0], write)
-            self._empty.set()
-            self._changed = anyio.Event()
-            await self._changed.wait()
+            if self._to_write is not None:
+                ledger, self._to_write = self._to_write, None
+                self._take(await _written(ledger, write))
+                continue
+            deadline_s = machine.next_deadline_s(self._state)
+            with anyio.move_on_at(deadline_s if deadline_s is not None else float("inf")):
+                await self._changed.wait()
+            self._take(machine.DeadlineReached())
 
-    async def _let_out(self, first: _Letter | Ledger, write: Callable[[Ledger], Coroutine[None, None, None]]) -> None:
-        if isinstance(first, Ledger):
-            if await self._written(first, write):
-                self.last_recorded = first
-                self._waiting.popleft()
-            return
-        if not self._is_valid():
-            self._changed = anyio.Event()
-            await self._changed.wait()
-            return
-        self._waiting.popleft()
-        self._waits_since_s = anyio.current_time()
-        self._deliver(first.node, first.order)
+    def _take(self, event: machine.Event) -> None:
+        self._state, actions = machine.step(self._state, event, now_s=anyio.current_time())
+        for action in actions:
+            match action:
+                case Deliver(node, order):
+                    self._deliver(node, order)
+                case WriteLedger(ledger):
+                    self._to_write = ledger
+        if not isinstance(event, machine.OrderGiven | machine.DeadlineReached):  # nothing waits for these
+            changed, self._changed = self._changed, anyio.Event()
+            changed.set()
 
-    async def _written(self, ledger: Ledger, write: Callable[[Ledger], Coroutine[None, None, None]]) -> bool:
-        """Writes the ledger. Returns False if that failed, or if a newer one must be written next."""
-        self.witnesses |= frozenset(ledger.witnesses)
-        try:
-            with anyio.fail_after(WRITE_TIMEOUT_S):
-                await write(ledger)
-            self.witnesses = frozenset(ledger.witnesses)
-        except (BackendUnavailableError, BackendRefusedError, TimeoutError) as error:
-            _log.warning("orders wait: what was decided can't be kept: %s", error or "no answer in time")
-            await pause(WRITE_AGAIN_S, why="nothing tells when the backend works again")
-            return False
-        return self._waiting[0] is ledger
 
-    def _is_valid(self) -> bool:
-        return anyio.current_time() < self.valid_until_s
-
-    def _put(self, item: _Letter | Ledger) -> None:
-        if not self._waiting:
-            self._waits_since_s = anyio.current_time()
-        self._waiting.append(item)
-        self._changed.set()
+async def _written(
+    ledger: Ledger, write: Callable[[Ledger], Coroutine[None, None, None]]
+) -> machine.LedgerWritten | machine.LedgerNotWritten:
+    try:
+        with anyio.fail_after(WRITE_TIMEOUT_S):
+            await write(ledger)
+    except (BackendUnavailableError, BackendRefusedError, TimeoutError) as error:
+        _log.warning("orders wait: what was decided can't be kept: %s", error or "no answer in time")
+        return machine.LedgerNotWritten()
+    return machine.LedgerWritten()

@@ -1,7 +1,6 @@
 """What does a node do while it leads a job: which nodes does it serve, what may it order, and when does it answer?
 
-It gives orders while its lead lasts, and answers as core/fence.py allows. It never steps down by itself: only the
-backend can say that it no longer leads.
+The machines in core/election decide when it renews its lead, orders and answers.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ import anyio
 import msgspec
 from anyio.abc import TaskStatus
 
-from supervisor.core import fence, orders
+from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeLost, Reported
+from supervisor.core.election import lead_renewal
 from supervisor.core.ledger import Ledger, after_all_know, of_this_run
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers import garbage
@@ -28,10 +28,6 @@ from supervisor.edges.peers.election.voter import Voter
 from supervisor.pauses import pause
 from supervisor.ports import Post
 from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError, Lead, LeadLostError
-
-RENEWALS = 4  # within the life of a lead
-RENEW_TIMEOUT = 0.4  # as a share of a lead's life: one member of the backend may hang, another may answer
-RENEW_AGAIN_S = 0.05
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -47,7 +43,8 @@ class Reign:
         self._voter = voter
         self._post = post
         self._fence = own_fence
-        self._renewed_at_s = asked_at_s
+        now_s = anyio.current_time()
+        self._renewal = lead_renewal.initial_state(lead.ttl_s, asked_at_s=asked_at_s, now_s=now_s)
         self.lead = lead
         self.found, self.former = of_this_run(_read_ledger(lead.state), term=lead.term, met_term=met_term)
         self.gate = OrderGate(self._deliver, valid_until_s=asked_at_s + lead.ttl_s, witnesses=self.found.witnesses)
@@ -130,34 +127,56 @@ class Reign:
 
     async def _keep(self) -> None:
         """Renews the lead. Raises LeadLostError."""
-        ttl_s = self.lead.ttl_s
         while True:
-            asked_at_s = anyio.current_time()
-            pause_s = RENEW_AGAIN_S
-            with suppress(BackendUnavailableError, BackendRefusedError, TimeoutError):
-                with anyio.fail_after(ttl_s * RENEW_TIMEOUT):
-                    await self.lead.renew()
-                self._renewed_at_s, pause_s = asked_at_s, ttl_s / RENEWALS
-                self.gate.extend(asked_at_s + ttl_s)
-            now_s = anyio.current_time()
-            self._fence.move(min(now_s, self._answers_until_s()))
-            if now_s - self._fence.until_s > self._voter.join_timeout_s:
-                raise LeadLostError("its workers have ended, and the backend does not come back")
-            if self.gate.waits_for_s > self._voter.join_timeout_s:
-                raise LeadLostError("what it has decided can't be ordered, and the backend does not come back")
-            await pause(pause_s, why="a lead is renewed in time")
+            deadline_s = lead_renewal.next_deadline_s(self._renewal)
+            assert deadline_s is not None, "each question has been answered"
+            await pause(deadline_s - anyio.current_time(), why="a lead is renewed in time")
+            for action in self._renew_with(lead_renewal.DeadlineReached()):
+                if isinstance(action, lead_renewal.Renew):
+                    self._perform(self._renew_with(await self._renewed(action.timeout_s)))
+
+    async def _renewed(self, timeout_s: float) -> lead_renewal.Renewed | lead_renewal.NotRenewed:
+        try:
+            with anyio.fail_after(timeout_s):
+                await self.lead.renew()
+        except (BackendUnavailableError, BackendRefusedError, TimeoutError):
+            return lead_renewal.NotRenewed()
+        return lead_renewal.Renewed()
+
+    def _renew_with(self, event: lead_renewal.Event) -> tuple[lead_renewal.Action, ...]:
+        self._renewal, actions = lead_renewal.step(
+            self._renewal,
+            event,
+            now_s=anyio.current_time(),
+            heard_at_s=self._heard_at_s(),
+            fence_until_s=self._fence.until_s,
+            waits_since_s=self.gate.waits_since_s,
+            join_timeout_s=self._voter.join_timeout_s,
+        )
+        return actions
+
+    def _perform(self, actions: tuple[lead_renewal.Action, ...]) -> None:
+        for action in actions:
+            match action:
+                case lead_renewal.ExtendLead(valid_until_s):
+                    self.gate.extend(valid_until_s)
+                case lead_renewal.NobodyElseLeads(known_at_s):
+                    self._fence.move(known_at_s)
+                case lead_renewal.EndLead(reason):
+                    raise LeadLostError(reason)
+                case lead_renewal.Renew():
+                    pass
 
     # --- answers ---------------------------------------------------------------------------------------------------
 
     def _may_answer(self) -> bool:
-        return anyio.current_time() < self._answers_until_s()
+        return anyio.current_time() < lead_renewal.answers_until_s(self._renewal, self._heard_at_s())
 
-    def _answers_until_s(self) -> float:
-        heard = (
+    def _heard_at_s(self) -> list[float | None]:
+        return [
             anyio.current_time() if each == self._voter.node else self.server.heard_at_s(each)
             for each in self.gate.witnesses
-        )
-        return fence.answers_until_s(self._renewed_at_s, self.lead.ttl_s, heard)
+        ]
 
 
 def _read_ledger(state: bytes) -> Ledger:

@@ -26,12 +26,13 @@ from supervisor.core.cluster.messages import (
     StopAsked,
 )
 from supervisor.core.correspondence import Candidate, Correspondence
+from supervisor.core.election import node_fence
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.ledger import Former, Ledger, after_all_know
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers import cluster_client
 from supervisor.edges.peers.archive import Archive
-from supervisor.edges.peers.election import elected_peers, election, own_fence
+from supervisor.edges.peers.election import elected_peers, election
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.rendezvous_backend import Leader
@@ -214,7 +215,7 @@ WITH_BOTH = Ledger(4, 4, 1, parts=("a", "b"), witnesses=("a", "b"))
 
 @pytest.fixture
 def short_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fence, own_fence, elected_peers, cluster_client):
+    for module in (fence, node_fence, elected_peers, cluster_client):
         monkeypatch.setattr(module, "FENCE_S", 1.0)
     monkeypatch.setattr(fence, "HEARD_S", 0.6)
     monkeypatch.setattr(elected_peers, "HEARD_S", 0.6)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import anyio
 
+from supervisor.core.election.node_fence import MOVED_BY_S, MOVED_EVERY_S
 from supervisor.core.fence import FENCE_S
 from supervisor.core.node.messages import FenceMoved
 from supervisor.edges.peers.cluster_client import SPAWNER_LATER_S
-from supervisor.edges.peers.election.own_fence import MOVED_BY_S, MOVED_EVERY_S, OwnFence
+from supervisor.edges.peers.election.own_fence import OwnFence
 
 
 async def test_a_fence_that_has_moved_far_is_told_before_the_next_regular_word() -> None:

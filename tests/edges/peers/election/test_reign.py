@@ -90,8 +90,10 @@ async def test_what_the_ledger_names_counts_before_anything_is_written_and_what_
 async def test_it_gives_up_once_its_workers_have_ended_and_the_backend_does_not_come_back():
     memory = Memory(ttl_s=0.2)
     begun, own_fence, _ = await begin(memory)
-    own_fence._until_s = anyio.current_time() - 10  # pyright: ignore[reportPrivateUsage]
-    begun._renewed_at_s -= 10  # pyright: ignore[reportPrivateUsage]
+    fence, renewal = own_fence._state, begun._renewal  # pyright: ignore[reportPrivateUsage]
+    long_ago_s = anyio.current_time() - 10
+    own_fence._state = msgspec.structs.replace(fence, until_s=long_ago_s)  # pyright: ignore[reportPrivateUsage]
+    begun._renewal = msgspec.structs.replace(renewal, renewed_at_s=long_ago_s)  # pyright: ignore[reportPrivateUsage]
     memory.away = {"a"}
     listeners = await listen(PeerAddress("127.0.0.1", 0))
     assert listeners is not None
