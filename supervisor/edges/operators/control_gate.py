@@ -20,13 +20,13 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from supervisor.edges.machine.folders import socket_claim, socket_dir
+from supervisor.edges.machine.own_process import socket_relay
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.operators.callers import Callers
 from supervisor.edges.operators.refused_peer import refuse
 from supervisor.errors import NotPermittedError
 from supervisor.pauses import pause
 
-PASSED_BYTES_MAX = 64 * 1024  # held per connection and direction
 CONNECTIONS_MAX = 32  # of a private supervisor
 NODE_CONNECTIONS_MAX = 1_024  # of a node's supervisor: a `holdfast run` keeps one for as long as its job runs
 STRANGERS_MAX = 8  # connections being refused at once; more are closed immediately
@@ -200,8 +200,8 @@ class ControlGate:
         with anyio.CancelScope(shield=True) as scope:  # the deadline is set at the end
             self._connections.add(scope)
             async with anyio.create_task_group() as pair:
-                pair.start_soon(_copy, client, inner)
-                await _copy(inner, client)
+                pair.start_soon(socket_relay.copy, client, inner)
+                await socket_relay.copy(inner, client)
                 if self._is_ending:
                     pair.cancel_scope.cancel()
         self._connections.discard(scope)
@@ -234,33 +234,3 @@ def _has_descriptors(count: int) -> bool:
     finally:
         for descriptor in taken:
             os.close(descriptor)
-
-
-async def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copies until `source` ends, and passes that end on, or until one side breaks, which ends both directions.
-
-    Without anyio's streams: if bytes arrive in the same turn of the loop that cancels them, they print an
-    InvalidStateError.
-    """
-    with contextlib.suppress(OSError):
-        while data := await _receive(source):
-            await _send(target, data)
-        target.shutdown(socket.SHUT_WR)
-
-
-async def _receive(source: socket.socket) -> bytes:
-    while True:
-        await anyio.wait_readable(source)
-        try:
-            return source.recv(PASSED_BYTES_MAX)
-        except (BlockingIOError, InterruptedError):
-            continue
-
-
-async def _send(target: socket.socket, data: bytes) -> None:
-    unsent = memoryview(data)
-    while unsent:
-        try:
-            unsent = unsent[target.send(unsent) :]
-        except (BlockingIOError, InterruptedError):
-            await anyio.wait_writable(target)

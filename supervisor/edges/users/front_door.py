@@ -17,9 +17,9 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
+from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer, uid_of
 from supervisor.edges.users.admission import Admission
-from supervisor.edges.users.knocks import Knocks
 from supervisor.errors import HoldfastError, NotPermittedError
 from supervisor.pauses import pause
 

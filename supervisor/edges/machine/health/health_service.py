@@ -1,7 +1,8 @@
 """A node health service, compatible with nvhcd: it runs a program and reports its result.
 
 Any process on the node may ask: the socket is meant for containers, too. The arguments of a request become arguments of
-the program and never pass through a shell. They, the output and the number of concurrent programs are bounded.
+the program and never pass through a shell. They and the output are bounded here, connections in health_gate.py, and
+programs that run at the same time in health_runs.py.
 """
 
 from __future__ import annotations
@@ -9,26 +10,29 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import subprocess
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from tempfile import TemporaryDirectory
+from typing import Any, NoReturn, Protocol, cast
 
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # else gRPC's fork handlers sometimes kill a program that we start
 
 import anyio
 import grpc.aio
-from anyio.abc import Process
+from anyio.abc import Process, TaskGroup
 from nvhcd import nvhcd_pb2 as wire
 
 from supervisor.config.healthd_file import HealthdSettings
+from supervisor.edges.machine.health.health_gate import BACKLOG, SOCKET_MODE, HealthGate
+from supervisor.edges.machine.health.health_runs import HealthRuns
 from supervisor.edges.machine.processes import socket_probe
-from supervisor.errors import ConfigurationError, InUseError
+from supervisor.errors import ConfigurationError, ExhaustedError, InUseError
 
-SOCKET_MODE = 0o666
-CHECKS_MAX = 4  # concurrent programs; further requests wait their turn
 ARGUMENTS_MAX, ARGUMENT_BYTES_MAX = 32, 4096
+OPTIONS = (("grpc.max_receive_message_length", 192 * 1024), ("grpc.max_concurrent_streams", 4))
 OUTPUT_BYTES_MAX = 512 * 1024  # of each stream; the rest is dropped
 LAST_OUTPUT_S = 0.5  # for data left in the pipes; a process that left the session may hold them open
 STOP_GRACE_S = 1.0
@@ -38,12 +42,21 @@ _log = logging.getLogger("holdfast.healthd")
 _grpc = cast("Any", grpc)
 
 
+class _Call(Protocol):
+    """What gRPC tells of a call, and how to refuse it."""
+
+    def peer(self) -> str: ...
+
+    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
+
+
 class HealthService:
     """Answers RunHealthCheck."""
 
-    def __init__(self, settings: HealthdSettings) -> None:
+    def __init__(self, settings: HealthdSettings, gate: HealthGate, tasks: TaskGroup) -> None:
         self._settings = settings
-        self._turns = anyio.Semaphore(CHECKS_MAX)
+        self._gate = gate
+        self._runs = HealthRuns(self._check, tasks)
 
     def handler(self) -> object:
         run = _grpc.unary_unary_rpc_method_handler(
@@ -53,17 +66,21 @@ class HealthService:
         )
         return _grpc.method_handlers_generic_handler("nvhcd.HealthCheckService", {"RunHealthCheck": run})
 
-    async def _run(self, request: wire.HealthCheckRequest, context: object) -> wire.HealthCheckResponse:
-        del context
-        arguments = list(request.args)
+    async def _run(self, request: wire.HealthCheckRequest, context: _Call) -> wire.HealthCheckResponse:
+        arguments = tuple(request.args)
         if len(arguments) > ARGUMENTS_MAX or any(
             "\0" in each or len(each.encode()) > ARGUMENT_BYTES_MAX for each in arguments
         ):
             return _unable(f"more than {ARGUMENTS_MAX} arguments, or one above {ARGUMENT_BYTES_MAX} bytes")
-        async with self._turns:
-            return await self._check(arguments)
+        try:
+            with self._gate.calling(context.peer()) as uid:
+                return await self._runs.result(uid, arguments)
+        except ExhaustedError as error:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
+        except LookupError:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "cannot check the node: the connection has ended")
 
-    async def _check(self, arguments: list[str]) -> wire.HealthCheckResponse:
+    async def _check(self, arguments: Sequence[str]) -> wire.HealthCheckResponse:
         script = self._settings.healthcheck_path
         begun_s = anyio.current_time()
         try:
@@ -132,21 +149,50 @@ async def serving(settings: HealthdSettings) -> AsyncGenerator[None]:
     """Serves within the block. Raises ConfigurationError, or InUseError if another service answers."""
     path = Path(settings.socket_path)
     _make_room(path)
-    server = cast("Any", grpc.aio).server(options=(("grpc.max_receive_message_length", 1024 * 1024),))
-    server.add_generic_rpc_handlers((HealthService(settings).handler(),))
     try:
-        server.add_insecure_port(f"unix:{path}")
-    except RuntimeError as error:
-        raise ConfigurationError(f"cannot serve {path}: {error}; check socket_path") from error
-    await server.start()
+        listener = _bound(path)
+    except OSError as error:
+        raise ConfigurationError(f"cannot serve {path}: {error.strerror or error}; check socket_path") from error
     try:
-        os.chmod(path, SOCKET_MODE)
-        yield
+        with listener:
+            async with anyio.create_task_group() as tasks:
+                gate = HealthGate(listener)
+                server = cast("Any", grpc.aio).server(options=OPTIONS)
+                server.add_generic_rpc_handlers((HealthService(settings, gate, tasks).handler(),))
+                inner = await _start(server)
+                try:
+                    tasks.start_soon(gate.run, inner)
+                    yield
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await server.stop(STOP_GRACE_S)
+                    tasks.cancel_scope.cancel()
+                    os.close(inner)
     finally:
-        with anyio.CancelScope(shield=True):
-            await server.stop(STOP_GRACE_S)
         with suppress(FileNotFoundError):
             os.unlink(path)
+
+
+async def _start(server: Any) -> int:  # noqa: ANN401 - gRPC has no types
+    """Starts the server behind the gate. Returns its socket file, which no longer has a name for others to call."""
+    with TemporaryDirectory(prefix="holdfast-healthd-") as folder:
+        path = f"{folder}/grpc.sock"
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        return os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+
+def _bound(path: Path) -> socket.socket:
+    """Listens at `path`, for everybody. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        listener.bind(str(path))
+        os.chmod(path, SOCKET_MODE)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
 
 
 def _make_room(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.edges.users.knocks import BURST, PER_S, USERS_MAX, Knocks
+from supervisor.edges.machine.processes.knocks import BURST, PER_S, USERS_MAX, Knocks
 
 
 def _entered(knocks: Knocks, uid: int, knocked: int, now_s: float) -> int:

@@ -1,0 +1,144 @@
+"""Who may connect to the health service, how many at a time, and which user made a call?
+
+gRPC neither bounds connections nor knows who connects. So a plain socket listens, the kernel says who connects, and
+each user has a number of places. A connection gets one behind the gate once it has sent its first bytes, and loses it
+if no call follows: users who fill their places with connections that ask nothing keep nobody out but themselves.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import socket
+from collections import Counter
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
+
+import anyio
+from anyio.abc import TaskGroup
+
+from supervisor.edges.machine.own_process import socket_relay
+from supervisor.edges.machine.processes.knocks import Knocks
+from supervisor.edges.machine.processes.peer_identity import uid_of
+from supervisor.pauses import pause
+
+SOCKET_MODE = 0o666
+BACKLOG = 4_096  # the kernel may reduce it to net.core.somaxconn
+AT_ONCE_MAX = 256  # accepted before those that are in are served
+CONNECTIONS_MAX = 256  # each needs three descriptors
+CONNECTIONS_OF_ONE_MAX = 16
+IDLE_S = 10.0  # without a call
+SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+SHORTAGE_PAUSE_S = 0.25
+
+
+class _Connection:
+    def __init__(self, uid: int) -> None:
+        self.uid = uid
+        self.calls = 0
+        self.scope = anyio.CancelScope()
+
+
+class HealthGate:
+    """Listens for the server behind it."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self._listener = listener
+        self._knocks = Knocks()
+        self._connections: list[_Connection] = []  # the oldest first
+        self._of_user: Counter[int] = Counter()
+        self._by_name: dict[str, _Connection] = {}  # as gRPC names the peer of a call
+
+    @contextmanager
+    def calling(self, peer: str) -> Generator[int]:
+        """Yields the user who calls; the connection keeps its place meanwhile. Raises LookupError if it has ended."""
+        connection = self._by_name[peer]
+        connection.calls += 1
+        connection.scope.deadline = math.inf
+        try:
+            yield connection.uid
+        finally:
+            connection.calls -= 1
+            if not connection.calls:
+                connection.scope.deadline = anyio.current_time() + IDLE_S
+
+    async def run(self, inner: int) -> None:
+        """Passes connections on to the server whose socket file is open as `inner`, until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.wait_readable(self._listener)
+                await self._accept(inner, tasks)
+
+    async def _accept(self, inner: int, tasks: TaskGroup) -> None:
+        for _ in range(AT_ONCE_MAX):
+            try:
+                client = self._listener.accept()[0]
+            except BlockingIOError:
+                return
+            except (InterruptedError, ConnectionAbortedError):
+                continue
+            except OSError as error:
+                if error.errno not in SHORTAGE:
+                    raise
+                await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
+                return
+            connection = self._admitted(client)
+            if connection is None:
+                client.close()
+                continue
+            client.setblocking(False)
+            tasks.start_soon(self._serve, client, connection, inner)
+
+    def _admitted(self, client: socket.socket) -> _Connection | None:
+        """Gives the connection a place, if its user may have one more."""
+        try:
+            uid = uid_of(client)
+        except OSError:
+            return None
+        if self._of_user[uid] >= CONNECTIONS_OF_ONE_MAX or not self._knocks.may_enter(uid, anyio.current_time()):
+            return None
+        if len(self._connections) >= CONNECTIONS_MAX and not self._made_room(uid):
+            return None
+        connection = _Connection(uid)
+        connection.scope.deadline = anyio.current_time() + IDLE_S
+        self._connections.append(connection)
+        self._of_user[uid] += 1
+        return connection
+
+    def _made_room(self, uid: int) -> bool:
+        """Ends the newest connection without a call of the user who has most, if that is more than `uid` has."""
+        idle = [each for each in self._connections if not each.calls]
+        most = max((self._of_user[each.uid] for each in idle), default=0)
+        if most <= self._of_user[uid]:
+            return False
+        newest = next(each for each in reversed(idle) if self._of_user[each.uid] == most)
+        self._forget(newest)
+        newest.scope.cancel()
+        return True
+
+    def _forget(self, connection: _Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._of_user[connection.uid] -= 1
+            if not self._of_user[connection.uid]:
+                del self._of_user[connection.uid]
+
+    async def _serve(self, client: socket.socket, connection: _Connection, inner: int) -> None:
+        with ExitStack() as closing:
+            closing.enter_context(client)
+            closing.callback(self._forget, connection)
+            with connection.scope:
+                await anyio.wait_readable(client)
+                try:
+                    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                    closing.enter_context(server)
+                    server.bind("")  # The kernel chooses a name; gRPC reports it as the peer of the call.
+                    name = f"unix-abstract:{server.getsockname()[1:].decode()}"
+                    self._by_name[name] = connection
+                    closing.callback(self._by_name.pop, name)
+                    server.connect(f"/proc/self/fd/{inner}")
+                except OSError:
+                    return  # The server is closing, or no descriptor is left; the client sees its connection end.
+                async with anyio.create_task_group() as pair:
+                    pair.start_soon(socket_relay.copy, client, server)
+                    await socket_relay.copy(server, client)
