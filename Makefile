@@ -78,13 +78,14 @@ gpu: ## the tests that need a GPU, with an interpreter that has torch, pytest an
 bench: $(VENV)/.dev ## measure against torchrun and the reference product, write docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-soak: $(VENV)/.e2e packages ## the tests that take long, 2,000 restarts, chaos, other people's scripts, torn networks: an hour; shorter: make soak RESTARTS=200 CHAOS_S=60
+soak: $(VENV)/.e2e packages ## the tests that take long, 2,000 restarts, chaos, other people's scripts, torn networks, a hostile user: an hour; shorter: make soak RESTARTS=200 CHAOS_S=60
 	$(BIN)/python -m pytest -m soak tests
 	$(BIN)/python -m tests.soak restarts --restarts $(RESTARTS)
 	$(BIN)/python -m tests.soak chaos --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak others --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak cluster --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak supervisor-kills --seconds $(CHAOS_S) $(ARGS)
+	$(BIN)/python -m tests.soak hostile-user --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak packages
 
 sim: $(VENV)/.dev ## simulate jobs on many nodes under random faults, 10,000 seeds; more: make sim ARGS='--seeds 100000'

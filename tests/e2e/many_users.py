@@ -98,14 +98,16 @@ class Service:
         self.process.kill()
         self.process.wait()
 
-    def started(self, uid: int, *command: str, groups: Sequence[int] = (), before: str = "") -> subprocess.Popen[str]:
+    def started(
+        self, uid: int, *command: str, groups: Sequence[int] = (), before: str = "", stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[str]:
         """Starts a command of this user. `before`: what the user's shell does first."""
         listed = ["--groups", ",".join(map(str, groups))] if groups else ["--clear-groups"]
         as_user = ["setpriv", "--reuid", str(uid), "--regid", str(uid), *listed] if uid else []
         shell = ["sh", "-c", f'{before or ":"}; exec "$@"', "sh", *command]
         home = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "HOLDFAST_SOCKET_DIR": str(self.socket_dir)}
         return subprocess.Popen(
-            self._inside(*as_user, *shell), env=home, cwd="/", text=True, stdin=subprocess.DEVNULL,
+            self._inside(*as_user, *shell), env=home, cwd="/", text=True, stdin=stdin,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Does a secret of a job leave it on any way: command lines of others, journal, hooks, logs, status, report? Real jobs."""
+"""Does a secret of a job leave it: by command lines, journal, hooks, logs, status, report? Real jobs."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def test_no_secret_leaves_the_job(tmp_path: Path) -> None:
         played() as listener,
         launched(
             tmp_path, "--max-restarts", "1", "--on-event", f"cat >> {tmp_path}/hooks; echo >> {tmp_path}/hooks",
-            "--ft-per-cycle-applog-prefix", str(tmp_path / "applog/train.log"), "--ft-attribution-endpoint", "localhost",
-            "--ft-attribution-llm-model", "none", "--ft-attribution-export-url", f"{listener.url}/{POSTED}",
+            "--ft-per-cycle-applog-prefix", str(tmp_path / "applog/train.log"),
+            "--ft-attribution-endpoint", "localhost", "--ft-attribution-llm-model", "none",
+            "--ft-attribution-export-url", f"{listener.url}/{POSTED}",
             "train.py", "--hf-token", MARKED, "--header", f"Authorization: Bearer {MARKED}", "--auth", MARKED,
             "--config", json.dumps({"api_key": MARKED}), f"PGPASSWORD={MARKED}",
             environment={"HUB_TOKEN": KNOWN},

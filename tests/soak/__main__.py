@@ -1,4 +1,4 @@
-"""`python -m tests.soak restarts|chaos|others|cluster|supervisor-kills|packages`: does it endure? Exit code 1: no."""
+"""`python -m tests.soak NAME`: does it endure? --help lists the names. Exit code 1: no."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from tests.soak import chaos, cluster, others, packages, restarts, supervisor_kills
+from tests.soak import chaos, cluster, hostile_user, others, packages, restarts, supervisor_kills
 
 
 def _parsed() -> argparse.Namespace:
@@ -42,6 +42,11 @@ def _parsed() -> argparse.Namespace:
     killed.add_argument("--nodes", type=int, default=1, help="more: each has a supervisor, and one of them is killed")
     killed.add_argument("--etcd", action="store_true", help="with --nodes: the nodes elect their leader")
     killed.set_defaults(main=supervisor_kills.main)
+    hostile = soaks.add_parser("hostile-user", help="five users' jobs beside a user who attacks all that she can reach")
+    hostile.add_argument("--seconds", type=float, default=600.0)
+    hostile.add_argument("--seed", type=int, help="of an earlier run, to repeat its choices")
+    hostile.add_argument("--attack", action="append", default=[], metavar="NAME", help="only this one, or these")
+    hostile.set_defaults(main=hostile_user.main)
     packed = soaks.add_parser("packages", help="wheel and Debian package on every Python and Debian that can be had")
     packed.add_argument("--roots", default="~/.cache/holdfast-tests/roots", help="where bare Debians are kept")
     packed.add_argument(
