@@ -35,7 +35,7 @@ from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
 from supervisor.edges.machine.own_process import signals as signal_edge
 from supervisor.edges.machine.own_process.open_files import RaisedLimit
 from supervisor.edges.machine.processes.job_claims import JobClaims
-from supervisor.edges.operators.control_gate import ControlGate
+from supervisor.edges.operators.control_gate import Api, ControlGate
 from supervisor.edges.peers.local_peers import LocalPeers
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
@@ -306,13 +306,13 @@ async def open_slow_edges(running: Running, job_id: str) -> None:
     running.retention.tidy_soon()
     running.tasks.start_soon(sweep)
 
-    async def start_api(path: Path, tasks: TaskGroup) -> None:
-        from supervisor.edges.operators import control_api
+    def load() -> Api:
+        from supervisor.edges.operators.control_api import ControlApi
 
-        await tasks.start(partial(control_api.run, running.counter, running.journal, socket_path=path))
+        return ControlApi(running.counter, running.journal)
 
     try:
-        await running.tasks.start(ControlGate(socket_path=running.place.control_socket, start_server=start_api).run)
+        await running.tasks.start(ControlGate(socket_path=running.place.control_socket, load=load).run)
     except (HoldfastError, OSError) as error:
         _log.warning("commands can't ask this supervisor: %s", error)  # The job keeps running.
 

@@ -7,12 +7,9 @@ import os
 import signal as signals
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 from anyio import to_thread
-from anyio.abc import TaskGroup
 
 from supervisor.config.daemon_settings import DaemonSettings
 from supervisor.daemon import Running, open_supervisor, peers_of_jobs, sweep
@@ -22,7 +19,7 @@ from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.own_process import fd_store, sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
 from supervisor.edges.operators import control_api
-from supervisor.edges.operators.callers import Callers
+from supervisor.edges.operators.control_api import ControlApi
 from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX, ControlGate
 from supervisor.edges.operators.metrics import exporter
 from supervisor.edges.operators.metrics.meter import Meter, MeterHandler
@@ -30,9 +27,6 @@ from supervisor.edges.operators.traces import otlp
 from supervisor.engine.output_plan import Console
 from supervisor.place import Place
 from supervisor.returning import make_room
-
-if TYPE_CHECKING:
-    from supervisor.edges.operators.control_api import SecureListener
 
 _log = logging.getLogger("holdfast")
 
@@ -61,8 +55,10 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
             await _stay_cordoned(running)
         if running.returning is not None:
             await running.returning.run(running.tasks)
-        callers = Callers() if settings.user_service.door_fd >= 0 else None
-        gate = _gate(running, listener, callers)
+        api = ControlApi(running.counter, running.journal, for_users=settings.user_service.door_fd >= 0)
+        if listener is not None:
+            await running.tasks.start(api.serve_tcp, listener)
+        gate = _gate(running, api)
         await running.tasks.start(gate.run)
         await running.tasks.start(
             partial(
@@ -112,7 +108,7 @@ async def _stay_cordoned(running: Running) -> None:
         _log.warning("this node is still cordoned (%s): holdfast uncordon lets it take jobs", reason)
 
 
-def _tcp_listener(settings: DaemonSettings) -> SecureListener | None:
+def _tcp_listener(settings: DaemonSettings) -> control_api.SecureListener | None:
     if settings.listen is None or settings.tls is None:
         return None
     host, port = settings.listen
@@ -124,22 +120,13 @@ def _tcp_listener(settings: DaemonSettings) -> SecureListener | None:
     )
 
 
-def _gate(running: Running, listener: SecureListener | None, callers: Callers | None) -> ControlGate:
-    async def start_api(path: Path, tasks: TaskGroup) -> None:
-        await tasks.start(
-            partial(
-                control_api.run, running.counter, running.journal, socket_path=path, listener=listener,
-                callers=callers,
-            )
-        )  # fmt: skip
-
+def _gate(running: Running, api: ControlApi) -> ControlGate:
     path = running.place.control_socket
     return ControlGate(
         socket_path=path,
-        start_server=start_api,
+        load=lambda: api,
         eager=True,
         connections_max=NODE_CONNECTIONS_MAX,
-        callers=callers,
         listener=fd_store.kept_listener(fd_store.take_kept(), fd_store.CONTROL, path),
     )
 

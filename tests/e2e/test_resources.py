@@ -6,18 +6,20 @@ import contextlib
 import os
 import resource
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Generator
+import tempfile
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.e2e.hangs import BUSY_S, EARLY_S, MONITORED, has_v1, overshoot_s, told, v1_cgroup
-from tests.e2e.launch import Launch, assert_nothing_left, wait_until
+from tests.e2e.launch import SCRIPTS, Launch, assert_nothing_left, launched, wait_until
 from tests.e2e.scripts.odd_bytes import ODD_BYTES
 
 if TYPE_CHECKING:
@@ -60,6 +62,93 @@ def test_a15_a_fork_bomb_is_ended_and_takes_nobody_along(start: Start, tmp_path:
         assert launch.traced("bombed")
         (failed,) = told(launch, "worker_failed")
         assert str(failed["reason"]).endswith("failed with exit code 3")
+        assert_nothing_left(launch)
+
+
+def as_somebody(uid: int) -> list[str]:
+    """Returns the words before a command that make it a user's whose processes count, which root's don't."""
+    # The interpreter may be in a folder of root's.
+    reads = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *reads]
+
+
+@contextlib.contextmanager
+def limited(folder: Path, uid: int, *limits: str, arguments: Sequence[str]) -> Generator[Launch]:
+    words = shlex.join(["prlimit", *limits, *as_somebody(uid), sys.executable])
+    with launched(folder, *arguments, python=python_after(folder, f'exec {words} "$@"')) as launch:
+        yield launch
+
+
+def asked(launch: Launch, uid: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command of the same user that has no such limit itself."""
+    return subprocess.run(
+        [*as_somebody(uid), sys.executable, "-m", "supervisor", *words],
+        env=launch.env, cwd=launch.folder, capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def somebody() -> Generator[tuple[int, Path]]:
+    """Yields the id of a user who has no process, and a folder of theirs."""
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-test-"))
+    uid = 30_000 + os.getpid() % 30_000
+    runtime = folder / "runtime"
+    runtime.mkdir(mode=0o700)
+    for each in (folder, runtime):
+        os.chown(each, uid, uid)
+    folder.chmod(0o755)
+    yield uid, folder
+    shutil.rmtree(folder)
+
+
+needs_other_users = pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("setpriv") or not shutil.which("prlimit"),
+    reason="needs root, setpriv and prlimit (Debian: util-linux)",
+)
+
+PROCESSES_MAX = 60
+ASKED = (
+    ("status", "JOB"), ("status",), ("jobs",), ("stacks", "JOB"), ("events", "JOB"), ("logs", "JOB"), ("status", "JOB"),
+)  # fmt: skip
+
+
+@needs_other_users
+def test_a15_commands_while_the_limit_of_processes_is_full_cost_the_job_nothing(somebody: tuple[int, Path]) -> None:
+    """A supervisor that needed a thread for an answer would end, as gRPC's library ends its process."""
+    uid, folder = somebody
+    arguments = ("--nproc-per-node", "2", "--max-restarts", "1", str(SCRIPTS / "filling.py"))
+    with limited(folder, uid, f"--nproc={PROCESSES_MAX}", arguments=arguments) as launch:
+        wait_until((folder / "full").exists, timeout_s=30, what="the limit")
+        answers = {
+            words: asked(launch, uid, *(launch.job_id if word == "JOB" else word for word in words)) for words in ASKED
+        }
+        assert launch.process.poll() is None, launch.stderr_text()
+        for words, answer in answers.items():
+            assert answer.returncode == 0 or "no thread can be started" in answer.stderr, (words, answer)
+        assert "running" in answers["status", "JOB"].stdout
+        follower = subprocess.Popen(
+            [*as_somebody(uid), sys.executable, "-m", "supervisor", "events", launch.job_id, "--follow"],
+            env=launch.env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        assert follower.stdout is not None
+        first = follower.stdout.readline()
+        (folder / "go").touch()
+        assert launch.wait() == 0, launch.stderr_text()
+        told = first + follower.communicate(timeout=20)[0]
+        assert "was killed by SIGKILL" in told or "no thread can be started" in told
+        assert_nothing_left(launch)
+        assert '"worker_failed"' in asked(launch, uid, "events", launch.job_id, "-o", "jsonl").stdout
+
+
+@needs_other_users
+def test_a15_a_job_can_be_stopped_while_the_limit_of_processes_is_full(somebody: tuple[int, Path]) -> None:
+    uid, folder = somebody
+    arguments = ("--nproc-per-node", "2", str(SCRIPTS / "filling.py"))
+    with limited(folder, uid, f"--nproc={PROCESSES_MAX}", arguments=arguments) as launch:
+        wait_until((folder / "full").exists, timeout_s=30, what="the limit")
+        answer = asked(launch, uid, "stop", launch.job_id)
+        assert answer.returncode == 0, answer
+        assert launch.wait() == 1, launch.stderr_text()
         assert_nothing_left(launch)
 
 

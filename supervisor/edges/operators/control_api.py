@@ -1,37 +1,34 @@
 """How do operators and programs ask this supervisor? The gRPC service, its ports and its bounds.
 
-Does not import grpc: that costs 90 ms, which a cold start must not pay before the workers run.
+A private supervisor loads this module when it is asked for the first time.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import logging
+import socket
+import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import anyio
 import msgspec
-from anyio.abc import TaskStatus
+from anyio.abc import ByteStream, TaskStatus
+from anyio.streams.tls import TLSListener
 
-from supervisor.edges.operators.callers import Callers
-from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX, SERVICE
+from supervisor.edges.machine.processes.socket_stream import READ_BYTES_MAX, SocketStream
+from supervisor.edges.operators import grpc_discovery
+from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX
+from supervisor.edges.operators.control_service import ControlService
+from supervisor.edges.operators.grpc_connection import GrpcConnection, Places, Stream
 from supervisor.errors import ConfigurationError
 from supervisor.ports import JobDesk, JobHistory
 
-if TYPE_CHECKING:
-    import grpc.aio
-
 CONCURRENT_CALLS_MAX = 256  # for all clients together; beyond it RESOURCE_EXHAUSTED
-STREAMS_PER_CONNECTION_MAX = 64
-STOP_GRACE_S = 0.5  # for calls in flight when the supervisor ends
-SOCKET_MODE = 0o600
-_SERVING = 1  # from grpc.health.v1
-# gRPC reads it when it is loaded, which is later. Its fork handlers run in each child that we fork, before it executes
-# anything, and end it with SIGABRT if one of gRPC's threads was busy: one spawner in ten. No child of ours uses gRPC.
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+TCP_CONNECTIONS_MAX = 256
+TCP_BACKLOG = 256
+HANDSHAKE_TIMEOUT_S = 10.0
+
+_log = logging.getLogger("holdfast.control")
 
 
 class SecureListener(msgspec.Struct, frozen=True):
@@ -64,96 +61,115 @@ def secure_listener(
     return SecureListener(address, Path(certificate), Path(key), Path(client_authority))
 
 
-async def run(
-    desk: JobDesk,
-    history: JobHistory,
-    *,
-    socket_path: Path,
-    listener: SecureListener | None = None,
-    callers: Callers | None = None,
-    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serves until cancelled; `started` once clients get answers. Raises ConfigurationError if a port is not available.
+class ControlApi:
+    """Answers the clients of one supervisor."""
 
-    `callers`: for a supervisor of one of several users, whose jobs get the limits of the submitting process.
-    """
-    async with _serving(desk, history, socket_path, listener, callers):
-        task_status.started()
-        await anyio.sleep_forever()
+    def __init__(self, desk: JobDesk, history: JobHistory, *, for_users: bool = False) -> None:
+        """`for_users`: one of several users' supervisors, whose jobs get the limits of the submitting process."""
+        service = ControlService(desk, history, for_users=for_users)
+        self._handlers = {**service.handlers(), **grpc_discovery.handlers()}
+        self._places = Places(CONCURRENT_CALLS_MAX)
+        self._connections: set[GrpcConnection] = set()
+        self._has_ended = False
 
+    async def serve(self, client: socket.socket) -> None:
+        """Answers a client on this node until it leaves, or until a moment after `end`. Is not cancelled before."""
+        await self._serve(SocketStream(client), client)
 
-@asynccontextmanager
-async def _serving(
-    desk: JobDesk,
-    history: JobHistory,
-    socket_path: Path,
-    listener: SecureListener | None,
-    callers: Callers | None,
-) -> AsyncGenerator[None]:
-    import grpc.aio
-
-    from supervisor.edges.operators.control_service import ControlService
-
-    # grpc's stubs leave type parameters open.
-    server: grpc.aio.Server = cast("Any", grpc.aio).server(
-        options=(
-            ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-            ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
-            ("grpc.so_reuseport", 0),
-        ),
-        maximum_concurrent_rpcs=CONCURRENT_CALLS_MAX,
-    )
-    cast("Any", server).add_generic_rpc_handlers((ControlService(desk, history, callers).handlers(),))
-    health = _add_health_and_reflection(server)
-    await health.set("", _SERVING)
-    await health.set(SERVICE, _SERVING)
-    _bind(server, socket_path, listener)
-    await server.start()
-    os.chmod(socket_path, SOCKET_MODE)
-    try:
-        yield
-    finally:
-        with anyio.CancelScope(shield=True):  # half an answer is worse than half a second; the grace bounds it
-            await health.enter_graceful_shutdown()
-            await server.stop(STOP_GRACE_S)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(socket_path)
-
-
-def _bind(server: grpc.aio.Server, socket_path: Path, listener: SecureListener | None) -> None:
-    import grpc
-
-    try:
-        server.add_insecure_port(f"unix:{socket_path}")
-    except RuntimeError as error:
-        raise ConfigurationError(f"cannot listen on {socket_path}: {error}; choose another --socket-dir") from error
-    if listener is None:
-        return
-    try:
-        key, chain, authority = (
-            path.read_bytes() for path in (listener.key, listener.certificate, listener.client_authority)
+    async def _serve(self, stream: Stream, client: socket.socket | None) -> None:
+        connection = GrpcConnection(
+            stream, self._handlers, self._places, message_bytes_max=MESSAGE_BYTES_MAX, client=client
         )
-        credentials = grpc.ssl_server_credentials([(key, chain)], root_certificates=authority, require_client_auth=True)
-        server.add_secure_port(listener.address, credentials)
-    except (OSError, RuntimeError, ValueError) as error:
+        if self._has_ended:
+            return
+        self._connections.add(connection)
+        try:
+            with anyio.CancelScope(shield=True):  # half an answer is worse than half a second
+                await connection.run()
+        finally:
+            self._connections.discard(connection)
+
+    def end(self) -> None:
+        """Ends all connections: calls in flight have a moment."""
+        self._has_ended = True
+        for connection in self._connections:
+            connection.end()
+
+    async def serve_tcp(
+        self, listener: SecureListener, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serves until cancelled; `started` once it listens. Raises ConfigurationError if it can't."""
+        context, host, port = _context(listener), *_host_and_port(listener.address)
+        try:
+            opened = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=TCP_BACKLOG)
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {listener.address}: {error.strerror or error}; check --listen"
+            ) from error
+        open_now = 0
+
+        async def meet(stream: ByteStream) -> None:
+            nonlocal open_now
+            open_now += 1
+            try:
+                async with stream:
+                    if open_now <= TCP_CONNECTIONS_MAX:
+                        await self._serve(_EncryptedStream(stream), None)
+            except OSError as error:
+                _log.debug("a client of %s has gone: %s", listener.address, error)
+            finally:
+                open_now -= 1
+
+        async with opened:
+            task_status.started()
+            try:
+                await _Listener(opened, context, False, HANDSHAKE_TIMEOUT_S).serve(meet)
+            finally:
+                self.end()
+
+
+class _EncryptedStream:
+    """See SocketStream."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+
+    async def receive(self) -> bytes:
+        try:
+            return await self._stream.receive(READ_BYTES_MAX)
+        except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            return b""
+
+    async def send(self, data: bytes) -> bool:
+        try:
+            await self._stream.send(data)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
+            return False
+        return True
+
+
+class _Listener(TLSListener):
+    @staticmethod
+    async def handle_handshake_error(exc: BaseException, stream: anyio.abc.AnyByteStream) -> None:
+        """Closes the connection of a client without a certificate, and logs nothing that a scanner could repeat."""
+        await anyio.aclose_forcefully(stream)
+        if not isinstance(exc, Exception):
+            raise exc
+        _log.debug("a client has not shown a certificate: %s", exc)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def _context(listener: SecureListener) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["h2"])
+    try:
+        context.load_cert_chain(listener.certificate, listener.key)
+        context.load_verify_locations(listener.client_authority)
+    except (OSError, ValueError) as error:
         raise ConfigurationError(f"cannot listen on {listener.address}: {error}; check --listen and --tls-…") from error
-
-
-class _Health(Protocol):
-    """The asyncio form of grpcio-health-checking's servicer, which has no stubs."""
-
-    async def set(self, service: str, status: int) -> None: ...
-
-    async def enter_graceful_shutdown(self) -> None: ...
-
-
-def _add_health_and_reflection(server: grpc.aio.Server) -> _Health:
-    from grpc_health.v1 import health, health_pb2_grpc
-    from grpc_reflection.v1alpha import reflection
-
-    servicer = cast("Any", health).aio.HealthServicer()
-    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
-    names = (SERVICE, cast("Any", health).SERVICE_NAME, reflection.SERVICE_NAME)
-    cast("Any", reflection).enable_server_reflection(names, server)
-    return servicer
+    return context

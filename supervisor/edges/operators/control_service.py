@@ -10,16 +10,13 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import anyio
-import grpc
-import grpc.aio
 import msgspec
-from anyio import to_thread
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.config.job_spec_json import job_spec_from_json
 from supervisor.edges.operators import log_merge, log_streams
-from supervisor.edges.operators.callers import CALL, Callers
+from supervisor.edges.operators.callers import CLIENT, limits_of_caller
 from supervisor.edges.operators.control_codec import (
     SERVICE,
     code_of,
@@ -31,6 +28,7 @@ from supervisor.edges.operators.control_codec import (
     rendezvous_from_wire,
 )
 from supervisor.edges.operators.event_streams import all_events, past_events
+from supervisor.edges.operators.grpc_connection import Call, CallRefusedError, Handler
 from supervisor.edges.operators.job_pages import merge, page_of
 from supervisor.edges.operators.log_streams import LogPiece
 from supervisor.errors import (
@@ -43,35 +41,34 @@ from supervisor.errors import (
     NotPermittedError,
 )
 from supervisor.ports import JobDesk, JobHistory, JobReport, LogBytes
+from supervisor.threads import in_thread
 
-DETAILS_TRAILER = "grpc-status-details-bin"
-MESSAGE_CHARACTERS_MAX = 1_500  # for a refusal: trailers are limited to 8 KiB
+MESSAGE_CHARACTERS_MAX = 1_500  # for a refusal: a client takes 8 KiB of trailers
 REASON_CHARACTERS_MAX = 1_000
 HISTORY_JOBS_MAX = 1_000
 HISTORY_THREADS_MAX = 2
 FOLLOWERS_MAX = 32  # of logs: each needs one inotify instance of the user's 128
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Answer: TypeAlias = Callable[[Any], Awaitable[Message]]
 Stream: TypeAlias = Callable[[Any, Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 _log = logging.getLogger("holdfast.control")
-_grpc = cast("Any", grpc)  # its stubs leave the types of handlers open
-_STATUS = {code.value[0]: code for code in grpc.StatusCode}
+_INTERNAL = 13  # gRPC's code for a fault of the server
 
 
 class ControlService:
     """Answers calls from the desk, which is on this event loop, and from the history, which threads read."""
 
-    def __init__(self, desk: JobDesk, history: JobHistory, callers: Callers | None = None) -> None:
-        """`callers`: see control_api.run."""
+    def __init__(self, desk: JobDesk, history: JobHistory, *, for_users: bool = False) -> None:
+        """`for_users`: see ControlApi."""
         self._desk = desk
-        self._callers = callers
+        self._for_users = for_users
         self._history = history
         self._limiter = anyio.CapacityLimiter(HISTORY_THREADS_MAX)
         self._followers = 0
 
-    def handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
+    def handlers(self) -> Mapping[bytes, Handler]:
+        """Returns the handler of each method, by its path."""
         unary: list[tuple[str, type[Message], Answer]] = [
             ("SubmitJob", wire.SubmitJobRequest, self._submit_job),
             ("GetJob", wire.GetJobRequest, self._get_job),
@@ -89,22 +86,15 @@ class ControlService:
             ("WatchJob", wire.WatchJobRequest, self._watch_job),
             ("StreamLogs", wire.StreamLogsRequest, self._stream_logs),
         ]
-        methods: dict[str, object] = {}
-        for name, request, answer in unary:
-            methods[name] = _grpc.unary_unary_rpc_method_handler(
-                _answering(name, answer), request_deserializer=request.FromString, response_serializer=_serialise
-            )
-        for name, request, stream in streams:
-            methods[name] = _grpc.unary_stream_rpc_method_handler(
-                _streaming(name, stream), request_deserializer=request.FromString, response_serializer=_serialise
-            )
-        return _grpc.method_handlers_generic_handler(SERVICE, methods)
+        found = {name: _answering(name, request, answer) for name, request, answer in unary}
+        found |= {name: _streaming(name, request, stream) for name, request, stream in streams}
+        return {f"/{SERVICE}/{name}".encode(): handler for name, handler in found.items()}
 
     async def _submit_job(self, request: wire.SubmitJobRequest) -> Message:
         spec = job_spec_from_json(request.spec_json)
-        if self._callers is not None:
+        if self._for_users:
             try:
-                spec = msgspec.structs.replace(spec, resource_limits=self._callers.limits())
+                spec = msgspec.structs.replace(spec, resource_limits=limits_of_caller())
             except OSError as error:
                 raise NotPermittedError(
                     f"cannot start job {spec.job_id}: the limits of the process that submits it are not known: "
@@ -119,9 +109,7 @@ class ControlService:
     async def _list_jobs(self, request: wire.ListJobsRequest) -> Message:
         live = await self._desk.look_at_all()
         if request.include_ended:
-            recorded = await to_thread.run_sync(
-                lambda: self._history.jobs(limit=HISTORY_JOBS_MAX), limiter=self._limiter
-            )
+            recorded = await in_thread(lambda: self._history.jobs(limit=HISTORY_JOBS_MAX), limiter=self._limiter)
             reports = merge(live, recorded)
         else:
             reports = merge([report for report in live if not report.state.has_ended], ())
@@ -159,7 +147,7 @@ class ControlService:
 
     def _check_node_is_theirs(self) -> None:
         """Raises if the caller may not change the node: a node that several users share belongs to root."""
-        if self._callers is not None and os.geteuid():
+        if self._for_users and os.geteuid():
             raise NotPermittedError("cannot change the node: several users share it; ask root to do it")
 
     async def _cordon_node(self, request: wire.CordonNodeRequest) -> Message:
@@ -285,7 +273,7 @@ class ControlService:
         """Returns the job. `this_node`: only its own part of a job on several nodes, without asking other nodes."""
         report = await self._desk.look(job_id, this_node=this_node)
         if report is None:
-            report = await to_thread.run_sync(lambda: self._history.job(job_id), limiter=self._limiter)
+            report = await in_thread(lambda: self._history.job(job_id), limiter=self._limiter)
         if report is None:
             raise NotFoundError(f"cannot {verb} job {job_id[:80]}: there is no such job here; see holdfast jobs")
         return report
@@ -307,59 +295,65 @@ def _lost_output(report: JobReport, rank: int | None) -> list[str]:
     ]
 
 
-def _answering(name: str, answer: Answer) -> Callable[[Any, Context], Awaitable[Message | None]]:
-    async def call(request: Message, context: Context) -> Message | None:
-        CALL.set(context.peer())
+def _answering(name: str, request: type[Message], answer: Answer) -> Handler:
+    async def handle(call: Call) -> None:
+        asked = await _asked(call, name, request)
+        CLIENT.set(call.client)
         try:
-            return await answer(request)
+            told = await answer(asked)
         # A fault of ours must neither end the server nor show its text to the caller.
-        except Exception as error:  # noqa: BLE001
-            refusal = _refusal(name, error)
-        await _refuse(context, refusal)
-        return None
+        except Exception as error:
+            raise _refusal(name, error) from error
+        await call.send(told.SerializeToString())
 
-    return call
+    return handle
 
 
-def _streaming(name: str, stream: Stream) -> Callable[[Any, Context], Awaitable[None]]:
-    async def call(request: Message, context: Context) -> None:
+def _streaming(name: str, request: type[Message], stream: Stream) -> Handler:
+    async def handle(call: Call) -> None:
+        asked = await _asked(call, name, request)
+
         async def send(message: Message) -> None:
-            await context.write(message)
+            await call.send(message.SerializeToString())
 
         try:
-            await stream(request, send)
-            return
+            await stream(asked, send)
         # As above: our own fault must neither end the server nor show its text.
-        except Exception as error:  # noqa: BLE001
-            refusal = _refusal(name, error)
-        await _refuse(context, refusal)
+        except Exception as error:
+            raise _refusal(name, error) from error
 
-    return call
+    return handle
+
+
+async def _asked(call: Call, name: str, request: type[Message]) -> Message:
+    data = await call.receive()
+    try:
+        return request.FromString(data or b"")
+    except DecodeError as error:
+        raise _refusal(name, InvalidRequestError(f"cannot answer {name}: the request can't be decoded")) from error
 
 
 class _Fault(HoldfastError):
     reason = "FAULT"
 
 
-def _refusal(name: str, error: Exception) -> HoldfastError:
+def _refusal(name: str, error: Exception) -> CallRefusedError:
+    refusal = _in_words(name, error)
+    code = _INTERNAL if isinstance(refusal, _Fault) else code_of(refusal)
+    return CallRefusedError(code, str(refusal)[:MESSAGE_CHARACTERS_MAX], refusal_to_wire(refusal))
+
+
+def _in_words(name: str, error: Exception) -> HoldfastError:
     while isinstance(error, ExceptionGroup):
         error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     if isinstance(error, HoldfastError):
         return error
-    if isinstance(error, OSError):  # the disk, or no inotify instance is left
+    if isinstance(error, OSError):  # the disk, or there is no thread, descriptor or inotify instance left
         return ExhaustedError(f"cannot answer {name}: {error}")
+    if isinstance(error, MemoryError):
+        return ExhaustedError(f"cannot answer {name}: no memory is left; check the limit on memory (ulimit -v)")
     _log.error("cannot answer %s: a fault of the supervisor", name, exc_info=error)
     return _Fault(f"cannot answer {name}: a fault of the supervisor; see its log")
-
-
-async def _refuse(context: Context, refusal: HoldfastError) -> None:
-    code = grpc.StatusCode.INTERNAL if isinstance(refusal, _Fault) else _STATUS[code_of(refusal)]
-    text = str(refusal)[:MESSAGE_CHARACTERS_MAX]
-    await context.abort(code, text, ((DETAILS_TRAILER, refusal_to_wire(refusal)),))
-
-
-def _serialise(message: Message) -> bytes:
-    return message.SerializeToString()
 
 
 def _reason(text: str) -> str:

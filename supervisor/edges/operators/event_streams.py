@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import AsyncGenerator
 
 import anyio
-from anyio import to_thread
 
 from supervisor.ports import JobDesk, JobHistory, RecordedEvent
+from supervisor.threads import in_thread
 
 PAGE_EVENTS = 500
 
@@ -23,7 +23,7 @@ async def past_events(
         def read(after_sequence: int = last) -> list[RecordedEvent]:
             return list(history.events(job_id, after_sequence=after_sequence, limit=PAGE_EVENTS))
 
-        page = await to_thread.run_sync(read, limiter=limiter)
+        page = await in_thread(read, limiter=limiter)
         for event in page:
             yield event
             last = event.sequence

@@ -1,35 +1,38 @@
-"""What answer does a peer get that may not call? A gRPC refusal with its reason, without a gRPC server.
+"""What answer does a peer get that may not call, or can't be answered? A gRPC refusal with its reason.
 
-This module speaks the few frames of HTTP/2 that a refusal needs: a stranger must not be able to start the server behind
-the gate or send it a single byte.
+This module speaks the few frames of HTTP/2 that a refusal needs: a stranger must not be able to load the control API or
+send it a single byte, and it may be memory for the control API that is missing.
 """
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import socket
 
 import anyio
 
-from supervisor.errors import NotPermittedError
+from supervisor.edges.machine.processes.socket_stream import SocketStream
+from supervisor.errors import HoldfastError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 TIMEOUT_S = 5.0
 FRAME_BYTES_MAX = 16_384  # HTTP/2's default maximum
 BYTES_MAX = 256 * 1024  # read from one peer
-PERMISSION_DENIED = 7
 _HEADERS, _SETTINGS, _PING = 1, 4, 6
+_RESOURCE_EXHAUSTED = 8
 _ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
 
 
-async def refuse(client: socket.socket, refusal: NotPermittedError) -> None:
+async def refuse(client: socket.socket, refusal: HoldfastError) -> None:
     """Answers each of its calls with `refusal`, for at most TIMEOUT_S. Never raises because of the peer."""
+    stream = SocketStream(client)
     with anyio.move_on_after(TIMEOUT_S):
         waiting = b""
         heard = 0
         preface_is_due = True
-        await _send(client, _frame(_SETTINGS, 0, 0, b""))
-        while heard < BYTES_MAX and (data := await _receive(client)):
+        await stream.send(_frame(_SETTINGS, 0, 0, b""))
+        while heard < BYTES_MAX and (data := await stream.receive()):
             heard += len(data)
             waiting += data
             if preface_is_due:
@@ -40,11 +43,11 @@ async def refuse(client: socket.socket, refusal: NotPermittedError) -> None:
                 waiting = waiting[len(PREFACE) :]
                 preface_is_due = False
             answers, waiting = _answer(waiting, refusal)
-            if len(waiting) > FRAME_BYTES_MAX + 9 or not await _send(client, answers):
+            if len(waiting) > FRAME_BYTES_MAX + 9 or not await stream.send(answers):
                 return
 
 
-def _answer(data: bytes, refusal: NotPermittedError) -> tuple[bytes, bytes]:
+def _answer(data: bytes, refusal: HoldfastError) -> tuple[bytes, bytes]:
     """Returns the answer to the complete frames in `data`, and the rest."""
     answers = b""
     while len(data) >= 9:
@@ -62,21 +65,28 @@ def _answer(data: bytes, refusal: NotPermittedError) -> tuple[bytes, bytes]:
     return answers, data
 
 
-def _trailers(refusal: NotPermittedError) -> bytes:
-    from supervisor.edges.operators.control_codec import refusal_to_wire  # Late: strangers are rare.
+def _trailers(refusal: HoldfastError) -> bytes:
+    status, detail = _RESOURCE_EXHAUSTED, b""
+    with contextlib.suppress(ImportError, MemoryError, OSError):  # Memory may be what is missing: the text is enough.
+        from supervisor.edges.operators.control_codec import code_of, refusal_to_wire  # Late: refusals are rare.
 
-    detail = base64.b64encode(refusal_to_wire(refusal)).rstrip(b"=")
-    text = "".join(each if " " <= each <= "~" and each != "%" else _percent(each) for each in str(refusal))
+        status, detail = code_of(refusal), base64.b64encode(refusal_to_wire(refusal)).rstrip(b"=")
     headers = {
         b"content-type": b"application/grpc",
-        b"grpc-status": str(PERMISSION_DENIED).encode(),
-        b"grpc-message": text.encode(),
-        b"grpc-status-details-bin": detail,
+        b"grpc-status": str(status).encode(),
+        b"grpc-message": percent_encoded(str(refusal)),
     }
+    if detail:
+        headers[b"grpc-status-details-bin"] = detail
     block = b"\x88"  # :status 200, by its number in the static table
     for name, value in headers.items():
         block += b"\x00" + _length(len(name)) + name + _length(len(value)) + value  # literal, not indexed or compressed
     return block
+
+
+def percent_encoded(text: str) -> bytes:
+    """Encodes a message as gRPC does: printable ASCII stays as it is."""
+    return "".join(each if " " <= each <= "~" and each != "%" else _percent(each) for each in text).encode()
 
 
 def _percent(letter: str) -> str:
@@ -98,25 +108,3 @@ def _length(number: int) -> bytes:
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3) + bytes([kind, flags]) + stream.to_bytes(4) + payload
-
-
-async def _receive(client: socket.socket) -> bytes:
-    while True:
-        await anyio.wait_readable(client)
-        try:
-            return client.recv(FRAME_BYTES_MAX)
-        except (BlockingIOError, InterruptedError):
-            continue
-        except OSError:
-            return b""
-
-
-async def _send(client: socket.socket, data: bytes) -> bool:
-    while data:
-        try:
-            data = data[client.send(data) :]
-        except (BlockingIOError, InterruptedError):
-            await anyio.wait_writable(client)
-        except OSError:
-            return False
-    return True

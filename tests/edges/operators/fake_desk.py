@@ -17,7 +17,8 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.journal.journal_reader import report_from_json
-from supervisor.edges.operators import control_api
+from supervisor.edges.operators.control_api import ControlApi, SecureListener
+from supervisor.edges.operators.control_gate import ControlGate
 from supervisor.errors import NoAnswerError, NotFoundError, NotNowError
 from supervisor.ports import (
     JobHistory,
@@ -221,16 +222,13 @@ async def serving(
     desk: FakeDesk,
     socket_path: Path,
     history: JobHistory | None = None,
-    listener: control_api.SecureListener | None = None,
+    listener: SecureListener | None = None,
 ) -> AsyncGenerator[None]:
+    api = ControlApi(desk, history or NoHistory())
     async with anyio.create_task_group() as tasks:
-
-        async def serve(*, task_status: anyio.abc.TaskStatus[None]) -> None:
-            await control_api.run(
-                desk, history or NoHistory(), socket_path=socket_path, listener=listener, task_status=task_status
-            )
-
-        await tasks.start(serve)
+        if listener is not None:
+            await tasks.start(api.serve_tcp, listener)
+        await tasks.start(ControlGate(socket_path=socket_path, load=lambda: api, eager=True).run)
         try:
             yield
         finally:

@@ -7,31 +7,21 @@ import socket
 
 import pytest
 
-from supervisor.edges.operators.callers import CALL, Callers
+from supervisor.edges.operators.callers import CLIENT, limits_of_caller
 
 
-def test_a_call_is_known_by_the_name_of_its_connection():
-    callers = Callers()
-    client, _ = pair = socket.socketpair()
-    inner = socket.socket(socket.AF_UNIX)
-    name = callers.enter(inner, client)
-    token = CALL.set(name)
+def test_a_call_is_known_by_its_connection() -> None:
+    client, other = socket.socketpair()
+    token = CLIENT.set(client)
     try:
-        limits = {each: (soft, hard) for each, soft, hard in callers.limits()}
+        limits = {each: (soft, hard) for each, soft, hard in limits_of_caller()}
         assert limits["NOFILE"] == resource.getrlimit(resource.RLIMIT_NOFILE)
-        callers.leave(name)
-        with pytest.raises(ProcessLookupError):
-            callers.limits()
     finally:
-        CALL.reset(token)
-        for each in (*pair, inner):
-            each.close()
+        CLIENT.reset(token)
+        client.close()
+        other.close()
 
 
-def test_a_call_from_another_node_has_no_process_here():
-    token = CALL.set("ipv4:10.0.0.1:4000")
-    try:
-        with pytest.raises(ProcessLookupError, match="does not call from this node"):
-            Callers().limits()
-    finally:
-        CALL.reset(token)
+def test_a_call_from_another_node_has_no_process_here() -> None:
+    with pytest.raises(ProcessLookupError, match="does not call from this node"):
+        limits_of_caller()

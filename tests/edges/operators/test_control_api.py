@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,7 +12,6 @@ import grpc
 import grpc.aio
 import pytest
 from google.protobuf.message import Message
-from grpc_health.v1 import health_pb2
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.edges.operators import control_api
@@ -56,25 +53,6 @@ async def test_a_stale_socket_is_no_obstacle(tmp_path: Path) -> None:
     assert path.exists()
     async with serving(FakeDesk(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
         assert not (await ask(channel, "ListJobs", wire.ListJobsRequest(), wire.ListJobsResponse)).jobs
-
-
-async def test_health_and_reflection(tmp_path: Path) -> None:
-    path = tmp_path / "control.sock"
-    async with serving(FakeDesk(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
-        for service in ("", "holdfast.v1.Supervisor"):
-            request = health_pb2.HealthCheckRequest(service=service)
-            answer = await ask(channel, "/grpc.health.v1.Health/Check", request, health_pb2.HealthCheckResponse)
-            assert answer.status == health_pb2.HealthCheckResponse.SERVING
-        from grpc_reflection.v1alpha import reflection_pb2
-
-        reflect = cast("Any", channel).stream_stream(
-            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-            request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-            response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-        )
-        call = reflect(iter([reflection_pb2.ServerReflectionRequest(list_services="")]))
-        names = {each.name for each in (await call.read()).list_services_response.service}
-        assert {"holdfast.v1.Supervisor", "grpc.health.v1.Health"} <= names
 
 
 async def test_a_refusal_has_a_canonical_code_and_error_info(tmp_path: Path) -> None:
@@ -176,49 +154,3 @@ async def test_a_port_that_is_taken_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.RaisesGroup(pytest.RaisesExc(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:1")):
         async with serving(FakeDesk(), tmp_path / "control.sock", listener=listener):
             pass
-
-
-def test_importing_the_api_does_not_import_grpc() -> None:
-    code = "import sys, supervisor.edges.operators.control_api; sys.exit('grpc' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False, env={**os.environ}).returncode == 0
-
-
-FORKING = """
-import subprocess, sys, threading
-from supervisor.edges.operators import control_api  # first, as in a supervisor
-import anyio
-import grpc
-from concurrent import futures
-
-subprocess._USE_VFORK = False
-server = grpc.server(futures.ThreadPoolExecutor(2))
-server.add_insecure_port(f"unix:{sys.argv[1]}")
-server.start()
-over = threading.Event()
-
-def ask():
-    while not over.is_set():
-        with grpc.insecure_channel(f"unix:{sys.argv[1]}") as channel:
-            try:
-                channel.unary_unary("/a/b")(b"", timeout=1)
-            except grpc.RpcError:
-                pass
-
-asking = threading.Thread(target=ask)
-asking.start()
-codes = {subprocess.run(["true"]).returncode for _ in range(80)}
-over.set()
-asking.join()
-server.stop(0).wait()
-print(codes)
-"""
-
-
-def test_a_child_that_is_forked_while_the_api_is_asked_is_not_ended_by_grpc(tmp_path: Path) -> None:
-    root = Path(__file__).parents[3]
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING, str(tmp_path / "s")],
-        env={**os.environ, "PYTHONPATH": f"{root}:{root}/proto"}, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
-    assert done.stdout == "{0}\n", done.stderr

@@ -1,49 +1,48 @@
-"""Does a private supervisor answer gRPC only once it is asked, and then as if there were no gate?"""
+"""Does a supervisor load its control API only once it is asked, and does whatever goes wrong cost the client alone?"""
 
 import asyncio
 import contextlib
 import os
 import resource
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import anyio
 import anyio.lowlevel
 import pytest
-from anyio.abc import TaskGroup
 
-from supervisor.edges.operators import control_gate
-from supervisor.edges.operators.control_gate import SERVER_DESCRIPTORS, ControlGate
+from supervisor.edges.machine.processes.socket_stream import SocketStream
+from supervisor.edges.operators.control_gate import ControlGate
 
 
-class EchoServer:
-    """Plays the gRPC server: echoes each message."""
+class Echo:
+    """Plays the control API: echoes what arrives."""
 
     def __init__(self) -> None:
-        self.starts = 0
+        self.loads = 0
+        self.has_ended = False
 
-    async def start(self, path: Path, tasks: TaskGroup) -> None:
-        self.starts += 1
-        listener = await anyio.create_unix_listener(path)
+    def load(self) -> "Echo":
+        self.loads += 1
+        return self
 
-        async def echo(client: anyio.abc.SocketStream) -> None:
-            async with client:
-                async for data in client:
-                    await client.send(data)
+    async def serve(self, client: socket.socket) -> None:
+        stream = SocketStream(client)
+        while data := await stream.receive():
+            await stream.send(data)
 
-        async def serve() -> None:
-            async with listener:
-                await listener.serve(echo)
-
-        tasks.start_soon(serve)
+    def end(self) -> None:
+        self.has_ended = True
 
 
-async def test_the_server_starts_at_the_first_connection_and_once(tmp_path: Path) -> None:
-    server = EchoServer()
+async def test_the_api_is_loaded_at_the_first_connection_and_once(tmp_path: Path) -> None:
+    server = Echo()
     path = tmp_path / "control.sock"
     async with anyio.create_task_group() as tasks:
-        await tasks.start(ControlGate(socket_path=path, start_server=server.start).run)
-        assert server.starts == 0
+        await tasks.start(ControlGate(socket_path=path, load=server.load).run)
+        assert server.loads == 0
         assert path.stat().st_mode & 0o777 == 0o600
         for message in (b"one", b"x" * 1_000_000):
             got = b""
@@ -52,15 +51,17 @@ async def test_the_server_starts_at_the_first_connection_and_once(tmp_path: Path
                 while len(got) < len(message):
                     got += await client.receive()
             assert got == message
-        assert server.starts == 1
+        assert server.loads == 1
+        assert not server.has_ended
         tasks.cancel_scope.cancel()
+    assert server.has_ended
     assert os.listdir(tmp_path) == []
 
 
 async def test_connections_are_bounded_and_those_that_are_in_have_answers(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     async with anyio.create_task_group() as tasks:
-        gate = ControlGate(socket_path=path, start_server=EchoServer().start, connections_max=1)
+        gate = ControlGate(socket_path=path, load=Echo().load, connections_max=1)
         await tasks.start(gate.run)
         async with await anyio.connect_unix(path) as first, await anyio.connect_unix(path) as second:
             await second.send(b"2")
@@ -83,10 +84,10 @@ async def test_connections_are_bounded_and_those_that_are_in_have_answers(tmp_pa
 
 
 async def test_a_client_that_leaves_at_once_harms_nobody(tmp_path: Path) -> None:
-    server = EchoServer()
+    server = Echo()
     path = tmp_path / "control.sock"
     async with anyio.create_task_group() as tasks:
-        await tasks.start(ControlGate(socket_path=path, start_server=server.start).run)
+        await tasks.start(ControlGate(socket_path=path, load=server.load).run)
         for _ in range(5):
             await (await anyio.connect_unix(path)).aclose()
         async with await anyio.connect_unix(path) as client:
@@ -95,19 +96,59 @@ async def test_a_client_that_leaves_at_once_harms_nobody(tmp_path: Path) -> None
         tasks.cancel_scope.cancel()
 
 
-async def test_a_server_that_cannot_start_costs_the_client_its_answer_and_nobody_else_anything(tmp_path: Path) -> None:
-    server = EchoServer()
-    attempts: list[Path] = []
+ASK = """
+import sys
+from pathlib import Path
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.errors import HoldfastError
+with ControlClient(Path(sys.argv[1])) as client:
+    try:
+        client.nodes()
+    except HoldfastError as error:
+        print(type(error).__name__, error)
+"""
 
-    async def fail_once(path: Path, tasks: TaskGroup) -> None:
-        attempts.append(path)
+
+@pytest.mark.parametrize("error", [ImportError("no h2"), MemoryError()])
+async def test_an_api_that_cannot_be_loaded_is_told_to_the_client_and_loaded_for_the_next(
+    tmp_path: Path, error: Exception
+) -> None:
+    server = Echo()
+    attempts: list[None] = []
+
+    def fail_once() -> Echo:
+        attempts.append(None)
         if len(attempts) == 1:
-            raise ImportError("no grpc")
-        await server.start(path, tasks)
+            raise error
+        return server
 
     path = tmp_path / "control.sock"
     async with anyio.create_task_group() as tasks:
-        await tasks.start(ControlGate(socket_path=path, start_server=fail_once).run)
+        await tasks.start(ControlGate(socket_path=path, load=fail_once).run)
+        done = await anyio.run_process([sys.executable, "-c", ASK, str(path)], stderr=subprocess.STDOUT)
+        assert done.stdout.decode().startswith(
+            "ExhaustedError cannot answer: the supervisor can't load its control API: "
+        )
+        assert "the job goes on" in done.stdout.decode()
+        async with await anyio.connect_unix(path) as client:
+            await client.send(b"again")
+            assert await client.receive() == b"again"
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_fault_while_a_client_is_answered_ends_its_connection_alone(tmp_path: Path) -> None:
+    class Broken(Echo):
+        served = 0
+
+        async def serve(self, client: socket.socket) -> None:
+            self.served += 1
+            if self.served == 1:
+                raise RuntimeError("can't start new thread")
+            await super().serve(client)
+
+    path = tmp_path / "control.sock"
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(ControlGate(socket_path=path, load=Broken).run)
         async with await anyio.connect_unix(path) as client:
             with pytest.raises(anyio.EndOfStream):
                 await client.receive()
@@ -118,38 +159,31 @@ async def test_a_server_that_cannot_start_costs_the_client_its_answer_and_nobody
 
 
 async def test_without_descriptors_the_gate_waits_and_the_job_lives(tmp_path: Path) -> None:
-    """All remaining descriptors are taken while peers ask; afterwards the gate answers."""
-    server = EchoServer()
+    """All remaining descriptors are taken while peers ask; afterwards the gate answers, with one for each client."""
+    server = Echo()
     path = tmp_path / "control.sock"
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
     taken: list[int] = []
     try:
         async with anyio.create_task_group() as tasks:
-            await tasks.start(ControlGate(socket_path=path, start_server=server.start).run)
-            client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            few = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            with client, few:
+            await tasks.start(ControlGate(socket_path=path, load=server.load).run)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
                 with contextlib.suppress(OSError):
                     while True:
                         taken.append(os.open(os.devnull, os.O_RDONLY))
                 client.connect(str(path))
+                client.setblocking(False)
+                client.send(b"waits")
                 await anyio.lowlevel.checkpoint()
                 with anyio.move_on_after(0.1):
                     await anyio.Event().wait()
-                for _ in range(SERVER_DESCRIPTORS // 2):
-                    os.close(taken.pop())
-                few.connect(str(path))
-                few.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    client.recv(1)
+                os.close(taken.pop())
                 with anyio.fail_after(10):
-                    await anyio.wait_readable(few)
-                assert few.recv(1) == b""  # too few for gRPC: closed
-                assert server.starts == 0
-                while taken:
-                    os.close(taken.pop())
-            async with await anyio.connect_unix(path) as late:
-                await late.send(b"now")
-                assert await late.receive() == b"now"
+                    await anyio.wait_readable(client)
+                assert client.recv(5) == b"waits"
             tasks.cancel_scope.cancel()
     finally:
         for descriptor in taken:
@@ -157,82 +191,10 @@ async def test_without_descriptors_the_gate_waits_and_the_job_lives(tmp_path: Pa
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def test_the_servers_last_words_reach_who_waits_for_them(tmp_path: Path) -> None:
-    """The gate and the server are cancelled at the same moment."""
-    path = tmp_path / "control.sock"
-    accepted = anyio.Event()
-
-    async def start(inner_path: Path, tasks: TaskGroup) -> None:
-        listener = await anyio.create_unix_listener(inner_path)
-
-        async def serve() -> None:
-            async with listener:
-                await (await listener.accept()).aclose()  # the gate's own test connection
-                client = await listener.accept()
-            async with client:
-                accepted.set()
-                try:
-                    await anyio.sleep_forever()
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        await anyio.lowlevel.checkpoint()
-                        await client.send(b"the end " * 100_000)
-
-        tasks.start_soon(serve)
-
-    got = b""
-    async with anyio.create_task_group() as outer, anyio.create_task_group() as tasks:
-        await tasks.start(ControlGate(socket_path=path, start_server=start).run)
-        client = await anyio.connect_unix(path)
-        await client.send(b"?")
-        await accepted.wait()
-        for _ in range(20):
-            await anyio.lowlevel.checkpoint()
-
-        async def read() -> None:
-            nonlocal got
-            async with client:
-                async for data in client:
-                    got += data
-
-        outer.start_soon(read)
-        tasks.cancel_scope.cancel()
-    assert got == b"the end " * 100_000
-
-
-async def test_a_client_that_never_leaves_holds_the_end_up_for_a_bounded_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control_gate, "LAST_ANSWERS_S", 0.2)
-    path = tmp_path / "control.sock"
-
-    async def start(inner_path: Path, tasks: TaskGroup) -> None:
-        listener = socket.socket(socket.AF_UNIX)  # accepts, and never sends anything
-        listener.bind(str(inner_path))
-        listener.listen()
-        kept.append(listener)
-
-    kept: list[socket.socket] = []
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as tasks:
-            await tasks.start(ControlGate(socket_path=path, start_server=start).run)
-            client = socket.socket(socket.AF_UNIX)
-            client.connect(str(path))
-            kept.append(client)
-            while len(kept) < 2 or (tmp_path / "control.inner.sock").exists():
-                await anyio.lowlevel.checkpoint()
-            for _ in range(20):
-                await anyio.lowlevel.checkpoint()
-            tasks.cancel_scope.cancel()
-    for each in kept:
-        each.close()
-    assert os.listdir(tmp_path) == []
-
-
 @pytest.mark.parametrize("arriving", ["bytes", "connection"])
 async def test_what_arrives_in_the_moment_of_the_end_is_no_error(tmp_path: Path, arriving: str) -> None:
     """The loop learns of both in one turn; ours is closed first."""
-    server = EchoServer()
+    server = Echo()
     path = tmp_path / "control.sock"
     loop = asyncio.get_running_loop()
     said: list[dict[str, object]] = []
@@ -241,7 +203,7 @@ async def test_what_arrives_in_the_moment_of_the_end_is_no_error(tmp_path: Path,
     late = socket.socket(socket.AF_UNIX)
     try:
         async with anyio.create_task_group() as tasks:
-            gate = ControlGate(socket_path=path, start_server=server.start)
+            gate = ControlGate(socket_path=path, load=server.load)
             await tasks.start(gate.run)
             async with await anyio.connect_unix(path) as client:
                 await client.send(b"hello")

@@ -20,7 +20,6 @@ from supervisor.errors import ConfigurationError, NoSupervisorError
 SOCKET_DIR_VARIABLE = "HOLDFAST_SOCKET_DIR"
 WORKER_SOCKET = "worker.sock"
 CONTROL_SOCKET = "control.sock"
-INNER_CONTROL_SOCKET = "control.inner.sock"  # the gRPC server behind the gate has it for a moment
 WORKER_DIR = "worker"  # the folder that containers mount
 TOKENS = "tokens"
 SPAWNERS = "spawners"  # where a supervisor that comes back finds them
@@ -29,7 +28,7 @@ OWN = "own"  # in that folder: the socket directory of the user's supervisor
 SYSTEM_DIR = Path("/run/holdfast")
 SOCKET_PATH_BYTES_MAX = 107  # sun_path without its final zero
 PROBE_TIMEOUT_S = 1.0
-_LONGEST_NAME_BYTES = 1 + max(len(INNER_CONTROL_SOCKET), len(f"{WORKER_DIR}/{WORKER_SOCKET}"))
+_LONGEST_NAME_BYTES = len(f"/{WORKER_DIR}/{WORKER_SOCKET}")
 
 
 class Candidate(msgspec.Struct, frozen=True):

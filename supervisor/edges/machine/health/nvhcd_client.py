@@ -1,14 +1,14 @@
 """What does the node's health service (nvhcd) answer, on its Unix socket?
 
-This module does not import grpc, which the first check loads. Each check looks for the socket: a service that starts
-later is asked from then on. core/nvhcd_verdict.py judges the answer.
+Each check looks for the socket: a service that starts later is asked from then on. core/nvhcd_verdict.py judges the
+answer.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -19,14 +19,10 @@ from supervisor.edges.machine.own_process.own_descriptors import separately
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import socket_probe
 
-if TYPE_CHECKING:
-    import grpc.aio
-
 METHOD = "/nvhcd.HealthCheckService/RunHealthCheck"
 ARGUMENTS = ("--no-slurm",)
 DEADLINE_S = 130.0  # the service itself gives its script 120 s
 PROBE_S = 1.0  # for the kernel to connect: a socket without a listener must not use up the deadline
-MARGIN_S = 1.0  # gRPC itself keeps the deadline
 ANSWER_BYTES_MAX = 1024 * 1024
 
 
@@ -58,15 +54,20 @@ class NvhcdClient:
 
     async def ask(self) -> Answer:
         """Returns the answer by the deadline. Never raises for a fault of the service."""
-        until_s = anyio.current_time() + self._deadline_s
-        with anyio.move_on_at(until_s + MARGIN_S):
+        with anyio.move_on_after(self._deadline_s):
             try:
                 why = await self._threads.call(
                     lambda: separately(lambda: _probe(self._path)), timeout_s=2 * PROBE_S, discard=bool
                 )
+                if why:
+                    return NoReply(why)
+                service = await self._threads.call(
+                    lambda: _connected(self._path), timeout_s=2 * PROBE_S, discard=socket.socket.close
+                )
             except OSError as error:  # stuck, or no thread available
-                why = f"{self._path} can't be looked at: {error}"
-            return NoReply(why) if why else await _call(self._path, until_s - anyio.current_time())
+                return NoReply(f"{self._path} can't be looked at: {error}")
+            with service:
+                return await _call(self._path, service, self._deadline_s)
         return NoReply(f"{self._path} has not answered within {self._deadline_s:.1f} s")
 
 
@@ -87,35 +88,31 @@ def _probe(path: str) -> str:
     return f"{path} is served by user {peer.uid}, not by root or user {os.geteuid()}"
 
 
-async def _call(path: str, timeout_s: float) -> Answer:
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # see edges/operators/control_api.py
-    import grpc
-    import grpc.aio
-    from nvhcd import nvhcd_pb2 as wire
-
-    options = (
-        ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
-        ("grpc.enable_retries", 0),
-        ("grpc.use_local_subchannel_pool", 1),
-    )
-    channel: grpc.aio.Channel = cast("Any", grpc.aio).insecure_channel(f"unix:{path}", options=options)
-    async with channel:
-        call = cast("Any", channel).unary_unary(METHOD, request_serializer=wire.HealthCheckRequest.SerializeToString)
-        try:
-            payload: bytes = await call(wire.HealthCheckRequest(args=ARGUMENTS), timeout=timeout_s)
-            reply = wire.HealthCheckResponse.FromString(payload)
-        except grpc.aio.AioRpcError as error:
-            return _what_failed(path, timeout_s, cast("Any", error).code(), cast("Any", error).details() or "")
-        except Exception as error:  # noqa: BLE001 - protobuf's runtimes raise different errors for broken bytes
-            return Unusable(f"it is not a HealthCheckResponse ({type(error).__name__})")
-    return Reply(reply.success, reply.output, reply.exit_code, reply.error)
+def _connected(path: str) -> socket.socket:
+    service = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        service.settimeout(PROBE_S)
+        service.connect(path)
+        service.setblocking(False)
+    except BaseException:  # raised again
+        service.close()
+        raise
+    return service
 
 
-def _what_failed(path: str, timeout_s: float, code: grpc.StatusCode, details: str) -> Answer:
-    import grpc
+async def _call(path: str, service: socket.socket, timeout_s: float) -> Answer:
+    from nvhcd import nvhcd_pb2 as wire  # Late: most jobs make no check.
 
-    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return NoReply(f"{path} has not answered within {timeout_s:.1f} s")
-    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
+    from supervisor.edges.machine.health import grpc_call
+
+    request = wire.HealthCheckRequest(args=ARGUMENTS).SerializeToString()
+    try:
+        payload = await grpc_call.call(service, METHOD, request, answer_bytes_max=ANSWER_BYTES_MAX, timeout_s=timeout_s)
+        reply = wire.HealthCheckResponse.FromString(payload)
+    except grpc_call.AnswerTooLargeError:
         return Unusable(f"it is larger than {ANSWER_BYTES_MAX // 1024} KiB")
-    return NoReply(f"the call has failed with {code.name}: {details}")
+    except grpc_call.CallFailedError as error:
+        return NoReply(f"{path}: {error}")
+    except Exception as error:  # noqa: BLE001 - protobuf's runtimes raise different errors for broken bytes
+        return Unusable(f"it is not a HealthCheckResponse ({type(error).__name__})")
+    return Reply(reply.success, reply.output, reply.exit_code, reply.error)

@@ -220,8 +220,8 @@ class StackCollector:
         # Non-blocking: a stopped or traced process is read as it is, and a killed py-spy leaves no process stopped.
         command = (str(program), "dump", "--json", "--nonblocking", "--pid", str(pid))
         try:
-            # close_fds=False makes it a posix_spawn. A fork would copy this process's page tables and run gRPC's
-            # handlers in the child, whose output would be taken for py-spy's. All descriptors close at exec anyway.
+            # close_fds=False makes it a posix_spawn. A fork would copy this process's page tables. All descriptors
+            # close at exec anyway.
             process = subprocess.Popen(  # noqa: ASYNC220 it is quick, and its end is awaited below
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
                 close_fds=False,

@@ -1,0 +1,338 @@
+"""How are the gRPC calls of one connection answered without gRPC's library?
+
+That library starts threads when it likes and aborts the process that can't start one, so a worker that has filled the
+limit on processes would end the supervisor with the first `holdfast status`. h2 speaks HTTP/2 in the event loop's
+thread: it needs no thread, no further descriptor, and whatever it lacks is an exception.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    RemoteSettingsChanged,
+    RequestReceived,
+    StreamEnded,
+    StreamReset,
+    WindowUpdated,
+)
+from h2.exceptions import H2Error
+from h2.settings import SettingCodes, Settings
+
+from supervisor.edges.operators.refused_peer import percent_encoded
+
+STREAMS_PER_CONNECTION_MAX = 64
+UNSENT_BYTES_MAX = 256 * 1024  # a client that does not read holds its calls up at this
+STOP_GRACE_S = 0.5  # for calls in flight when the supervisor ends
+LAST_ANSWERS_S = 2.0  # at the end, what was answered is still sent for this long
+_OK, _UNIMPLEMENTED, _RESOURCE_EXHAUSTED, _INTERNAL, _UNAVAILABLE = 0, 12, 8, 13, 14
+_PREFIX_BYTES = 5  # before each message: a flag for compression and four bytes of length
+
+_log = logging.getLogger("holdfast.control")
+
+
+class CallRefusedError(Exception):
+    """Ends a call. `status` is one of gRPC's canonical codes, `details` an encoded google.rpc.Status."""
+
+    def __init__(self, status: int, text: str, details: bytes = b"") -> None:
+        super().__init__(text)
+        self.status = status
+        self.details = details
+
+
+class Stream(Protocol):
+    """The bytes of a connection; see SocketStream."""
+
+    async def receive(self) -> bytes: ...
+
+    async def send(self, data: bytes) -> bool: ...
+
+
+class Places:
+    """The number of calls that are in progress on all connections, and its limit."""
+
+    def __init__(self, calls_max: int) -> None:
+        self.calls_max = calls_max
+        self.taken = 0
+
+
+class Call:
+    """One call: messages of the client and messages for it."""
+
+    def __init__(self, connection: GrpcConnection, number: int, message_bytes_max: int) -> None:
+        self.client = connection.client
+        self.scope = anyio.CancelScope()
+        self.has_all = False  # the client has sent all its messages
+        self.has_begun = False  # an answer was begun
+        self.unacknowledged_bytes = 0
+        self._connection = connection
+        self._number = number
+        self._message_bytes_max = message_bytes_max
+        self._received = bytearray()
+        self._arrived = anyio.Event()
+
+    async def receive(self) -> bytes | None:
+        """Returns the next message; None after the last one. Raises CallRefusedError if it is too large."""
+        while (message := self._next()) is None:
+            if self.has_all:
+                if self._received:
+                    raise CallRefusedError(_INTERNAL, "cannot read the request: it is cut off")
+                return None
+            self._connection.acknowledge(self._number, self)  # The client may send as much again.
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        return message
+
+    def _next(self) -> bytes | None:
+        if len(self._received) < _PREFIX_BYTES:
+            return None
+        if self._received[0]:
+            raise CallRefusedError(_UNIMPLEMENTED, "cannot read the request: it is compressed; send it as it is")
+        length = int.from_bytes(self._received[1:_PREFIX_BYTES])
+        if length > self._message_bytes_max:
+            raise CallRefusedError(
+                _RESOURCE_EXHAUSTED,
+                f"cannot read the request: it has {length} bytes, and {self._message_bytes_max} are allowed",
+            )
+        end = _PREFIX_BYTES + length
+        if len(self._received) < end:
+            return None
+        message = bytes(self._received[_PREFIX_BYTES:end])
+        del self._received[:end]
+        return message
+
+    async def send(self, message: bytes) -> None:
+        await self._connection.send(self._number, self, b"\0" + len(message).to_bytes(4) + message)
+
+    def take(self, data: bytes, flow_bytes: int) -> None:
+        """Takes data of the client. The flow control of HTTP/2 bounds how much is not acknowledged."""
+        self._received += data
+        self.unacknowledged_bytes += flow_bytes
+        self._arrived.set()
+
+    def take_end(self) -> None:
+        self.has_all = True
+        self._arrived.set()
+
+
+Handler = Callable[[Call], Awaitable[None]]  # may raise CallRefusedError
+
+
+class GrpcConnection:
+    """Answers the calls of one connection with `handlers`, by path. `client`: its socket, if it is on this node."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        handlers: Mapping[bytes, Handler],
+        places: Places,
+        *,
+        message_bytes_max: int,
+        client: socket.socket | None = None,
+    ) -> None:
+        self.client = client
+        self._stream = stream
+        self._handlers = handlers
+        self._places = places
+        self._message_bytes_max = message_bytes_max
+        self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
+        self._h2.local_settings = Settings(
+            client=False, initial_values={SettingCodes.MAX_CONCURRENT_STREAMS: STREAMS_PER_CONNECTION_MAX}
+        )
+        self._calls: dict[int, Call] = {}
+        self._unsent = bytearray()
+        self._bell = anyio.Event()  # there is something to send
+        self._changed = anyio.Event()  # there is room to send, or a call has ended
+        self._is_writing = False
+        self._is_ending = False
+        self._tasks: TaskGroup | None = None
+
+    async def run(self) -> None:
+        """Returns once the client has left, or after `end`."""
+        if self._is_ending:
+            return
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            self._h2.initiate_connection()
+            self._flush()
+            tasks.start_soon(self._write, tasks.cancel_scope)
+            await self._read(tasks)
+            tasks.cancel_scope.cancel()
+
+    def end(self) -> None:
+        """Ends the connection: calls in flight have a moment, and what was answered is still sent."""
+        if not self._is_ending:
+            self._is_ending = True
+            if self._tasks is not None:
+                self._tasks.start_soon(self._end, self._tasks)
+
+    async def _end(self, tasks: TaskGroup) -> None:
+        with anyio.move_on_after(STOP_GRACE_S):
+            while self._calls:
+                await self._change()
+        self._h2.close_connection()
+        self._flush()
+        with anyio.move_on_after(LAST_ANSWERS_S):
+            while self._unsent or self._is_writing:
+                await self._change()
+        tasks.cancel_scope.cancel()
+
+    # --- what arrives ----------------------------------------------------------------------------------------------
+
+    async def _read(self, tasks: TaskGroup) -> None:
+        while data := await self._stream.receive():
+            try:
+                for event in self._h2.receive_data(data):
+                    if isinstance(event, ConnectionTerminated):
+                        return
+                    self._take(event, tasks)
+            except H2Error as error:
+                _log.debug("a client of the control API does not speak HTTP/2: %s", error)
+                return
+            self._flush()
+            while len(self._unsent) > UNSENT_BYTES_MAX:  # A client that does not read is not read.
+                await self._change()
+
+    def _take(self, event: Event, tasks: TaskGroup) -> None:
+        match event:
+            case RequestReceived():
+                self._begin(event, tasks)
+            case DataReceived():
+                call = self._calls.get(event.stream_id)
+                if call is not None:
+                    call.take(event.data, event.flow_controlled_length)
+                elif event.flow_controlled_length:
+                    self._h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            case StreamEnded():
+                if (call := self._calls.get(event.stream_id)) is not None:
+                    call.take_end()
+            case StreamReset():
+                if (call := self._calls.get(event.stream_id)) is not None:
+                    call.scope.cancel()
+            case WindowUpdated() | RemoteSettingsChanged():
+                self._tell_change()
+            case _:
+                pass
+
+    def acknowledge(self, number: int, call: Call) -> None:
+        """Lets the client send as much as `call` has taken."""
+        count, call.unacknowledged_bytes = call.unacknowledged_bytes, 0
+        if count:
+            with contextlib.suppress(H2Error):  # The client may have left.
+                self._h2.acknowledge_received_data(count, number)
+            self._flush()
+
+    # --- calls -----------------------------------------------------------------------------------------------------
+
+    def _begin(self, event: RequestReceived, tasks: TaskGroup) -> None:
+        number = event.stream_id
+        call = Call(self, number, self._message_bytes_max)
+        path = next((value for name, value in event.headers if name == b":path"), b"")
+        handler = self._handlers.get(bytes(path))
+        if handler is None:
+            self._finish(number, call, CallRefusedError(_UNIMPLEMENTED, "cannot answer: there is no such method"))
+        elif self._is_ending:
+            self._finish(number, call, CallRefusedError(_UNAVAILABLE, "cannot answer: the supervisor ends"))
+        elif self._places.taken >= self._places.calls_max:
+            refusal = CallRefusedError(
+                _RESOURCE_EXHAUSTED, f"cannot answer: {self._places.calls_max} calls are in progress already"
+            )
+            self._finish(number, call, refusal)
+        else:
+            self._calls[number] = call
+            self._places.taken += 1
+            tasks.start_soon(self._answer, number, call, handler)
+
+    async def _answer(self, number: int, call: Call, handler: Handler) -> None:
+        refusal = None
+        try:
+            with call.scope:
+                await handler(call)
+        except CallRefusedError as error:
+            refusal = error
+        except H2Error:  # the client has left this call
+            call.scope.cancel()
+        except Exception as error:  # noqa: BLE001 - a defect of ours costs this call its answer, and nobody else anything
+            _log.error("cannot answer a call: a fault of the supervisor", exc_info=error)
+            refusal = CallRefusedError(_INTERNAL, "cannot answer: a fault of the supervisor; see its log")
+        finally:
+            del self._calls[number]
+            self._places.taken -= 1
+        if not call.scope.cancel_called:
+            self._finish(number, call, refusal)
+        self.acknowledge(number, call)
+        self._tell_change()
+
+    def _finish(self, number: int, call: Call, refusal: CallRefusedError | None) -> None:
+        headers = [] if call.has_begun else _HEADERS
+        headers = [*headers, (b"grpc-status", str(refusal.status if refusal else _OK).encode())]
+        if refusal is not None:
+            headers.append((b"grpc-message", percent_encoded(str(refusal))))
+            if refusal.details:
+                headers.append((b"grpc-status-details-bin", base64.b64encode(refusal.details).rstrip(b"=")))
+        with contextlib.suppress(H2Error):  # The client may have left, or may have sent all.
+            self._h2.send_headers(number, headers, end_stream=True)
+            if not call.has_all:
+                self._h2.reset_stream(number, ErrorCodes.NO_ERROR)
+        self._flush()
+
+    # --- what is sent ----------------------------------------------------------------------------------------------
+
+    async def send(self, number: int, call: Call, data: bytes) -> None:
+        """Sends one message of a call, as far as the client and its window permit. Raises H2Error if it has left."""
+        if not call.has_begun:
+            call.has_begun = True
+            self._h2.send_headers(number, _HEADERS)
+        begin = 0
+        while begin < len(data):
+            room = min(self._h2.local_flow_control_window(number), self._h2.max_outbound_frame_size)
+            if room <= 0 or len(self._unsent) > UNSENT_BYTES_MAX:
+                self._flush()
+                await self._change()
+                continue
+            part = data[begin : begin + room]
+            self._h2.send_data(number, part)
+            begin += len(part)
+            self._flush()
+
+    def _flush(self) -> None:
+        self._unsent += self._h2.data_to_send()
+        if self._unsent:
+            self._bell.set()
+
+    async def _write(self, connection: anyio.CancelScope) -> None:
+        while True:
+            await self._bell.wait()
+            self._bell = anyio.Event()
+            while self._unsent:
+                data, self._unsent = bytes(self._unsent), bytearray()
+                self._is_writing = True
+                self._tell_change()
+                if not await self._stream.send(data):
+                    connection.cancel()
+                    return
+            self._is_writing = False
+            self._tell_change()
+
+    async def _change(self) -> None:
+        await self._changed.wait()
+
+    def _tell_change(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+
+_HEADERS = [(b":status", b"200"), (b"content-type", b"application/grpc")]
