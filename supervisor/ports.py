@@ -77,6 +77,8 @@ class JobNodeReport(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...] = ()  # ranks that it runs, or ran when last heard
     log_dir: str = ""  # on that node
     checks: tuple[CheckReport, ...] = ()
+    unreachable_pid: int | None = None  # of its spawner, if that does not answer
+    unreachable_state: str = ""  # of that process, its letter in /proc/PID/stat
 
 
 class JobReport(msgspec.Struct, frozen=True):
@@ -310,10 +312,7 @@ class Spawner(Protocol):
         ...
 
     def keep(self, texts: Mapping[str, str], orders: Sequence[SpawnerOrder], on_kept: Callable[[], None]) -> None:
-        """Sends orders with the data kept for a returning supervisor, then calls `on_kept` once both have left.
-
-        Texts that are not named stay; an empty one is removed."""
-        ...
+        """Sends orders with data kept for a returning supervisor; then calls `on_kept`. An empty text removes one."""
 
     def kill(self, reason: str) -> None:
         """Kills the spawner, even a stopped one, and all processes of its job. `keep` returns `reason`."""

@@ -33,6 +33,7 @@ from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.spawner import leftovers, return_places
 from supervisor.edges.workers.spawner.leftovers import Leftover
+from supervisor.edges.workers.spawner.reaching import Reaching
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
 from supervisor.engine import keepsakes
@@ -51,6 +52,7 @@ from supervisor.ports import Clock, JobNodeReport, JobReport, RecordedEvent
 RETURN_S = 1.5  # people may ask after that, even if a spawner still loads
 ENDED_S = 5.0  # for the spawner of a job that is not taken over: its workers get SIGKILL
 JOURNAL_FLUSH_S = 1.0  # for data that the next supervisor reads from the journal instead of the spawners
+RECORDED_S = 1.0  # for what the journal says of a job whose spawner does not answer
 EVENTS_MAX = 1_000  # of one job, recorded after the kept data
 
 _log = logging.getLogger("holdfast")
@@ -84,7 +86,7 @@ class Returning(msgspec.Struct, frozen=True):
         self._forget_ended(tasks)
         self.workers.pages = self.spawners.pages  # the spawners hold them for the supervisor after this one
         lodgers = await to_thread.run_sync(self._lodgers)
-        self.desk.expect_back(lodgers)
+        self.desk.expected.expect(lodgers)
         waiting = len(lodgers)
         done = anyio.Event()
 
@@ -160,21 +162,14 @@ class Returning(msgspec.Struct, frozen=True):
         self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]], found: list[FoundSpawner]
     ) -> None:
         """Takes over the job. `found` gets its spawners, as long as nobody else has them."""
-
-        async def reach(place: ReturnPlace, lodger: Lodger) -> None:
-            reached = await return_places.reach(place, lodger)
-            if reached is not None:
-                found.append(reached)
-
-        async with anyio.create_task_group() as tasks:
-            for place, lodger in places:
-                tasks.start_soon(reach, place, lodger)
+        reaching = Reaching(places, found)
+        await reaching.run(partial(self._show, job_id, reaching))
         found.sort(key=return_places.turns_of, reverse=True)
         try:
             return_places.check_whole(found)
             restored = keepsakes.restored(found[0].texts)
         except return_places.IncompleteError as error:
-            await self._end_lost(job_id, places, found, str(error))
+            await self._end_lost(job_id, places, found, _why_killed(reaching) or str(error))
             return
         except UnreadableError as error:
             if found[0].texts:
@@ -192,6 +187,21 @@ class Returning(msgspec.Struct, frozen=True):
         await self._meet_again(restored)
         self._go_on(restored, found, past)
         self._begin(restored, history)
+        self._stop_if_asked(job_id)
+
+    async def _show(self, job_id: str, reaching: Reaching) -> None:
+        """Lets people see and stop a job whose spawner does not answer."""
+        recorded = JobReport(job_id, JobState.STARTING, self.clock.unix_ns())
+        with anyio.move_on_after(RECORDED_S):
+            known = await to_thread.run_sync(self.journal.recorded, job_id, abandon_on_cancel=True)
+            recorded = recorded if known is None or known.state.has_ended else known
+        self.desk.expected.show(recorded, reaching.silent, reaching.end)
+
+    def _stop_if_asked(self, job_id: str) -> bool:
+        asked = self.desk.expected.stop_asked(job_id)
+        if asked is not None:
+            self.engine.post(node_messages.StopRequested(job_id, asked.reason, asked.signal))
+        return asked is not None
 
     async def _recorded_after(self, restored: Restored) -> list[RecordedEvent]:
         job_id, last = restored.record.spec.job_id, restored.keepsake.sequence
@@ -306,11 +316,9 @@ class Returning(msgspec.Struct, frozen=True):
             now_ns = self.clock.unix_ns()
             known = JobReport(job_id, JobState.FAILED, now_ns, nodes=(JobNodeReport(self.engine.node_name, "ready"),))
         reason = f"{reason}; last: {known.reason}" if known.reason else reason
-        self.journal.save(
-            msgspec.structs.replace(
-                known, state=JobState.FAILED, reason=reason, ended_at_ns=self.clock.unix_ns(), ranks=()
-            )
-        )
+        at_ns = self.clock.unix_ns()
+        ended = msgspec.structs.replace(known, state=JobState.FAILED, reason=reason, ended_at_ns=at_ns, ranks=())
+        self.journal.save(ended)
 
     async def _end_lost(
         self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]], found: Sequence[FoundSpawner], reason: str
@@ -354,7 +362,8 @@ class Returning(msgspec.Struct, frozen=True):
         for message in left.reports:
             for event in reports.read(message):
                 self.engine.post(event)
-        if isinstance(restored.keepsake.machines.job.phase, job_phases.Closing):
+        was_stopped = self._stop_if_asked(job_id)
+        if was_stopped or isinstance(restored.keepsake.machines.job.phase, job_phases.Closing):
             self.engine.post(node_messages.SpawnerLost(job_id, record.spawner_number, reason))
         else:
             why = f"{reason}; its workers were ended, and its environment is kept nowhere: start the job again"
@@ -365,6 +374,11 @@ def _is_taken(job_id: str, restored: Restored | None) -> bool:
     """Returns whether a later run has the job's id: its processes have the same mark."""
     holder = job_claims.holder(job_id)
     return holder is not None and (restored is None or holder.since_ns != restored.record.submitted_at_ns)
+
+
+def _why_killed(reaching: Reaching) -> str:
+    pids = ", ".join(map(str, reaching.killed))
+    return pids and f"its spawner (pid {pids}) did not answer, so it was killed with all that it had started"
 
 
 async def _end_all(found: Sequence[FoundSpawner]) -> None:

@@ -66,6 +66,9 @@ def _job_node_document(node: JobNodeReport) -> Document:
         "lost_at": None if node.lost_at_ns is None else timestamp(node.lost_at_ns),
         "ranks": list(node.ranks),
         "log_dir": node.log_dir,
+        "unreachable": (
+            None if node.unreachable_pid is None else {"pid": node.unreachable_pid, "state": node.unreachable_state}
+        ),
         "checks": [_check_document(check) for check in node.checks],
     }
 

@@ -21,12 +21,27 @@ def execute(arguments: Namespace) -> int:
     with Supervisors(arguments, waits=True) as supervisors:
         asked = [each for each in supervisors.answering if not each.is_private]
         if not asked:
-            raise NoSupervisorError("cannot drain this node: no holdfast daemon runs here; there is nothing to do")
+            others = "; ".join(_jobs_of_their_own(supervisors)) or "there is nothing to do"
+            raise NoSupervisorError(f"cannot drain this node: no holdfast daemon runs here; {others}")
         _cordon(asked, reason)
         for each in asked:
             _await_end(each, reason, stops=arguments.stop_jobs)
-    output.say("this node has no jobs and takes none: its service may stop; holdfast uncordon undoes this")
+        others = _jobs_of_their_own(supervisors)
+    for each in others:
+        output.say(each)
+    none = "the service of this node has no jobs" if others else "this node has no jobs"
+    output.say(f"{none} and takes none: its service may stop; holdfast uncordon undoes this")
     return 0
+
+
+def _jobs_of_their_own(supervisors: Supervisors) -> list[str]:
+    """Returns sentences about jobs that belong to no service: nothing keeps a user from starting them."""
+    return [
+        f"job {job.report.job_id} runs under a supervisor of its own (pid {job.report.supervisor_pid}), which no drain "
+        f"waits for: holdfast stop {job.report.job_id} ends it"
+        for job in supervisors.jobs(include_ended=False)
+        if job.supervisor is not None and job.supervisor.is_private
+    ]
 
 
 def _cordon(asked: Sequence[Answering], reason: str) -> None:
@@ -34,7 +49,7 @@ def _cordon(asked: Sequence[Answering], reason: str) -> None:
     refused: list[NotPermittedError] = []
     for each in asked:
         try:
-            each.client.cordon(each.client.nodes()[0].name, reason=reason)
+            each.client.cordon("", reason=reason)  # its own node, whatever that is called in its jobs
         except NotPermittedError as error:
             refused.append(error)
     if len(refused) == len(asked):
@@ -45,6 +60,7 @@ def _await_end(supervisor: Answering, reason: str, *, stops: bool) -> None:
     for job in supervisor.client.jobs():
         if stops:
             supervisor.client.stop(job.job_id, reason=reason)
-        output.say(f"waiting for job {job.job_id} ({job.state})")
+        why = f": {job.reason}" if any(node.unreachable_pid is not None for node in job.nodes) else ""
+        output.say(f"waiting for job {job.job_id} ({job.state}){why}")
         for _ in supervisor.client.watch(job.job_id, follow=True):
             pass  # Only its end counts.

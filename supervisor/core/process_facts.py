@@ -1,4 +1,4 @@
-"""What can be observed of a rank from outside while its job hangs: its process, its threads, its sections?"""
+"""What can be observed from outside of a rank whose job hangs, and of a spawner that does not answer?"""
 
 from __future__ import annotations
 
@@ -65,3 +65,11 @@ class RankFacts(msgspec.Struct, frozen=True):
     gil_is_main: bool = False  # that thread is the main thread
     answers: bool | None = None  # whether its client answered meanwhile; None: it was not asked
     source_line: str = ""  # the line that the main thread is executing
+
+
+class SilentSpawner(msgspec.Struct, frozen=True):
+    """A spawner that does not answer. `state`: its letter in /proc/PID/stat; `does`: what it does, in words."""
+
+    pid: int
+    state: str
+    does: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import anyio
@@ -20,6 +20,7 @@ from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.expected_jobs import ExpectedJobs, with_stopped
 from supervisor.engine.job_book import ENDED_JOBS_MAX, JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.engine.perform import EnginePerformer
@@ -68,7 +69,7 @@ class Desk:
         self._log_dir = log_dir
         self._cordon_reason: str | None = None
         self._ended: dict[str, anyio.Event] = {}
-        self._coming_back: dict[str, anyio.Event] = {}  # jobs of the supervisor before this one, not yet taken over
+        self.expected = ExpectedJobs(engine.node_name)  # of the supervisor before this one
         self._started_at_ns = clock.unix_ns()
         self.meetings: Meetings | None = None  # None: all jobs share one connection to other nodes, already open
         self.on_cordon: Callable[[str], None] = _nobody  # gets the reason, "" at its end
@@ -82,7 +83,7 @@ class Desk:
         self._check_not_cordoned(spec.job_id)
         known = self._jobs.get(spec.job_id)
         is_live = known is not None and (known.ended_at_ns is None or known.spawner is not None)
-        if is_live or spec.job_id in self._joining:
+        if is_live or spec.job_id in self.expected or spec.job_id in self._joining:
             raise AlreadyExistsError(
                 f"cannot start job {spec.job_id}: this supervisor has a job of that id that has not ended; choose "
                 f"another --job-id, or holdfast stop {spec.job_id}"
@@ -145,20 +146,11 @@ class Desk:
         self.on_submitted(job_id)
         self._chronicle.changed(job)
 
-    def expect_back(self, job_ids: Iterable[str]) -> None:
-        """These jobs of the supervisor before this one are looked for; each one is followed by `came_back`."""
-        for job_id in job_ids:
-            self._coming_back[job_id] = anyio.Event()
-
     def came_back(self, job_id: str) -> None:
-        """It was taken back, or is not to be had."""
-        self._coming_back.pop(job_id).set()
-
-    async def until_back(self, job_id: str) -> None:
-        """What is known of a job that is still looked for would be what the last supervisor has left."""
-        coming = self._coming_back.get(job_id)
-        if coming is not None:
-            await coming.wait()
+        """It was taken back, or has ended."""
+        self.expected.settle(job_id)
+        if job_id not in self._jobs:
+            self._chronicle.close(job_id)
 
     async def wait(self, job_id: str) -> JobRecord:
         """Returns the job once it has ended."""
@@ -183,13 +175,15 @@ class Desk:
             self._ended[job_id].set()
 
     def jobs(self) -> Sequence[JobReport]:
-        return [self._looked_at(job) for job in reversed(self._jobs.values())]
+        return [*self.expected.shown(), *(self._looked_at(job) for job in reversed(self._jobs.values()))]
 
     def job(self, job_id: str) -> JobReport | None:
         job = self._jobs.get(job_id)
-        return self._looked_at(job) if job is not None else None
+        return self._looked_at(job) if job is not None else self.expected.report(job_id)
 
     def stop(self, job_id: str, *, reason: str, signal: int) -> None:
+        if self.expected.stop(job_id, reason, signal):
+            return
         job = self._live(job_id, "stop")
         self._engine.post(node_messages.StopRequested(job.spec.job_id, reason, signal))
 
@@ -209,14 +203,15 @@ class Desk:
 
     def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
         job = self._jobs.get(job_id)
-        return self._chronicle.watch(job_id, ended=job is None or job.ended_at_ns is not None)
+        has_ended = job.ended_at_ns is not None if job is not None else job_id not in self.expected
+        return self._chronicle.watch(job_id, ended=has_ended)
 
     def node(self) -> NodeReport:
         return NodeReport(
             name=self._node_name,
             state=self._state(),
             reason=self._cordon_reason or "",
-            job_ids=tuple(job_id for job_id, job in self._jobs.items() if job.verdict is None),
+            job_ids=(*(each.job_id for each in self.expected.shown()), *self.live_jobs()),
             supervisor_pid=os.getpid(),
             version=supervisor.__version__,
             started_at_ns=self._started_at_ns,
@@ -242,6 +237,7 @@ class Desk:
     async def end_all(self, reason: str) -> None:
         """Stops every job and returns once nothing of them is left. Takes no new jobs meanwhile."""
         self._cordon_reason = reason  # for the end of this process: nobody has cordoned the node
+        await self.expected.stop_all(reason)
         live = self.live_jobs()
         for job_id in live:
             self.stop(job_id, reason=reason, signal=0)
@@ -326,7 +322,11 @@ class Desk:
             else each
             for each in report.ranks
         )
-        return msgspec.structs.replace(report, ranks=ranks)
+        report = msgspec.structs.replace(report, ranks=ranks)
+        pid = job.spawner.pid if job.spawner is not None and job.verdict is None else 0
+        if pid and self._performer.stacks.is_stopped(pid):
+            return with_stopped(report, pid, node=job.node_name(self._node_name))
+        return report
 
     def _rank_reports(self, job: JobRecord, view: JobView) -> tuple[RankReport, ...]:
         ranks = tuple(self._rank_report(job, rank) for rank in view.ranks)
@@ -360,6 +360,7 @@ class Desk:
         )
 
     def _live(self, job_id: str, verb: str) -> JobRecord:
+        self.expected.check_not_expected(job_id, verb)
         job = self._jobs.get(job_id)
         if job is None:
             raise NotFoundError(f"cannot {verb} job {job_id}: this supervisor has no such job; see holdfast jobs")

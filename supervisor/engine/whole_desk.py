@@ -83,7 +83,7 @@ class WholeDesk:
     # --- looking ---------------------------------------------------------------------------------------------------
 
     async def look(self, job_id: str, *, this_node: bool = False) -> JobReport | None:
-        await self._desk.until_back(job_id)
+        await self._desk.expected.until_known(job_id)
         own = self._desk.job(job_id)
         if own is None or this_node or not self._book.is_shared(job_id):
             return own

@@ -109,9 +109,12 @@ def _node(node: RosterNode, known: Known | None, unheard_since_ns: int | None, *
     if known is None:
         return msgspec.structs.replace(report, heard_at_ns=unheard_since_ns)
     is_lost = node.state == "lost"
+    own = next((each for each in known.part.nodes if each.unreachable_pid is not None), report)
     return msgspec.structs.replace(
         report,
-        reason=known.lost_reason if is_lost else node.reason,
+        reason=known.lost_reason if is_lost else node.reason or own.reason,
+        unreachable_pid=own.unreachable_pid,
+        unreachable_state=own.unreachable_state,
         heard_at_ns=known.heard_at_ns if is_lost or not known.answers else None,
         lost_at_ns=known.lost_at_ns if is_lost else None,
         ranks=tuple(rank.rank for rank in known.part.ranks) if is_lost or _runs(node) else (),

@@ -347,7 +347,7 @@ class Hello(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., job_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., oldest_version: _Optional[int] = ..., relay_port: _Optional[int] = ...) -> None: ...
 
 class JobNodeReport(_message.Message):
-    __slots__ = ["checks", "group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state"]
+    __slots__ = ["checks", "group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state", "unreachable_pid", "unreachable_state"]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     HEARD_AT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -357,6 +357,8 @@ class JobNodeReport(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_PID_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_STATE_FIELD_NUMBER: _ClassVar[int]
     checks: _containers.RepeatedCompositeFieldContainer[CheckReport]
     group_rank: int
     heard_at_ns: int
@@ -366,7 +368,9 @@ class JobNodeReport(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[int]
     reason: str
     state: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., reason: _Optional[str] = ..., heard_at_ns: _Optional[int] = ..., lost_at_ns: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., log_dir: _Optional[str] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ...) -> None: ...
+    unreachable_pid: int
+    unreachable_state: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., reason: _Optional[str] = ..., heard_at_ns: _Optional[int] = ..., lost_at_ns: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., log_dir: _Optional[str] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ..., unreachable_pid: _Optional[int] = ..., unreachable_state: _Optional[str] = ...) -> None: ...
 
 class JobOpened(_message.Message):
     __slots__ = ["node", "rules", "training_iteration"]

@@ -138,7 +138,7 @@ class Job(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., state: _Optional[_Union[JobState, str]] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNode, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[Rank, _Mapping]]] = ..., exit_code: _Optional[int] = ..., submitted_at_ns: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., stragglers: _Optional[_Iterable[_Union[Straggler, _Mapping]]] = ...) -> None: ...
 
 class JobNode(_message.Message):
-    __slots__ = ["checks", "group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state"]
+    __slots__ = ["checks", "group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state", "unreachable_pid", "unreachable_state"]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     HEARD_AT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -148,6 +148,8 @@ class JobNode(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_PID_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_STATE_FIELD_NUMBER: _ClassVar[int]
     checks: _containers.RepeatedCompositeFieldContainer[Check]
     group_rank: int
     heard_at_ns: int
@@ -157,7 +159,9 @@ class JobNode(_message.Message):
     ranks: _containers.RepeatedScalarFieldContainer[int]
     reason: str
     state: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., reason: _Optional[str] = ..., heard_at_ns: _Optional[int] = ..., lost_at_ns: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., log_dir: _Optional[str] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ...) -> None: ...
+    unreachable_pid: int
+    unreachable_state: str
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., group_rank: _Optional[int] = ..., reason: _Optional[str] = ..., heard_at_ns: _Optional[int] = ..., lost_at_ns: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., log_dir: _Optional[str] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., unreachable_pid: _Optional[int] = ..., unreachable_state: _Optional[str] = ...) -> None: ...
 
 class LeadRendezvousRequest(_message.Message):
     __slots__ = ["everywhere", "host", "job_id", "port", "tls_ca", "tls_cert", "tls_key", "token_file"]

@@ -115,6 +115,8 @@ def _job_node_to_wire(node: JobNodeReport) -> wire.JobNode:
         ranks=node.ranks,
         log_dir=_text(node.log_dir),
         checks=[_check_to_wire(each) for each in node.checks],
+        unreachable_pid=node.unreachable_pid,
+        unreachable_state=node.unreachable_state,
     )
 
 
@@ -144,6 +146,8 @@ def _job_node_from_wire(node: wire.JobNode) -> JobNodeReport:
         ranks=tuple(node.ranks),
         log_dir=node.log_dir,
         checks=tuple(_check_from_wire(each) for each in node.checks),
+        unreachable_pid=node.unreachable_pid if node.HasField("unreachable_pid") else None,
+        unreachable_state=node.unreachable_state,
     )
 
 

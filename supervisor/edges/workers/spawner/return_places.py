@@ -31,6 +31,7 @@ from supervisor.pauses import pause
 SUCCESSION = "succession"  # the text that says which spawner of a job has which cycle
 LISTENS_WITHIN_S = 10.0  # a new spawner must start its interpreter first
 ASK_AGAIN_S = 0.02
+ASK_AGAIN_HELD_S = 0.5
 RECEIVE_BYTES = 256 * 1024
 DESCRIPTORS_MAX = 253  # the kernel passes no more at once (SCM_MAX_FD)
 NAME_BYTES = 6
@@ -70,6 +71,12 @@ class Lodger(msgspec.Struct, frozen=True):
             return False
         found = process_table.look_up(self.pid)
         return found is not None and found.started_ticks == self.started_ticks and found.state not in "ZX"
+
+    @property
+    def is_held(self) -> bool:
+        """Returns whether it is stopped, or held by a debugger."""
+        found = process_table.look_up(self.pid)
+        return found is not None and found.state in "Tt"
 
 
 class ReturnPlace(msgspec.Struct, frozen=True):
@@ -261,10 +268,14 @@ async def _connect(place: ReturnPlace, lodger: Lodger) -> socket.socket | None:
             return link
         except OSError as error:
             link.close()
-            waits = error.errno in (errno.ECONNREFUSED, errno.EAGAIN) and lodger.is_alive
-            if not waits or anyio.current_time() > deadline_s:
+            if error.errno not in (errno.ECONNREFUSED, errno.EAGAIN) or not lodger.is_alive:
                 return None
-        await pause(ASK_AGAIN_S, why="nothing tells when a process begins to listen at a socket")
+        if is_held := lodger.is_held:  # it may have been stopped before it listens
+            deadline_s = anyio.current_time() + LISTENS_WITHIN_S
+        if anyio.current_time() > deadline_s:
+            return None
+        pause_s = ASK_AGAIN_HELD_S if is_held else ASK_AGAIN_S
+        await pause(pause_s, why="nothing tells when a process begins to listen at a socket")
 
 
 async def _greet(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -14,6 +15,7 @@ from holdfast_wire import spawner_link as wire
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLongError, encode
 
 from supervisor.edges.machine.own_process.side_threads import SideThreads
+from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.whereabouts import whereabouts
 from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.keeping import Keeping
@@ -155,6 +157,15 @@ class SpawnerLink:
         self._kill_spawner()
         self._kill_asked.set()
         self._waiting.deadline = min(self._waiting.deadline, anyio.current_time() + GONE_TIMEOUT_S)
+
+    def let_go_on(self) -> None:
+        """Continues the spawner if it is stopped: it has something to end."""
+        entry = process_table.look_up(self.pid)
+        if entry is None or entry.state != "T" or self._exited:
+            return
+        _log.warning("the spawner (pid %s) was stopped (state T) and is continued: it has to end processes", self.pid)
+        with contextlib.suppress(OSError):  # it has ended
+            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def whereabouts(self) -> str:
         """Returns what the spawner does, as the rest of a sentence. Never blocks."""

@@ -124,6 +124,8 @@ class SpawnerSuccession:
                     self._say(link, message)
 
     def _say(self, link: SpawnerLink, message: wire.Order) -> None:
+        if isinstance(message, wire.Signal | wire.KillTree | wire.End):
+            link.let_go_on()
         if self._collected is not None and link in self._collected:
             self._collected[link].append(message)
         else:

@@ -1,0 +1,93 @@
+"""How are a job's spawners reached that a previous supervisor started, and ended if that is asked meanwhile?
+
+A spawner may be stopped (SIGSTOP), held by a debugger, or wait for a disk. That is no reason to end its job, so there
+is no deadline; but people learn of it at once, and a job that they stop ends within a bounded time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+
+import anyio
+
+from supervisor.core.process_facts import SilentSpawner
+from supervisor.edges.machine.processes import process_table
+from supervisor.edges.machine.processes.whereabouts import whereabouts
+from supervisor.edges.workers.spawner import return_places
+from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
+from supervisor.pauses import pause
+
+SILENT_S = 1.0  # after that, a spawner that answers nothing is reported; a stopped one at once
+GOES_ON_S = 5.0  # for a spawner that was continued; then it is killed
+GONE_S = 5.0  # for a spawner that was killed; then it is given up
+
+
+class Reaching:
+    """The attempt to reach the spawners of one job. Use it only from the event loop's thread."""
+
+    def __init__(self, places: Sequence[tuple[ReturnPlace, Lodger]], found: list[FoundSpawner]) -> None:
+        """`found` gets those that were reached."""
+        self._missing = dict(places)
+        self._found = found
+        self._end_asked = anyio.Event()
+        self._given_up = anyio.CancelScope()
+        self.killed: list[int] = []  # pids of spawners that did not answer, and whose job was to end
+
+    def silent(self) -> SilentSpawner | None:
+        """Returns the first spawner that has not answered."""
+        for lodger in self._missing.values():
+            if lodger.is_alive and (entry := process_table.look_up(lodger.pid)) is not None:
+                return SilentSpawner(lodger.pid, entry.state, whereabouts(lodger.pid))
+        return None
+
+    def end(self) -> None:
+        """Continues spawners that do not answer, and kills those that do not answer even then."""
+        self._end_asked.set()
+
+    async def run(self, on_silent: Callable[[], Awaitable[None]]) -> None:
+        """Returns once each spawner was reached, has ended, or can't even be killed.
+
+        `on_silent` is called once if one does not answer.
+        """
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(self._watch, on_silent)
+            beside.start_soon(self._end_when_asked)
+            with self._given_up:
+                async with anyio.create_task_group() as tasks:
+                    for place, lodger in list(self._missing.items()):
+                        tasks.start_soon(self._reach, place, lodger)
+            beside.cancel_scope.cancel()
+
+    async def _reach(self, place: ReturnPlace, lodger: Lodger) -> None:
+        reached = await return_places.reach(place, lodger)
+        del self._missing[place]
+        if reached is not None:
+            self._found.append(reached)
+
+    async def _watch(self, on_silent: Callable[[], Awaitable[None]]) -> None:
+        silent = self.silent()
+        if silent is None or silent.state != "T":
+            await pause(SILENT_S, why="people are told only of a spawner that is silent for that long")
+        await on_silent()
+
+    async def _end_when_asked(self) -> None:
+        await self._end_asked.wait()
+        self._signal(signal.SIGCONT)
+        await pause(GOES_ON_S, why="a spawner that goes on answers within that time, which ends this")
+        self.killed += [lodger.pid for lodger in self._missing.values()]
+        self._signal(signal.SIGKILL)
+        await pause(GONE_S, why="a spawner that was killed is gone within that time, which ends this")
+        self._given_up.cancel()
+
+    def _signal(self, number: int) -> None:
+        for lodger in self._missing.values():
+            with contextlib.suppress(OSError):
+                descriptor = os.pidfd_open(lodger.pid)
+                try:
+                    if lodger.is_alive:
+                        signal.pidfd_send_signal(descriptor, number)
+                finally:
+                    os.close(descriptor)

@@ -1,0 +1,47 @@
+"""`holdfast drain` says which jobs it does not wait for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.e2e.daemons import NodeDaemon
+from tests.e2e.launch import Launch
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Start
+
+pytestmark = pytest.mark.timeout(60)
+
+NO_SUPERVISOR = 69
+OWN = "job {0} runs under a supervisor of its own (pid {1}), which no drain waits for: holdfast stop {0} ends it"
+
+
+def private_job(start: Start, tmp_path: Path) -> Launch:
+    script = tmp_path / "script.py"
+    script.write_text("import time\nprint('on', flush=True)\ntime.sleep(600)\n")
+    launch = start(str(script))
+    launch.wait_for_output("on", count=1)
+    return launch
+
+
+def test_without_a_daemon_it_names_the_jobs_that_run_all_the_same(start: Start, tmp_path: Path) -> None:
+    launch = private_job(start, tmp_path)
+    launch.holdfast("status", launch.job_id)  # it answers by now
+    refused = launch.holdfast("drain", check=False)
+    assert refused.returncode == NO_SUPERVISOR
+    own = OWN.format(launch.job_id, launch.process.pid)
+    assert f"cannot drain this node: no holdfast daemon runs here; {own}" in refused.stderr
+
+
+def test_beside_a_daemon_it_does_not_say_that_the_node_has_no_jobs(start: Start, tmp_path: Path) -> None:
+    launch = private_job(start, tmp_path)
+    runtime = Path(launch.env["XDG_RUNTIME_DIR"])
+    with NodeDaemon(tmp_path / "daemon") as daemon:
+        (runtime / "holdfast").symlink_to(daemon.socket_dir)  # where commands look for this user's service
+        drained = launch.holdfast("drain", check=False)
+    assert drained.returncode == 0, drained.stderr
+    assert OWN.format(launch.job_id, launch.process.pid) in drained.stderr
+    assert "the service of this node has no jobs and takes none: its service may stop" in drained.stderr
