@@ -26,13 +26,15 @@ from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
 from supervisor.edges.machine.own_process import fd_store, sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
+from supervisor.edges.machine.processes.logins import Logins
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits, limits_of
 from supervisor.edges.operators.refused_peer import refuse
 from supervisor.edges.operators.traces import otlp
-from supervisor.edges.users import front_door
+from supervisor.edges.users import front_door, user_process
 from supervisor.edges.users.admission import Admission
 from supervisor.edges.users.front_door import FrontDoor
-from supervisor.edges.users.user_folders import UserFolder, UserFolders
+from supervisor.edges.users.supervisor_processes import SupervisorProcesses
+from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
 from supervisor.edges.users.user_process import StartedSupervisor, start_supervisor
 from supervisor.edges.users.user_supervisors import UserSupervisors
 from supervisor.edges.users.user_units import UserUnits
@@ -105,8 +107,14 @@ class _Service:
         async with anyio.create_task_group() as tasks:
             kept = CordonFile(self._states)
             cordon = await to_thread.run_sync(kept.read)
-            users = UserSupervisors(self._folders, self._start, tasks, cordon=cordon, keep_cordon=kept.keep)
-            door = FrontDoor(self._listener, admission=self._admission, hand_over=users.hand_over, refuse=refuse)
+            logins = await to_thread.run_sync(Logins)
+            users = UserSupervisors(
+                self._folders, SupervisorProcesses(self), tasks, login_of=logins.of, cordon=cordon,
+                keep_cordon=kept.keep,
+            )  # fmt: skip
+            door = FrontDoor(
+                self._listener, admission=self._admission, login_of=logins.of, hand_over=users.hand_over, refuse=refuse
+            )
             await tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"), self._on_signal)
             await users.find_again()
             if _of_operators(self._settings):
@@ -157,14 +165,17 @@ class _Service:
             _log.error("%s; the settings stay as they were", error)
         self._say_ready()
 
-    def _limit(self, units: UserUnits, shares: UserShares) -> None:
-        units.set_shares(shares, [record.identity.uid for record in self._folders.recorded()])
-
-    def _start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
+    def start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
         arguments = arguments_of(identity, self._settings)
         if self._units is not None:
             return StartedSupervisor(None, self._units.start(identity, limits, folder, arguments))
         return start_supervisor(identity, limits, folder, arguments)
+
+    def kill(self, record: Record) -> None:
+        (self._units or user_process).kill(record)
+
+    def kill_all(self, record: Record) -> None:
+        (self._units or user_process).kill_all(record)
 
 
 def arguments_of(identity: Identity, settings: DaemonSettings) -> list[str]:

@@ -25,7 +25,7 @@ from supervisor.pauses import pause
 
 BACKLOG = 4096  # the kernel may reduce it to net.core.somaxconn
 AT_ONCE_MAX = 256  # connections to admit or refuse before the admitted ones are handled
-WAITING_OF_ONE_MAX = 32  # connections of one user that are being handed over; more are closed at once
+WAITING_OF_ONE_MAX = 32  # connections of one login that are being handed over; more are closed at once
 REFUSED_MAX = 8  # connections being refused; more are closed at once
 SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORTAGE_PAUSE_S = 0.25
@@ -40,9 +40,19 @@ _log = logging.getLogger("holdfast.users")
 class FrontDoor:
     """One listening socket for all users."""
 
-    def __init__(self, listener: socket.socket, *, admission: Admission, hand_over: HandOver, refuse: Refuse) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        *,
+        admission: Admission,
+        login_of: Callable[[int], int],
+        hand_over: HandOver,
+        refuse: Refuse,
+    ) -> None:
+        """`login_of`: see Logins.of."""
         self._listener = listener
         self.admission = admission
+        self._login_of = login_of
         self._hand_over = hand_over
         self._refuse = refuse
         self._waiting: Counter[int] = Counter()
@@ -71,8 +81,9 @@ class FrontDoor:
                 await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
                 return
             try:
-                uid = uid_of(client)
-                if self._waiting[uid] >= WAITING_OF_ONE_MAX or not self._knocks.may_enter(uid, anyio.current_time()):
+                login = self._login_of(uid_of(client))
+                now_s = anyio.current_time()
+                if self._waiting[login] >= WAITING_OF_ONE_MAX or not self._knocks.may_enter(login, now_s):
                     client.close()
                     continue
                 client.setblocking(False)
@@ -81,10 +92,10 @@ class FrontDoor:
                 _log.warning("a connection was closed: the kernel does not say who opened it: %s", error)
                 client.close()
                 continue
-            self._waiting[uid] += 1
-            tasks.start_soon(self._serve, client, identity)
+            self._waiting[login] += 1
+            tasks.start_soon(self._serve, client, identity, login)
 
-    async def _serve(self, client: socket.socket, identity: Identity) -> None:
+    async def _serve(self, client: socket.socket, identity: Identity, login: int) -> None:
         try:
             with client:
                 refusal = self.admission.refusal(identity)
@@ -93,9 +104,9 @@ class FrontDoor:
                 if refusal:
                     await self._answer(client, NotPermittedError(refusal))
         finally:
-            self._waiting[identity.uid] -= 1
-            if not self._waiting[identity.uid]:
-                del self._waiting[identity.uid]
+            self._waiting[login] -= 1
+            if not self._waiting[login]:
+                del self._waiting[login]
 
     async def _handed_over(self, client: socket.socket, identity: Identity) -> str:
         """Hands the connection over. Returns why that failed; "" if it worked."""

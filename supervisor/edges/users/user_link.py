@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import Callable
 
 import anyio
 
+from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.users import door_words as words
 from supervisor.edges.users.door_words import WORD_BYTES_MAX, ToUser
 from supervisor.edges.users.user_folders import UserFolder
 
 TAKE_TIMEOUT_S = 30.0  # for a supervisor that is still starting, on a busy node
+STUCK_TIMEOUT_S = 90.0  # without an answer to any connection; systemd's watchdog, if there is one, is sooner
+LEAVE_TIMEOUT_S = 20.0  # for one that was let go, and has no job
+UNTAKEN_MAX = 64  # connections that it has not taken yet; it gets no more, so none of them fills the socket
+STRAYS_AT_ONCE_MAX, STRAYS_PER_S = 64.0, 1.0  # messages that answer nothing; an idle one sends one a minute
 
 
 class UserLink:
@@ -26,10 +32,14 @@ class UserLink:
         except OSError:
             self._socket.close()
             raise
+        self._sending = anyio.Lock()
         self._given = 0
-        self._taken: dict[int, anyio.Event] = {}
+        self._untaken: dict[int, anyio.Event] = {}
+        self._strays = Knocks(STRAYS_AT_ONCE_MAX, STRAYS_PER_S)
+        self._hearing = anyio.CancelScope()
         self.ended = anyio.Event()
         self.was_let_go = False  # it ends because nobody needs it
+        self.fault = ""  # why it is served no longer, although it has not gone
         self.on_cordon: Callable[[str], None] | None = None  # None: its cordons are ignored
 
     @property
@@ -41,17 +51,22 @@ class UserLink:
         if self.was_let_go:
             await self.ended.wait()  # then the next connection to the door certainly finds nobody
             return False
+        if len(self._untaken) >= UNTAKEN_MAX:
+            return False
         self._given += 1
-        taken = self._taken[self._given] = anyio.Event()
-        number = self._given
+        number, is_sent = self._given, False
+        taken = self._untaken[number] = anyio.Event()
+        self._expect(STUCK_TIMEOUT_S)
         try:
             with anyio.move_on_after(TAKE_TIMEOUT_S):
-                if await self._send(words.Take(number), client.fileno()):
+                is_sent = await self._send(words.Take(number), client.fileno())
+                if is_sent:
                     await taken.wait()
                     return not self.has_ended
             return False
         finally:
-            self._taken.pop(number, None)
+            if not is_sent:
+                self._untaken.pop(number, None)
 
     async def tell(self, word: ToUser) -> None:
         """Sends a message. Never raises: a supervisor that has gone does not need it."""
@@ -67,50 +82,72 @@ class UserLink:
                 return  # it continues without us, and our successor connects to it
 
     async def hear(self) -> None:
-        """Receives messages until the supervisor has gone."""
+        """Receives messages until the supervisor has gone, or shows a `fault`."""
         try:
-            while not self.has_ended:
-                await anyio.wait_readable(self._socket)
-                try:
-                    data = self._socket.recv(WORD_BYTES_MAX)
-                except (BlockingIOError, InterruptedError):
-                    continue
-                except OSError:
-                    return
-                if not data:
-                    return
-                await self._act(data)
+            with self._hearing:
+                await self._receive()
+            if self._hearing.cancelled_caught:
+                self.fault = "it was let go, and stays" if self.was_let_go else "it takes no connection"
         finally:
             self.ended.set()
-            for waiting in self._taken.values():
+            for waiting in self._untaken.values():
                 waiting.set()
+            anyio.notify_closing(self._socket)
             self._socket.close()
+
+    async def _receive(self) -> None:
+        """Receives one message a turn, so that one user's messages delay nobody else's."""
+        while not self.fault:
+            await anyio.wait_readable(self._socket)
+            try:
+                data = self._socket.recv(WORD_BYTES_MAX)
+            except (BlockingIOError, InterruptedError):
+                continue
+            except OSError:
+                return
+            if not data:
+                return
+            await self._act(data)
 
     async def _act(self, data: bytes) -> None:
         match words.read_by_root(data):
-            case words.Taken(number) if number in self._taken:
-                self._taken[number].set()
-            case words.Idle(taken) if taken == self._given:
+            case words.Taken(number) if number in self._untaken:
+                self._untaken.pop(number).set()
+                if not self.was_let_go:
+                    self._hearing.deadline = math.inf
+                if self._untaken:
+                    self._expect(STUCK_TIMEOUT_S)
+            case words.Idle(taken) if taken == self._given and not self.was_let_go:
                 self.was_let_go = True  # nothing came since
+                self._expect(LEAVE_TIMEOUT_S)
                 await self._send(words.Leave())
             case words.Cordon(reason) if self.on_cordon is not None:
                 self.on_cordon(reason)
             case _:
-                return
+                if not self._strays.may_enter(0, anyio.current_time()):
+                    self.fault = "it sends messages without end"
+
+    def _expect(self, timeout_s: float) -> None:
+        """Bounds the time until the supervisor does what was asked first."""
+        self._hearing.deadline = min(self._hearing.deadline, anyio.current_time() + timeout_s)
 
     async def _send(self, word: ToUser, *descriptors: int) -> bool:
-        while not self.has_ended:
-            try:
-                if descriptors:
-                    socket.send_fds(self._socket, [words.encode(word)], descriptors)
+        async with self._sending:
+            while not self.has_ended:
+                try:
+                    if descriptors:
+                        socket.send_fds(self._socket, [words.encode(word)], descriptors)
+                    else:
+                        self._socket.send(words.encode(word))
+                except (BlockingIOError, InterruptedError):
+                    try:
+                        await anyio.wait_writable(self._socket)
+                    except anyio.ClosedResourceError:
+                        return False
+                except OSError:
+                    return False
                 else:
-                    self._socket.send(words.encode(word))
-            except (BlockingIOError, InterruptedError):
-                await anyio.wait_writable(self._socket)
-            except OSError:
-                return False
-            else:
-                return True
+                    return True
         return False
 
 

@@ -1,19 +1,22 @@
-"""How does root start a supervisor that has the rights of one user, and nothing of root's?"""
+"""How does root start a supervisor that has the rights of one user and nothing of root's, and how does root end one?"""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+import anyio
 import msgspec
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, raise_hard, user_variables
+from supervisor.edges.machine.processes.process_table import ProcessEntry
 from supervisor.edges.users import become_user
 from supervisor.edges.users.user_folders import Record, UserFolder
 from supervisor.errors import NotNowError
@@ -21,6 +24,7 @@ from supervisor.errors import NotNowError
 BECOME_USER = Path(become_user.__file__)
 PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"  # by its path, so that nothing of the user's is imported
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+KILL_ROUNDS_MAX = 64  # a process may fork between the look and the kill: repeat, but not endlessly
 PASSED_ON = ("LANG", "LC_ALL", "TZ", "JOURNAL_STREAM")  # from root's environment; all others may be root's secrets
 
 
@@ -64,11 +68,11 @@ def start_supervisor(
 
 
 def command_of(identity: Identity, limits: Limits, door_fd: int, arguments: Sequence[str]) -> list[str]:
-    """Returns the command that root executes: it drops root's rights and becomes the supervisor."""
+    """Returns the command that root executes: it drops root's rights and is then the supervisor."""
     wanted = {"uid": identity.uid, "gid": identity.gid, "groups": identity.groups, "limits": limits}
     return [
         sys.executable, "-I", "-S", str(BECOME_USER), json.dumps(wanted),
-        sys.executable, "-I", str(PROGRAM), "serve-user", "--door-fd", str(door_fd), *arguments,
+        str(PROGRAM), "serve-user", "--door-fd", str(door_fd), *arguments,
     ]  # fmt: skip
 
 
@@ -78,8 +82,65 @@ def environment_of(identity: Identity) -> dict[str, str]:
 
 
 def is_running(record: Record) -> bool:
+    found = _found(record)
+    return found is not None and found.state not in "ZX"
+
+
+def is_stopped(record: Record) -> bool:
+    """Returns whether a signal or a tracer has stopped it."""
+    found = _found(record)
+    return found is not None and found.state in "Tt"
+
+
+def _found(record: Record) -> ProcessEntry | None:
     found = process_table.look_up(record.pid)
-    return found is not None and found.started_ticks == record.started_ticks and found.state not in "ZX"
+    return found if found is not None and found.started_ticks == record.started_ticks else None
+
+
+async def until_gone(record: Record, timeout_s: float) -> bool:
+    """Waits for the end of the process, all of its threads, in none of ours; returns whether it has ended."""
+    try:
+        descriptor = os.pidfd_open(record.pid)
+    except (OSError, ValueError):
+        return not is_running(record)
+    try:
+        if _found(record) is None:
+            return True
+        with anyio.move_on_after(timeout_s):
+            await anyio.wait_readable(descriptor)
+            return True
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def kill(record: Record) -> None:
+    """Kills the supervisor. Its jobs continue, for the next one."""
+    found = _found(record)
+    if found is not None:
+        process_table.send(found, signal.SIGKILL)
+
+
+def kill_all(record: Record) -> None:
+    """Kills the supervisor with all that it has started. Reads all of /proc, several times: blocks.
+
+    Supervisors and spawners are child subreapers. So a process whose parent is killed stays a descendant as long as the
+    supervisor, which is stopped first, lives.
+    """
+    found = _found(record)
+    if found is None:
+        return
+    process_table.send(found, signal.SIGSTOP)
+    killed: set[tuple[int, int]] = set()
+    for _ in range(KILL_ROUNDS_MAX):
+        below = process_table.descendants(record.pid)
+        fresh = [each for each in below if (each.pid, each.started_ticks) not in killed]
+        if not fresh:
+            break
+        for each in fresh:
+            killed.add((each.pid, each.started_ticks))
+            process_table.send(each, signal.SIGKILL)
+    process_table.send(found, signal.SIGKILL)
 
 
 def raise_limits(record: Record, limits: Limits) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import subprocess
 from collections.abc import Callable, Coroutine
-from functools import partial
 
 import anyio
 import msgspec
@@ -16,19 +16,21 @@ from anyio.abc import TaskGroup
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.edges.users import door_words as words
 from supervisor.edges.users import user_process
+from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders, bind_for_root
 from supervisor.edges.users.user_link import UserLink
-from supervisor.edges.users.user_process import StartedSupervisor
 from supervisor.errors import ExhaustedError, HoldfastError, NotNowError
 from supervisor.pauses import pause
 
 SUPERVISORS_MAX = 1_024
+SUPERVISORS_OF_ONE_MAX = 8  # of one login: with other groups, or with its subordinate user ids
 ATTEMPTS = 3  # to hand a connection over: the supervisor may just be leaving
-GONE_TIMEOUT_S = 10.0
+GONE_TIMEOUT_S = 20.0  # from the end of its link to the end of the process; then it is killed
+END_TIMEOUT_S = 70.0  # for a supervisor to end its jobs when the service ends; with the above less than TimeoutStopSec
+STOPPED_LOOKS_S = 3.0  # between looks for a supervisor that a signal has stopped, while the service ends
+STEADY_S = 60.0  # after so long, a crash counts as the first one
 AGAIN_MIN_S = 0.5  # after a crash; doubled each time
 AGAIN_MAX_S = 30.0
-
-Start = Callable[[Identity, Limits, UserFolder], StartedSupervisor]
 
 _log = logging.getLogger("holdfast.users")
 
@@ -38,29 +40,40 @@ class _User(msgspec.Struct):
 
     identity: Identity
     folder: UserFolder
+    login: int
     lock: anyio.Lock = msgspec.field(default_factory=anyio.Lock)
     link: UserLink | None = None
-    record: Record | None = None
-    started: StartedSupervisor | None = None  # None: a previous process of root started it
+    record: Record | None = None  # of the supervisor that runs, or is restarted
+    process: subprocess.Popen[bytes] | None = None  # None: it is not our child
+    clients: int = 0  # being handed over
+    is_starting: bool = False
     failures: int = 0
 
 
 class UserSupervisors:
-    """Manages the supervisors, in root's process. Reads nothing that a user wrote except door_words.py's messages."""
+    """Manages the supervisors, in root's process. Reads nothing that a user wrote except door_words.py's messages.
+
+    No call waits for a user in a thread that others use.
+    """
 
     def __init__(
         self,
         folders: UserFolders,
-        start: Start,
+        processes: SupervisorProcesses,
         tasks: TaskGroup,
         *,
+        login_of: Callable[[int], int],
         cordon: str = "",
         keep_cordon: Callable[[str], Coroutine[None, None, None]] | None = None,
     ) -> None:
-        """`cordon`: why the node is cordoned from the start. `keep_cordon` records it for the next process of root."""
+        """`login_of`: see Logins.of. `cordon`: why the node is cordoned from the start.
+
+        `keep_cordon` records it for the next process of root.
+        """
         self._folders = folders
-        self._start = start
+        self._processes = processes
         self._tasks = tasks
+        self._login_of = login_of
         self._users: dict[str, _User] = {}
         self._cordon = cordon
         self._keep_cordon = keep_cordon
@@ -69,10 +82,17 @@ class UserSupervisors:
     async def hand_over(self, client: socket.socket, identity: Identity, limits: Limits) -> None:
         """Gives the connection to the user's supervisor. Raises HoldfastError."""
         user = self._user(identity)
-        for _ in range(ATTEMPTS):
-            link = await self._reach(user, limits)
-            if await link.give(client):
-                return
+        user.clients += 1
+        try:
+            for _ in range(ATTEMPTS):
+                link = await self._reach(user, limits)
+                if await link.give(client):
+                    return
+                if not link.has_ended:
+                    break
+        finally:
+            user.clients -= 1
+            self._forget_if_unused(user)
         raise NotNowError(
             f"cannot answer user id {identity.uid}: the supervisor of that user does not answer; try again"
         )
@@ -91,17 +111,11 @@ class UserSupervisors:
             self._tasks.start_soon(self._reach_again, user)
 
     async def end_all(self) -> None:
-        """Ends all jobs of all users. Returns once none of them is left."""
+        """Ends all jobs of all users, within END_TIMEOUT_S; kills what is left. Returns once none of them is left."""
         self._is_ending = True
-        users = [user for user in self._users.values() if user.link is not None]
-        for user in users:
-            if user.link is not None:
-                await user.link.tell(words.End())
-        for user in users:
-            if user.link is not None:
-                await user.link.ended.wait()
-            if user.record is not None:
-                await _until_gone(user.record)
+        async with anyio.create_task_group() as tasks:
+            for user in self._users.values():
+                tasks.start_soon(self._end, user)
 
     def make_room(self) -> None:
         """Makes all supervisors leave their jobs to those that root's next process starts."""
@@ -111,51 +125,110 @@ class UserSupervisors:
                 user.link.tell_at_once(words.MakeRoom())
 
     async def tell_all(self, word: words.ToUser) -> None:
-        for user in self._users.values():
-            if user.link is not None:
-                await user.link.tell(word)
+        async with anyio.create_task_group() as tasks:
+            for user in self._users.values():
+                if user.link is not None:
+                    tasks.start_soon(user.link.tell, word)
 
     def _user(self, identity: Identity) -> _User:
         if identity.name not in self._users:
             if self._is_ending:
                 raise NotNowError(f"cannot answer user id {identity.uid}: the service of this node is ending")
-            if sum(user.link is not None for user in self._users.values()) >= SUPERVISORS_MAX:
-                raise ExhaustedError(
-                    f"cannot answer user id {identity.uid}: {SUPERVISORS_MAX} users have supervisors on this node"
-                )
-            self._users[identity.name] = _User(identity, self._folders.of(identity))
+            self._users[identity.name] = _User(identity, self._folders.of(identity), self._login_of(identity.uid))
         return self._users[identity.name]
+
+    def _forget_if_unused(self, user: _User) -> None:
+        if user.record is None and user.link is None and not user.clients:
+            self._users.pop(user.identity.name, None)
+            if all(each.login != user.login for each in self._users.values()):
+                self._processes.forget(user.login)
 
     async def _reach(self, user: _User, limits: Limits) -> UserLink:
         async with user.lock:
             if user.link is None or user.link.has_ended:
-                user.link = await self._connected(user, limits)
-            elif user.record is not None:
+                if self._is_ending:
+                    raise NotNowError(f"cannot answer user id {user.identity.uid}: the service is ending")
+                return await self._connected(user, limits)
+            if user.record is not None:
                 user_process.raise_limits(user.record, limits)
             return user.link
 
     async def _connected(self, user: _User, limits: Limits) -> UserLink:
-        """Connects to the existing supervisor, else to a new one. Raises HoldfastError."""
-        try:
-            link = UserLink(user.folder)
-            user.record = await to_thread.run_sync(user.folder.record) or user.record
-        except OSError:
-            if self._is_ending:
-                raise NotNowError(f"cannot answer user id {user.identity.uid}: the service is ending") from None
-            start = partial(self._start, user.identity, limits, user.folder)
-            user.started = await to_thread.run_sync(start)
-            user.record = user.started.record
+        """Connects to the supervisor that a previous process of root started, else to a new one. Raises HoldfastError.
+
+        The former supervisor is gone before the next one is started.
+        """
+        link = await self._found(user) if user.link is None else None
+        if link is None:
+            await self._end_process(user)
+            await self._start(user, limits)
             try:
                 link = UserLink(user.folder)
             except OSError as error:
                 raise NotNowError(f"cannot answer user id {user.identity.uid}: {error}; try again") from error
-            _log.info("supervisor %s serves user id %s", user.record.pid, user.identity.uid)
+        user.link = link
         if user.identity.uid == os.geteuid():
             link.on_cordon = self._note_cordon
         self._tasks.start_soon(self._keep, user, link)
         if self._cordon:
             await link.tell(words.Cordon(self._cordon))
         return link
+
+    async def _found(self, user: _User) -> UserLink | None:
+        record = await to_thread.run_sync(user.folder.record)
+        if record is None:
+            return None
+        user.record = record
+        try:
+            return UserLink(user.folder) if user_process.is_running(record) else None
+        except OSError:
+            return None
+
+    async def _start(self, user: _User, limits: Limits) -> None:
+        """Starts a supervisor. Raises HoldfastError."""
+        if user.record is None:
+            self._check_places(user)
+        user.is_starting = True
+        try:
+            started = await self._processes.start(user.identity, limits, user.folder, user.login)
+        except HoldfastError:
+            if user.record is None:  # nobody needs its restart
+                await to_thread.run_sync(user.folder.forget)
+            raise
+        finally:
+            user.is_starting = False
+        user.record, user.process = started.record, started.process
+        _log.info("supervisor %s serves user id %s", user.record.pid, user.identity.uid)
+
+    def _check_places(self, user: _User) -> None:
+        """Raises ExhaustedError if there are too many supervisors, those that are about to be restarted included."""
+        logins = [each.login for each in self._users.values() if each.record is not None or each.is_starting]
+        if len(logins) >= SUPERVISORS_MAX:
+            raise ExhaustedError(
+                f"cannot answer user id {user.identity.uid}: {SUPERVISORS_MAX} users have supervisors on this node; "
+                "try again later"
+            )
+        if logins.count(user.login) >= SUPERVISORS_OF_ONE_MAX:
+            raise ExhaustedError(
+                f"cannot answer user id {user.identity.uid}: user id {user.login}, with other groups and subordinate "
+                f"user ids, has {SUPERVISORS_OF_ONE_MAX} supervisors on this node; wait until one of them has had no "
+                "job for a minute"
+            )
+
+    async def _end_process(self, user: _User) -> None:
+        """Returns once the former process is gone; kills one that stays. Raises NotNowError if the kernel keeps it."""
+        if user.record is None:
+            return
+        patience_s = 0.0 if user.link is not None and user.link.fault else GONE_TIMEOUT_S
+        if not await user_process.until_gone(user.record, patience_s):
+            _log.warning("killing supervisor %s of user id %s: %s", user.record.pid, user.identity.uid, _why(user.link))
+            if not await self._processes.kill(user.record):
+                raise NotNowError(
+                    f"cannot start the supervisor of user id {user.identity.uid}: the former one, process "
+                    f"{user.record.pid}, was killed, and the kernel keeps it; try again"
+                )
+        if user.process is not None:
+            user.process.poll()
 
     def _note_cordon(self, reason: str) -> None:
         if reason != self._cordon:
@@ -166,32 +239,76 @@ class UserSupervisors:
 
     async def _keep(self, user: _User, link: UserLink) -> None:
         """Watches a supervisor until it ends; restarts it for its jobs unless it was asked to end."""
-        started, user.started = user.started, None
+        since_s = anyio.current_time()
         async with anyio.create_task_group() as serving:
             serving.start_soon(self._serve_root, user)
             await link.hear()
             serving.cancel_scope.cancel()
-        if started is not None and started.process is not None:
-            await to_thread.run_sync(started.process.wait, abandon_on_cancel=True)
         async with user.lock:
             if user.link is not link or self._is_ending:
                 return
+            try:
+                await self._end_process(user)
+            except HoldfastError as error:
+                _log.error("%s", error)
             user.link = None
+            user.failures = 0 if anyio.current_time() - since_s >= STEADY_S else user.failures + 1
             if link.was_let_go:
-                user.failures, user.record = 0, None
+                user.record = user.process = None
                 await to_thread.run_sync(user.folder.forget)
+                self._forget_if_unused(user)
                 return
         _log.warning("the supervisor of user id %s has gone; its jobs wait for the next one", user.identity.uid)
-        user.failures += 1
-        pause_s = min(AGAIN_MAX_S, AGAIN_MIN_S * 2 ** (user.failures - 1))
-        await pause(pause_s, why="one that crashes at once must not be started all the time")
+        await self._pause(user)
         await self._reach_again(user)
 
     async def _reach_again(self, user: _User) -> None:
-        try:
-            await self._reach(user, user.record.limits if user.record is not None else ())
-        except HoldfastError as error:
-            _log.error("%s", error)
+        """Starts a supervisor, or connects to it, however often that fails: its jobs wait for it."""
+        said = ""
+        while user.record is not None and not self._is_ending:
+            try:
+                await self._reach(user, user.record.limits)
+            except HoldfastError as error:
+                if str(error) != said:
+                    said = str(error)
+                    _log.error("%s", said)
+                user.failures += 1
+                await self._pause(user)
+            else:
+                return
+
+    async def _pause(self, user: _User) -> None:
+        pause_s = min(AGAIN_MAX_S, AGAIN_MIN_S * 2 ** min(user.failures - 1, 16))
+        await pause(pause_s, why="one that crashes at once must not be started all the time")
+
+    async def _end(self, user: _User) -> None:
+        """Ends a user's jobs, by the supervisor if it can, else by force."""
+        is_gone = False
+        with anyio.move_on_after(END_TIMEOUT_S) as waiting:
+            async with user.lock, anyio.create_task_group() as tasks:
+                tasks.start_soon(_cancel_if_stopped, user, waiting)
+                is_gone = await self._has_ended(user)
+                tasks.cancel_scope.cancel()
+        if not is_gone:
+            _log.error("killing the supervisor of user id %s and its jobs: they have not ended", user.identity.uid)
+            await self._processes.kill_all(user.record or Record(user.identity, ()))
+        if user.process is not None:
+            user.process.poll()
+
+    async def _has_ended(self, user: _User) -> bool:
+        """Tells a supervisor to end; returns whether it and its jobs have."""
+        if user.record is None:
+            return True
+        link = user.link
+        if link is None or (link.has_ended and not link.was_let_go):  # it has just crashed, and its jobs are left
+            try:
+                link = await self._connected(user, user.record.limits)
+            except HoldfastError as error:
+                _log.error("%s", error)
+                return False
+        await link.tell(words.End())
+        await link.ended.wait()
+        return not link.fault and await user_process.until_gone(user.record, GONE_TIMEOUT_S)
 
     async def _serve_root(self, user: _User) -> None:
         """Serves root's socket, through which root reaches a user's supervisor at a path that the user can't change."""
@@ -212,20 +329,22 @@ class UserSupervisors:
 
     async def _give(self, user: _User, client: socket.socket) -> None:
         with client:
-            if user.link is not None:
+            if user.link is not None and not user.link.was_let_go:
                 await user.link.give(client)
 
 
-async def _until_gone(record: Record) -> None:
-    """Waits for a process that has closed its door and is about to end."""
-    if not user_process.is_running(record):
-        return
-    try:
-        descriptor = os.pidfd_open(record.pid)
-    except OSError:
-        return
-    try:
-        with anyio.move_on_after(GONE_TIMEOUT_S):
-            await anyio.wait_readable(descriptor)
-    finally:
-        os.close(descriptor)
+async def _cancel_if_stopped(user: _User, waiting: anyio.CancelScope) -> None:
+    """Cancels the wait for a supervisor that can do nothing. A debugger stops one for a moment only."""
+    was_stopped = False
+    while not was_stopped or not _is_stopped(user):
+        was_stopped = _is_stopped(user)
+        await pause(STOPPED_LOOKS_S, why="the kernel tells of a stopped process nobody but its parent")
+    waiting.cancel()
+
+
+def _is_stopped(user: _User) -> bool:
+    return user.record is not None and user_process.is_stopped(user.record)
+
+
+def _why(link: UserLink | None) -> str:
+    return link.fault if link is not None and link.fault else f"it stays, {GONE_TIMEOUT_S:g} s after it closed its door"

@@ -49,6 +49,24 @@ class UserUnits:
             ) from error
         return folder.record() or Record(identity, limits)
 
+    def kill(self, record: Record) -> None:
+        """Kills the supervisor; its jobs continue. Blocks. Never raises."""
+        self._kill(record.identity, "main")
+
+    def kill_all(self, record: Record) -> None:
+        """Kills all processes of the unit, and lets systemd start none again. Blocks. Never raises."""
+        self._try("stop", "--no-block", self.name_of(record.identity))
+        self._kill(record.identity, "all")
+
+    def _kill(self, identity: Identity, which: str) -> None:
+        self._try("kill", f"--kill-who={which}", "--signal=SIGKILL", self.name_of(identity))
+
+    def _try(self, *arguments: str) -> None:
+        try:
+            _systemctl(*arguments)
+        except (OSError, subprocess.SubprocessError) as error:
+            _log.error("systemctl %s: %s", " ".join(arguments), _reason(error))
+
     def set_shares(self, shares: UserShares, uids: Iterable[int]) -> None:
         """Applies the limits to these users now, and to others when they come. Blocks. Never raises."""
         changed = _properties(self._shares, shares)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -28,6 +28,7 @@ class House:
         self.came: list[tuple[Identity, Limits]] = []
         self.refusals: list[str] = []
         self.is_full = False
+        self.login_of: Callable[[int], int] = lambda uid: uid
         self.may_go = anyio.Event()
         self.may_go.set()
 
@@ -48,9 +49,11 @@ async def door_of(house: House, admission: Admission) -> AsyncGenerator[Path]:
         path = Path(name) / "control.sock"
         async with anyio.create_task_group() as tasks:
             with front_door.bind(path) as listener:
-                tasks.start_soon(
-                    FrontDoor(listener, admission=admission, hand_over=house.hand_over, refuse=house.refuse).run
-                )
+                door = FrontDoor(
+                    listener, admission=admission, login_of=house.login_of, hand_over=house.hand_over,
+                    refuse=house.refuse,
+                )  # fmt: skip
+                tasks.start_soon(door.run)
                 yield path
                 tasks.cancel_scope.cancel()
 
@@ -87,6 +90,21 @@ async def test_a_user_who_is_not_named_is_not_handed_over() -> None:
     async with door_of(house, Admission(("0",))) as path:
         assert await _heard(path) == b""
     assert (house.came, len(house.refusals)) == ([], 1)
+
+
+async def test_subordinate_user_ids_count_for_their_login() -> None:
+    """A root of tests has no other user id at hand, so that the login is what changes."""
+    house = House()
+    house.may_go = anyio.Event()
+    logins = iter([7] * WAITING_OF_ONE_MAX + [8, 7])
+    house.login_of = lambda _: next(logins)
+    async with door_of(house, Admission(("all",))) as path, anyio.create_task_group() as tasks:
+        for _ in range(WAITING_OF_ONE_MAX + 1):
+            tasks.start_soon(_heard, path)
+        while len(house.came) < WAITING_OF_ONE_MAX + 1:
+            await anyio.lowlevel.checkpoint()
+        assert await _heard(path) == b""  # closed at once
+        house.may_go.set()
 
 
 async def test_one_user_can_keep_so_many_waiting_and_no_more() -> None:

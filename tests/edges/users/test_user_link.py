@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
 import pytest
 
 from supervisor.edges.users import door_words as words
+from supervisor.edges.users import user_link
 from supervisor.edges.users.user_folders import UserFolder
 from supervisor.edges.users.user_link import OwnDoor, UserLink
 
@@ -126,3 +127,81 @@ async def test_nonsense_of_a_supervisor_ends_nothing(tmp_path: Path) -> None:
         tasks.cancel_scope.cancel()
     for each in (ours, theirs, listener, other):
         each.close()
+
+
+@asynccontextmanager
+async def stranger(tmp_path: Path) -> AsyncGenerator[tuple[UserLink, socket.socket]]:
+    """Yields a link, and the other end of it, which does what it likes."""
+    folder = UserFolder(tmp_path, tmp_path)
+    with folder.listen() as listener:
+        link = UserLink(folder)
+        other, _ = listener.accept()
+        with other:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(link.hear)
+                with anyio.fail_after(20):
+                    yield link, other
+                tasks.cancel_scope.cancel()
+
+
+async def test_one_that_sends_without_end_is_served_no_longer(tmp_path: Path) -> None:
+    async with stranger(tmp_path) as (link, other):
+        with suppress(BrokenPipeError):
+            while True:
+                await anyio.wait_writable(other)
+                other.send(words.encode(words.Idle(7)))
+        assert link.fault == "it sends messages without end"
+        assert link.has_ended
+
+
+async def test_words_that_answer_something_are_no_flood(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (link, supervisor):
+        for _ in range(3 * int(user_link.STRAYS_AT_ONCE_MAX)):
+            with socket.socket(socket.AF_UNIX) as client:
+                assert await link.give(client)
+        for client in supervisor.clients:
+            client.close()
+        assert not link.fault
+
+
+async def test_connections_that_nobody_takes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is in the socket's queue, which would be full at some time."""
+    monkeypatch.setattr(user_link, "TAKE_TIMEOUT_S", 0.01)
+    async with stranger(tmp_path) as (link, other):
+        with socket.socket(socket.AF_UNIX) as client:
+            for _ in range(user_link.UNTAKEN_MAX + 10):
+                assert not await link.give(client)
+        other.setblocking(False)
+        came = 0
+        with suppress(BlockingIOError):
+            while True:
+                _, descriptors, _, _ = socket.recv_fds(other, 4096, 1)
+                os.close(descriptors[0])
+                came += 1
+        assert came == user_link.UNTAKEN_MAX
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+async def test_one_that_does_not_do_what_it_was_asked_is_served_no_longer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_idle: bool
+) -> None:
+    monkeypatch.setattr(user_link, "STUCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(user_link, "LEAVE_TIMEOUT_S", 0.2)
+    async with stranger(tmp_path) as (link, other):
+        with socket.socket(socket.AF_UNIX) as client:
+            if is_idle:
+                other.send(words.encode(words.Idle(0)))
+                await link.ended.wait()
+            else:
+                assert not await link.give(client)
+        assert link.fault == ("it was let go, and stays" if is_idle else "it takes no connection")
+
+
+async def test_many_that_wait_for_a_full_socket_break_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tasks may not wait for one socket: the second one's error ended the service."""
+    monkeypatch.setattr(user_link, "TAKE_TIMEOUT_S", 0.3)
+    async with stranger(tmp_path) as (link, _):
+        async with anyio.create_task_group() as tasks:
+            for _ in range(2_000):
+                tasks.start_soon(link.tell, words.Cordon("x" * 2_000))
+        assert not link.has_ended

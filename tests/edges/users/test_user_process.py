@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import cast
 
+import anyio
+import msgspec
 import pytest
 
+from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import Identity
 from supervisor.edges.users import user_process
-from supervisor.edges.users.user_folders import UserFolders
+from supervisor.edges.users.user_folders import Record, UserFolders
 from supervisor.errors import NotNowError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts supervisors for somebody else")
@@ -55,3 +59,41 @@ def test_one_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: Path, 
     with pytest.raises(NotNowError, match="cannot start the supervisor of user id 54321: "):
         user_process.start_supervisor(ALICE, (), folders.of(ALICE))
     assert list(folders.recorded()) == []
+
+
+def test_a_supervisor_is_killed_with_all_that_it_has_started_in_whatever_session():
+    tree = "setsid sh -c 'setsid sleep 600 & exec sleep 600' & exec sleep 600"
+    process = subprocess.Popen(["sh", "-c", f"{tree}"], start_new_session=True)
+    other = subprocess.Popen(["sleep", "600"])
+    record = _record(process.pid)
+    while len(below := process_table.descendants(process.pid)) < 2:
+        assert process.poll() is None
+    user_process.kill_all(record)
+    process.wait()
+    for entry in below:
+        assert anyio.run(user_process.until_gone, Record(ALICE, (), entry.pid, entry.started_ticks), 20.0)
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_another_process_with_the_same_pid_is_left_alone():
+    process = subprocess.Popen(["sleep", "600"])
+    older = msgspec.structs.replace(_record(process.pid), started_ticks=1)
+    user_process.kill(older)
+    user_process.kill_all(older)
+    assert anyio.run(user_process.until_gone, older, 20.0)
+    assert not user_process.is_stopped(_record(process.pid))
+    assert not anyio.run(user_process.until_gone, _record(process.pid), 0.05)
+    os.kill(process.pid, signal.SIGSTOP)
+    while not user_process.is_stopped(_record(process.pid)):
+        pass
+    user_process.kill(_record(process.pid))
+    assert anyio.run(user_process.until_gone, _record(process.pid), 20.0)
+    process.wait()
+
+
+def _record(pid: int) -> Record:
+    found = process_table.look_up(pid)
+    assert found is not None
+    return Record(ALICE, (), pid, found.started_ticks)

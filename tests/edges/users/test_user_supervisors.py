@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
 import pytest
 from anyio.abc import TaskGroup
+from anyio.lowlevel import EventLoopToken
 
+from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.edges.users import door_words as words
+from supervisor.edges.users import user_process, user_supervisors
+from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
 from supervisor.edges.users.user_link import OwnDoor
 from supervisor.edges.users.user_process import StartedSupervisor
 from supervisor.edges.users.user_supervisors import UserSupervisors
-from supervisor.errors import NotNowError
+from supervisor.errors import ExhaustedError, NotNowError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
 
 ALICE, BOB = Identity(54321, 54321, ()), Identity(54322, 54322, ())
+
+
+def started(identity: Identity, limits: Limits, command: list[str]) -> Record:
+    """Starts a process in the place of a supervisor, whose parent waits for it at once."""
+    process = subprocess.Popen(command, start_new_session=True)
+    threading.Thread(target=process.wait, daemon=True).start()
+    found = process_table.look_up(process.pid)
+    assert found is not None
+    return Record(identity, limits, process.pid, found.started_ticks)
 
 
 class Fakes:
@@ -37,6 +52,8 @@ class Fakes:
         self.clients: dict[int, list[socket.socket]] = {}
         self.heard: list[words.ToUser] = []
         self.fault: Exception | None = None
+        self.records: list[Record] = []
+        self.killed: list[Record] = []
 
     def start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
         """Starts one, in a thread, as the real one does."""
@@ -45,12 +62,24 @@ class Fakes:
         self.starts.append(identity)
         folder.make(identity)
         self.listeners[identity.uid] = folder.listen()
-        anyio.from_thread.run_sync(self._open, identity.uid)
-        record = Record(identity, limits)
+        anyio.from_thread.run_sync(self._open, identity.uid, token=self.token)
+        record = started(identity, limits, ["sleep", "600"])
+        self.records.append(record)
         folder.note(record)
-        process = subprocess.Popen(["true"])
-        process.wait()
-        return StartedSupervisor(process, record)
+        return StartedSupervisor(None, record)
+
+    def kill(self, record: Record) -> None:
+        self.killed.append(record)
+        user_process.kill(record)
+
+    def kill_all(self, record: Record) -> None:
+        self.killed.append(record)
+        user_process.kill_all(record)
+
+    def end(self, uid: int) -> None:
+        """Ends the supervisor: its door and its process."""
+        self.running[uid].cancel()
+        user_process.kill([each for each in self.records if each.identity.uid == uid][-1])
 
     def _open(self, uid: int) -> None:
         came = self.clients.setdefault(uid, [])
@@ -63,18 +92,23 @@ class Fakes:
             await self.doors[uid].run()
 
     tasks: TaskGroup
+    token: EventLoopToken
 
 
 @asynccontextmanager
-async def house(tmp_path: Path) -> AsyncGenerator[tuple[UserSupervisors, Fakes]]:
+async def house(
+    tmp_path: Path, *, login_of: Callable[[int], int] = int
+) -> AsyncGenerator[tuple[UserSupervisors, Fakes]]:
     folders = UserFolders(tmp_path / "run", tmp_path / "state")
     folders.make()
     fakes = Fakes()
     async with anyio.create_task_group() as tasks:
-        fakes.tasks = tasks
+        fakes.tasks, fakes.token = tasks, anyio.lowlevel.current_token()
         with anyio.fail_after(30):
-            yield UserSupervisors(folders, fakes.start, tasks), fakes
+            yield UserSupervisors(folders, SupervisorProcesses(fakes), tasks, login_of=login_of), fakes
         tasks.cancel_scope.cancel()
+    for record in fakes.records:
+        user_process.kill(record)
     for clients in fakes.clients.values():
         for client in clients:
             client.close()
@@ -99,7 +133,7 @@ async def test_each_user_gets_one_supervisor_however_many_clients_come(tmp_path:
 async def test_one_that_is_gone_is_started_again_by_itself(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
         await _come(users, ALICE)
-        fakes.running[54321].cancel()
+        fakes.end(54321)
         while len(fakes.starts) < 2:
             await anyio.lowlevel.checkpoint()
         await _come(users, ALICE)
@@ -112,7 +146,7 @@ async def test_one_that_was_let_go_is_started_by_the_next_client_alone(tmp_path:
         fakes.doors[54321].say_idle()
         while words.Leave() not in fakes.heard:
             await anyio.lowlevel.checkpoint()
-        fakes.running[54321].cancel()
+        fakes.end(54321)
         await _come(users, ALICE)
         assert fakes.starts == [ALICE, ALICE]
 
@@ -130,7 +164,8 @@ async def test_a_start_that_fails_is_told_to_the_client_and_hurts_nobody_else(tm
 async def test_the_next_service_finds_the_supervisors_of_this_one(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
         await _come(users, ALICE)
-        next_one = UserSupervisors(UserFolders(tmp_path / "run", tmp_path / "state"), fakes.start, fakes.tasks)
+        folders = UserFolders(tmp_path / "run", tmp_path / "state")
+        next_one = UserSupervisors(folders, SupervisorProcesses(fakes), fakes.tasks, login_of=int)
         await next_one.find_again()
         await _come(next_one, ALICE)
         assert fakes.starts == [ALICE]
@@ -166,3 +201,117 @@ async def test_root_reaches_a_users_supervisor_at_a_path_of_its_own(tmp_path: Pa
         async with await anyio.connect_unix(path):
             while len(fakes.clients[54321]) < 2:
                 await anyio.lowlevel.checkpoint()
+
+
+async def _gone(record: Record) -> None:
+    assert await user_process.until_gone(record, 20)
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GONE_TIMEOUT_S", "STOPPED_LOOKS_S", "END_TIMEOUT_S"):
+        monkeypatch.setattr(user_supervisors, name, 1.0)
+
+
+async def test_processes_that_stay_stop_nobody_and_are_killed_before_the_next_is_started(
+    tmp_path: Path, soon: None
+) -> None:
+    """Each of them took one of the 40 threads that all users share."""
+    many = [Identity(60_000 + number, 60_000, ()) for number in range(45)]
+    async with house(tmp_path) as (users, fakes):
+        for each in many:
+            await _come(users, each)
+        for each in many:
+            fakes.running[each.uid].cancel()  # its door is closed, its process stays
+        began_s = anyio.current_time()
+        await _come(users, BOB)
+        assert anyio.current_time() - began_s < 1.0
+        left = list(fakes.records[:45])
+        for record in left:
+            await _gone(record)
+        assert {record.pid for record in fakes.killed} == {record.pid for record in left}
+        while len(fakes.starts) < 45 + 1 + 45:
+            assert sum(user_process.is_running(record) for record in fakes.records) <= 45 + 1
+            await anyio.sleep(0.01)
+
+
+async def test_one_that_floods_the_service_is_killed_and_started_again(tmp_path: Path) -> None:
+    async with house(tmp_path) as (users, fakes):
+        await _come(users, ALICE)
+        while not fakes.killed:
+            fakes.doors[54321].say(words.Idle(7))
+            await anyio.lowlevel.checkpoint()
+        assert fakes.killed == [fakes.records[0]]
+        await _gone(fakes.records[0])
+        await _come(users, ALICE)
+
+
+async def test_supervisors_of_one_login_are_bounded(tmp_path: Path) -> None:
+    async with house(tmp_path, login_of=lambda uid: min(uid, 60_000)) as (users, fakes):
+        for number in range(user_supervisors.SUPERVISORS_OF_ONE_MAX):
+            await _come(users, Identity(60_000 + number, 60_000, ()))
+        with pytest.raises(ExhaustedError, match="user id 60000, with other groups and subordinate user ids, has 8 "):
+            await _come(users, Identity(70_000, 60_000, ()))
+        with pytest.raises(ExhaustedError):
+            await _come(users, Identity(60_000, 60_000, (1,)))
+        await _come(users, BOB)
+        await _come(users, Identity(60_000, 60_000, ()))
+        fakes.running[60_001].cancel()  # it is about to be started again: there is still no room
+        with pytest.raises(ExhaustedError):
+            await _come(users, Identity(70_000, 60_000, ()))
+
+
+@pytest.mark.parametrize("does", ["ignores it", "is stopped", "has closed its door"])
+async def test_the_end_of_all_waits_for_nobody_without_end(tmp_path: Path, soon: None, does: str) -> None:
+    async with house(tmp_path) as (users, fakes):
+        await _come(users, ALICE)
+        await _come(users, BOB)
+        if does == "is stopped":
+            process_table.send(_entry(fakes.records[0]), signal.SIGSTOP)
+        elif does == "has closed its door":
+            fakes.running[54321].cancel()
+        with anyio.fail_after(10):
+            await users.end_all()
+        assert not any(map(user_process.is_running, fakes.records))
+
+
+async def test_the_end_of_all_ends_the_jobs_of_one_that_has_just_crashed(tmp_path: Path) -> None:
+    async with house(tmp_path) as (users, fakes):
+        await _come(users, ALICE)
+        fakes.end(54321)
+        await _gone(fakes.records[0])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(users.end_all)
+            while words.End() not in fakes.heard:
+                await anyio.lowlevel.checkpoint()
+            fakes.end(54321)
+        assert fakes.starts == [ALICE, ALICE]
+        assert fakes.killed == []
+
+
+async def test_a_message_to_all_waits_for_no_user(tmp_path: Path) -> None:
+    async with house(tmp_path) as (users, fakes):
+        await _come(users, ALICE)
+        await _come(users, BOB)
+        link = users._users[ALICE.name].link  # pyright: ignore[reportPrivateUsage]
+        assert link is not None
+        sending = link._sending  # pyright: ignore[reportPrivateUsage] - held as while the socket is full
+        async with sending, anyio.create_task_group() as tasks:
+            tasks.start_soon(users.tell_all, words.Cordon("new cable"))
+            while words.Cordon("new cable") not in fakes.heard:
+                await anyio.lowlevel.checkpoint()
+            tasks.cancel_scope.cancel()
+
+
+async def test_nothing_is_kept_of_a_user_whose_supervisor_could_not_be_started(tmp_path: Path) -> None:
+    async with house(tmp_path) as (users, fakes):
+        fakes.fault = NotNowError("cannot start the supervisor of user id 54321: no processes left")
+        with pytest.raises(NotNowError):
+            await _come(users, ALICE)
+        assert users._users == {}  # pyright: ignore[reportPrivateUsage]
+
+
+def _entry(record: Record) -> process_table.ProcessEntry:
+    found = process_table.look_up(record.pid)
+    assert found is not None
+    return found

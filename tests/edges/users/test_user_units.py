@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.config.user_service import UserShares
 from supervisor.edges.machine.processes.peer_identity import Identity
-from supervisor.edges.users.user_folders import UserFolders
+from supervisor.edges.users.user_folders import Record, UserFolders
 from supervisor.edges.users.user_units import UserUnits
 from supervisor.errors import NotNowError
 
@@ -74,3 +74,20 @@ def test_what_systemd_says_is_the_reason(tmp_path: Path, folders: UserFolders, m
         "cannot start the supervisor of user id 54321: Unit holdfast-user@.service not found.; "
         f"see journalctl -u holdfast-user@{INSTANCE}.service"
     )
+
+
+def test_a_supervisor_is_killed_by_systemd_and_never_started_again_if_all_is_to_end(asked: Path):
+    units = UserUnits("holdfast-user@", UserShares())
+    units.kill(Record(ALICE, ()))
+    units.kill_all(Record(ALICE, ()))
+    unit = f"holdfast-user@{INSTANCE}.service"
+    assert asked.read_text().splitlines() == [
+        f"{ASKED} kill --kill-who=main --signal=SIGKILL {unit}",
+        f"{ASKED} stop --no-block {unit}",
+        f"{ASKED} kill --kill-who=all --signal=SIGKILL {unit}",
+    ]
+
+
+def test_a_kill_that_systemd_refuses_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    UserUnits("holdfast-user@", UserShares()).kill_all(Record(ALICE, ()))

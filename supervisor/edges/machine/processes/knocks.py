@@ -1,4 +1,4 @@
-"""How often may one user connect, so that other users get in, too?
+"""How often may one user ask for something that costs others time, so that other users are served, too?
 
 Handing a connection over costs the door a thousand times as much as closing it at once.
 """
@@ -13,12 +13,14 @@ USERS_MAX = 1_024  # users who are counted; any other user counts as new
 class Knocks:
     """One allowance for each user, which refills with time."""
 
-    def __init__(self) -> None:
-        self._left: dict[int, tuple[float, float]] = {}  # user id → connections left, and since when
+    def __init__(self, burst: float = BURST, per_s: float = PER_S) -> None:
+        self._burst = burst
+        self._per_s = per_s
+        self._left: dict[int, tuple[float, float]] = {}  # user id → times left, and since when
 
     def may_enter(self, uid: int, now_s: float) -> bool:
-        left, at_s = self._left.get(uid, (BURST, now_s))
-        left = min(BURST, left + (now_s - at_s) * PER_S)
+        left, at_s = self._left.get(uid, (self._burst, now_s))
+        left = min(self._burst, left + (now_s - at_s) * self._per_s)
         if left < 1:
             return False
         if len(self._left) >= USERS_MAX:
@@ -27,6 +29,8 @@ class Knocks:
         return True
 
     def _forget(self, now_s: float) -> None:
-        """Forgets users with a full allowance; all, if so many users have just connected."""
-        counted = {uid: each for uid, each in self._left.items() if each[0] + (now_s - each[1]) * PER_S < BURST}
+        """Forgets users with a full allowance; all, if so many users have just come."""
+        counted = {
+            uid: each for uid, each in self._left.items() if each[0] + (now_s - each[1]) * self._per_s < self._burst
+        }
         self._left = counted if len(counted) < USERS_MAX else {}

@@ -6,6 +6,7 @@ A bare pid is no identity, because pids are reused. A pid with its start time is
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import msgspec
@@ -64,6 +65,37 @@ def descends_from(pid: int, ancestor_pid: int) -> bool:
         if pid == ancestor_pid:
             return True
     return False
+
+
+def descendants(pid: int) -> list[ProcessEntry]:
+    """Returns the children of `pid`, their children, … Reads all of /proc."""
+    children: dict[int, list[ProcessEntry]] = {}
+    for entry in all_processes():
+        children.setdefault(entry.parent_pid, []).append(entry)
+    found: dict[int, ProcessEntry] = {}
+    waiting = [pid]
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child.pid not in found:
+                found[child.pid] = child
+                waiting.append(child.pid)
+    return list(found.values())
+
+
+def send(entry: ProcessEntry, number: int) -> None:
+    """Sends a signal by pidfd, and only if the pid is still that process. Never raises."""
+    try:
+        descriptor = os.pidfd_open(entry.pid)
+    except OSError:
+        return
+    try:
+        now = look_up(entry.pid)
+        if now is not None and now.started_ticks == entry.started_ticks:
+            signal.pidfd_send_signal(descriptor, number)
+    except OSError:
+        return  # It ended by itself.
+    finally:
+        os.close(descriptor)
 
 
 def initial_variable(pid: int, name: str) -> str | None:

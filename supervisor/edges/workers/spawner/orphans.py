@@ -57,7 +57,7 @@ class Orphans:
             for entry in fresh:
                 killed.add(entry.pid)
                 self._killed.add((entry.pid, entry.started_ticks))
-                _kill(entry)
+                process_table.send(entry, signal.SIGKILL)
         return sorted(killed)
 
     def sweep(self, *, others: frozenset[int]) -> tuple[int, ...]:
@@ -130,22 +130,6 @@ def kill_cgroup(folder: str) -> None:
             (place / "cgroup.kill").write_text("1")
         except OSError:
             continue  # It was removed, or the kernel is older than 5.14: then our search must do.
-
-
-def _kill(entry: ProcessEntry) -> None:
-    """Kills by pidfd, and only if the pid is still that process."""
-    try:
-        descriptor = os.pidfd_open(entry.pid)
-    except OSError:
-        return
-    try:
-        now = process_table.look_up(entry.pid)
-        if now is not None and now.started_ticks == entry.started_ticks:
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-    except OSError:
-        return  # It ended by itself.
-    finally:
-        os.close(descriptor)
 
 
 async def wait_for_end(pids: Sequence[int]) -> bool:

@@ -23,3 +23,10 @@ def test_what_is_remembered_is_bounded():
     _entered(knocks, 7, 10_000, now_s=0.0)
     assert all(knocks.may_enter(uid, now_s=0.5) for uid in range(100, 100 + 2 * USERS_MAX))
     assert len(knocks._left) <= USERS_MAX  # pyright: ignore[reportPrivateUsage]
+
+
+def test_each_kind_of_request_has_bounds_of_its_own():
+    knocks = Knocks(burst=2, per_s=0.5)
+    assert _entered(knocks, 1, 10, now_s=5.0) == 2
+    assert _entered(knocks, 1, 10, now_s=6.0) == 0
+    assert _entered(knocks, 1, 10, now_s=7.0) == 1

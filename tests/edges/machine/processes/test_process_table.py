@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
+import msgspec
 import psutil
 
 from supervisor.edges.machine.processes import process_table
@@ -52,3 +54,17 @@ async def test_variables_and_namespaces_that_can_not_be_seen_are_none():
     assert process_table.initial_variable(child.pid, "EMPTY") is None
     assert process_table.namespace(child.pid, "user") is None
     assert len(process_table.boot_id()) == 36
+
+
+def test_a_signal_reaches_the_process_that_was_meant_and_no_later_one_with_its_pid():
+    shell = subprocess.Popen(["sh", "-c", "sleep 600 & wait"])
+    while not (below := process_table.descendants(shell.pid)):
+        assert shell.poll() is None
+    (sleep,) = below
+    process_table.send(msgspec.structs.replace(sleep, started_ticks=sleep.started_ticks - 1), signal.SIGKILL)
+    found = process_table.look_up(sleep.pid)
+    assert found is not None
+    assert found.state not in "ZX"
+    process_table.send(sleep, signal.SIGKILL)
+    assert shell.wait() == 0  # `wait` returns once its child has ended
+    process_table.send(sleep, signal.SIGKILL)

@@ -1,0 +1,102 @@
+"""How does root's process start and kill users' supervisors without a wait in a thread that others use?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import anyio
+
+from supervisor.edges.machine.own_process.side_threads import SideThreads
+from supervisor.edges.machine.processes.knocks import Knocks
+from supervisor.edges.machine.processes.peer_identity import Identity, Limits
+from supervisor.edges.users import user_process
+from supervisor.edges.users.user_folders import Record, UserFolder
+from supervisor.edges.users.user_process import StartedSupervisor
+from supervisor.errors import NotNowError
+
+STARTS_AT_ONCE_MAX, STARTS_PER_S = 16.0, 0.2  # of supervisors of one login
+START_TIMEOUT_S = 70.0  # longer than systemd waits for a unit
+KILL_TIMEOUT_S = 10.0  # for systemd to pass the signal on, and for a look at all processes
+KILLED_TIMEOUT_S = 5.0  # for the kernel to end a killed process
+KILLS_MAX = 8  # at the same time
+
+_log = logging.getLogger("holdfast.users")
+
+
+class Processes(Protocol):
+    """Starts and kills supervisors. All methods block; those that kill never raise."""
+
+    def start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
+        """Starts a supervisor whose door is open. Raises HoldfastError."""
+        ...
+
+    def kill(self, record: Record) -> None:
+        """Kills the supervisor itself; its jobs continue."""
+        ...
+
+    def kill_all(self, record: Record) -> None:
+        """Kills the supervisor and all that it has started."""
+        ...
+
+
+class _Login:
+    """What the supervisors of one login share: one start at a time, in a thread that no other login needs."""
+
+    def __init__(self) -> None:
+        self.lock = anyio.Lock()
+        self.calls = SideThreads(stuck_max=1)
+
+
+class SupervisorProcesses:
+    """Calls Processes in threads of their own."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._logins: dict[int, _Login] = {}
+        self._starts = Knocks(STARTS_AT_ONCE_MAX, STARTS_PER_S)
+        self._places = anyio.CapacityLimiter(KILLS_MAX)
+        self._kills = SideThreads(stuck_max=KILLS_MAX)
+
+    async def start(self, identity: Identity, limits: Limits, folder: UserFolder, login: int) -> StartedSupervisor:
+        """Starts a supervisor. Raises HoldfastError."""
+        of_login = self._logins.setdefault(login, _Login())
+        async with of_login.lock:
+            if not self._starts.may_enter(login, anyio.current_time()):
+                raise NotNowError(
+                    f"cannot start the supervisor of user id {identity.uid}: supervisors of this login were started "
+                    f"too often; try again in {1 / STARTS_PER_S:g} s"
+                )
+            start = partial(self._processes.start, identity, limits, folder)
+            try:
+                return await of_login.calls.call(start, timeout_s=START_TIMEOUT_S, discard=self._discard)
+            except OSError as error:
+                raise NotNowError(
+                    f"cannot start the supervisor of user id {identity.uid}: {error}; see the log"
+                ) from error
+
+    async def kill(self, record: Record) -> bool:
+        """Kills the supervisor itself; its jobs continue. Returns whether it is gone."""
+        return await self._killed(record, self._processes.kill)
+
+    async def kill_all(self, record: Record) -> bool:
+        """Kills the supervisor and all that it has started. Returns whether the supervisor is gone."""
+        return await self._killed(record, self._processes.kill_all)
+
+    def forget(self, login: int) -> None:
+        """Forgets a login without supervisors."""
+        self._logins.pop(login, None)
+
+    async def _killed(self, record: Record, kill: Callable[[Record], None]) -> bool:
+        try:
+            async with self._places:
+                await self._kills.call(partial(kill, record), timeout_s=KILL_TIMEOUT_S, discard=bool)
+        except OSError as error:
+            _log.error("cannot kill the supervisor of user id %s: %s", record.identity.uid, error)
+        return await user_process.until_gone(record, KILLED_TIMEOUT_S)
+
+    def _discard(self, started: StartedSupervisor) -> None:
+        """Ends a supervisor whose start took too long."""
+        self._processes.kill(started.record)
