@@ -13,6 +13,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
+from supervisor.core.election.leader import Leader
+
 ENTRY_POINTS = "holdfast.rendezvous_backends"
 
 
@@ -36,15 +38,6 @@ class Place(msgspec.Struct, frozen=True):
     port: int
     options: Mapping[str, str]  # of --rdzv-conf, without Holdfast's own
     ttl_s: float  # how long a leader leads after it was last heard
-
-
-class Leader(msgspec.Struct, frozen=True):
-    """The current leader. Terms increase: of two leaders, the one with the higher term is the later one."""
-
-    term: int
-    node: str
-    address: str  # HOST:PORT where it listens for the other nodes
-    ttl_s: float
 
 
 class Lead(Protocol):

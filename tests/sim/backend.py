@@ -39,7 +39,7 @@ UNAVAILABLE = Unavailable()
 
 
 @dataclass(frozen=True)
-class Leader:
+class Elected:
     """The leader and its address. Compared by its term."""
 
     term: int
@@ -50,7 +50,7 @@ class Leader:
 class Backend:
     def __init__(self, world: World) -> None:
         self._world = world
-        self.leader: Leader | None = None
+        self.leader: Elected | None = None
         self._ledger = Ledger()
         self._ledger_until_s = math.inf
         self.lost_until_s = 0.0  # without a quorum
@@ -101,7 +101,7 @@ class Backend:
         if self.leader is not None:
             return None
         self.term += 1
-        self.leader = Leader(self.term, reign.host.name, reign)
+        self.leader = Elected(self.term, reign.host.name, reign)
         self.hold(self.term, LEASE_S)
         self._tell_all()
         return self.term, self.ledger
@@ -184,7 +184,7 @@ class Backend:
         for voter in list(self._watched_by):
             self._tell(voter, self.leader)
 
-    def _tell(self, voter: Voter, leader: Leader | None) -> None:
+    def _tell(self, voter: Voter, leader: Elected | None) -> None:
         timeline = self._world.timeline
         at_s = timeline.now_s + self._world.random.uniform(0.0, WATCH_MAX_S)
         self._watched_by[voter] = at_s = max(at_s, self._watched_by[voter])

@@ -163,7 +163,7 @@ class Reign:
         renewed_s = self.host.local_s(self._timeline.now_s - ago_s)
         self._renewal = lead_renewal.State(LEASE_S, renewed_s, asks_at_s=self._now_s() + RENEW_S - ago_s)
         self._pass(order_gate.LeadRenewed(renewed_s + LEASE_S))
-        self._voter.fence.doubt(self._timeline.now_s - ago_s)
+        self._voter.doubt(self._timeline.now_s - ago_s)
         self._backend.hold(self.term, LEASE_S - ago_s)
         for link in list(self.nodes.values()):
             link.disturb()
@@ -197,7 +197,7 @@ class Reign:
                 case lead_renewal.ExtendLead(valid_until_s):
                     self._pass(order_gate.LeadRenewed(valid_until_s))
                 case lead_renewal.NobodyElseLeads(known_at_s):
-                    self._voter.fence.move(self.host.moment_s(known_at_s))
+                    self._voter.vouch(self.host.moment_s(known_at_s))
                 case lead_renewal.EndLead(reason):
                     self.end(reason)
                     return
@@ -214,7 +214,7 @@ class Reign:
             event,
             now_s=self._now_s(),
             heard_at_s=self._heard_at_s(),
-            fence_until_s=self._voter.fence.until_s,
+            fence_until_s=self._voter.fence_until_s,
             waits_since_s=self._gate.waits_since_s,
             join_timeout_s=self._world.setup.rules.rendezvous.join_timeout_s,
         )
@@ -224,7 +224,7 @@ class Reign:
         """Stops playing them: nothing is wrong any more."""
         self._is_disturbed = False
         self._pass(order_gate.LeadRenewed(math.inf))
-        self._voter.fence.rest()
+        self._voter.rest()
         self._backend.hold(self.term, None)
 
     def conclude(self, *, is_heard: bool) -> None:

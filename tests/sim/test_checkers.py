@@ -10,13 +10,13 @@ import pytest
 from supervisor.core import orders
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
 from supervisor.core.cluster import messages as cluster
-from supervisor.core.election import node_fence
+from supervisor.core.election import candidate, node_fence
 from supervisor.core.facts import Verdict
 from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages, node
 from supervisor.core.silence import Silence
-from tests.sim import host, network, voting
+from tests.sim import host, network
 from tests.sim.backend import Backend
 from tests.sim.faults import Fault, Kind
 from tests.sim.playing import play, play_seed
@@ -83,7 +83,7 @@ def forgotten_end(patch: _Patch) -> None:
         del term, met_term
         return (Ledger(), None) if found.is_told else (found, None)
 
-    patch.setattr(voting, "of_this_run", forget)
+    patch.setattr(candidate, "of_this_run", forget)
 
 
 def dragged_along(patch: _Patch) -> None:

@@ -1,32 +1,27 @@
-"""How does a node of a simulated job take part in its leader's election, and what does it do without a leader?
+"""How does a node of a simulated job take part in its leader's election, and reach its leader?
 
-It decides as the tasks in edges/peers/election/elected_peers.py, which are chains of events here. A waiting chain has a
-turn number: events planned in an earlier turn are dropped. The node's own fence is the machine of core/election.
+core/election/candidate.py decides. Its fence is played only while something is wrong: a leader that answers all the
+time moves it continuously.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisor.core import orders
 from supervisor.core.cluster import messages as cluster
-from supervisor.core.facts import JobState, Verdict
+from supervisor.core.election import candidate, node_fence
+from supervisor.core.election.leader import Leader
+from supervisor.core.election.node_fence import MOVED_EVERY_S, MoveFence, NobodyElse
 from supervisor.core.fence import FENCE_S
-from supervisor.core.ledger import Ledger, of_this_run
+from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages
 from supervisor.edges.peers.cluster_peers import PARTING_S
-from supervisor.edges.peers.election.elected_peers import (
-    AGAIN_S,
-    ASK_TIMEOUT_S,
-    JITTER_S,
-    WISHES_KEPT_S,
-)
-from tests.sim.backend import Backend, Leader, Unavailable
+from supervisor.edges.peers.election.elected_peers import ASK_TIMEOUT_S
+from tests.sim.backend import LEASE_S, Backend, Elected, Unavailable
 from tests.sim.network import ALL_IS_WELL, Link
-from tests.sim.own_fence import OwnFence
 from tests.sim.reign import Reign
 from tests.sim.setup import JOB
 
@@ -35,8 +30,6 @@ if TYPE_CHECKING:
 
 CONNECT_MAX_S = 0.3  # between two attempts
 PARTING_LOOK_S = 0.25
-_Standing = cluster.NodeExcluded | cluster.NodeCordoned  # requests that hold under any leader
-_Wish = cluster.StopAsked | cluster.RestartAsked | _Standing
 
 
 class Voter:
@@ -46,61 +39,28 @@ class Voter:
         self.host = host
         self.backend = backend
         self.reign: Reign | None = None
-        self.fence = OwnFence(host, self._ask_while_unheard)
+        self._won: Reign | None = None  # not begun yet
+        self._asked_s = 0.0  # for the lead
         self._timeline = host.world.timeline
         rules = host.world.setup.rules
-        facts = msgspec.structs.replace(rules.facts, process=str(host.world.next_process()))
-        self._rules = msgspec.structs.replace(rules, facts=facts)
+        self._state = candidate.initial_state(
+            JOB,
+            host.name,
+            str(host.world.next_process()),
+            join_timeout_s=rules.rendezvous.join_timeout_s,
+            now_s=host.now_s(),
+        )
+        self._reigns: dict[int, Reign] = {}  # of the leaders that it has seen, by term
         self._client: tuple[Link, Reign] | None = None  # the lead that it follows
-        self._seen: Leader | None = None
-        self._newest_term = 0
-        self._turn = 0
-        self._is_free = False  # may see another leader at once
-        self._left_s: float | None = None  # when the previous leader may last have heard this node
-        self._met_term = 0  # of the first leader that this process met; 0: none yet
-        self._waits_since_s: float | None = self._timeline.now_s
-        self._wishes: list[tuple[float, _Wish]] = []
-        self._over = ""
-        self._is_opened = False
-        self._has_stopped = False  # as reported
+        self._due_s = math.inf  # planned, on its own clock
         self._parts_until_s: float | None = None
 
     # --- reports and orders
 
     def report(self, report: cluster.Event) -> None:
-        if not self._is_opened:
-            self._is_opened = True
+        if isinstance(self._state.phase, candidate.Unopened):
             self.backend.watch(self)
-            self.fence.begin()
-            self._next()
-        now_s = self._timeline.now_s
-        self._has_stopped = self._has_stopped or isinstance(report, cluster.NodeStopped)
-        if isinstance(report, _Wish):
-            self._wishes.append((now_s, report))
-        if self._over:
-            if isinstance(report, cluster.NodeStopped):
-                self._conclude()
-            return
-        if isinstance(report, cluster.NodeStands):
-            left_ago_s = max(0.0, self.host.elapsed_s(self._left_s)) if self._left_s is not None else 0.0
-            report = msgspec.structs.replace(
-                report, rules=self._rules, left_ago_s=left_ago_s, met_term=self._met_term
-            )  # fmt: skip
-        self._leave(report)
-        if isinstance(report, cluster.NodeStands):
-            for at_s, wish in self._wishes:
-                if isinstance(wish, _Standing) or now_s - at_s < WISHES_KEPT_S:
-                    self._leave(wish)
-
-    def _leave(self, report: cluster.Event) -> None:
-        if self.reign is not None:
-            reign = self.reign
-            self._timeline.after(0.0, lambda: self.host.receive(lambda: _coordinate(reign, report)))
-        elif self._client is not None:
-            client, reign = self._client
-            client.send(client.up, lambda: _coordinate(reign, report))
-        elif self._waits_since_s is None and not isinstance(report, _Wish):
-            self._waits_since_s = self._timeline.now_s
+        self._take(candidate.Said(report))
 
     def record(self, ledger: Ledger) -> None:
         assert self.reign is not None
@@ -110,72 +70,160 @@ class Voter:
         assert self.reign is not None
         self.reign.send(name, ordered)
 
+    # --- decisions
+
+    def _take(self, event: candidate.Event) -> None:
+        if self._parts_until_s is not None and not isinstance(event, candidate.Said | candidate.LeadLost):
+            return
+        jitter = self.host.world.random.random()
+        self._state, actions = candidate.step(self._state, event, now_s=self.host.now_s(), jitter=jitter)
+        for action in actions:
+            self._perform(action)
+        if self._state.over and not self.host.lost_leader:
+            self.host.lost_leader = self._state.over
+            self.backend.forget(self)
+        self._plan()
+
+    def _perform(self, action: candidate.Action) -> None:
+        match action:
+            case candidate.Obey(order):
+                self.host.take(messages.Ordered(JOB, order))
+            case candidate.Coordinate(report):
+                self._coordinate_here(report)
+            case candidate.Report(report):
+                assert self._client is not None
+                client, reign = self._client
+                client.send(client.up, lambda: _coordinate(reign, report))
+            case MoveFence(until_s):
+                self.host.move_fence(self.host.moment_s(until_s - FENCE_S))
+            case candidate.Follow(leader):
+                self._follow(self._reigns[leader.term])
+            case candidate.Unfollow():
+                self._lose("another one leads")
+            case candidate.AskForLead():
+                self._ask_for_lead()
+            case candidate.AskWhoLeads():
+                self._ask_who_leads()
+            case candidate.Lead(term, found, former):
+                self.reign, self._won = self._won, None
+                assert self.reign is not None
+                self.host.world.note_lead(self.host, term, found, former or found.former)
+                self.reign.begin(term, found, asked_at_s=self._asked_s)
+
+    def _coordinate_here(self, report: cluster.Event | cluster.LeadershipTaken | cluster.LeadershipLost) -> None:
+        match report:
+            case cluster.LeadershipTaken():
+                self.host.lead(report)
+            case cluster.LeadershipLost():
+                self.host.lead_no_more()
+            case _:
+                reign = self.reign
+                assert reign is not None
+                self._timeline.after(0.0, lambda: self.host.receive(lambda: _coordinate(reign, report)))
+
+    def _plan(self) -> None:
+        due_s = candidate.next_deadline_s(self._state)
+        if due_s is None or due_s >= self._due_s or self._parts_until_s is not None:
+            return
+
+        def ring() -> None:
+            if self._due_s == due_s:
+                self._due_s = math.inf
+                self._take(candidate.DeadlineReached())
+
+        self._due_s = due_s
+        moment_s = max(self._timeline.now_s, self.host.moment_s(due_s))
+        self._timeline.at(moment_s, lambda: self.host.receive(ring))
+
+    # --- its fence
+
+    @property
+    def fence_until_s(self) -> float:
+        """Returns the limit on the node's own clock."""
+        return self._state.fence.until_s
+
+    @property
+    def _left_s(self) -> float:
+        return self.fence_until_s - self.host.now_s()
+
+    def vouch(self, known_s: float) -> None:
+        """Moves the fence: at `known_s`, no other node could replace this one."""
+        if self.fence_until_s < math.inf:
+            self._take(NobodyElse(self.host.local_s(known_s)))
+
+    def doubt(self, known_s: float) -> None:
+        """Plays the fence, which was moved continuously until now."""
+        if self.fence_until_s == math.inf:
+            draw, host = self.host.world.random, self.host
+            told_s = known_s - draw.uniform(0.0, MOVED_EVERY_S)  # the spawner knows less
+            host.move_fence(told_s)
+            tells_at_s = host.now_s() + draw.uniform(0.0, MOVED_EVERY_S)
+            until_s, told_until_s = host.local_s(known_s) + FENCE_S, host.local_s(told_s) + FENCE_S
+            self._change_fence(node_fence.State(host.name, until_s, told_until_s, tells_at_s))
+
+    def rest(self) -> None:
+        """Stops playing the fence: it is moved continuously."""
+        self.host.move_fence(ALL_IS_WELL)
+        self._change_fence(node_fence.State(self.host.name, math.inf, math.inf, tells_at_s=math.inf))
+
+    def _change_fence(self, fence: node_fence.State) -> None:
+        self._state = msgspec.structs.replace(self._state, fence=fence)
+        self._plan()
+
     # --- who leads
 
-    def see(self, leader: Leader | None) -> None:
-        if leader is not None and leader.term < self._newest_term:
-            return
-        if leader == self._seen:
-            return
-        self._newest_term = leader.term if leader is not None else self._newest_term
-        self._seen = leader
-        if self._is_free:
-            self._drop_client()
-            self._next()
+    def see(self, leader: Elected | None) -> None:
+        self._take(candidate.LeaderSeen(self._known(leader)))
 
-    def _ask_while_unheard(self) -> None:
-        asked_at_s = self._timeline.now_s
+    def _known(self, leader: Elected | None) -> Leader | None:
+        if leader is None:
+            return None
+        self._reigns[leader.term] = leader.reign
+        return Leader(leader.term, leader.node, "", LEASE_S)
 
-        def told(leader: Leader | Unavailable | None) -> None:
-            if isinstance(leader, Unavailable) or self._over or self._parts_until_s is not None:
+    def _ask_who_leads(self) -> None:
+        asked_at_s = self.host.now_s()
+
+        def told(leader: Elected | Unavailable | None) -> None:
+            if isinstance(leader, Unavailable):
+                self._take(candidate.LeaderAnswered())
+            else:
+                self._take(candidate.LeaderAnswered(self._known(leader), asked_at_s))
+
+        self.backend.ask(self.host, lambda: self.backend.leader, told, timeout_s=ASK_TIMEOUT_S)
+
+    def _ask_for_lead(self) -> None:
+        self._asked_s = self._timeline.now_s
+        reign = Reign(self)
+
+        def told(current: Elected | Unavailable | None) -> None:
+            if current is not None:
+                self._take(candidate.LeadNotWon())
+            else:
+                self.backend.ask(self.host, lambda: self.backend.elect(reign), elected)
+
+        def elected(won: tuple[int, Ledger] | Unavailable | None) -> None:
+            if self._state.over or self._parts_until_s is not None:
                 return
-            if leader is None:
-                self.fence.move(asked_at_s)
-            self.see(leader)
+            if won is None or isinstance(won, Unavailable):
+                self._take(candidate.LeadNotWon())
+            else:
+                self._won = reign
+                self._take(candidate.LeadWon(*won))
 
-        if self.reign is None and not self._over:
-            self.backend.ask(self.host, lambda: self.backend.leader, told, timeout_s=ASK_TIMEOUT_S)
+        self.backend.ask(self.host, lambda: self.backend.leader, told)
 
-    def _next(self) -> None:
-        self._turn += 1
-        self._is_free = False
-        self._end_in_time()
-        if self._over or self._parts_until_s is not None:
-            return
-        if self._seen is not None and self._seen.node != self.host.name:
-            self._follow(self._seen)
-        else:
-            self._try_to_lead()
-
-    def _end_in_time(self) -> None:
-        if self._waits_since_s is None and self.fence.left_s <= 0.0:
-            self._waits_since_s = self._timeline.now_s
-        if self._waits_since_s is not None and not self._over:
-            timeout_s = self._rules.rendezvous.join_timeout_s
-            if self.host.elapsed_s(self._waits_since_s) > timeout_s:
-                self._give_up(f"no leader of job {JOB} was found for {timeout_s:g} s")
-
-    def _later(self, delay_s: float, do: Callable[[], None]) -> None:
-        turn = self._turn
-
-        def unless_late() -> None:
-            if turn == self._turn:
-                do()
-
-        self._timeline.at(self.host.after_s(delay_s), lambda: self.host.receive(unless_late))
-
-    def _soon(self, most_s: float) -> float:
-        return self.host.world.random.uniform(0.0, most_s)
+    def lose_lead(self, reign: Reign, why: str) -> None:
+        if self.reign is reign:
+            self.reign = None
+            self._take(candidate.LeadLost(why))
+            self._take(candidate.Left())
 
     # --- as a follower
 
-    def _follow(self, leader: Leader) -> None:
-        self._is_free = True
-        reign = leader.reign
-
+    def _follow(self, reign: Reign) -> None:
         def lost(why: str) -> None:
-            del why
-            self.host.receive(lambda: self._lose(client))
+            self.host.receive(lambda: self._lose(why, client))
 
         client = Link(
             self.host.world,
@@ -188,19 +236,21 @@ class Voter:
             is_connected=False,
         )
         self._client = client, reign
-        self.host.take(messages.Ordered(JOB, orders.Introduce()))
-        self._connect(client, reign, self.host.after_s(FENCE_S))
+        until_s = self.host.after_s(FENCE_S)
+        self._timeline.after(0.0, lambda: self.host.receive(lambda: self._connect(client, reign, until_s)))
 
     def _know(self, known_s: float) -> None:
         if known_s == ALL_IS_WELL:
-            self.fence.rest()
+            self.rest()
         else:
-            self.fence.doubt(known_s)
-            self.fence.move(known_s)
+            self.doubt(known_s)
+            self.vouch(known_s)
 
     def _connect(self, client: Link, reign: Reign, until_s: float) -> None:
+        if self._client is None or self._client[0] is not client:
+            return
         if self._timeline.now_s >= until_s:
-            self._lose(client)
+            self._lose("it can't be reached", client)
             return
         if client.is_open and reign.host.is_running and reign.is_served:
             if not client.enter():
@@ -213,13 +263,8 @@ class Voter:
                     client.connect()
                     return
                 case False:
-                    self._drop_client()
-                    if self._waits_since_s is not None:
-                        self._give_up(
-                            f"node {reign.host.name} refuses this node: another one is called {self.host.name}"
-                        )
-                    else:
-                        self._later(AGAIN_S, self._next)
+                    why = f"node {reign.host.name} refuses this node: another one is called {self.host.name}"
+                    self._lose(why, client, is_refused=True)
                     return
                 case _:
                     pass
@@ -227,89 +272,26 @@ class Voter:
         self._connect_again(client, reign, until_s)
 
     def _connect_again(self, client: Link, reign: Reign, until_s: float) -> None:
-        haste = 8.0 if self.fence.left_s < -FENCE_S else 1.0
-        self._later(self._soon(CONNECT_MAX_S * haste), lambda: self._connect(client, reign, until_s))
+        haste = 8.0 if self._left_s < -FENCE_S else 1.0
+        again_s = self.host.after_s(self.host.world.random.uniform(0.0, CONNECT_MAX_S * haste))
+        self._timeline.at(again_s, lambda: self.host.receive(lambda: self._connect(client, reign, until_s)))
 
-    def _lose(self, client: Link) -> None:
-        if self._client is not None and client is self._client[0]:
-            self._drop_client()
-            self._turn += 1
-            self._later(AGAIN_S, self._next)
-
-    def _drop_client(self) -> None:
-        if self._client is None:
+    def _lose(self, why: str, lost: Link | None = None, *, is_refused: bool = False) -> None:
+        """Loses the leader that it follows; `lost`: only if that is its connection."""
+        if self._client is None or (lost is not None and self._client[0] is not lost):
             return
-        (client, reign), self._client = self._client, None
+        client = self._hang_up()
         said_s = self._timeline.now_s if client.is_connected else client.said_s
-        if said_s is not None:
-            self._left_s, self._met_term = said_s, self._met_term or reign.term
-        if client.was_connected:
-            self._waits_since_s = None
+        said_at_s = self.host.local_s(said_s) if said_s is not None else None
+        self._take(candidate.LinkLost(why, said_at_s, client.was_connected, is_refused))
+
+    def _hang_up(self) -> Link:
+        assert self._client is not None
+        (client, _), self._client = self._client, None
         client.hang_up()
-
-    # --- as a leader
-
-    def _try_to_lead(self) -> None:
-        self._later(self._soon(JITTER_S), self._ask_who_leads)
-
-    def _ask_who_leads(self) -> None:
-        asked_at_s, turn = self._timeline.now_s, self._turn
-        reign = Reign(self)
-
-        def told(current: Leader | Unavailable | None) -> None:
-            if turn != self._turn:
-                return
-            if current is not None:
-                self._wait_for_change()
-            else:
-                self.backend.ask(self.host, lambda: self.backend.elect(reign), elected)
-
-        def elected(won: tuple[int, Ledger] | Unavailable | None) -> None:
-            if turn != self._turn:
-                return
-            if won is None or isinstance(won, Unavailable):
-                self._wait_for_change()
-            else:
-                self._reign(reign, *won, asked_at_s=asked_at_s)
-
-        self.backend.ask(self.host, lambda: self.backend.leader, told)
-
-    def _wait_for_change(self) -> None:
-        self._is_free = True
-        self._later(AGAIN_S, self._next)
-
-    def _reign(self, reign: Reign, term: int, ledger: Ledger, *, asked_at_s: float) -> None:
-        self.reign, self._waits_since_s, self._newest_term = reign, None, term
-        ledger, former = of_this_run(ledger, term=term, met_term=self._met_term)
-        self.host.world.note_lead(self.host, term, ledger, former or ledger.former)
-        self.host.lead(cluster.LeadershipTaken(term, ledger, former))
-        self.host.take(messages.Ordered(JOB, orders.Introduce()))
-        reign.begin(term, ledger, asked_at_s=asked_at_s)
-
-    def lose_lead(self, reign: Reign, why: str) -> None:
-        if self.reign is not reign:
-            return
-        self.reign = None
-        self._left_s, self._met_term = self._timeline.now_s, self._met_term or reign.term
-        self.host.lead_no_more()
-        if self._parts_until_s is None:
-            self._next()
+        return client
 
     # --- the end
-
-    def _give_up(self, why: str) -> None:
-        self._over = why
-        self.host.lost_leader = why
-        self._turn += 1
-        self.backend.forget(self)
-        if self._has_stopped:
-            self._conclude()
-        else:
-            self.host.take(messages.Ordered(JOB, orders.WindDown(why, at_once=True)))
-
-    def _conclude(self) -> None:
-        failed = orders.Conclude(Verdict(JobState.FAILED, 1, self._over))
-        self.host.take(messages.Ordered(JOB, failed))
 
     def end_if_all_is_over(self) -> None:
         """Ends the process once the job has ended and all its messages were heard."""
@@ -318,7 +300,7 @@ class Voter:
         if self.reign is None or self.host.is_led_to_its_end:
             self._parts_until_s = self.host.after_s(PARTING_S)
             self.backend.forget(self)
-            self.fence.rest()
+            self.rest()
             self._part()
 
     def _part(self) -> None:
@@ -330,8 +312,8 @@ class Voter:
         if not is_heard and self._timeline.now_s < (self._parts_until_s or 0.0):
             self._timeline.after(PARTING_LOOK_S, lambda: self.host.receive(self._part))
             return
-        self._turn += 1
-        self._drop_client()
+        if client is not None:
+            self._hang_up()
         if reign is not None:
             reign.conclude(is_heard=is_heard)
 

@@ -9,34 +9,62 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.correspondence import Candidate, Correspondence
+from supervisor.core.election import candidate
+from supervisor.core.election.leader import Leader
 from supervisor.edges.peers.cluster_client import ClusterClient
-from supervisor.rendezvous_backend import Leader
+from supervisor.edges.peers.election.voter import Voter
 
 
 def letters(
-    known: Correspondence, candidate: Candidate, *, client: ClusterClient | None, leader: Leader | None, own_term: int
+    known: Correspondence, taking_part: Candidate, *, client: ClusterClient | None, leader: Leader | None, own_term: int
 ) -> Correspondence:
     """`known`: what is the same whoever leads. `own_term`: of this node's lead; 0: it does not lead."""
     if own_term:
-        candidate = msgspec.structs.replace(candidate, met_term=candidate.met_term or own_term)
-        return msgspec.structs.replace(known, leads=True, term=own_term, candidate=candidate)
+        taking_part = msgspec.structs.replace(taking_part, met_term=taking_part.met_term or own_term)
+        return msgspec.structs.replace(known, leads=True, term=own_term, candidate=taking_part)
     said = client.letters() if client is not None else Correspondence()
     if said.term is None or leader is None or leader.term != said.term:
-        return msgspec.structs.replace(known, candidate=candidate)
-    candidate = msgspec.structs.replace(
-        candidate,
-        met_term=candidate.met_term or leader.term,
+        return msgspec.structs.replace(known, candidate=taking_part)
+    taking_part = msgspec.structs.replace(
+        taking_part,
+        met_term=taking_part.met_term or leader.term,
         leader=leader.node,
         leader_address=leader.address,
         leader_ttl_s=leader.ttl_s,
     )
     return msgspec.structs.replace(
         known,
-        candidate=candidate,
+        candidate=taking_part,
         incarnation=said.incarnation,
         term=said.term,
         letters=said.letters,
         known_at_s=said.known_at_s,
+    )
+
+
+def begun(voter: Voter, process: str, kept: Correspondence | None, *, now_s: float) -> candidate.State:
+    """Returns the node as it takes part in the election: a new one, or the one that the process before this one was."""
+    before = kept.candidate if kept is not None else None
+    state = candidate.initial_state(
+        voter.job_id,
+        voter.node,
+        process if before is None else before.process,
+        join_timeout_s=voter.join_timeout_s,
+        now_s=now_s,
+        known_at_s=kept.known_at_s if kept is not None and before is not None else None,
+    )
+    if kept is None or before is None:
+        return state
+    if before.met_term:  # When the process before this one has said its last word, nobody knows.
+        state = msgspec.structs.replace(state, left_at_s=now_s, waits_since_s=None)
+    phase = candidate.Over(kept.lost) if kept.lost else state.phase
+    return msgspec.structs.replace(
+        state,
+        met_term=before.met_term,
+        wishes=before.wishes,
+        has_stopped=kept.has_stopped,
+        newest_term=kept.term or 0,
+        phase=phase,
     )
 
 

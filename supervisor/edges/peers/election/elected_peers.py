@@ -1,7 +1,6 @@
-"""How do orders and reports travel if the leader is elected, and what does a node do while there is none?
+"""How do orders and reports travel if the leader is elected?
 
-Each node watches who leads, and tries to lead while nobody does. The loss of the backend or the leader does not itself
-stop training: core/fence.py decides how long a node may train without a leader.
+core/election/candidate.py decides whom this node follows, when it asks to lead, and when it gives up.
 """
 
 from __future__ import annotations
@@ -13,30 +12,23 @@ from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import (
-    Event,
-    LeadershipLost,
-    LeadershipTaken,
-    NodeStands,
-    NodeStopped,
-    Reported,
-)
-from supervisor.core.correspondence import Candidate, Correspondence, StandingWish, Wish
-from supervisor.core.facts import JobRules, JobState, Verdict
-from supervisor.core.fence import FENCE_S, HEARD_S
+from supervisor.core.cluster.messages import Event, Reported
+from supervisor.core.correspondence import Candidate, Correspondence
+from supervisor.core.election import candidate
+from supervisor.core.election.leader import Leader
+from supervisor.core.election.node_fence import MoveFence, NobodyElse
+from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Ledger
-from supervisor.core.node.messages import Ordered
+from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.peers.archive import Archive
-from supervisor.edges.peers.cluster_client import ClusterClient
+from supervisor.edges.peers.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.cluster_frames import Aside
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.election import candidacy
-from supervisor.edges.peers.election.own_fence import OwnFence
-from supervisor.edges.peers.election.reign import Reign
+from supervisor.edges.peers.election.reign import Reign, read_ledger
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.listening import listen
 from supervisor.edges.peers.switchboard import Switchboard
@@ -48,20 +40,13 @@ from supervisor.rendezvous_backend import (
     BackendUnavailableError,
     EndsLeads,
     Lead,
-    Leader,
     RendezvousBackend,
 )
 
-JITTER_S = 0.2  # before a node tries to lead, so that not all try at once
-AGAIN_S = 0.5
+WATCH_AGAIN_S = 0.5
 ASK_TIMEOUT_S = 1.0
-WISHES_KEPT_S = 10.0  # a person's request is repeated to a new leader that comes within this time
 
 _log = logging.getLogger("holdfast.cluster")
-
-
-class _Unknown:
-    """Nothing was heard from the backend yet."""
 
 
 class ElectedPeers:
@@ -75,48 +60,37 @@ class ElectedPeers:
         self._voter = voter
         self._backend = backend
         self._post = post
-        self._seen: Leader | _Unknown | None = _Unknown()
-        self._newest_term = 0
-        self._changed = anyio.Event()
-        self._is_opened = anyio.Event()
-        self._client: ClusterClient | None = None
-        self._lost: list[str] = []  # why
-        self._reign: Reign | None = None
-        self._fence = OwnFence(voter.job_id, voter.node, post)
-        self._process = secrets.token_hex(4)
-        self._left_at_s: float | None = None  # when the previous leader may last have heard this node
-        self._met_term = 0  # of the first leader that this process met; 0: none yet
-        self._waits_since_s: float | None = anyio.current_time()  # waits for a leader while nothing runs
-        self._wishes: list[tuple[float, Wish]] = []
-        self._has_stopped = False  # as reported
-        self._over = ""
         self._archive = archive or Archive()
-        self._go_on(self._archive.kept)
+        self._client: ClusterClient | None = None  # of the leader that is followed
+        self._link = anyio.CancelScope()  # ends the connection to it
+        self._lost: list[str] = []  # why
+        self._won: tuple[Lead, float] | None = None  # and when it was asked for
+        self._reign: Reign | None = None
+        self._tasks: TaskGroup | None = None
+        self._works: list[Callable[[], Coroutine[None, None, None]]] = []  # that `run` starts
+        self._is_opened = anyio.Event()
+        self._is_over = anyio.Event()
+        self._is_due = anyio.Event()
+        self._due_s = float("inf")
+        kept = self._archive.kept
+        self._state = candidacy.begun(voter, secrets.token_hex(4), kept, now_s=anyio.current_time())
+        self._goes_on: candidate.Opened | None = None  # with the job of the process before this one
+        if kept is not None and kept.candidate is not None:
+            leader = candidacy.followed(kept)
+            self._client = self._client_of(leader, kept) if leader is not None else None
+            self._goes_on = candidate.Opened(leader)
+            self._is_opened.set()
         self._archive.read = self.letters
-
-    def _go_on(self, kept: Correspondence | None) -> None:
-        if kept is None or kept.candidate is None:
-            return
-        before = kept.candidate
-        self._process, self._met_term, self._wishes = before.process, before.met_term, list(before.wishes)
-        self._has_stopped, self._over, self._newest_term = kept.has_stopped, kept.lost, kept.term or 0
-        self._fence = OwnFence(self._voter.job_id, self._voter.node, self._post, known_at_s=kept.known_at_s)
-        if self._met_term:  # When the process before this one has said its last word, nobody knows.
-            self._left_at_s, self._waits_since_s = anyio.current_time(), None
-        leader = candidacy.followed(kept)
-        if leader is not None:
-            self._seen, self._client = leader, self._client_of(leader, kept)
-        self._is_opened.set()
 
     def letters(self) -> Correspondence:
         """What is kept for a supervisor that comes back, and may go out from now on."""
-        seen, reign = self._seen, self._reign
-        known_at_s = self._fence.until_s - FENCE_S
+        state, reign = self._state, self._reign
+        known_at_s = state.fence.until_s - FENCE_S
         return candidacy.letters(
-            Correspondence(known_at_s=known_at_s, has_stopped=self._has_stopped, lost=self._over),
-            Candidate(self._process, self._met_term, wishes=tuple(self._wishes)),
+            Correspondence(known_at_s=known_at_s, has_stopped=state.has_stopped, lost=state.over),
+            Candidate(state.process, state.met_term, wishes=state.wishes),
             client=self._client,
-            leader=seen if isinstance(seen, Leader) else None,
+            leader=state.seen,
             own_term=reign.lead.term if reign is not None else 0,
         )
 
@@ -125,7 +99,7 @@ class ElectedPeers:
         """Returns the address of the node that leads now, as far as known; "": nobody leads."""
         if self._reign is not None:
             return self._voter.host
-        return _address(self._seen.address).host if isinstance(self._seen, Leader) else ""
+        return _address(self._state.seen.address).host if self._state.seen is not None else ""
 
     # --- ports.Peers -----------------------------------------------------------------------------------------------
 
@@ -145,42 +119,20 @@ class ElectedPeers:
 
     def report(self, job_id: str, report: Event) -> None:
         """Reports an event. If nobody leads, the next leader learns it from this node's state then."""
+        del job_id
+        self._go_on()
+        self._take(candidate.Said(report))
         self._is_opened.set()
-        now_s = anyio.current_time()
-        if isinstance(report, Wish):
-            self._wishes.append((now_s, report))
-        self._has_stopped = self._has_stopped or isinstance(report, NodeStopped)
-        if self._over:
-            if isinstance(report, NodeStopped):
-                self._conclude()
-            return
-        if isinstance(report, NodeStands):
-            left_ago_s = max(0.0, now_s - self._left_at_s) if self._left_at_s is not None else 0.0
-            report = msgspec.structs.replace(
-                report, rules=self._with_process(report.rules), left_ago_s=left_ago_s, met_term=self._met_term
-            )
-        self._leave(report)
-        if isinstance(report, NodeStands):
-            for at_s, wish in self._wishes:
-                if isinstance(wish, StandingWish) or now_s - at_s < WISHES_KEPT_S:
-                    self._leave(wish)
 
-    def _with_process(self, rules: JobRules) -> JobRules:
-        facts = msgspec.structs.replace(rules.facts, process=self._process)
-        return msgspec.structs.replace(rules, facts=facts)
+    def _go_on(self) -> None:
+        if (goes_on := self._goes_on) is not None:
+            self._goes_on = None
+            self._take(goes_on)
 
     def _pass_on(self, node: str, aside: Aside) -> bool:
         if self._reign is not None:
             return self._reign.server.say_aside(node, aside)
         return self._client is not None and self._client.say_aside(aside)
-
-    def _leave(self, report: Event) -> None:
-        if self._reign is not None:
-            self._post(Reported(self._voter.job_id, report))
-        elif self._client is not None:
-            self._client.report(Reported(self._voter.job_id, report))
-        elif self._waits_since_s is None and not isinstance(report, Wish):
-            self._waits_since_s = anyio.current_time()
 
     async def until_all_is_heard(self) -> None:
         if self._reign is not None:
@@ -196,24 +148,78 @@ class ElectedPeers:
             await reign.server.until_all_is_heard()
             await reign.server.until_all_have_left()
 
-    # --- who leads -------------------------------------------------------------------------------------------------
+    # --- decisions -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Runs until cancelled, or until no leader was found in time."""
+        """Runs until cancelled, or until this node has given up."""
         await self._is_opened.wait()  # Before that, the engine has no job to lead.
+        self._go_on()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
-            tasks.start_soon(self._ask_while_unheard)
-            tasks.start_soon(self._fence.run)
             await self._end_own_lead()
-            while not self._over:
-                seen = self._seen
-                if isinstance(seen, Leader) and seen.node != self._voter.node:
-                    await self._unless_changed(seen, lambda seen=seen: self._follow(seen))
-                else:
-                    await self._try_to_lead()
-                self._end_in_time()
+            self._tasks = tasks
+            for work in self._works:
+                tasks.start_soon(work)
+            tasks.start_soon(self._keep_time)
+            await self._is_over.wait()
             tasks.cancel_scope.cancel()
+
+    async def _keep_time(self) -> None:
+        while True:
+            self._is_due = anyio.Event()
+            due_s = candidate.next_deadline_s(self._state)
+            self._due_s = due_s if due_s is not None else float("inf")
+            with anyio.move_on_at(self._due_s):
+                await self._is_due.wait()
+            self._take(candidate.DeadlineReached())
+
+    def _take(self, event: candidate.Event) -> None:
+        now_s = anyio.current_time()
+        self._state, actions = candidate.step(self._state, event, now_s=now_s, jitter=random.random())
+        for action in actions:
+            self._perform(action)
+        due_s = candidate.next_deadline_s(self._state)
+        if due_s is not None and due_s < self._due_s:
+            self._is_due.set()
+        if self._state.over:
+            self._is_over.set()
+
+    def _perform(self, action: candidate.Action) -> None:
+        job_id = self._voter.job_id
+        match action:
+            case candidate.Obey(order):
+                self._post(Ordered(job_id, order))
+            case candidate.Coordinate(report):
+                self._post(Reported(job_id, report))
+            case candidate.Report(report):
+                assert self._client is not None, "a node that follows has a client"
+                self._client.report(Reported(job_id, report))
+            case MoveFence(until_s):
+                self._post(FenceMoved(job_id, until_s + SPAWNER_LATER_S))
+            case candidate.Follow(leader):
+                self._client = client = self._client or self._client_of(leader, None)
+                self._link = anyio.CancelScope()
+                self._start(lambda: self._follow(client, self._link))
+            case candidate.Unfollow():
+                self._link.cancel()
+            case candidate.AskForLead():
+                self._start(self._ask_for_lead)
+            case candidate.AskWhoLeads():
+                self._start(self._ask_who_leads)
+            case candidate.Lead(found=found):
+                self._begin_reign(found)
+
+    def _start(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        if self._tasks is None:
+            self._works.append(work)
+        else:
+            self._tasks.start_soon(work)
+
+    def _vouch(self, known_at_s: float) -> None:
+        """Moves the node's fence: at `known_at_s`, no other node could replace this one."""
+        self._take(NobodyElse(known_at_s))
+
+    # --- who leads -------------------------------------------------------------------------------------------------
 
     async def _end_own_lead(self) -> None:
         """Of the process before this one, so that nobody waits until it ends by itself. It may have ended already."""
@@ -227,84 +233,36 @@ class ElectedPeers:
             try:
                 async with aclosing(self._backend.leaders()) as leaders:
                     async for leader in leaders:
-                        self._see(leader)
+                        self._take(candidate.LeaderSeen(leader))
             except BackendUnavailableError as error:
                 _log.warning("cannot watch who leads job %s: %s; training goes on", self._voter.job_id, error)
             except BackendRefusedError as error:
-                self._refuse(str(error))
-            await pause(AGAIN_S, why="nothing tells when the backend works again")
+                self._refuse(error)
+            await pause(WATCH_AGAIN_S, why="nothing tells when the backend works again")
 
-    async def _ask_while_unheard(self) -> None:
-        """Asks the backend, since a watch may report late or never. If nobody leads now, this node is safe."""
-        while True:
-            await pause(AGAIN_S, why="nothing tells that a leader does not answer")
-            asked_at_s = anyio.current_time()
-            if self._reign is not None or self._fence.until_s - asked_at_s > FENCE_S - HEARD_S:
-                continue
-            try:
-                with anyio.fail_after(ASK_TIMEOUT_S):
-                    leader = await self._backend.leader()
-            except (BackendUnavailableError, BackendRefusedError, TimeoutError):
-                continue
-            if leader is None:
-                self._fence.move(asked_at_s)
-            self._see(leader)
+    async def _ask_who_leads(self) -> None:
+        answer = candidate.LeaderAnswered()
+        asked_at_s = anyio.current_time()
+        with suppress(BackendUnavailableError, BackendRefusedError, TimeoutError), anyio.fail_after(ASK_TIMEOUT_S):
+            answer = candidate.LeaderAnswered(await self._backend.leader(), asked_at_s)
+        self._take(answer)
 
-    def _see(self, leader: Leader | None) -> None:
-        """Notes the leader. News about an earlier leader comes too late to matter."""
-        if leader is not None and leader.term < self._newest_term:
-            return
-        if leader != self._seen:
-            self._newest_term = leader.term if leader is not None else self._newest_term
-            self._seen = leader
-            self._changed.set()
-
-    def _refuse(self, why: str) -> None:
-        """Reports a configuration mistake. It ends a job that has not begun; later it is only a warning."""
-        if isinstance(self._seen, _Unknown):
-            self._give_up(f"cannot elect a leader of job {self._voter.job_id}: {why}; check --rdzv-conf")
-        else:
-            _log.warning("cannot ask who leads job %s: %s", self._voter.job_id, why)
-
-    async def _unless_changed(
-        self, seen: Leader | _Unknown | None, work: Callable[[], Coroutine[None, None, None]]
-    ) -> None:
-        """Runs it until another leader is seen."""
-        async with anyio.create_task_group() as tasks:
-
-            async def do() -> None:
-                await work()
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(do)
-            while self._seen == seen:
-                self._changed = anyio.Event()
-                await self._changed.wait()
-            tasks.cancel_scope.cancel()
+    def _refuse(self, error: BackendRefusedError) -> None:
+        _log.warning("cannot ask who leads job %s: %s", self._voter.job_id, error)
+        self._take(candidate.BackendRefused(str(error)))
 
     # --- as a follower ---------------------------------------------------------------------------------------------
 
-    async def _follow(self, leader: Leader) -> None:
-        """Follows the leader until it is no longer heard."""
-        client, goes_on = self._client, self._client is not None  # with the words of the process before this one
-        if client is None:
-            client = self._client = self._client_of(leader, None)
-        try:
-            if not goes_on:
-                self._post(Ordered(self._voter.job_id, orders.Introduce()))
+    async def _follow(self, client: ClusterClient, link: anyio.CancelScope) -> None:
+        """Follows a leader until it is no longer heard."""
+        with link:
             await client.run(join_timeout_s=FENCE_S)
-        finally:
-            self._client = None
-            if client.said_at_s is not None:
-                self._left_at_s, self._met_term = client.said_at_s, self._met_term or leader.term
-            if client.known_at_s is not None:
-                self._waits_since_s = None
+        self._client = None
         why = self._lost[0] if self._lost else "its connection ended"
-        if client.is_refused and self._waits_since_s is not None:
-            self._give_up(why)
-            return
-        _log.warning("the leader of job %s is no longer heard: %s", self._voter.job_id, why)
-        await pause(AGAIN_S, why="nothing tells when it can be reached again")
+        if not link.cancel_called:
+            _log.warning("the leader of job %s is no longer heard: %s", self._voter.job_id, why)
+        was_heard = client.known_at_s is not None
+        self._take(candidate.LinkLost(why, client.said_at_s, was_heard, client.is_refused))
 
     def _client_of(self, leader: Leader, kept: Correspondence | None) -> ClusterClient:
         voter, self._lost = self._voter, []
@@ -315,7 +273,7 @@ class ElectedPeers:
             own_name=voter.node,
             on_order=self._post,
             on_lost=self._lost.append,
-            on_fence=lambda until_s: self._fence.move(until_s - FENCE_S),
+            on_fence=lambda until_s: self._vouch(until_s - FENCE_S),
             on_aside=self.colleagues.take,
             tls=voter.tls.follows if voter.tls is not None else None,
             relay_tls=voter.tls.leads if voter.tls is not None else None,
@@ -324,13 +282,13 @@ class ElectedPeers:
 
     # --- as a leader -----------------------------------------------------------------------------------------------
 
-    async def _try_to_lead(self) -> None:
-        self._client = None
-        await pause(random.uniform(0, JITTER_S), why="all nodes see at once that nobody leads")
+    async def _ask_for_lead(self) -> None:
+        """Asks the backend for the lead, and leads if this node wins it."""
         voter = self._voter
         listeners = await listen(PeerAddress(voter.host, 0))
         if listeners is None:
-            self._give_up(f"cannot listen at {voter.host}: it is not an address of this node; check --local-addr")
+            why = f"cannot listen at {voter.host}: it is not an address of this node; check --local-addr"
+            self._take(candidate.Unable(why))
             return
         asked_at_s = anyio.current_time()
         lead: Lead | None = None
@@ -340,55 +298,36 @@ class ElectedPeers:
         except BackendUnavailableError as error:
             _log.warning("cannot elect a leader of job %s: %s; training goes on", voter.job_id, error)
         except BackendRefusedError as error:
-            self._refuse(str(error))
+            self._refuse(error)
         if lead is None:
             for each in listeners:
                 each.close()
-            with anyio.move_on_after(AGAIN_S):
-                await self._unless_changed(self._seen, anyio.Event().wait)
+            self._take(candidate.LeadNotWon())
             return
-        reign = Reign(
-            voter, lead, self._post, self._fence, self.colleagues.take,
-            asked_at_s=asked_at_s, met_term=self._met_term,
-        )  # fmt: skip
-        why = "it ends"
+        self._won = lead, asked_at_s
+        self._take(candidate.LeadWon(lead.term, read_ledger(lead.state)))
+        assert self._reign is not None, "a won lead is led"
+        reign, why = self._reign, "it ends"
         try:
-            self._reign, self._waits_since_s, self._newest_term = reign, None, lead.term
-            self.colleagues.is_leader = True
-            self._post(Reported(voter.job_id, LeadershipTaken(lead.term, reign.found, reign.former)))
-            self._post(Ordered(voter.job_id, orders.Introduce()))
-            _log.info("this node leads job %s (term %d)", voter.job_id, lead.term)
             why = await reign.run(listeners)
         finally:
             self._reign = None
-            self._left_at_s, self._met_term = anyio.current_time(), self._met_term or lead.term
             self.colleagues.is_leader = False
-            self._post(Reported(voter.job_id, LeadershipLost(why)))
+            self._take(candidate.LeadLost(why))
             with anyio.CancelScope(shield=True):
                 await reign.end()
         _log.warning("this node no longer leads job %s: %s", voter.job_id, why)
+        self._take(candidate.Left())
 
-    # --- the end ---------------------------------------------------------------------------------------------------
-
-    def _end_in_time(self) -> None:
-        if self._waits_since_s is None and anyio.current_time() >= self._fence.until_s:
-            self._waits_since_s = anyio.current_time()  # the workers have ended
-        if self._waits_since_s is None or self._over:
-            return
-        if anyio.current_time() - self._waits_since_s > self._voter.join_timeout_s:
-            self._give_up(f"no leader of job {self._voter.job_id} was found for {self._voter.join_timeout_s:g} s")
-
-    def _give_up(self, why: str) -> None:
-        self._over = why
-        self._changed.set()
-        if self._has_stopped:  # the lost leader did not say how the job ends, and nobody else will
-            self._conclude()
-        else:
-            self._post(Ordered(self._voter.job_id, orders.WindDown(why, at_once=True)))
-
-    def _conclude(self) -> None:
-        failed = orders.Conclude(Verdict(JobState.FAILED, 1, self._over))
-        self._post(Ordered(self._voter.job_id, failed))
+    def _begin_reign(self, found: Ledger) -> None:
+        assert self._won is not None, "the lead was won"
+        lead, asked_at_s = self._won
+        self._reign = Reign(
+            self._voter, lead, self._post, self._vouch, lambda: self._state.fence.until_s, self.colleagues.take,
+            asked_at_s=asked_at_s, found=found,
+        )  # fmt: skip
+        self.colleagues.is_leader = True
+        _log.info("this node leads job %s (term %d)", self._voter.job_id, lead.term)
 
 
 def _address(text: str) -> PeerAddress:

@@ -17,13 +17,12 @@ from anyio.abc import TaskStatus
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.election import lead_renewal
-from supervisor.core.ledger import Ledger, after_all_know, of_this_run
+from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers import garbage
 from supervisor.edges.peers.cluster_frames import Aside
 from supervisor.edges.peers.cluster_server import ClusterServer
 from supervisor.edges.peers.election.order_gate import OrderGate
-from supervisor.edges.peers.election.own_fence import OwnFence
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.pauses import pause
 from supervisor.ports import Post
@@ -36,17 +35,18 @@ class Reign:
     """One lead, from election to end."""
 
     def __init__(
-        self, voter: Voter, lead: Lead, post: Post, own_fence: OwnFence, on_aside: Callable[[str, Aside], None],
-        *, asked_at_s: float, met_term: int = 0,
+        self, voter: Voter, lead: Lead, post: Post, vouch: Callable[[float], None], fence_until_s: Callable[[], float],
+        on_aside: Callable[[str, Aside], None], *, asked_at_s: float, found: Ledger,
     ) -> None:  # fmt: skip
-        """`met_term`: of the first leader that this process met; 0: none."""
+        """`vouch` moves the fence of this node, and `fence_until_s` tells it; `found`: the ledger of this run."""
         self._voter = voter
         self._post = post
-        self._fence = own_fence
+        self._vouch = vouch
+        self._fence_until_s = fence_until_s
         now_s = anyio.current_time()
         self._renewal = lead_renewal.initial_state(lead.ttl_s, asked_at_s=asked_at_s, now_s=now_s)
         self.lead = lead
-        self.found, self.former = of_this_run(_read_ledger(lead.state), term=lead.term, met_term=met_term)
+        self.found = found
         self.gate = OrderGate(self._deliver, valid_until_s=asked_at_s + lead.ttl_s, witnesses=self.found.witnesses)
         self.server = ClusterServer(
             job_id=voter.job_id,
@@ -149,7 +149,7 @@ class Reign:
             event,
             now_s=anyio.current_time(),
             heard_at_s=self._heard_at_s(),
-            fence_until_s=self._fence.until_s,
+            fence_until_s=self._fence_until_s(),
             waits_since_s=self.gate.waits_since_s,
             join_timeout_s=self._voter.join_timeout_s,
         )
@@ -161,7 +161,7 @@ class Reign:
                 case lead_renewal.ExtendLead(valid_until_s):
                     self.gate.extend(valid_until_s)
                 case lead_renewal.NobodyElseLeads(known_at_s):
-                    self._fence.move(known_at_s)
+                    self._vouch(known_at_s)
                 case lead_renewal.EndLead(reason):
                     raise LeadLostError(reason)
                 case lead_renewal.Renew():
@@ -179,7 +179,7 @@ class Reign:
         ]
 
 
-def _read_ledger(state: bytes) -> Ledger:
+def read_ledger(state: bytes) -> Ledger:
     """Decodes the ledger. An unreadable one says nothing: the nodes know their cycle and their budget at that time."""
     try:
         return msgspec.json.decode(state, type=Ledger) if state else Ledger()

@@ -26,7 +26,7 @@ from supervisor.core.cluster.messages import (
     StopAsked,
 )
 from supervisor.core.correspondence import Candidate, Correspondence
-from supervisor.core.election import node_fence
+from supervisor.core.election import candidate, node_fence
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.ledger import Former, Ledger, after_all_know
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
@@ -215,12 +215,13 @@ WITH_BOTH = Ledger(4, 4, 1, parts=("a", "b"), witnesses=("a", "b"))
 
 @pytest.fixture
 def short_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fence, node_fence, elected_peers, cluster_client):
+    for module in (fence, node_fence, candidate, elected_peers, cluster_client):
         monkeypatch.setattr(module, "FENCE_S", 1.0)
     monkeypatch.setattr(fence, "HEARD_S", 0.6)
-    monkeypatch.setattr(elected_peers, "HEARD_S", 0.6)
+    monkeypatch.setattr(candidate, "HEARD_S", 0.6)
     monkeypatch.setattr(cluster_client, "ALIVE_S", 0.2)
-    monkeypatch.setattr(elected_peers, "AGAIN_S", 0.1)
+    monkeypatch.setattr(candidate, "AGAIN_S", 0.1)
+    monkeypatch.setattr(elected_peers, "WATCH_AGAIN_S", 0.1)
 
 
 @pytest.mark.usefixtures("short_fence")

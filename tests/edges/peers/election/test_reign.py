@@ -10,12 +10,12 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.ledger import Ledger, after_all_know
+from supervisor.core.fence import FENCE_S
+from supervisor.core.ledger import Ledger, after_all_know, of_this_run
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.election import etcd_backend
-from supervisor.edges.peers.election.own_fence import OwnFence
-from supervisor.edges.peers.election.reign import Reign
+from supervisor.edges.peers.election.reign import Reign, read_ledger
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.listening import listen
 from supervisor.rendezvous_backend import Lead, Place
@@ -28,19 +28,31 @@ LIMIT_S = 30.0
 ENDED = Ledger(4, 4, 1, verdict=Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0"))
 
 
-async def begin(memory: Memory) -> tuple[Reign, OwnFence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
+class Fence:
+    """The fence of the leader's own node."""
+
+    def __init__(self) -> None:
+        self.until_s = anyio.current_time() + FENCE_S
+
+    def vouch(self, known_at_s: float) -> None:
+        self.until_s = max(self.until_s, known_at_s + FENCE_S)
+
+
+async def begin(memory: Memory) -> tuple[Reign, Fence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
     lead = await MemoryBackend(memory, "a").try_to_lead("a", "127.0.0.1:1")
     assert lead is not None
     return of(lead)
 
 
-def of(lead: Lead, met_term: int = 0) -> tuple[Reign, OwnFence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
+def of(lead: Lead, met_term: int = 0) -> tuple[Reign, Fence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
     posted: list[Ordered | Reported | FenceMoved | JobAbandoned] = []
-    own_fence = OwnFence("job", "a", posted.append)
+    own_fence = Fence()
     voter = Voter("job", "a", "127.0.0.1", b"a token of the test", 0.5)
+    found, _ = of_this_run(read_ledger(lead.state), term=lead.term, met_term=met_term)
     reign = Reign(
-        voter, lead, posted.append, own_fence, lambda _, __: None, asked_at_s=anyio.current_time(), met_term=met_term
-    )
+        voter, lead, posted.append, own_fence.vouch, lambda: own_fence.until_s, lambda _, __: None,
+        asked_at_s=anyio.current_time(), found=found,
+    )  # fmt: skip
     return reign, own_fence, posted
 
 
@@ -90,9 +102,8 @@ async def test_what_the_ledger_names_counts_before_anything_is_written_and_what_
 async def test_it_gives_up_once_its_workers_have_ended_and_the_backend_does_not_come_back():
     memory = Memory(ttl_s=0.2)
     begun, own_fence, _ = await begin(memory)
-    fence, renewal = own_fence._state, begun._renewal  # pyright: ignore[reportPrivateUsage]
-    long_ago_s = anyio.current_time() - 10
-    own_fence._state = msgspec.structs.replace(fence, until_s=long_ago_s)  # pyright: ignore[reportPrivateUsage]
+    renewal = begun._renewal  # pyright: ignore[reportPrivateUsage]
+    own_fence.until_s = long_ago_s = anyio.current_time() - 10
     begun._renewal = msgspec.structs.replace(renewal, renewed_at_s=long_ago_s)  # pyright: ignore[reportPrivateUsage]
     memory.away = {"a"}
     listeners = await listen(PeerAddress("127.0.0.1", 0))

@@ -1,0 +1,472 @@
+"""Which leader does a node follow, when does it ask to lead, and what does it do without a leader?
+
+Each node watches who leads, and asks to lead while nobody does. The loss of the backend or the leader does not itself
+stop training: the node's own fence decides how long it may go on (node_fence.py, which this machine carries).
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core import orders
+from supervisor.core.cluster import messages as cluster
+from supervisor.core.correspondence import StandingWish, Wish
+from supervisor.core.election import node_fence
+from supervisor.core.election.leader import Leader
+from supervisor.core.election.node_fence import EndWorkers, MoveFence
+from supervisor.core.facts import JobState, Verdict
+from supervisor.core.fence import FENCE_S, HEARD_S
+from supervisor.core.ledger import Former, Ledger, of_this_run
+
+JITTER_S = 0.2  # before a node asks to lead, so that not all ask at once
+AGAIN_S = 0.5
+WISHES_KEPT_S = 10.0  # a person's request is repeated to a new leader that comes within this time
+
+# --- phases --------------------------------------------------------------------------------------------------------
+
+
+class Unopened(msgspec.Struct, frozen=True):
+    """The node has no job yet that could be led."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """Nobody is followed. Another leader is followed as soon as it is seen."""
+
+    until_s: float
+
+
+class Preparing(msgspec.Struct, frozen=True):
+    """Asks to lead soon."""
+
+    until_s: float
+
+
+class Asking(msgspec.Struct, frozen=True):
+    """The backend has been asked for the lead."""
+
+
+class Following(msgspec.Struct, frozen=True):
+    leader: Leader
+
+
+class Leaving(msgspec.Struct, frozen=True):
+    """The connection to the leader of that term is being ended, or the own lead."""
+
+    term: int
+
+
+class Leading(msgspec.Struct, frozen=True):
+    term: int
+
+
+class Over(msgspec.Struct, frozen=True):
+    """The node has given up."""
+
+    why: str
+
+
+Phase = Unopened | Waiting | Preparing | Asking | Following | Leaving | Leading | Over
+
+
+class State(msgspec.Struct, frozen=True):
+    job_id: str
+    node: str
+    process: str  # as the ledger names this node's process
+    join_timeout_s: float
+    fence: node_fence.State
+    waits_since_s: float | None  # for a leader, while nothing runs; None: something may run
+    asks_at_s: float  # who leads, if the fence has not moved by then
+    phase: Phase = Unopened()
+    seen: Leader | None = None
+    has_seen: bool = False  # the backend has answered at least once
+    newest_term: int = 0
+    left_at_s: float | None = None  # when the previous leader may last have heard this node
+    met_term: int = 0  # of the first leader that this process met; 0: none yet
+    wishes: tuple[tuple[float, Wish], ...] = ()
+    has_stopped: bool = False  # as reported
+    is_asking: bool = False  # who leads
+
+    @property
+    def over(self) -> str:
+        """Returns why the node has given up; "": it has not."""
+        return self.phase.why if isinstance(self.phase, Over) else ""
+
+
+# --- events, beside those of node_fence ----------------------------------------------------------------------------
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """The node goes on with a job of the process before this one, and with the connection to a leader, if any."""
+
+    follows: Leader | None = None
+
+
+class Said(msgspec.Struct, frozen=True):
+    """The node reports to the job's coordinator, wherever that runs."""
+
+    report: cluster.Event
+
+
+class LeaderSeen(msgspec.Struct, frozen=True):
+    """The backend says who leads now; None: nobody."""
+
+    leader: Leader | None
+
+
+class LeaderAnswered(msgspec.Struct, frozen=True):
+    """The answer to AskWhoLeads, or none."""
+
+    leader: Leader | None = None
+    asked_at_s: float | None = None  # None: the backend did not answer
+
+
+class BackendRefused(msgspec.Struct, frozen=True):
+    """The backend refuses this node: the configuration is wrong. That ends only a job that has not begun."""
+
+    why: str
+
+
+class Unable(msgspec.Struct, frozen=True):
+    """This node can never lead, and says why."""
+
+    why: str
+
+
+class LeadWon(msgspec.Struct, frozen=True):
+    term: int
+    ledger: Ledger  # as found
+
+
+class LeadNotWon(msgspec.Struct, frozen=True):
+    """Another node leads, or the backend did not answer."""
+
+
+class LeadLost(msgspec.Struct, frozen=True):
+    """The own lead has ended. It is being left; `Left` follows."""
+
+    why: str
+
+
+class LinkLost(msgspec.Struct, frozen=True):
+    """The leader that was followed is no longer heard. `said_at_s`: when it may last have heard this node."""
+
+    why: str
+    said_at_s: float | None
+    was_heard: bool
+    is_refused: bool = False
+
+
+class Left(msgspec.Struct, frozen=True):
+    """Nothing of the own lead is left to do."""
+
+
+class DeadlineReached(msgspec.Struct, frozen=True):
+    pass
+
+
+Event = (
+    Opened
+    | Said
+    | LeaderSeen
+    | LeaderAnswered
+    | BackendRefused
+    | Unable
+    | LeadWon
+    | LeadNotWon
+    | LeadLost
+    | LinkLost
+    | Left
+    | node_fence.NobodyElse
+    | DeadlineReached
+)
+
+# --- actions, beside those of node_fence ---------------------------------------------------------------------------
+
+
+class Follow(msgspec.Struct, frozen=True):
+    """Connect to it. LinkLost follows, at the latest after Unfollow."""
+
+    leader: Leader
+
+
+class Unfollow(msgspec.Struct, frozen=True):
+    """End the connection to the leader."""
+
+
+class AskForLead(msgspec.Struct, frozen=True):
+    """Answer with LeadWon, LeadNotWon or Unable."""
+
+
+class AskWhoLeads(msgspec.Struct, frozen=True):
+    """Answer with LeaderAnswered."""
+
+
+class Lead(msgspec.Struct, frozen=True):
+    """Serve the other nodes. LeadLost follows."""
+
+    term: int
+    found: Ledger  # of this run
+    former: Former | None  # how the run before ended, if that was another one
+
+
+class Coordinate(msgspec.Struct, frozen=True):
+    """For the coordinator, which runs here."""
+
+    report: cluster.Event | cluster.LeadershipTaken | cluster.LeadershipLost
+
+
+class Report(msgspec.Struct, frozen=True):
+    """For the leader that is followed."""
+
+    report: cluster.Event
+
+
+class Obey(msgspec.Struct, frozen=True):
+    """For this node."""
+
+    order: orders.Order
+
+
+Action = Follow | Unfollow | AskForLead | AskWhoLeads | Lead | Coordinate | Report | Obey | MoveFence
+_Result = tuple[State, tuple[Action, ...]]
+
+# --- the machine ---------------------------------------------------------------------------------------------------
+
+
+def initial_state(
+    job_id: str, node: str, process: str, *, join_timeout_s: float, now_s: float, known_at_s: float | None = None
+) -> State:
+    """Begins. `known_at_s`: see node_fence.initial_state."""
+    fence = node_fence.initial_state(node, now_s=now_s, known_at_s=known_at_s)
+    return State(job_id, node, process, join_timeout_s, fence, waits_since_s=now_s, asks_at_s=now_s + AGAIN_S)
+
+
+def step(state: State, event: Event, *, now_s: float, jitter: float = 0.0) -> _Result:
+    """`jitter`: at random from 0 to 1, another one for each node and call."""
+    match event:
+        case node_fence.NobodyElse():
+            return _fence(state, event, now_s)
+        case Said(report):
+            return _say(state, report, now_s, jitter)
+        case LeaderSeen(leader):
+            return _see(state, leader, now_s, jitter)
+        case LeaderAnswered(leader, asked_at_s):
+            state = msgspec.structs.replace(state, is_asking=False, asks_at_s=now_s + AGAIN_S)
+            if asked_at_s is None or isinstance(state.phase, Over):
+                return state, ()
+            moved: tuple[Action, ...] = ()
+            if leader is None:
+                state, moved = _fence(state, node_fence.NobodyElse(asked_at_s), now_s)
+            return _and_then(moved, _see(state, leader, now_s, jitter))
+        case DeadlineReached():
+            return _reach(state, now_s, jitter)
+        case _:
+            return _change(state, event, now_s, jitter)
+
+
+def next_deadline_s(state: State) -> float | None:
+    if isinstance(state.phase, Unopened | Over):
+        return None
+    deadlines_s = [node_fence.next_deadline_s(state.fence)]
+    if isinstance(state.phase, Waiting | Preparing):
+        deadlines_s.append(state.phase.until_s)
+    if (asks_at_s := _asks_at_s(state)) is not None:
+        deadlines_s.append(asks_at_s)
+    return min(deadlines_s)
+
+
+def _change(
+    state: State,
+    event: Opened | BackendRefused | Unable | LeadWon | LeadNotWon | LeadLost | LinkLost | Left,
+    now_s: float,
+    jitter: float,
+) -> _Result:
+    """Takes what happened to the connection, or to the own lead."""
+    if isinstance(state.phase, Over):
+        return state, ()
+    match event:
+        case Opened(follows):
+            return _open(state, follows, now_s, jitter)
+        case BackendRefused(why):
+            if state.has_seen:
+                return state, ()
+            return _give_up(state, f"cannot elect a leader of job {state.job_id}: {why}; check --rdzv-conf")
+        case Unable(why):
+            return _give_up(state, why)
+        case LeadWon(term, ledger):
+            return _win(state, term, ledger)
+        case LeadNotWon():
+            return _not_won(state, now_s, jitter)
+        case LeadLost(why):
+            assert isinstance(state.phase, Leading), "only a lead can be lost"
+            met_term = state.met_term or state.phase.term
+            phase = Leaving(state.phase.term)
+            state = msgspec.structs.replace(state, phase=phase, left_at_s=now_s, met_term=met_term)
+            return state, (Coordinate(cluster.LeadershipLost(why)),)
+        case LinkLost():
+            return _lose_link(state, event, now_s, jitter)
+        case Left():
+            return _decide(state, now_s, jitter)
+        case _:
+            assert_never(event)
+
+
+# --- who leads -----------------------------------------------------------------------------------------------------
+
+
+def _open(state: State, follows: Leader | None, now_s: float, jitter: float) -> _Result:
+    if not isinstance(state.phase, Unopened):
+        return state, ()
+    state, told = _fence(state, node_fence.DeadlineReached(), now_s)
+    if follows is None:
+        return _and_then(told, _decide(state, now_s, jitter))
+    state = msgspec.structs.replace(state, phase=Following(follows), seen=follows, has_seen=True)
+    return state, (*told, Follow(follows))
+
+
+def _decide(state: State, now_s: float, jitter: float) -> _Result:
+    """Follows the leader that was seen last, or asks to lead; gives up if there has been none for too long."""
+    since_s = state.waits_since_s
+    if since_s is None and now_s >= state.fence.until_s:
+        since_s = now_s  # the workers have ended
+        state = msgspec.structs.replace(state, waits_since_s=since_s)
+    if since_s is not None and now_s - since_s > state.join_timeout_s:
+        return _give_up(state, f"no leader of job {state.job_id} was found for {state.join_timeout_s:g} s")
+    leader = state.seen
+    if leader is not None and leader.node != state.node:
+        state = msgspec.structs.replace(state, phase=Following(leader))
+        return state, (Follow(leader), Obey(orders.Introduce()))
+    return msgspec.structs.replace(state, phase=Preparing(now_s + jitter * JITTER_S)), ()
+
+
+def _see(state: State, leader: Leader | None, now_s: float, jitter: float) -> _Result:
+    """Notes the leader. News about an earlier leader comes too late to matter."""
+    if isinstance(state.phase, Over) or (leader is not None and leader.term < state.newest_term):
+        return state, ()
+    is_news = leader != state.seen or not state.has_seen
+    newest_term = leader.term if leader is not None else state.newest_term
+    state = msgspec.structs.replace(state, seen=leader, has_seen=True, newest_term=newest_term)
+    if not is_news:
+        return state, ()
+    if isinstance(state.phase, Following):
+        return msgspec.structs.replace(state, phase=Leaving(state.phase.leader.term)), (Unfollow(),)
+    return _decide(state, now_s, jitter) if isinstance(state.phase, Waiting) else (state, ())
+
+
+def _lose_link(state: State, event: LinkLost, now_s: float, jitter: float) -> _Result:
+    phase = state.phase
+    assert isinstance(phase, Following | Leaving), "only a link can be lost"
+    if event.said_at_s is not None:
+        term = phase.leader.term if isinstance(phase, Following) else phase.term
+        state = msgspec.structs.replace(state, left_at_s=event.said_at_s, met_term=state.met_term or term)
+    if event.was_heard:
+        state = msgspec.structs.replace(state, waits_since_s=None)
+    if isinstance(phase, Leaving):
+        return _decide(state, now_s, jitter)
+    if event.is_refused and state.waits_since_s is not None:
+        return _give_up(state, event.why)
+    return msgspec.structs.replace(state, phase=Waiting(now_s + AGAIN_S)), ()
+
+
+def _win(state: State, term: int, ledger: Ledger) -> _Result:
+    found, former = of_this_run(ledger, term=term, met_term=state.met_term)
+    state = msgspec.structs.replace(state, phase=Leading(term), waits_since_s=None, newest_term=term)
+    taken = Coordinate(cluster.LeadershipTaken(term, found, former))
+    return state, (Lead(term, found, former), taken, Obey(orders.Introduce()))
+
+
+def _not_won(state: State, now_s: float, jitter: float) -> _Result:
+    assert isinstance(state.phase, Asking), "one question, one answer"
+    if state.seen is not None and state.seen.node != state.node:
+        return _decide(state, now_s, jitter)  # it was seen meanwhile
+    return msgspec.structs.replace(state, phase=Waiting(now_s + AGAIN_S)), ()
+
+
+# --- time ----------------------------------------------------------------------------------------------------------
+
+
+def _reach(state: State, now_s: float, jitter: float) -> _Result:
+    actions: tuple[Action, ...] = ()
+    if isinstance(state.phase, Unopened | Over):
+        return state, actions
+    if now_s >= node_fence.next_deadline_s(state.fence):
+        state, actions = _fence(state, node_fence.DeadlineReached(), now_s)
+    asks_at_s = _asks_at_s(state)
+    if asks_at_s is not None and now_s >= asks_at_s:
+        state, actions = msgspec.structs.replace(state, is_asking=True), (*actions, AskWhoLeads())
+    match state.phase:
+        case Preparing(until_s) if now_s >= until_s:
+            return msgspec.structs.replace(state, phase=Asking()), (*actions, AskForLead())
+        case Waiting(until_s) if now_s >= until_s:
+            return _and_then(actions, _decide(state, now_s, jitter))
+        case _:
+            return state, actions
+
+
+def _asks_at_s(state: State) -> float | None:
+    """Returns when to ask who leads, since a watch may report late or never. If nobody leads, this node is safe."""
+    if state.is_asking or isinstance(state.phase, Leading):
+        return None
+    return max(state.asks_at_s, state.fence.until_s - (FENCE_S - HEARD_S))
+
+
+def _fence(state: State, event: node_fence.Event, now_s: float) -> _Result:
+    fence, actions = node_fence.step(state.fence, event, now_s=now_s)
+    said: list[Action] = [Obey(each.order) if isinstance(each, EndWorkers) else each for each in actions]
+    return msgspec.structs.replace(state, fence=fence), tuple(said)
+
+
+# --- reports -------------------------------------------------------------------------------------------------------
+
+
+def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _Result:
+    """Reports an event. If nobody leads, the next leader learns it from this node's state then."""
+    if isinstance(report, Wish):
+        state = msgspec.structs.replace(state, wishes=(*state.wishes, (now_s, report)))
+    if isinstance(report, cluster.NodeStopped):
+        state = msgspec.structs.replace(state, has_stopped=True)
+        if isinstance(state.phase, Over):
+            return state, (_failed(state.phase.why),)
+    if isinstance(state.phase, Over):
+        return state, ()
+    said: list[cluster.Event] = [report]
+    if isinstance(report, cluster.NodeStands):
+        kept = (wish for at_s, wish in state.wishes if isinstance(wish, StandingWish) or now_s - at_s < WISHES_KEPT_S)
+        said = [_introduced(state, report, now_s), *kept]
+    actions: tuple[Action, ...] = ()
+    match state.phase:
+        case Leading():
+            actions = tuple(Coordinate(each) for each in said)
+        case Following():
+            actions = tuple(Report(each) for each in said)
+        case _:
+            if state.waits_since_s is None and not isinstance(report, Wish):
+                state = msgspec.structs.replace(state, waits_since_s=now_s)
+    return _and_then(actions, _open(state, None, now_s, jitter))
+
+
+def _introduced(state: State, stands: cluster.NodeStands, now_s: float) -> cluster.NodeStands:
+    left_ago_s = max(0.0, now_s - state.left_at_s) if state.left_at_s is not None else 0.0
+    facts = msgspec.structs.replace(stands.rules.facts, process=state.process)
+    rules = msgspec.structs.replace(stands.rules, facts=facts)
+    return msgspec.structs.replace(stands, rules=rules, left_ago_s=left_ago_s, met_term=state.met_term)
+
+
+# --- the end -------------------------------------------------------------------------------------------------------
+
+
+def _give_up(state: State, why: str) -> _Result:
+    """Ends the job here. If this node has stopped, nobody else will say how the job ends."""
+    ends = _failed(why) if state.has_stopped else Obey(orders.WindDown(why, at_once=True))
+    return msgspec.structs.replace(state, phase=Over(why)), (ends,)
+
+
+def _failed(why: str) -> Obey:
+    return Obey(orders.Conclude(Verdict(JobState.FAILED, 1, why)))
+
+
+def _and_then(actions: tuple[Action, ...], result: _Result) -> _Result:
+    state, later = result
+    return state, (*actions, *later)
