@@ -23,6 +23,7 @@ from supervisor.core.cluster.messages import Reported
 from supervisor.core.correspondence import Correspondence
 from supervisor.core.fence import FENCE_S
 from supervisor.core.node.messages import Ordered
+from supervisor.edges.machine.processes.tcp_user import refusal_of_user
 from supervisor.edges.peers import (
     cluster_codec,
     cluster_connect,
@@ -48,7 +49,7 @@ from supervisor.edges.peers.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.cluster_link import ALIVE_S, Conversation, PeerAddress
 from supervisor.edges.peers.cluster_session import Seal, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
-from supervisor.edges.peers.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, WANTS_IN, NodesDoor
+from supervisor.edges.peers.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, WANTS_IN, NodesDoor, key_of
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.relays.hop import Hop
 from supervisor.edges.peers.relays.relay import Relay
@@ -68,6 +69,10 @@ _log = logging.getLogger("holdfast.cluster")
 
 class RefusedError(Exception):
     """Raised if the leader does not accept this node; another attempt would not help."""
+
+
+class StrangerError(LinkLostError):
+    """Raised if another user's process has the other end of a connection without secrets."""
 
 
 class LeaderChangedError(Exception):
@@ -122,6 +127,7 @@ class ClusterClient:
         self.is_refused = False  # permanently: looking for the leader again would not help
         self._is_careful = False  # a connection went silent: large packets may be lost
         self._term = kept.term  # of the leader in this conversation
+        self._door_key = key_of(token)
         self._tls = tls
         self._session: ssl.SSLSession | None = None  # of the last connection
         self._relay_tls = relay_tls
@@ -217,7 +223,7 @@ class ClusterClient:
     async def _meet(self, until_s: float, host: str) -> tuple[Line, float]:
         """Uses half of the remaining time, to leave time for another connection if this one does not answer."""
         pipe = Pipe(self._tls, leads=False, session=self._session) if self._tls is not None else None
-        door = NodesDoor(MAY_BE_SENT_ON if self._may_be_sent_on else WANTS_IN)
+        door = NodesDoor(MAY_BE_SENT_ON if self._may_be_sent_on else WANTS_IN, self._door_key)
         self._may_be_sent_on = True
         line = Line(pipe=pipe, door=door)
         is_held = False
@@ -242,6 +248,10 @@ class ClusterClient:
                 self._note_silence(line)
                 line.end("the node has nothing more to send", says_all=True)
 
+    def _line(self, letter: bytes) -> Line:
+        pipe = Pipe(self._tls, leads=False) if self._tls is not None else None
+        return Line(pipe=pipe, door=NodesDoor(letter, self._door_key))
+
     def _note_silence(self, line: Line) -> None:
         if not self._is_careful and self._loop.time() - line.heard_at_s > ALIVE_S:
             self._is_careful = True
@@ -258,13 +268,15 @@ class ClusterClient:
             self._may_be_sent_on = self._known_at_s is None  # a node that was connected may not have the time
             await pause(PUT_OFF_S * (1 + random.random()), why="nothing tells when there are relays")
             raise LinkLostError("it waits for relays that are to take this node")
-        outer = Line(pipe=Pipe(self._tls, leads=False) if self._tls is not None else None, door=NodesDoor(WANTS_IN))
+        outer = self._line(WANTS_IN)
         is_held = False
         try:
             left_s = max(0.0, until_s - anyio.current_time())
             await self._connect(outer, host, port, min(CONNECT_S, left_s / 2))
             with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
-                _, keys = await introduction.introduce(outer, self._who, introduction.challenge(await outer.receive()))
+                first = await outer.receive()
+                self._check_user(outer)
+                _, keys = await introduction.introduce(outer, self._who, introduction.challenge(first))
                 hop = Hop(outer, keys, on_beat=self._take_answer)
                 challenge = introduction.challenge(await hop.line.receive())
                 said_at_s = self._loop.time()
@@ -287,14 +299,33 @@ class ClusterClient:
         except LinkLostError as error:
             if door.sent_on is not None:
                 return None
+            if door.refusal and not self.was_welcomed:
+                raise RefusedError(f"the leader at {self._address} refuses this node: {door.refusal}") from error
             if line.distrust is not None:
                 who = f"this node and the leader at {self._address}"
                 raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
             raise LinkLostError(f"it says nothing: {error}{self._hint()}") from error
         try:
+            self._check_user(line)
+        except StrangerError as error:
+            if self.was_welcomed:
+                raise
+            raise RefusedError(f"this node does not trust the process at {self._address}: {error}") from error
+        try:
             return introduction.challenge(first)
         except ClusterProtocolError as error:
             raise ClusterProtocolError(f"cannot join: {self._address} is not the leader of a job") from error
+
+    def _check_user(self, line: Line) -> None:
+        """Checks, once the other side has said something, that it may lead this node. Raises LinkLostError."""
+        if self._door_key or self._tls is not None:
+            return  # They show it.
+        try:
+            whose = line.stranger()
+        except OSError as error:
+            raise LinkLostError(str(error)) from error
+        if whose:
+            raise StrangerError(refusal_of_user(whose))
 
     def _hint(self) -> str:
         if self._tls is not None or self._known_at_s is not None:
@@ -356,13 +387,15 @@ class ClusterClient:
         own_ip = held.address("sockname") if held is not None else ""
         if held is None or not own_ip:
             return  # The connection has just ended; the leader asks again by the next one.
-        line = Line(pipe=Pipe(self._tls, leads=False) if self._tls is not None else None, door=NodesDoor(IS_RELAY))
+        line = self._line(IS_RELAY)
         try:
             listener, port = listening.listen_beside(own_ip)
             with listener:
                 await self._connect(line, held.address("peername"), self._address.port, CONNECT_S)
                 with anyio.fail_after(INTRODUCED_S):
-                    challenge = introduction.challenge(await line.receive())
+                    first = await line.receive()
+                    self._check_user(line)
+                    challenge = introduction.challenge(first)
                     _, keys = await introduction.introduce(line, self._who, challenge, relay_port=port)
                 await Relay(self._who, tls=self._relay_tls).run(line, keys, [listener])
         except (

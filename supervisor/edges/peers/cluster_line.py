@@ -17,11 +17,12 @@ import anyio
 from holdfast_wire import framing
 from holdfast_wire.framing import Decoder, FrameTooLongError
 
+from supervisor.edges.machine.processes.tcp_user import stranger_at
 from supervisor.edges.peers import cluster_tls
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.cluster_session import OVERHEAD_BYTES, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
-from supervisor.edges.peers.door import Door
+from supervisor.edges.peers.door import NodesDoor
 
 SEALED_BYTES_MAX = framing.CLUSTER_FRAME_BYTES_MAX + OVERHEAD_BYTES
 INTRODUCTION_BYTES_MAX = 16 * 1024  # for a frame of a peer that has proved nothing yet
@@ -49,7 +50,7 @@ class Line(asyncio.Protocol):
         pipe: Pipe | None = None,
         greeting: bytes = b"",
         frame_bytes_max: int = SEALED_BYTES_MAX,
-        door: Door | None = None,
+        door: NodesDoor | None = None,
     ) -> None:
         """Creates a line. `pipe` None: no TLS. `greeting` is sent first. `frame_bytes_max` holds until `listen`.
 
@@ -71,7 +72,6 @@ class Line(asyncio.Protocol):
         self._on_writable: Callable[[], None] | None = None
         self.is_writable = True
         self.ended = ""  # the reason; "": the line is open
-        self.letter = b""  # the other side's letter at the door
         self.distrust: ssl.SSLError | None = None  # the sides do not trust each other; another attempt would not help
         self.heard_at_s = self._loop.time()  # when the last byte came
 
@@ -194,29 +194,12 @@ class Line(asyncio.Protocol):
         sock = cast("socket.socket | None", transport.get_extra_info("socket"))
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES_MAX)
-        if self._door is not None and self._door.says:
+        if self._door is not None:
             self._transport.write(self._door.says)
-        if self._door is None or not self._door.is_first:
-            self._begin()
-
-    def _begin(self) -> None:
         if self._greeting:
             self.send(self._greeting)
         if self._pipe is not None and not self._pipe.leads:
             self._unseal(b"")
-
-    def _pass_door(self, door: Door, data: bytes) -> bytes:
-        """Returns the data after the door; nothing if the connection ended there."""
-        self._door = None
-        passed = door.read(data)
-        self.letter = passed.letter
-        if passed.why:
-            if passed.answer and self._transport is not None:
-                self._transport.write(passed.answer)
-            self.end(passed.why, says_all=True)
-        elif door.is_first:
-            self._begin()
-        return passed.rest
 
     def _unseal(self, sealed: bytes | None) -> bytes:
         """Returns the decrypted data. None: a step of the handshake is done, which may have let more in."""
@@ -242,7 +225,9 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard_at_s = self._loop.time()
-        if self._door is not None and not (data := self._pass_door(self._door, data)):
+        door, self._door = self._door, None
+        if door is not None and (why := door.read(data)):
+            self.end(why, says_all=True)
             return
         self._take_in(data if self._pipe is None else self._unseal(data))
 
@@ -300,6 +285,12 @@ class Line(asyncio.Protocol):
     @property
     def peer(self) -> tuple[str, int]:
         return self.address("peername"), 0
+
+    def stranger(self) -> str:
+        """Returns whose process has the other end, if it is not this user's. Raises OSError; see tcp_user.py."""
+        if self._transport is None or self.ended:
+            raise ConnectionResetError(self.ended or CLOSED)
+        return stranger_at(*(self._transport.get_extra_info(which) for which in ("peername", "sockname")))
 
     @property
     def unsent_bytes(self) -> int:

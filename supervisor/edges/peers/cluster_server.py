@@ -28,10 +28,12 @@ from supervisor.edges.peers import (
     cluster_link,
     cluster_session,
     cluster_versions,
+    door,
     introduction,
     known_node,
     listening,
 )
+from supervisor.edges.peers.acceptor import Acceptor
 from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.cluster_frames import (
     Answered,
@@ -49,9 +51,8 @@ from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, Li
 from supervisor.edges.peers.cluster_link import Conversation
 from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.edges.peers.cluster_tls import LeadersTls
-from supervisor.edges.peers.door import LeadersDoor, Place
+from supervisor.edges.peers.door import Place
 from supervisor.edges.peers.known_node import KnownNode
-from supervisor.edges.peers.listening import each_connection
 from supervisor.edges.peers.relays.trunk import Trunk
 from supervisor.edges.peers.turns import Later, Turns
 from supervisor.edges.peers.wheel import Wheel
@@ -59,7 +60,6 @@ from supervisor.pauses import pause
 
 LOST_S = 5.0  # from the last message of a node; by then it has ended its own workers (cluster_client.FENCE_S)
 GONE_MAX = 100_000  # incarnations that we remember
-HANDSHAKES_MAX = 64  # at the same time; others wait at the listening socket
 LOOK_S = 0.5  # between two checks for silent connections
 LATE_S = 0.1  # a check this late means that this process was stopped, and has not handled received messages yet
 REPLACED = "another process has come in its place"
@@ -106,9 +106,12 @@ class ClusterServer:
         self._gone = dict.fromkeys(kept.gone)  # abandoned incarnations, oldest first
         self._changed: dict[str, None] = {}  # nodes whose conversation is not as it was kept last
         self._suspicion = suspicion.initial_state(0.0)
-        self._entering = anyio.Semaphore(HANDSHAKES_MAX)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
         self._relays = Relays(fan_out, nodes_max) if 0 < fan_out < nodes_max else None
+        self._acceptor = Acceptor(
+            self._serve, door_key=door.key_of(token), has_certificates=tls is not None,
+            choose=self._choose_relay if self._relays is not None else None,
+        )  # fmt: skip
         self._trunks: dict[str, Trunk] = {}
         self._looked_at: Wheel[Conversation | Trunk] = Wheel(LOOK_S)
         self._turns = Turns()
@@ -122,16 +125,13 @@ class ClusterServer:
         self._suspicion = suspicion.initial_state(anyio.current_time())
         try:
             async with anyio.create_task_group() as self._tasks:
-                for listener in listeners:
-                    self._tasks.start_soon(self._accept, listener)
+                self._tasks.start_soon(self._acceptor.run, listeners)
                 self._tasks.start_soon(self._look_for_silence)
                 for each in self._kept:
                     node = self._know(each.node, each.incarnation, each.letters)
                     self._miss(each.node, node, "it has not come back to the leader's new supervisor")
                 task_status.started()
         finally:
-            for listener in listeners:
-                listener.close()
             self._tls.close()
             for known in self._nodes.values():
                 known.conversation.let_go("the leader ends", says_all=True)
@@ -185,20 +185,11 @@ class ClusterServer:
 
     # --- connections -----------------------------------------------------------------------------------------------
 
-    async def _accept(self, listener: socket.socket) -> None:
-        assert self._tasks is not None
-        async for accepted in each_connection(listener, self._entering):
-            door = LeadersDoor(self._choose_relay if self._relays is not None else None)
-            if door.sends_on(accepted):
-                self._entering.release()
-            else:
-                self._tasks.start_soon(self._serve, accepted, door)
-
-    async def _serve(self, accepted: socket.socket, door: LeadersDoor) -> None:
-        """Does the handshake. Everything after it needs no task."""
+    async def _serve(self, accepted: socket.socket) -> bool:
+        """Does the handshake, and returns whether it succeeded. Everything after it needs no task."""
         nonce = cluster_session.fresh_nonce()
         greeting = cluster_codec.encode(Challenge(nonce))
-        line = Line(pipe=self._tls.pipe(), greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX, door=door)
+        line = Line(pipe=self._tls.pipe(), greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX)
         why, is_held = "the leader ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
@@ -216,9 +207,9 @@ class ClusterServer:
         except Exception:  # noqa: BLE001 - the bulkhead: an error of one connection leaves the others alone
             _log.warning("a connection to the leader of job %s has met a defect", self._job_id, exc_info=True)
         finally:
-            self._entering.release()
             if not is_held:
                 line.end(why, says_all=True)
+        return is_held
 
     def _greet(self, line: Line, nonce: bytes, first: bytes) -> tuple[Hello, Keys]:
         try:

@@ -1,97 +1,140 @@
-"""What is exchanged at a leader's door, before TLS and all else, so that redirecting a newcomer costs little?
+"""What is exchanged at a leader's door, before TLS and all else, so that newcomers and strangers cost little there?
 
-A node sends one letter: it may be redirected, it wants to connect here, or it is a relay. A leader that redirects it
-answers with the address of a relay, or tells it to return later, and closes. None of this is secret or authenticated: a
-forged answer leads to a process without certificate or token of the job, and the node comes back.
+A node sends one letter: it may be redirected, it wants to connect here, or it is a relay. If the job has a token, a
+proof follows that the node knows it. The leader closes a connection that does not prove it, and spends no more on it.
+A leader that redirects a node answers with the address of a relay, or tells it to return later, and closes. None of
+this is secret, and a leader's answer is not authenticated: a forged address leads to a process without certificate or
+token of the job, and the node comes back.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
+import secrets
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
-from typing import NamedTuple, cast
+from typing import cast
 
 MAY_BE_SENT_ON = b"r"
 WANTS_IN = b"d"
 IS_RELAY = b"t"
 READ_BYTES = 65536
-_LETTERS = (MAY_BE_SENT_ON, WANTS_IN, IS_RELAY)  # TLS begins with 0x16, a frame with 0
-SENT_ON = b"\xff"  # neither begins with this byte
+_LETTERS = (MAY_BE_SENT_ON, WANTS_IN, IS_RELAY)
+_PROVEN = {letter.upper(): letter for letter in _LETTERS}  # letters that a proof follows
+NONCE_BYTES = PROOF_BYTES = 16
+NONCES_MAX = 16_384  # that a leader remembers
+SENT_ON, REFUSED = b"\xff", b"\xfe"  # TLS begins with 0x16, a frame with 0
+WHY_BYTES_MAX = 1000
 
 Place = tuple[str, int]  # an IP address and a port
 AGAIN: Place = "", 0  # return here a little later (core/cluster/relays.py: LATER)
 
 
-class Passed(NamedTuple):
-    rest: bytes  # the data after it
-    letter: bytes = b""
-    answer: bytes = b""
-    why: str = ""  # why the connection ends here; "": it continues
+def key_of(token: bytes) -> bytes:
+    """Returns the key of the proofs; b"" without a token."""
+    return hmac.digest(token, b"holdfast cluster door 1", "sha256") if token else b""
 
 
-class Door:
-    """One side of the door."""
-
-    says = b""  # sent at once
-    is_first = False  # nothing else is sent before the other side has answered
-
-    def read(self, data: bytes) -> Passed:
-        """Reads the first bytes of the other side."""
-        return Passed(data)
+def _proof(key: bytes, letter: bytes, nonce: bytes) -> bytes:
+    return hashlib.blake2s(letter + nonce, key=key, digest_size=PROOF_BYTES).digest()
 
 
-class NodesDoor(Door):
-    def __init__(self, letter: bytes) -> None:
+class NodesDoor:
+    """The node's side: `says` is sent first of all, and `read` reads the first bytes of the answer."""
+
+    def __init__(self, letter: bytes, key: bytes = b"") -> None:
         self.says = letter
+        if key:
+            nonce = secrets.token_bytes(NONCE_BYTES)
+            self.says = letter.upper() + nonce + _proof(key, letter, nonce)
         self.sent_on: Place | None = None
+        self.refusal = ""
 
-    def read(self, data: bytes) -> Passed:
+    def read(self, data: bytes) -> str:
+        """Returns why the connection ends here; "": it continues."""
+        if data.startswith(REFUSED):
+            self.refusal = data[1 : 1 + WHY_BYTES_MAX].decode(errors="replace")
+            self.refusal = "".join(filter(str.isprintable, self.refusal))  # a stranger may have written it
+            return f"it refuses this node: {self.refusal}"
         if not data.startswith(SENT_ON):
-            return Passed(data)
+            return ""
         try:
             host, port = cast("Place", json.loads(data[1:]))
             self.sent_on = str(host), int(port)
         except (ValueError, TypeError):
-            return Passed(b"", why="it sends this node on, and does not say where")
-        return Passed(b"", why=f"it sends this node on to {host}, port {port}")
+            return "it sends this node on, and does not say where"
+        return f"it sends this node on to {host}, port {port}"
 
 
-class LeadersDoor(Door):
-    """The leader's side. `choose` returns where a node is redirected, if at all; None: never redirect."""
+class Proofs:
+    """The leader's side: checks proofs. Each is valid once, so that it is of no use to somebody who has seen it."""
 
-    def __init__(self, choose: Callable[[], Place | None] | None) -> None:
-        self.is_first = choose is not None
-        self._choose = choose
+    def __init__(self, key: bytes) -> None:
+        """`key` b"": the job has no token."""
+        self._key = key
+        self._seen: dict[bytes, None] = {}  # oldest first
 
-    def read(self, data: bytes) -> Passed:
-        letter = data[:1] if data[:1] in _LETTERS else b""
-        place = self._choose() if letter == MAY_BE_SENT_ON and self._choose is not None else None
-        if place is None:
-            return Passed(data[len(letter) :], letter)
-        return Passed(b"", letter, _answer(place), f"it is sent on to {place[0]}")
+    @property
+    def are_needed(self) -> bool:
+        return bool(self._key)
 
-    def sends_on(self, sock: socket.socket) -> bool:
-        """Redirects a node that has sent its letter already, before anything is created for the connection."""
-        if self._choose is None:
+    def hold(self, first: bytes) -> bool:
+        """Returns whether these bytes of `read_first` contain a proof that was not used yet."""
+        nonce, proof = first[1 : 1 + NONCE_BYTES], first[1 + NONCE_BYTES :]
+        if not self._key or len(proof) != PROOF_BYTES or nonce in self._seen:
             return False
-        try:
-            if sock.recv(1, socket.MSG_PEEK) != MAY_BE_SENT_ON:
-                return False
-        except OSError:
-            return False  # It has sent nothing yet, or is gone.
-        place = self._choose()
-        if place is None:
-            self._choose = lambda: None  # it stays here
+        if not hmac.compare_digest(proof, _proof(self._key, letter_of(first), nonce)):
             return False
-        with sock, suppress(OSError):
-            sock.recv(READ_BYTES)  # if data stays unread, the kernel resets the connection
-            sock.send(_answer(place))
+        self._seen[nonce] = None
+        if len(self._seen) > NONCES_MAX:
+            del self._seen[next(iter(self._seen))]
         return True
 
 
+def letter_of(first: bytes) -> bytes:
+    """Returns the letter; b"": there is none, so this is not a node."""
+    return first[:1] if first[:1] in _LETTERS else _PROVEN.get(first[:1], b"")
+
+
+def read_first(sock: socket.socket, first: bytearray) -> bool:
+    """Adds to `first` what has come of the letter and its proof, and returns whether that is all of both.
+
+    What follows them is left in the socket. Raises OSError if nothing more will come.
+    """
+    while (missing := _length(first) - len(first)) > 0:
+        try:
+            data = sock.recv(missing)
+        except BlockingIOError:
+            return False
+        if not data:
+            raise ConnectionResetError("the other side has closed the connection")
+        first += data
+    return True
+
+
+def _length(first: bytearray) -> int:
+    return 1 + NONCE_BYTES + PROOF_BYTES if bytes(first[:1]) in _PROVEN else 1
+
+
+def send_on(sock: socket.socket, place: Place) -> None:
+    _answer(sock, _place(place))
+
+
+def refuse(sock: socket.socket, why: str) -> None:
+    _answer(sock, REFUSED + why.encode()[:WHY_BYTES_MAX])
+
+
+def _answer(sock: socket.socket, answer: bytes) -> None:
+    """Sends the answer and closes the connection."""
+    with sock, suppress(OSError):
+        with suppress(BlockingIOError):
+            sock.recv(READ_BYTES)  # if data stays unread, the kernel resets the connection
+        sock.send(answer)
+
+
 @lru_cache  # thousands of nodes are sent on to a few relays
-def _answer(place: Place) -> bytes:
+def _place(place: Place) -> bytes:
     return SENT_ON + json.dumps(place).encode()

@@ -1,26 +1,17 @@
-"""On which sockets does a leader listen at its address, and how are connections accepted there?"""
+"""On which sockets does a leader listen at its address?"""
 
 from __future__ import annotations
 
 import asyncio  # anyio has no callbacks
 import errno
-import itertools
-import logging
 import socket
-from collections.abc import AsyncGenerator
 
 import anyio
-import anyio.lowlevel
 
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
-from supervisor.pauses import pause
 
 BACKLOG = 4096
-TAKEN_MAX = 32  # connections that are taken before others have their turn
-ACCEPT_AGAIN_S = 0.2
-
-_log = logging.getLogger("holdfast.cluster")
 
 
 async def listen(address: PeerAddress, *, everywhere: bool = False) -> list[socket.socket] | None:
@@ -65,40 +56,6 @@ def listen_beside(host: str) -> tuple[socket.socket, int]:
     listener = socket.create_server((host, 0), family=family, backlog=BACKLOG)
     listener.setblocking(False)
     return listener, int(listener.getsockname()[1])
-
-
-async def each_connection(listener: socket.socket, places: anyio.Semaphore) -> AsyncGenerator[socket.socket]:
-    """Takes one of `places` for each connection, and returns them in turn. Waits if there are no descriptors.
-
-    Connections that already wait are taken at once: a turn of the event loop for each would cost as much again.
-    """
-    for taken in itertools.count(1):
-        yield await _take_next(listener, places)
-        if taken % TAKEN_MAX == 0:
-            await anyio.lowlevel.checkpoint()
-
-
-async def _take_next(listener: socket.socket, places: anyio.Semaphore) -> socket.socket:
-    while True:
-        try:
-            places.acquire_nowait()
-        except anyio.WouldBlock:
-            await places.acquire()
-        try:
-            return _accept(listener) or (await asyncio.get_running_loop().sock_accept(listener))[0]
-        except OSError as error:
-            places.release()
-            _log.warning("cannot take a node's connection: %s; the node tries again", error.strerror)
-            await pause(ACCEPT_AGAIN_S, why="nothing tells when there are descriptors again")
-
-
-def _accept(listener: socket.socket) -> socket.socket | None:
-    try:
-        accepted, _ = listener.accept()
-    except BlockingIOError:
-        return None
-    accepted.setblocking(False)
-    return accepted
 
 
 Where = tuple[str, int] | tuple[str, int, int, int]

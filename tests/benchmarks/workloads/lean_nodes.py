@@ -170,7 +170,7 @@ class Player:
         self, count: int, port: int, tls: ssl.SSLContext | None, *, job_id: str, token: bytes, rules: JobRules
     ) -> None:
         self.job_id, self.token = job_id, token
-        self.wires = Wires(port, tls)
+        self.wires = Wires(port, tls, token)
         self.count = count
         self.sample = SAMPLE.encode()
         self.opened = self._encoded(JobOpened(SAMPLE, rules))

@@ -20,7 +20,7 @@ from supervisor.edges.peers.cluster_frames import Challenge, Hello, Welcome
 from supervisor.edges.peers.cluster_line import SEALED_BYTES_MAX
 from supervisor.edges.peers.cluster_session import Seal
 from supervisor.edges.peers.cluster_tls import Pipe
-from supervisor.edges.peers.door import SENT_ON
+from supervisor.edges.peers.door import SENT_ON, NodesDoor, key_of
 from supervisor.edges.peers.introduction import Who
 
 READ_BYTES = 256 * 1024
@@ -41,8 +41,9 @@ def framed(payload: bytes) -> bytes:
 class Wires:
     """The connections of this process."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None, token: bytes) -> None:
         self.port = port
+        self.door_key = key_of(token)
         self.tls = tls
         self._epoll = select.epoll()
         self._by_number: dict[int, Wire] = {}
@@ -71,7 +72,7 @@ class Wire:
     def __init__(self, wires: Wires, on_data: Take, *, letter: bytes) -> None:
         self._wires = wires
         self._on_data = on_data
-        self._letter = letter
+        self._says = NodesDoor(letter, wires.door_key).says
         self._pipe = Pipe(wires.tls, leads=False) if wires.tls is not None else None
         self._is_open = False
         self._unsent = b""
@@ -108,7 +109,7 @@ class Wire:
         if not self._is_open:
             self._is_open = True
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._unsent = self._letter
+            self._unsent = self._says
             if self._pipe is not None:
                 self._pipe.read(b"")
                 self._unsent += self._pipe.outgoing()

@@ -16,6 +16,7 @@ from supervisor.core.cluster.messages import NodeDown, NodeJoined
 from supervisor.edges.peers import cluster_line, cluster_peers, cluster_session, cluster_versions
 from supervisor.edges.peers.cluster_peers import LeaderPeers
 from supervisor.edges.peers.cluster_session import Seal
+from supervisor.edges.peers.door import WANTS_IN, NodesDoor, key_of
 from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, again, free_port, peers
 
 
@@ -104,6 +105,7 @@ async def stranger_and_leader() -> AsyncGenerator[tuple[Stranger, LeaderPeers, H
         assert isinstance(leader, LeaderPeers)
         with anyio.fail_after(LIMIT_S):
             async with await anyio.connect_tcp("127.0.0.1", port) as stream:
+                await stream.send(NodesDoor(WANTS_IN, key_of(TOKEN)).says)
                 yield Stranger(stream), leader, at_leader
 
 

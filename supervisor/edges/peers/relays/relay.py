@@ -14,22 +14,20 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.edges.peers import cluster_codec, cluster_link, cluster_session, introduction, listening
+from supervisor.edges.peers import cluster_codec, cluster_link, cluster_session, door, introduction, listening
+from supervisor.edges.peers.acceptor import Acceptor
 from supervisor.edges.peers.cluster_frames import Challenge, ClusterProtocolError
 from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.cluster_link import SILENCE_S
 from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
 from supervisor.edges.peers.cluster_tls import LeadersTls
-from supervisor.edges.peers.door import LeadersDoor
 from supervisor.edges.peers.introduction import Who
-from supervisor.edges.peers.listening import each_connection
 from supervisor.edges.peers.relays.bundle import Bundle, Kind
 from supervisor.edges.peers.relays.trunk import TICK
 from supervisor.pauses import pause
 
 TICK_S = 0.5  # between two reports to the leader about the nodes heard
 UNSENT_BYTES_MAX = 4 * 1024 * 1024  # waiting for a node that does not read; more, and its connection ends
-HANDSHAKES_MAX = 64
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -45,7 +43,7 @@ class Relay:
         self._tick = 0
         self._last = 0  # channel
         self._trunk: Bundle | None = None
-        self._entering = anyio.Semaphore(HANDSHAKES_MAX)
+        self._acceptor = Acceptor(self._serve, door_key=door.key_of(who.token), has_certificates=tls is not None)
         self._tasks: TaskGroup | None = None
 
     async def run(self, trunk: Line, keys: Keys, listeners: list[socket.socket]) -> None:
@@ -56,15 +54,12 @@ class Relay:
                 on_end=lambda _: None,
             )  # fmt: skip
             async with anyio.create_task_group() as self._tasks:
-                for listener in listeners:
-                    self._tasks.start_soon(self._accept, listener)
+                self._tasks.start_soon(self._acceptor.run, listeners)
                 self._tasks.start_soon(self._tell, trunk)
                 why = await trunk.until_ended()
                 _log.info("this node is no longer a relay of job %s: %s", self._who.job_id, why)
                 self._tasks.cancel_scope.cancel()
         finally:
-            for listener in listeners:
-                listener.close()
             self._tls.close()
             trunk.end("the relay ends", says_all=True)
             for child in list(self._children.values()):
@@ -111,17 +106,10 @@ class Relay:
 
     # --- nodes -----------------------------------------------------------------------------------------------------
 
-    async def _accept(self, listener: socket.socket) -> None:
-        assert self._tasks is not None
-        async for accepted in each_connection(listener, self._entering):
-            self._tasks.start_soon(self._serve, accepted)
-
-    async def _serve(self, accepted: socket.socket) -> None:
+    async def _serve(self, accepted: socket.socket) -> bool:
         nonce = cluster_session.fresh_nonce()
         greeting = cluster_codec.encode(Challenge(nonce))
-        line = Line(
-            pipe=self._tls.pipe(), greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX, door=LeadersDoor(None)
-        )
+        line = Line(pipe=self._tls.pipe(), greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX)
         why, is_held = "the relay ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
@@ -138,9 +126,9 @@ class Relay:
         except Exception:  # noqa: BLE001 - the bulkhead: an error of one connection leaves the others alone
             _log.warning("a connection to the relay of job %s has met a defect", self._who.job_id, exc_info=True)
         finally:
-            self._entering.release()
             if not is_held:
                 line.end(why, says_all=True)
+        return is_held
 
     def _hold(self, line: Line, keys: Keys) -> None:
         assert self._trunk is not None
