@@ -23,7 +23,6 @@ from supervisor.core.cluster.messages import Reported
 from supervisor.core.correspondence import Correspondence
 from supervisor.core.fence import FENCE_S
 from supervisor.core.node.messages import Ordered
-from supervisor.edges.machine.processes.tcp_user import refusal_of_user
 from supervisor.edges.peers import (
     cluster_codec,
     cluster_connect,
@@ -31,7 +30,6 @@ from supervisor.edges.peers import (
     cluster_link,
     cluster_versions,
     introduction,
-    listening,
 )
 from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.cluster_frames import (
@@ -52,13 +50,12 @@ from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, WANTS_IN, NodesDoor, key_of
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.relays.hop import Hop
-from supervisor.edges.peers.relays.relay import Relay
+from supervisor.edges.peers.relays.own_relay import INTRODUCED_S, OwnRelay
 from supervisor.pauses import pause
 
 SPAWNER_LATER_S = 0.4  # the spawner acts if this process is stopped; the sum is also less than LOST_S
 CONNECT_S = 5.0
 LATE_S = 0.1  # a heartbeat this late means that this process was stopped
-INTRODUCED_S = 30.0  # from the connection to the last message of the handshake
 PUT_OFF_S = 0.2
 AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempts; the last one repeats
 
@@ -69,10 +66,6 @@ _log = logging.getLogger("holdfast.cluster")
 
 class RefusedError(Exception):
     """Raised if the leader does not accept this node; another attempt would not help."""
-
-
-class StrangerError(LinkLostError):
-    """Raised if another user's process has the other end of a connection without secrets."""
 
 
 class LeaderChangedError(Exception):
@@ -128,6 +121,7 @@ class ClusterClient:
         self._is_careful = False  # a connection went silent: large packets may be lost
         self._term = kept.term  # of the leader in this conversation
         self._door_key = key_of(token)
+        self._has_secrets = bool(token) or tls is not None
         self._tls = tls
         self._session: ssl.SSLSession | None = None  # of the last connection
         self._relay_tls = relay_tls
@@ -275,7 +269,7 @@ class ClusterClient:
             await self._connect(outer, host, port, min(CONNECT_S, left_s / 2))
             with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
                 first = await outer.receive()
-                self._check_user(outer)
+                introduction.check_user(outer, has_secrets=self._has_secrets)
                 _, keys = await introduction.introduce(outer, self._who, introduction.challenge(first))
                 hop = Hop(outer, keys, on_beat=self._take_answer)
                 challenge = introduction.challenge(await hop.line.receive())
@@ -306,8 +300,8 @@ class ClusterClient:
                 raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
             raise LinkLostError(f"it says nothing: {error}{self._hint()}") from error
         try:
-            self._check_user(line)
-        except StrangerError as error:
+            introduction.check_user(line, has_secrets=self._has_secrets)
+        except introduction.OtherUserError as error:
             if self.was_welcomed:
                 raise
             raise RefusedError(f"this node does not trust the process at {self._address}: {error}") from error
@@ -315,17 +309,6 @@ class ClusterClient:
             return introduction.challenge(first)
         except ClusterProtocolError as error:
             raise ClusterProtocolError(f"cannot join: {self._address} is not the leader of a job") from error
-
-    def _check_user(self, line: Line) -> None:
-        """Checks, once the other side has said something, that it may lead this node. Raises LinkLostError."""
-        if self._door_key or self._tls is not None:
-            return  # They show it.
-        try:
-            whose = line.stranger()
-        except OSError as error:
-            raise LinkLostError(str(error)) from error
-        if whose:
-            raise StrangerError(refusal_of_user(whose))
 
     def _hint(self) -> str:
         if self._tls is not None or self._known_at_s is not None:
@@ -387,24 +370,9 @@ class ClusterClient:
         own_ip = held.address("sockname") if held is not None else ""
         if held is None or not own_ip:
             return  # The connection has just ended; the leader asks again by the next one.
-        line = self._line(IS_RELAY)
-        try:
-            listener, port = listening.listen_beside(own_ip)
-            with listener:
-                await self._connect(line, held.address("peername"), self._address.port, CONNECT_S)
-                with anyio.fail_after(INTRODUCED_S):
-                    first = await line.receive()
-                    self._check_user(line)
-                    challenge = introduction.challenge(first)
-                    _, keys = await introduction.introduce(line, self._who, challenge, relay_port=port)
-                await Relay(self._who, tls=self._relay_tls).run(line, keys, [listener])
-        except (
-            OSError, TimeoutError, LinkLostError, SessionError, ClusterProtocolError, introduction.StrangerError,
-            introduction.RefusalError,
-        ) as error:  # fmt: skip
-            _log.warning("this node cannot be a relay of job %s: %s", self._job_id, error)
-        finally:
-            line.end("the relay ends", says_all=True)
+        relay = OwnRelay(self._who, has_secrets=self._has_secrets, tls=self._relay_tls)
+        host, port = held.address("peername"), self._address.port
+        await relay.serve(self._line(IS_RELAY), own_ip, lambda line: self._connect(line, host, port, CONNECT_S))
 
     def _take(self, payload: bytes) -> None:
         if self._known_at_s is not None and self._loop.time() >= self._known_at_s + FENCE_S:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from supervisor.edges.machine.processes.tcp_user import refusal_of_user
 from supervisor.edges.peers import cluster_codec, cluster_session, cluster_versions
 from supervisor.edges.peers.cluster_frames import Challenge, ClusterProtocolError, Hello, Refusal, Welcome
-from supervisor.edges.peers.cluster_line import Line
+from supervisor.edges.peers.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.cluster_session import Keys, SessionError
 
 
@@ -25,6 +26,22 @@ class Who(msgspec.Struct, frozen=True):
 
 class StrangerError(Exception):
     """Raised if the other side does not know the job's token."""
+
+
+class OtherUserError(LinkLostError):
+    """Raised if another user's process has the other end of a connection without secrets."""
+
+
+def check_user(line: Line, *, has_secrets: bool) -> None:
+    """Checks, once the other side has said something, whose process it is. Raises LinkLostError."""
+    if has_secrets:
+        return  # It shows by them that it belongs to the job.
+    try:
+        whose = line.stranger()
+    except OSError as error:
+        raise LinkLostError(str(error)) from error
+    if whose:
+        raise OtherUserError(refusal_of_user(whose))
 
 
 def challenge(payload: bytes) -> Challenge:

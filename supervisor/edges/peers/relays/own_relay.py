@@ -1,0 +1,51 @@
+"""How does a node become a relay of its job, as the leader wants, and what if it cannot?"""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from supervisor.edges.peers import introduction, listening
+from supervisor.edges.peers.cluster_frames import ClusterProtocolError
+from supervisor.edges.peers.cluster_line import Line, LinkLostError
+from supervisor.edges.peers.cluster_session import SessionError
+from supervisor.edges.peers.introduction import Who
+from supervisor.edges.peers.relays.relay import Relay
+
+INTRODUCED_S = 30.0  # from the connection to the last message of the handshake
+
+_log = logging.getLogger("holdfast.cluster")
+
+
+class OwnRelay:
+    def __init__(self, who: Who, *, has_secrets: bool, tls: ssl.SSLContext | None) -> None:
+        """`tls`: for connections of other nodes."""
+        self._who = who
+        self._has_secrets = has_secrets
+        self._tls = tls
+
+    async def serve(self, line: Line, own_ip: str, connect: Callable[[Line], Awaitable[None]]) -> None:
+        """Serves until the leader ends it. `connect` connects the line to the leader.
+
+        If this node cannot be reached, other nodes find another way.
+        """
+        try:
+            listener, port = listening.listen_beside(own_ip)
+            with listener:
+                await connect(line)
+                with anyio.fail_after(INTRODUCED_S):
+                    first = await line.receive()
+                    introduction.check_user(line, has_secrets=self._has_secrets)
+                    challenge = introduction.challenge(first)
+                    _, keys = await introduction.introduce(line, self._who, challenge, relay_port=port)
+                await Relay(self._who, tls=self._tls).run(line, keys, [listener])
+        except (
+            OSError, TimeoutError, LinkLostError, SessionError, ClusterProtocolError, introduction.StrangerError,
+            introduction.RefusalError,
+        ) as error:  # fmt: skip
+            _log.warning("this node cannot be a relay of job %s: %s", self._who.job_id, error)
+        finally:
+            line.end("the relay ends", says_all=True)

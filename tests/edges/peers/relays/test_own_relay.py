@@ -1,0 +1,50 @@
+"""A node that cannot become a relay says why, ends that connection, and goes on as an ordinary node."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from supervisor.core.cluster.messages import NodeJoined
+from supervisor.edges.peers import cluster_connect
+from supervisor.edges.peers.cluster_line import Line
+from supervisor.edges.peers.door import IS_RELAY, NodesDoor, key_of
+from supervisor.edges.peers.introduction import Who
+from supervisor.edges.peers.relays.own_relay import OwnRelay
+from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, free_port, peers
+
+WHO = Who(JOB, TOKEN, "b", "an incarnation")
+
+
+def relay_line() -> Line:
+    return Line(door=NodesDoor(IS_RELAY, key_of(TOKEN)))
+
+
+@pytest.mark.parametrize("own_ip", ["127.0.0.1", "192.0.2.1"])
+async def test_a_leader_that_cannot_be_reached_or_an_address_that_is_not_ours(
+    own_ip: str, caplog: pytest.LogCaptureFixture
+):
+    async def connect(line: Line) -> None:
+        del line
+        raise ConnectionRefusedError("nobody listens")
+
+    line = relay_line()
+    with anyio.fail_after(LIMIT_S):
+        await OwnRelay(WHO, has_secrets=True, tls=None).serve(line, own_ip, connect)
+    assert line.ended == "the relay ends"
+    assert "this node cannot be a relay of job job: " in caplog.text
+
+
+async def test_a_leader_that_did_not_ask_refuses_it(caplog: pytest.LogCaptureFixture):
+    port = free_port()
+    async with peers("a", port) as (_, at_leader), peers("b", port) as (b, _):
+        b.report(JOB, NodeJoined("b", -1))
+        await at_leader.until(lambda: at_leader.events)
+        line = relay_line()
+        with anyio.fail_after(LIMIT_S):
+            await OwnRelay(WHO, has_secrets=True, tls=None).serve(
+                line,
+                "127.0.0.1",
+                lambda line: cluster_connect.connect(lambda: line, "127.0.0.1", port, is_careful=False),
+            )
+        assert "this node cannot be a relay of job job: it is not a relay of this job" in caplog.text
