@@ -132,7 +132,7 @@ async def _serve(arguments: Namespace, host: str, port: int, token: str) -> int:
     async with anyio.create_task_group() as tasks:
         await tasks.start(signals.receive, ("SIGTERM", "SIGINT"), stop)
         tasks.start_soon(site.look_for_jobs)
-        output.write(f"http://{shown}:{listener.getsockname()[1]}/?token={token}\n")
+        output.write(f"http://{shown}:{listener.getsockname()[1]}/#token={token}\n")
         await server.serve(sockets=[listener])
         tasks.cancel_scope.cancel()
     return 0

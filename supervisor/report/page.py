@@ -27,16 +27,12 @@ _LOUD = {Weight.FAULT: "kind fault", Weight.LOSS: "kind fault"}
 
 
 def page_of(life: Life, *, made_at_ns: int, version: str) -> str:
-    style, script = STYLE + _file("report.css"), "".join(_file(name) for name in SCRIPTS)
-    policy = (
-        f"default-src 'none'; style-src '{_digest(style)}'; script-src '{_digest(script)}'; img-src data:; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    style, script = _style(), _script()
     job = text(life.job_id)
     return "".join(
         (
             '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n',
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n',
+            f'<meta http-equiv="Content-Security-Policy" content="{policy()}">\n',
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n',
             '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n',
             f'<title>{job}: report of its life</title>\n<link rel="icon" href="data:,">\n<style>{style}</style>\n',
@@ -51,6 +47,23 @@ def page_of(life: Life, *, made_at_ns: int, version: str) -> str:
             f"<script>{script}</script>\n</body>\n</html>\n",
         )
     )
+
+
+@cache
+def policy() -> str:
+    """Returns the page's content security policy, the same for all jobs."""
+    return (
+        f"default-src 'none'; style-src '{_digest(_style())}'; script-src '{_digest(_script())}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _style() -> str:
+    return STYLE + _file("report.css")
+
+
+def _script() -> str:
+    return "".join(_file(name) for name in SCRIPTS)
 
 
 @cache

@@ -39,7 +39,7 @@ class Web:
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
         assert self.address.startswith("http://127.0.0.1:"), self.process.communicate(timeout=20)
-        self.root, _, self.token = self.address.partition("/?token=")
+        self.root, _, self.token = self.address.partition("/#token=")
 
     def get(self, path: str, *, token: str | None = None, method: str = "GET") -> HTTPResponse:
         headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
@@ -70,8 +70,9 @@ def news(stream: HTTPResponse) -> dict[str, Any]:
 def test_events_are_pushed_to_those_who_have_the_token(home: Home) -> None:
     with home.supervisor(running()) as supervisor:
         web = Web(home)
-        for path in ("/", "/stream", f"/report/{JOB}", "/site.js"):
+        for path in ("/stream", f"/report/{JOB}"):
             assert web.refusal(path, token="wrong")[0] == 401
+        assert web.refusal("/session", token="wrong", method="POST")[0] == 401
         assert web.refusal("/", method="POST")[0] == 405
         with web.get("/stream") as stream:
             told = news(stream)
@@ -98,8 +99,9 @@ def test_in_a_browser(home: Home) -> None:
         shown = Opened(browser, web.address)
         page = shown.page
         page.get_by_role("heading", name="job", exact=True).wait_for()
-        assert "token" not in page.url  # it is in a cookie that scripts can't read
-        assert page.evaluate("document.cookie") == ""
+        assert page.url == f"{web.root}/"
+        assert shown.page.context.cookies() == []
+        assert web.token not in page.evaluate("JSON.stringify(sessionStorage) + JSON.stringify(history.state)")
         assert page.locator("#link").text_content() == "live"
         assert shown.violations() == []
         with home.supervisor(running()) as supervisor:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from getpass import getuser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,6 +40,12 @@ def post(web: Web, path: str, **headers: str) -> tuple[int, dict[str, str]]:
             return refused.code, json.load(refused)
 
 
+def session(web: Web) -> dict[str, Any]:
+    """Returns the answer that a page gets for the token."""
+    with web.get("/session", method="POST") as answer:
+        return json.load(answer)
+
+
 def last_reason(home: Home) -> str:
     jobs = json.loads(home.holdfast("jobs", "-o", "json").out)["jobs"]
     return next(job["reason"] for job in jobs if job["job_id"] == JOB)
@@ -48,7 +54,7 @@ def last_reason(home: Home) -> str:
 def test_a_read_only_page_stops_nothing(home: Home) -> None:
     with home.supervisor(running()):
         web = Web(home)
-        assert 'name="control" content=""' in web.get("/").read().decode()
+        assert session(web)["control"] is False
         status, answer = post(web, STOP, Authorization=f"Bearer {web.token}")
         assert status == 405
         assert answer == {"error": f"cannot stop job {JOB}: the page is read-only; start holdfast web --control"}
@@ -59,17 +65,25 @@ def test_a_read_only_page_stops_nothing(home: Home) -> None:
 def test_who_may_stop_a_job_and_who_may_not(home: Home) -> None:
     with home.supervisor(running()):
         web = Web(home, "--control")
-        found = re.search('name="control" content="(.+?)"', web.get("/").read().decode())
-        assert found
-        cookie, page_token = f"holdfast_web={web.token}", found[1]
-        mine, theirs = f"Bearer {web.token}", f"Bearer {page_token}"
-        assert page_token != web.token  # no script learns the token that shows jobs
+        answer = session(web)
+        assert answer["control"] is True
+        secret = answer["session"]
+        mine, pages = f"Bearer {web.token}", f"Session {secret}"
+        assert secret != session(web)["session"]  # none tells of another one, or of the token
+        own_page = {"Authorization": pages, "Origin": web.root, "Sec_Fetch_Site": "same-origin"}
         elsewhere = "no name of this machine; open the address"
         for headers, status, why in [
             ({}, 401, "cannot act on jobs: the token is missing or wrong"),
-            ({"Authorization": theirs}, 401, "the token is missing or wrong"),
-            ({"Cookie": cookie}, 403, f"cannot stop job {JOB}: the token must come in the header Authorization"),
-            ({"Cookie": cookie, "Authorization": "Bearer wrong"}, 403, "must come in the header"),
+            ({"Authorization": f"Bearer {secret}"}, 401, "the token is missing or wrong"),
+            ({"Authorization": f"Session {web.token}", "Origin": web.root}, 401, "the session has ended"),
+            ({"Authorization": web.token}, 401, "the token is missing or wrong"),
+            ({"Cookie": f"holdfast_web={web.token}; session={secret}"}, 401, "the token is missing or wrong"),
+            ({"Authorization": pages}, 403, "a session is for the page"),
+            ({**own_page, "Origin": "http://127.0.0.1:1"}, 403, "a page of 'http://127.0.0.1:1' asks"),
+            ({**own_page, "Sec_Fetch_Site": "same-site"}, 403, "a page of another address asks"),
+            ({**own_page, "Sec_Fetch_Site": "cross-site"}, 403, "a page of another address asks"),
+            ({**own_page, "Host": "localhost", "Origin": "http://localhost"}, 401, "the session has ended"),
+            ({"Authorization": mine, "Sec_Fetch_Site": "same-site"}, 403, "a page of another address asks"),
             ({"Authorization": mine, "Origin": "http://evil.example"}, 403, "a page of 'http://evil.example' asks"),
             ({"Authorization": mine, "Origin": "http://127.0.0.1:1"}, 403, "a page of 'http://127.0.0.1:1' asks"),
             ({"Authorization": mine, "Origin": "null"}, 403, "a page of 'null' asks"),
@@ -89,7 +103,7 @@ def test_who_may_stop_a_job_and_who_may_not(home: Home) -> None:
         status, answer = post(web, f"/job/{JOB}/restart", Authorization=mine)
         assert (status, answer) == (200, {"done": f"job {JOB} restarts: cycle 3 comes next"})
         assert "train.py:12" in post(web, f"/job/{JOB}/stacks", Authorization=mine)[1]["done"]
-        status, answer = post(web, f"{STOP}?run=1000", Cookie=cookie, Authorization=theirs, Origin=web.root)
+        status, answer = post(web, f"{STOP}?run=1000", **own_page)
         assert (status, answer) == (200, {"done": f"job {JOB} is being stopped"})
         assert last_reason(home) == f"holdfast web by {getuser()} from 127.0.0.1"
         status, answer = post(web, STOP, Authorization=mine)

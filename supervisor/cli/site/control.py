@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import ipaddress
 import socket
 from argparse import Namespace
@@ -56,19 +54,19 @@ ACTS: dict[str, tuple[str, Act]] = {
 class Control:
     """Answers in JSON: `{"done": …}`, or `{"error": …}` with a status that says which kind."""
 
-    def __init__(self, arguments: Namespace, token: str) -> None:
+    def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
-        self._token = token
-        self.page_token = hmac.new(token.encode(), b"the page may act", hashlib.sha256).hexdigest()
 
     async def answer(self, request: Request) -> JSONResponse:
-        """For those who have shown that they may look. `run` of the query: when the job that is meant was submitted."""
+        """For those who are signed in. `run` of the query: when the job that is meant was submitted."""
         name, act = request.path_params["job_id"], request.path_params["act"]
         if act not in ACTS:
             return refusal(404, f"cannot {act} job {name}: a page can {', '.join(ACTS)}; choose one of them")
         verb = ACTS[act][0]
-        if why_not := self._why_not(request):
-            return refusal(403, f"cannot {verb} job {name}: {why_not}")
+        host = request.headers.get("host", "")
+        if not is_name_of_here(host):
+            why = f"{host!r} is no name of this machine; open the address that holdfast web has printed"
+            return refusal(403, f"cannot {verb} job {name}: {why}")
         peer = request.client.host if request.client else "an unknown address"
         asker = f"holdfast web by {who_asks()} from {peer}"
         try:
@@ -76,19 +74,6 @@ class Control:
         except HoldfastError as error:
             return refusal(STATUS.get(type(error), UNANSWERED), str(error))
         return JSONResponse({"done": done}, headers=HEADERS)
-
-    def _why_not(self, request: Request) -> str:
-        """A cookie comes with every request, also with one that a foreign page makes; a header of ours does not."""
-        bearer = request.headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if not any(hmac.compare_digest(bearer, right.encode()) for right in (self._token, self.page_token)):
-            return "the token must come in the header Authorization, not as a cookie alone; reload the page"
-        host = request.headers.get("host", "")
-        if not is_name_of_here(host):
-            return f"{host!r} is no name of this machine; open the address that holdfast web has printed"
-        origin = request.headers.get("origin")
-        if origin is not None and origin != f"http://{host}":
-            return f"a page of {origin!r} asks; open the address that holdfast web has printed"
-        return ""
 
     def _act(self, name: str, act: str, run: str, asker: str) -> str:
         verb, perform = ACTS[act]

@@ -15,19 +15,20 @@ import anyio
 from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from supervisor.cli.report import rendered, whole_life
 from supervisor.cli.site.board import Board, Known
 from supervisor.cli.site.control import Control, refusal, refuse_all
+from supervisor.cli.site.sessions import Sessions
 from supervisor.cli.supervisors import Supervisors
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_dir, state_dir
 from supervisor.edges.operators.inotify import DirectoryWatch
 from supervisor.errors import HoldfastError, NotFoundError
 from supervisor.pauses import pause
 
-COOKIE = "holdfast_web"
 STREAMS_MAX = 32
 ALIVE_S = 15.0  # a line that says nothing: a reader that has gone is noticed
 GATHER_S = 0.2
@@ -35,14 +36,22 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'"
 )
-HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
-READ_ONLY = '<meta name="control" content="">'  # With a token in it, the page shows what can be done to a job.
-FILES = {
+HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+FILES = {  # They say nothing about jobs: everybody may see them.
     "/": ("index.html", "text/html"),
     "/site.css": ("site.css", "text/css"),
+    "/session.js": ("session.js", "text/javascript"),
     "/ranks.js": ("ranks.js", "text/javascript"),
     "/site.js": ("site.js", "text/javascript"),
+    "/report.js": ("report.js", "text/javascript"),
 }
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Site:
@@ -51,7 +60,8 @@ class Site:
     def __init__(self, arguments: Namespace, token: str) -> None:
         self._arguments = arguments
         self._token = token
-        self._control = Control(arguments, token) if arguments.control else None
+        self._sessions = Sessions(Clock().now_s)
+        self._control = Control(arguments) if arguments.control else None
         self._changed = anyio.Event()  # a new one after each change
         self._is_over = False
         self._streams = 0
@@ -59,9 +69,10 @@ class Site:
         self.board = Board(arguments, self._on_change)
 
     def app(self) -> Starlette:
-        routes = [Route(path, self._guarded(self._file)) for path in FILES]
+        routes = [Route(path, self._file) for path in FILES]
+        routes.append(Route("/session", self._guarded(self._sign_in), methods=["POST"]))
         routes.append(Route("/stream", self._guarded(self._stream)))
-        routes.append(Route("/report/{job_id}", self._guarded(self._report)))
+        routes.append(Route("/report/{job_id}", self._report_or_its_page))
         routes.append(Route("/job/{job_id}/{act}", self._guarded(self._act), methods=["POST"]))
         return Starlette(routes=routes)
 
@@ -98,38 +109,60 @@ class Site:
 
     # --- who may see it
 
-    def _guarded(self, answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    def _guarded(self, answer: Handler) -> Handler:
+        """Lets holders of the token or of a session in, unless a page of another address asks for them.
+
+        Both come in the header Authorization, which no browser adds by itself: it sends cookies to every port of a
+        host, also to a server of somebody else.
+        """
+
         async def guarded(request: Request) -> Response:
-            given = request.query_params.get("token")
-            if given is not None and self._is_right(given):
-                response = RedirectResponse(request.url.path, 303, headers=HEADERS)
-                response.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
-                return response
-            bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if not self._is_right(request.cookies.get(COOKIE, "")) and not self._is_right(bearer):
-                verb = "show" if request.method in ("GET", "HEAD") else "act on"
-                why = (
-                    f"cannot {verb} jobs: the token is missing or wrong; open the address that holdfast web has printed"
-                )
-                return PlainTextResponse(f"{why}\n", 401, headers=HEADERS) if verb == "show" else refusal(401, why)
-            return await answer(request)
+            status, why = self._refused(request)
+            if not status:
+                return await answer(request)
+            if request.method in ("GET", "HEAD"):
+                return PlainTextResponse(f"cannot show jobs: {why}\n", status, headers=HEADERS)
+            return refusal(status, f"cannot act on jobs: {why}")
 
         return guarded
 
-    def _is_right(self, token: str) -> bool:
-        return hmac.compare_digest(token.encode(), self._token.encode())
+    def _refused(self, request: Request) -> tuple[int, str]:
+        """Returns a status and why; 0 for a request that is answered."""
+        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if scheme != "Session" and not (scheme == "Bearer" and self._is_token(secret)):
+            return 401, "the token is missing or wrong; open the address that holdfast web has printed"
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+            return 403, f"a page of {origin!r} asks; open the address that holdfast web has printed"
+        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            return 403, "a page of another address asks; open the address that holdfast web has printed"
+        if scheme == "Session" and not self._sessions.is_open(secret, host):
+            return 401, "the session has ended; open the address that holdfast web has printed"
+        if scheme == "Session" and request.method == "POST" and origin is None:
+            return 403, "a session is for the page, whose requests have the header Origin; send the token as a Bearer"
+        return 0, ""
+
+    def _is_token(self, text: str) -> bool:
+        return hmac.compare_digest(text.encode(), self._token.encode())
 
     # --- what is answered
 
     async def _file(self, request: Request) -> Response:
-        name, kind = FILES[request.url.path]
-        text = (resources.files("supervisor.cli.site") / "page" / name).read_text("utf-8")
-        if name == "index.html" and self._control is not None:
-            text = text.replace(READ_ONLY, READ_ONLY.replace('""', f'"{self._control.page_token}"'))
-        return Response(text, media_type=kind, headers={**HEADERS, "Content-Security-Policy": POLICY})
+        return _page_file(*FILES[request.url.path], policy=POLICY)
+
+    async def _sign_in(self, request: Request) -> Response:
+        """Gives the page a session for the token, so that it need not keep the token."""
+        secret = self._sessions.begin(request.headers.get("host", ""))
+        return JSONResponse({"session": secret, "control": self._control is not None}, headers=HEADERS)
 
     async def _act(self, request: Request) -> Response:
         return refuse_all(request) if self._control is None else await self._control.answer(request)
+
+    async def _report_or_its_page(self, request: Request) -> Response:
+        """A browser that goes to a page sends no header of ours: it gets a page that asks for the report."""
+        if "authorization" not in request.headers:
+            return _page_file("report.html", "text/html", policy=_report_policy())
+        return await self._guarded(self._report)(request)
 
     async def _report(self, request: Request) -> Response:
         job_id = request.path_params["job_id"]
@@ -147,20 +180,23 @@ class Site:
     async def _stream(self, request: Request) -> Response:
         if self._streams >= STREAMS_MAX:
             return PlainTextResponse(f"cannot show jobs: {STREAMS_MAX} pages are open already\n", 503, headers=HEADERS)
-        return StreamingResponse(self._news(), media_type="text/event-stream", headers=HEADERS)
+        news = self._news(lambda: not self._refused(request)[0])
+        return StreamingResponse(news, media_type="text/event-stream", headers=HEADERS)
 
-    async def _news(self) -> AsyncIterator[str]:
+    async def _news(self, is_permitted: Callable[[], bool]) -> AsyncIterator[str]:
         """Sends everything first, then the changes, as fast as this reader takes them."""
         known = Known()
         self._streams += 1
         try:
             with self.board.reading():
-                while not self._is_over:
+                while not self._is_over and is_permitted():
                     changed = self._changed  # What happens from here on rings it.
                     yield f"data: {json.dumps(self.board.news(known))}\n\n"
                     while not changed.is_set():
                         with anyio.move_on_after(ALIVE_S):
                             await changed.wait()
+                        if not is_permitted():
+                            return
                         if not changed.is_set():
                             yield ":\n\n"
         finally:
@@ -170,3 +206,16 @@ class Site:
         """Ends the streams, so that the server need not wait for them."""
         self._is_over = True
         self._ring()
+
+
+def _report_policy() -> str:
+    """Permits what the report needs, too: it takes the place of the page that has asked for it."""
+    from supervisor.report.page import policy
+
+    permitted = policy().replace("script-src", "script-src 'self'").replace("style-src", "style-src 'self'")
+    return f"{permitted}; connect-src 'self'; frame-ancestors 'none'"
+
+
+def _page_file(name: str, kind: str, *, policy: str) -> Response:
+    text = (resources.files("supervisor.cli.site") / "page" / name).read_text("utf-8")
+    return Response(text, media_type=kind, headers={**HEADERS, "Content-Security-Policy": policy})

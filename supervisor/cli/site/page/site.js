@@ -3,12 +3,12 @@
 
 const jobs = new Map(); // name → its article
 const newest = new Map(); // name → what was pushed of it last
-const control = document.querySelector('meta[name="control"]').content; // Empty: the page only shows.
 const ACTS = [
   ["stop", "Stop", "Its ranks get SIGTERM, and SIGKILL after the grace period."],
   ["restart", "Restart", "All its workers end and start in a new cycle. It takes nothing from the budget of restarts."],
   ["stacks", "Stacks", ""],
 ];
+const AGAIN_MS = 3000;
 const byId = (name) => document.getElementById(name);
 
 function made(name, kind, text) {
@@ -16,6 +16,13 @@ function made(name, kind, text) {
   if (kind) element.className = kind;
   if (text !== undefined) element.textContent = text;
   return element;
+}
+
+// A browser starts a tab of its own without our session, unless this page opens it.
+function openBeside(event) {
+  if (event.button === 2 || !(event.button === 1 || event.ctrlKey || event.metaKey || event.shiftKey)) return;
+  event.preventDefault();
+  window.open(event.currentTarget.href);
 }
 
 function fact(name, value, kind = "") {
@@ -57,6 +64,7 @@ function write(article, job) {
   head.append(made("h2", "", job.job_id), made("span", `state ${job.state}`, isLost(job) ? `${job.state}?` : job.state));
   const link = made("a", "", `Report on ${job.job_id}`);
   link.href = `/report/${encodeURIComponent(job.job_id)}`;
+  for (const kind of ["click", "auxclick"]) link.addEventListener(kind, openBeside);
   head.append(link);
   const facts = made("dl", "facts");
   facts.append(
@@ -135,7 +143,7 @@ async function ask(button, job, act, said) {
   said.textContent = "asking …";
   const path = `/job/${encodeURIComponent(job.job_id)}/${act}?run=${job.run}`;
   try {
-    const response = await fetch(path, { method: "POST", headers: { Authorization: `Bearer ${control}` } });
+    const response = await signedIn.fetch(path, { method: "POST" });
     const answer = await response.json();
     if (answer.done && act === "stacks") {
       said.textContent = "";
@@ -159,7 +167,7 @@ function take(news) {
       const article = made("article", "job");
       article.setAttribute("aria-label", `Job ${job.job_id}`);
       article.append(made("div", "body"), made("p", "silence"), ranksOfJob(), made("div", "news"));
-      if (control) article.append(...actionsOf(job));
+      if (signedIn.mayControl()) article.append(...actionsOf(job));
       jobs.set(name, article);
     }
     job.came = performance.now();
@@ -180,22 +188,60 @@ function take(news) {
   byId("messages").replaceChildren(...news.messages.map((message) => made("li", "", message)));
 }
 
-byId("readonly").hidden = Boolean(control);
 byId("yes").addEventListener("click", () => byId("question").close("yes"));
 byId("no").addEventListener("click", () => byId("question").close("no"));
 byId("close").addEventListener("click", () => byId("paper").close());
 
 let stream = null;
 
-function connect() {
-  stream = new EventSource("/stream");
-  stream.onmessage = (message) => {
-    byId("link").textContent = "live";
-    take(JSON.parse(message.data));
-  };
-  stream.onerror = () => {
-    byId("link").textContent = stream.readyState === EventSource.CLOSED ? "not connected; reload the page" : "connection lost; trying again …";
-  };
+// Not an EventSource, which cannot send the session.
+async function connect() {
+  const mine = (stream = new AbortController());
+  let text = "connection lost; trying again …";
+  try {
+    const response = await signedIn.fetch("/stream", { signal: mine.signal });
+    if (response.ok) await read(response.body.pipeThrough(new TextDecoderStream()).getReader());
+    else {
+      text = response.status === 401 ? await response.text() : "not connected; reload the page";
+      mine.abort();
+    }
+  } catch {
+    // It is said below.
+  }
+  if (stream !== mine) return;
+  byId("link").textContent = text;
+  if (!mine.signal.aborted) setTimeout(() => stream === mine && connect(), AGAIN_MS);
+}
+
+async function read(reader) {
+  let waiting = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const messages = (waiting + value).split("\n\n");
+    waiting = messages.pop();
+    for (const message of messages) {
+      if (!message.startsWith("data: ")) continue;
+      byId("link").textContent = "live";
+      try {
+        take(JSON.parse(message.slice(6)));
+      } catch (error) {
+        reportError(error); // It is a mistake of ours, and no fault of the connection.
+      }
+    }
+  }
+}
+
+function disconnect() {
+  stream?.abort();
+  stream = null;
+}
+
+async function begin() {
+  disconnect();
+  await signedIn.ready();
+  byId("readonly").hidden = signedIn.mayControl();
+  if (!document.hidden) await connect();
 }
 
 // Ages advance between two pushes.
@@ -210,11 +256,12 @@ function tick() {
 // A page that nobody sees asks for nothing: for its sake no supervisor is asked for the ages of its ranks.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
-    stream.close();
+    disconnect();
     byId("link").textContent = "paused while the page is hidden";
   } else {
     connect();
   }
 });
 setInterval(() => document.hidden || tick(), 1000);
-connect();
+addEventListener("hashchange", () => signedIn.hasNewToken() && begin()); // Somebody opened the printed address here.
+begin();
