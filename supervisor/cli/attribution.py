@@ -53,7 +53,7 @@ def execute(arguments: Namespace) -> int:
     if arguments.log_file:
         _write_to(arguments.log_file)
     folder = Path(arguments.app_log_dir)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise ConfigurationError(f"cannot analyse logs below {folder}: it is not a folder; name one with --app-log-dir")
     export_url = arguments.export_url or os.environ.get(EXPORT_VARIABLE, "")
     if export_url and not export_url.startswith(("http://", "https://")):

@@ -6,8 +6,13 @@ lives, systemd or an administrator is expected to start the next supervisor. Wit
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from supervisor.edges.workers.spawner.return_places import ReturnPlace
 
 RETURNS_WITHIN_S = 10.0
 
@@ -25,9 +30,16 @@ def wait_for_next(folder: Path, control_socket: Path, say: Callable[[str], None]
 
 
 def _is_awaited(folder: Path) -> bool:
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return False
     from supervisor.edges.workers.spawner import return_places  # Late: hardly any command needs it.
 
-    lodgers = (place.lodger() for place in return_places.places(folder))
-    return any(lodger is not None and lodger.is_alive for lodger in lodgers)
+    return any(_is_inhabited(place) for place in return_places.places(folder))
+
+
+def _is_inhabited(place: ReturnPlace) -> bool:
+    try:
+        lodger = place.lodger()
+    except OSError:  # its record is damaged
+        lodger = place.listener()
+    return lodger is not None and lodger.is_alive

@@ -6,6 +6,7 @@ system, are read; of the others the user learns where they lie.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +45,7 @@ def read(report: JobReport, choice: LogChoice, *, on_note: Callable[[str], None]
 
 def _missing(report: JobReport, others: Sequence[JobNodeReport], choice: LogChoice) -> list[JobNodeReport]:
     """Returns the nodes whose logs can't be seen here; if it is known where the chosen rank ran, that node alone."""
-    away = [node for node in others if not Path(node.log_dir).is_dir()]
+    away = [node for node in others if not os.path.isdir(node.log_dir)]
     if choice.rank is None or choice.cycle not in (None, report.cycle):
         return away
     homes = {rank.node for rank in report.ranks if rank.rank == choice.rank}

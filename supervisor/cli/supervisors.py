@@ -81,7 +81,7 @@ class Supervisors:
             if not why_not or (self._waits and self._wait_for_next(candidate.path)):
                 self._add(path, is_private=False)
             elif candidate.explicit:
-                raise NoSupervisorError(
+                raise socket_dir.closed_by_another(candidate.path) or NoSupervisorError(
                     f"cannot reach a supervisor at {path}: {why_not}; start one with "
                     f"holdfast daemon --socket-dir {candidate.path}, or name another directory"
                 )
@@ -104,7 +104,7 @@ class Supervisors:
         Returns False if none runs: then the service is asked, which starts one.
         """
         users = service / socket_dir.USERS
-        if not users.is_dir():
+        if not os.path.isdir(users):  # unlike Path.is_dir, no error for a folder of another user
             return False
         if os.geteuid() == 0 and not why_silent(service / socket_dir.CONTROL_SOCKET):
             self._add(service / socket_dir.CONTROL_SOCKET, is_private=False)

@@ -28,7 +28,7 @@ def _service(area: Area, machine: Machine, explicit: str | None) -> None:
         if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
             area.ok("service", f"a supervisor answers at {place.path}")
             return
-        if place.explicit or place.path.exists():
+        if place.explicit or os.path.exists(place.path):
             _unanswered(area, place)
             return
     area.ok("service", "none runs here: holdfast run supervises its own job")
@@ -36,7 +36,7 @@ def _service(area: Area, machine: Machine, explicit: str | None) -> None:
 
 def _unanswered(area: Area, place: socket_dir.Candidate) -> None:
     try:
-        if place.path.exists():
+        if os.path.exists(place.path):
             socket_dir.check(place.path)
     except ConfigurationError as error:
         area.problem(
@@ -97,7 +97,7 @@ def _history(area: Area, machine: Machine, path: Path) -> None:
 
 def _nearest(path: Path) -> Path:
     """Returns the folder itself, or the nearest existing folder above it."""
-    return next(each for each in (path, *path.parents) if each.exists())
+    return next(each for each in (path, *path.parents) if os.path.exists(each))
 
 
 def _fault(path: Path, there: Path) -> str:

@@ -9,6 +9,7 @@ import resource
 
 from supervisor.doctor.finding import Area, Finding
 from supervisor.doctor.machine import Machine
+from supervisor.edges.machine.processes import process_table
 
 NEEDED, WANTED = (5, 4), (5, 14)  # waitid on a pidfd; cgroup.kill
 FILES_MIN = 4096
@@ -20,6 +21,7 @@ TIME_ERROR = 5  # adjtimex: the clock is not synchronised
 def look(machine: Machine) -> list[Finding]:
     area = Area("kernel")
     _version(area, machine.text("/proc/sys/kernel/osrelease"))
+    _process_descriptors(area)
     _open_files(area, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     _processes(area, machine)
     _shared_memory(area, machine)
@@ -50,6 +52,18 @@ def _version(area: Area, release: str) -> None:
         )
     else:
         area.ok("version", f"Linux {release}")
+
+
+def _process_descriptors(area: Area) -> None:
+    try:
+        os.close(process_table.descriptor(os.getpid()))
+    except process_table.NoDescriptorsError as error:
+        area.problem(
+            "process descriptors",
+            str(error.strerror),
+            why="no spawner can be started: processes are held and waited for by descriptors",
+            remedy=process_table.NO_DESCRIPTORS_REMEDY,
+        )
 
 
 def _open_files(area: Area, limit: int) -> None:

@@ -48,3 +48,12 @@ def test_the_jobs_of_a_living_spawner_are_worth_a_wait(tmp_path: Path, asked: li
     assert asked == [control]
     (sentence,) = said
     assert "its jobs run on; waiting up to 10 s" in sentence
+
+
+def test_a_damaged_record_is_no_reason_to_wait_and_no_fault(tmp_path: Path, asked: list[Path]) -> None:
+    folder, control = tmp_path / "spawners", tmp_path / "control.sock"
+    place, listener = return_places.open_place(folder)
+    listener.close()
+    os.mkfifo(place.record_path)
+    assert not wait_for_next(folder, control, list[str]().append)
+    assert asked == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
 from pathlib import Path
 
@@ -66,3 +68,15 @@ def test_this_machine_has_an_answer_for_everything():
     found = kernel.look(kernel.Machine())
     assert set(graded(found)) == {"version", "open files", "processes", "/dev/shm", "locked memory", "stacks", "clock"}
     assert all(each.why for each in found if each.grade not in (Grade.OK, Grade.SKIPPED))
+
+
+def test_a_kernel_that_refuses_process_descriptors_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(pid: int) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    found = the(kernel.look(machine_of(tmp_path)), "process descriptors")
+    assert (found.grade, "pidfd_open is refused" in found.found) == (Grade.PROBLEM, True)
+    monkeypatch.delattr(os, "pidfd_open")
+    found = the(kernel.look(machine_of(tmp_path)), "process descriptors")
+    assert "this Python was built without pidfd_open" in found.found

@@ -92,9 +92,25 @@ def answers(path: Path) -> bool:
 
 def nobody_answers(path: Path) -> NoSupervisorError:
     """Returns the error to raise if the user named a directory and `answers` is false."""
+    if of_another := closed_by_another(path):
+        return of_another
     return NoSupervisorError(
         f"cannot reach a supervisor in {path}: nobody answers there; "
         f"start one with holdfast daemon --socket-dir {path}, or leave --socket-dir and HOLDFAST_SOCKET_DIR out"
+    )
+
+
+def closed_by_another(path: Path) -> NoSupervisorError | None:
+    """Returns the error to raise for a directory that the user named and may not enter, since it is another user's."""
+    try:
+        owner = path.stat().st_uid
+    except OSError:
+        return None
+    if owner == os.geteuid() or os.access(path, os.X_OK, effective_ids=True):
+        return None
+    return NoSupervisorError(
+        f"cannot reach a supervisor in {path}: it belongs to user id {owner}, not {os.geteuid()}, and is closed to "
+        "others; name a directory of your own, or leave --socket-dir and HOLDFAST_SOCKET_DIR out"
     )
 
 

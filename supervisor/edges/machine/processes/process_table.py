@@ -5,6 +5,7 @@ A bare pid is no identity, because pids are reused. A pid with its start time is
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from collections.abc import Iterator
@@ -12,6 +13,10 @@ from collections.abc import Iterator
 import msgspec
 
 ANCESTORS_MAX = 64
+NO_DESCRIPTORS_REMEDY = (
+    "use Linux 5.4 or newer and, in a container, a runtime whose seccomp profile knows pidfd_open (Docker 20.10.0, "
+    "Podman 2.1, with libseccomp 2.5.0), or seccomp=unconfined"
+)
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -44,6 +49,23 @@ def look_up(pid: int) -> ProcessEntry | None:
         session=int(fields[3]),
         started_ticks=int(fields[19]),
     )
+
+
+class NoDescriptorsError(OSError):
+    """Raised if no process can be held by a descriptor here, whichever it is."""
+
+
+def descriptor(pid: int) -> int:
+    """Returns a descriptor of the process. Raises OSError: NoDescriptorsError if that is never possible here."""
+    try:
+        return os.pidfd_open(pid)
+    except AttributeError as error:
+        raise NoDescriptorsError(errno.ENOSYS, "this Python was built without pidfd_open") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            what = f"the system call pidfd_open is refused ({error.strerror})"
+            raise NoDescriptorsError(error.errno, what) from error
+        raise
 
 
 def all_processes() -> Iterator[ProcessEntry]:

@@ -153,7 +153,7 @@ def _start(
             )
 
             peer_identity.set_limits(process.pid, spec.resource_limits)
-        pidfd = os.pidfd_open(process.pid)
+        pidfd = process_table.descriptor(process.pid)
         undo.callback(os.close, pidfd)
         # After the start, which need not wait for it: a spawner starts no process before it hears from us.
         process_table.become_subreaper()
@@ -224,5 +224,7 @@ def _printable(text: str) -> str:
 
 
 def _remedy(error: Exception) -> str:
+    if isinstance(error, process_table.NoDescriptorsError):
+        return process_table.NO_DESCRIPTORS_REMEDY
     number = error.errno if isinstance(error, OSError) else None
     return _REMEDIES.get(number or 0, "check --python, the command and the folder")
