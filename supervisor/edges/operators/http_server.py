@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -66,16 +67,17 @@ async def serve(
 ) -> None:
     """Answers until cancelled. A client that is slow, silent or wrong affects only its own connection."""
     open_now = 0
+    waits = _Waits()
 
     async def meet(stream: ByteStream) -> None:
         nonlocal open_now
-        if open_now == CONNECTIONS_MAX:
+        if open_now >= CONNECTIONS_MAX and not waits.end_longest():
             await stream.aclose()
             return
         open_now += 1
         async with stream:
             try:
-                await _converse(stream, routes)
+                await _converse(stream, routes, waits)
             except (h11.RemoteProtocolError, anyio.BrokenResourceError, TimeoutError):
                 return
             finally:
@@ -86,16 +88,40 @@ async def serve(
         await listener.serve(meet)
 
 
-async def _converse(stream: ByteStream, routes: Routes) -> None:
+class _Waits:
+    """The connections that wait for their clients. If there are too many, the one that has waited longest ends."""
+
+    def __init__(self) -> None:
+        self._scopes: list[anyio.CancelScope] = []
+
+    @contextmanager
+    def wait(self) -> Generator[None]:
+        """Raises TimeoutError after IDLE_TIMEOUT_S, or if another client needs the connection's place."""
+        with anyio.fail_after(IDLE_TIMEOUT_S) as scope:
+            self._scopes.append(scope)
+            try:
+                yield
+            finally:
+                if scope in self._scopes:
+                    self._scopes.remove(scope)
+
+    def end_longest(self) -> bool:
+        if self._scopes:
+            self._scopes.pop(0).deadline = anyio.current_time()
+            return True
+        return False
+
+
+async def _converse(stream: ByteStream, routes: Routes, waits: _Waits) -> None:
     """Serves one request after another, as long as the client sends them."""
     connection = h11.Connection(h11.SERVER)
     while True:
-        with anyio.fail_after(IDLE_TIMEOUT_S):
+        with waits.wait():
             head, body = await _receive(connection, stream)
         if head is None:
             return
         answer = Answer(413, b"the body is too long\n") if body is None else await _answer(_request(head, body), routes)
-        with anyio.fail_after(IDLE_TIMEOUT_S):
+        with waits.wait():
             await stream.send(_encoded(connection, head, answer))
         if body is None or connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
             return

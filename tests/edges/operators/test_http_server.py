@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from supervisor.edges.operators import http_server
-from supervisor.edges.operators.http_server import BODY_BYTES_MAX, Answer, Request
+from supervisor.edges.operators.http_server import BODY_BYTES_MAX, CONNECTIONS_MAX, Answer, Request
 from supervisor.errors import ConfigurationError
 
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -93,17 +93,51 @@ async def test_nonsense_ends_its_connection_alone(nonsense: bytes, tmp_path: Pat
         assert b"fine" in await ask(path, GET, until=b"fine")
 
 
-async def test_a_silent_client_is_left_in_time_and_too_many_are_not_met(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_silent_client_is_left_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(http_server, "IDLE_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 1)
     async with served(tmp_path / "s") as path, await anyio.connect_unix(path) as silent:
         await silent.send(b"GET")
-        assert await ask(path, GET) == b"", "one too many"
         with anyio.fail_after(10), pytest.raises(anyio.EndOfStream):
             await silent.receive()
         assert b"fine" in await ask(path, GET, until=b"fine")
+
+
+async def test_of_too_many_the_one_that_has_been_silent_for_longest_makes_room(tmp_path: Path):
+    async with served(tmp_path / "s") as path:
+        silent: list[anyio.abc.UNIXSocketStream] = []
+        for _ in range(3 * CONNECTIONS_MAX):
+            silent.append(await anyio.connect_unix(path))
+            await silent[-1].send(b"GET")
+        assert b"fine" in await ask(path, GET, until=b"fine")
+        with anyio.fail_after(10), pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+            await silent[0].receive()
+        await silent[-1].send(b" /a HTTP/1.1\r\nHost: x\r\n\r\n")
+        with anyio.fail_after(10):
+            assert b"200" in await silent[-1].receive()
+        for each in silent:
+            await each.aclose()
+
+
+async def test_while_all_are_being_answered_nobody_else_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 1)
+    asked, go_on = anyio.Event(), anyio.Event()
+
+    async def slow(_: Request) -> Answer:
+        asked.set()
+        await go_on.wait()
+        return Answer(200, b"at last\n")
+
+    listener = await http_server.listen(None, tmp_path / "s", what="this", flag="--this")
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(partial(http_server.serve, listener, {"GET /a": slow}))
+        async with await anyio.connect_unix(tmp_path / "s") as first:
+            await first.send(GET)
+            with anyio.fail_after(10):
+                await asked.wait()
+                assert await ask(tmp_path / "s", GET) == b"", "one too many"
+                go_on.set()
+                assert b"at last" in await first.receive()
+        tasks.cancel_scope.cancel()
 
 
 async def test_an_address_that_something_else_has(tmp_path: Path):

@@ -11,7 +11,7 @@ import errno
 import math
 import socket
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 
 import anyio
@@ -42,8 +42,10 @@ class _Connection:
 class HealthGate:
     """Listens for the server behind it."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, login_of: Callable[[int], int]) -> None:
+        """`login_of`: see Logins.of. A login and its subordinate user ids are one user here."""
         self._listener = listener
+        self._login_of = login_of
         self._knocks = Knocks()
         self._connections: list[_Connection] = []  # the oldest first
         self._of_user: Counter[int] = Counter()
@@ -92,7 +94,7 @@ class HealthGate:
     def _admitted(self, client: socket.socket) -> _Connection | None:
         """Gives the connection a place, if its user may have one more."""
         try:
-            uid = uid_of(client)
+            uid = self._login_of(uid_of(client))
         except OSError:
             return None
         if self._of_user[uid] >= CONNECTIONS_OF_ONE_MAX or not self._knocks.may_enter(uid, anyio.current_time()):

@@ -22,6 +22,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # else gRPC's fork handlers someti
 
 import anyio
 import grpc.aio
+from anyio import to_thread
 from anyio.abc import Process, TaskGroup
 from nvhcd import nvhcd_pb2 as wire
 
@@ -29,6 +30,7 @@ from supervisor.config.healthd_file import HealthdSettings
 from supervisor.edges.machine.health.health_gate import BACKLOG, SOCKET_MODE, HealthGate
 from supervisor.edges.machine.health.health_runs import HealthRuns
 from supervisor.edges.machine.processes import socket_probe
+from supervisor.edges.machine.processes.logins import Logins
 from supervisor.errors import ConfigurationError, ExhaustedError, InUseError
 
 ARGUMENTS_MAX, ARGUMENT_BYTES_MAX = 32, 4096
@@ -156,7 +158,7 @@ async def serving(settings: HealthdSettings) -> AsyncGenerator[None]:
     try:
         with listener:
             async with anyio.create_task_group() as tasks:
-                gate = HealthGate(listener)
+                gate = HealthGate(listener, (await to_thread.run_sync(Logins)).of)
                 server = cast("Any", grpc.aio).server(options=OPTIONS)
                 server.add_generic_rpc_handlers((HealthService(settings, gate, tasks).handler(),))
                 inner = await _start(server)

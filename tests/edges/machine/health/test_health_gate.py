@@ -21,6 +21,7 @@ from supervisor.edges.machine.health import health_gate
 from supervisor.edges.machine.health.health_gate import HealthGate
 
 ALICE, BOB = 54321, 54322
+SUBORDINATE = range(100_000, 165_536)  # of Alice
 CONNECTIONS = 3_000
 FLOOD = Path(__file__).with_name("health_flood.py")
 SCRIPT = """#!/bin/sh
@@ -95,7 +96,7 @@ class Gate:
         self.path = str(folder / "gate.sock")
         self.listener = self._listen(self.path)
         self.inner = self._listen(str(folder / "inner.sock"))
-        self.gate = HealthGate(self.listener)
+        self.gate = HealthGate(self.listener, lambda uid: ALICE if uid in SUBORDINATE else uid)
         self.as_user = ALICE
         monkeypatch.setattr(health_gate, "uid_of", self._uid_of)
         self.accepted: list[socket.socket] = []
@@ -171,6 +172,15 @@ async def test_places_are_counted_by_user(tmp_path: Path, monkeypatch: pytest.Mo
                 each.close()
         await settled()
         assert is_open(await game.connect(ALICE))
+
+
+async def test_subordinate_user_ids_count_for_their_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health_gate, "CONNECTIONS_OF_ONE_MAX", 2)
+    async with gate(tmp_path, monkeypatch) as game:
+        of_alice = [await game.connect(uid) for uid in (100_000, 123_456, 165_535, ALICE)]
+        assert [is_open(each) for each in of_alice] == [True, True, False, False]
+        with game.gate.calling(game.peer_of_newest()) as uid:
+            assert uid == ALICE
 
 
 async def test_the_user_with_most_connections_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
