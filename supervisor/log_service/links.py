@@ -1,6 +1,7 @@
 """Which nodes or leaves are connected to this process, and what does each get back? The gRPC server of leaf and root.
 
-Nothing from a caller counts before it has proved that it knows the job's token, or has shown a certificate.
+Nothing from a caller counts before it has proved that it knows the job's token, or has shown a certificate; without
+both, before the kernel has said that it is a process of the same user.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from supervisor.core.log_funnel.pieces import Piece, Receipt
 from supervisor.core.log_funnel.relay import pause_s, window_bytes
 from supervisor.edges.peers.cluster_session import SessionError
 from supervisor.errors import ConfigurationError
-from supervisor.log_service import frames_codec
+from supervisor.log_service import frames_codec, same_user
 from supervisor.log_service.bells import Bell
 from supervisor.log_service.frames_codec import Batch, Called, Secrets, Session, Terms
 
@@ -29,6 +30,7 @@ ALIVE_MS = 5000  # a connection that does not answer pings for this long is lost
 OPTIONS = (
     ("grpc.max_receive_message_length", frames_codec.MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", frames_codec.MESSAGE_BYTES_MAX),
+    ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),  # a silent connection takes a descriptor so long
     ("grpc.max_concurrent_streams", STREAMS_PER_CONNECTION_MAX),
     ("grpc.keepalive_time_ms", ALIVE_MS),
     ("grpc.keepalive_timeout_ms", ALIVE_MS),
@@ -72,6 +74,8 @@ class Links:
         self._secrets = secrets
         self._taker = taker
         self._bytes_max = bytes_max
+        self._address = ""
+        self._has_secrets = True  # False: callers are known by their user
         self._links: dict[int, _Link] = {}
         self._last = 0
         self._told_for = 0  # number of links when terms were last sent
@@ -102,6 +106,7 @@ class Links:
         grpc = _grpc()
         server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         handler = grpc.stream_stream_rpc_method_handler(self._pass)
+        self._address, self._has_secrets = address, bool(self._secrets.token) or credentials is not None
         services = grpc.method_handlers_generic_handler(frames_codec.SERVICE, {frames_codec.CALL: handler})
         server.add_generic_rpc_handlers((services,))
         try:
@@ -124,6 +129,8 @@ class Links:
         del requests
         grpc = _grpc()
         try:
+            if not self._has_secrets:
+                same_user.check_caller(context.peer(), self._address)
             with anyio.fail_after(HANDSHAKE_S):
                 called = Called(self._secrets, self._job_id)
                 await context.write(called.challenge(await _read(context)))

@@ -16,7 +16,7 @@ import anyio
 from supervisor.core.log_funnel.pieces import Piece, Receipt
 from supervisor.core.log_funnel.relay import Relay
 from supervisor.edges.peers.cluster_session import SessionError
-from supervisor.log_service import frames_codec, secrets
+from supervisor.log_service import frames_codec, same_user, secrets
 from supervisor.log_service.bells import Bell
 from supervisor.log_service.frames_codec import Batch, Caller, Secrets, Session, Terms
 from supervisor.log_service.settings import Settings
@@ -120,11 +120,16 @@ class Upstream:
         """Makes one connection; returns why it ended, and whether it had begun."""
         import grpc.aio
 
+        has_secrets = bool(self._secrets.token or self._settings.tls_cert)
         try:
+            if not has_secrets:
+                same_user.check_called(address)
             async with await self._channel(address) as channel:
                 call = channel.stream_stream(frames_codec.METHOD)()
                 with anyio.fail_after(HANDSHAKE_S):
                     session = await self._introduce(call)
+                if not has_secrets:
+                    same_user.check_called(address)  # Another process may have taken the port since.
                 self._on_trouble("")
                 self._relay.begin_again()
                 self._bell.ring()

@@ -12,6 +12,7 @@ import pytest
 
 from supervisor.log_service.tier import Unreached
 from tests.edges.peers import certificates
+from tests.edges.peers.test_acceptor import attacked
 from tests.log_service import crowd
 
 TOKEN = b"0123456789abcdef"
@@ -69,6 +70,21 @@ async def test_a_stranger_gets_nothing_written(tmp_path: Path):
                 stranger.say(5)
                 await stranger.until_trouble("does not know the job's token")
             async with crowd.nodes(1, servers.address, TOKEN) as (node,):
+                node.say(3)
+                node.end()
+                await node.until_ended()
+    assert crowd.faults_in(servers.log, {0: 3}) == ""
+
+
+@pytest.mark.parametrize("what", ["idle", "letter"])
+async def test_strangers_connections_keep_no_node_out(what: str, tmp_path: Path):
+    with anyio.fail_after(LIMIT_S):
+        async with crowd.servers(tmp_path, TOKEN) as servers:
+            port = int(servers.address.rpartition(":")[2])
+            async with (
+                attacked(port, "127.0.0.1", os.getuid(), 900, what),
+                crowd.nodes(1, servers.address, TOKEN) as (node,),
+            ):
                 node.say(3)
                 node.end()
                 await node.until_ended()

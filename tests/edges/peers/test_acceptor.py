@@ -51,7 +51,7 @@ async def attacked(port: int, host: str, uid: int, count: int, what: str) -> Asy
     try:
         assert process.stdout is not None
         with anyio.fail_after(LIMIT_S):
-            assert await process.stdout.receive() == b"all have connected\n"
+            assert (await process.stdout.receive()).startswith(b"all have")
         yield
     finally:
         process.kill()

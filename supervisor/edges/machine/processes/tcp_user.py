@@ -48,6 +48,23 @@ def stranger_at(peer: Address, own: Address) -> str:
     state, uid = found or (0, 0)
     if state != _ESTABLISHED:
         raise ConnectionResetError("the other side has closed the connection")
+    return _stranger(uid)
+
+
+def stranger_listening_at(host: str, port: int) -> str:
+    """Returns whose socket listens at an address of this machine; "": this process's user has it, or root, or nobody.
+
+    This is for connections that a library makes, so that our own end is unknown. Ask before and after connecting.
+    """
+    anywhere = ("::", 0) if ":" in host else ("0.0.0.0", 0)
+    try:
+        found = _socket_at((host, port), anywhere)
+    except OSError as error:
+        return f"a user whom the kernel does not name: {(error.strerror or str(error)).lower()}"
+    return _stranger(found[1]) if found is not None else ""
+
+
+def _stranger(uid: int) -> str:
     if uid == _uid_of_unmapped():
         return "a user of another user namespace"
     return "" if uid in (os.geteuid(), 0) else f"uid {uid}"
