@@ -66,9 +66,13 @@ async def serve(
     stopped: anyio.Event,
     *,
     export_url: str = "",
+    only_own_user: bool = False,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serves until stopped; then still analyses and exports what was submitted, for a limited time."""
+    """Serves until stopped; then still analyses and exports what was submitted, for a limited time.
+
+    `only_own_user`: see http_server.serve.
+    """
     routes = {
         "POST /logs": partial(_submit, analyses),
         "GET /logs": partial(_tell, analyses),
@@ -84,7 +88,7 @@ async def serve(
         tasks.start_soon(exporter.run)
         tasks.start_soon(analyses.run)
         async with anyio.create_task_group() as serving:
-            await serving.start(partial(http_server.serve, listener, routes))
+            await serving.start(partial(http_server.serve, listener, routes, only_own_user=only_own_user))
             task_status.started()
             await stopped.wait()
             serving.cancel_scope.cancel()

@@ -119,7 +119,11 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path, e
         await tasks.start(signals.receive, ("SIGTERM", "SIGINT"), on_signal)
         if parent is not None:
             tasks.start_soon(parent.await_end, stopped.set)
-        serve = partial(service.serve, Analyses(folder, model), listener, stopped, export_url=export_url)
+        is_for_one_job = parent is not None  # then its supervisor alone asks
+        serve = partial(
+            service.serve, Analyses(folder, model), listener, stopped, export_url=export_url,
+            only_own_user=is_for_one_job,
+        )  # fmt: skip
         async with anyio.create_task_group() as serving:
             await serving.start(serve)
             logging.getLogger("holdfast.attribution").info("serving http://%s:%d for logs below %s", host, port, folder)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 from urllib.parse import parse_qs
 
 import anyio
 import h11
 import msgspec
-from anyio.abc import ByteStream, Listener, SocketStream, TaskStatus
+from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream, TaskStatus
 from anyio.streams.stapled import MultiListener
 
+from supervisor.edges.machine.processes.tcp_user import stranger_at
 from supervisor.errors import ConfigurationError
 
 CONNECTIONS_MAX = 32
@@ -63,13 +66,21 @@ async def listen(
 
 
 async def serve(
-    listener: MultiListener[SocketStream], routes: Routes, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    listener: MultiListener[SocketStream],
+    routes: Routes,
+    *,
+    only_own_user: bool = False,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Answers until cancelled. A client that is slow, silent or wrong affects only its own connection."""
+    """Answers until cancelled. A client that is slow, silent or wrong affects only its own connection.
+
+    With `only_own_user`, which is for loopback addresses, only processes of this process's user, and root's, get what
+    they ask for.
+    """
     open_now = 0
     waits = _Waits()
 
-    async def meet(stream: ByteStream) -> None:
+    async def meet(stream: SocketStream) -> None:
         nonlocal open_now
         if open_now >= CONNECTIONS_MAX and not waits.end_longest():
             await stream.aclose()
@@ -77,7 +88,8 @@ async def serve(
         open_now += 1
         async with stream:
             try:
-                await _converse(stream, routes, waits)
+                refusal = _refusal(stream) if only_own_user else ""
+                await _converse(stream, _refusing(routes, refusal) if refusal else routes, waits)
             except (h11.RemoteProtocolError, anyio.BrokenResourceError, TimeoutError):
                 return
             finally:
@@ -86,6 +98,25 @@ async def serve(
     async with listener:
         task_status.started()
         await listener.serve(meet)
+
+
+def _refusal(stream: SocketStream) -> str:
+    """Returns why the client is refused; "" if it is not."""
+    ends = [stream.extra(which) for which in (SocketAttribute.remote_address, SocketAttribute.local_address)]
+    peer, own = (cast("tuple[str, int]", each) for each in ends)
+    try:
+        whose = stranger_at(peer, own)
+    except OSError as error:
+        whose = str(error)
+    return f"this is a service for uid {os.geteuid()}, and this connection belongs to {whose}\n" if whose else ""
+
+
+def _refusing(routes: Routes, refusal: str) -> Routes:
+    async def refuse(request: Request) -> Answer:
+        del request
+        return Answer(403, refusal.encode())
+
+    return dict.fromkeys(routes, refuse)
 
 
 class _Waits:

@@ -32,10 +32,13 @@ class _Outcome(msgspec.Struct, frozen=True):
 class AttributionClient:
     """A client of the service. `who`: the user and the job id sent with each submission, as far as known."""
 
-    def __init__(self, url: str, who: Mapping[str, str], *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, url: str, who: Mapping[str, str], *, timeout_s: float = TIMEOUT_S, only_own_user: bool = False
+    ) -> None:
+        """`only_own_user`: see HttpClient."""
         self._url = url
         self._who = dict(who)
-        self._http = HttpClient(url, timeout_s=timeout_s)
+        self._http = HttpClient(url, timeout_s=timeout_s, only_own_user=only_own_user)
 
     async def submit(self, log_path: str, *, is_terminal: bool) -> Reply:
         intent = "terminal" if is_terminal else "progressive"

@@ -21,6 +21,7 @@ from anyio.streams.tls import TLSStream
 
 import supervisor
 from supervisor.edges.machine.own_process.side_threads import SideThreads
+from supervisor.edges.machine.processes.tcp_user import stranger_listening_at
 
 ANSWER_BYTES_MAX = 1 << 20
 HEAD_BYTES_MAX = 65_536
@@ -42,13 +43,15 @@ class Answer(msgspec.Struct, frozen=True):
 class HttpClient:
     """A client of one service at an http or https URL. Use it only from the event loop's thread."""
 
-    def __init__(self, url: str, *, timeout_s: float) -> None:
-        """`timeout_s`: for each request, from its start to the last byte of its answer."""
+    def __init__(self, url: str, *, timeout_s: float, only_own_user: bool = False) -> None:
+        """`timeout_s`: for each request, from its start to the last byte of its answer. `only_own_user`: the service
+        is a process of this user on a loopback address, and no other user's process there is asked or believed."""
         parts = urlsplit(url)
         self._scheme, self._host = parts.scheme, parts.hostname or ""
         self._port = parts.port or PORTS[parts.scheme]
         self._authority, self._base = parts.netloc, parts.path.rstrip("/")
         self._timeout_s = timeout_s
+        self._only_own_user = only_own_user
         self._threads = SideThreads(stuck_max=STUCK_MAX)
         self._certificates: ssl.SSLContext | None = None
 
@@ -56,8 +59,11 @@ class HttpClient:
         """Sends a request. `target`: path and query below the URL. `body`: JSON. Raises NoAnswerError."""
         try:
             with anyio.fail_after(self._timeout_s):
+                self._check_user()
                 async with await self._connected() as stream:
-                    return await _converse(stream, self._request(method, target, body), body)
+                    answer = await _converse(stream, self._request(method, target, body), body)
+                self._check_user()  # Another process may have taken the port since.
+                return answer
         except TimeoutError:
             raise NoAnswerError(f"it has not answered within {self._timeout_s:g} s") from None
         except ssl.SSLCertVerificationError as error:
@@ -70,6 +76,10 @@ class HttpClient:
             raise NoAnswerError("it has closed the connection") from error
         except h11.RemoteProtocolError as error:
             raise NoAnswerError(f"its answer is not HTTP: {error}") from error
+
+    def _check_user(self) -> None:
+        if self._only_own_user and (whose := stranger_listening_at(self._host, self._port)):
+            raise NoAnswerError(f"its port belongs to {whose}")
 
     def _request(self, method: str, target: str, body: bytes | None) -> h11.Request:
         headers = [

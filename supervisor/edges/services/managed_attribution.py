@@ -119,7 +119,7 @@ class ManagedAttribution:
     async def _come_up(self, where: tuple[str, int], on_up: Callable[[AttributionClient], None]) -> None:
         """Returns once the service answers."""
         host, port = where
-        client = AttributionClient(f"http://{host}:{port}", self._who)
+        client = AttributionClient(f"http://{host}:{port}", self._who, only_own_user=True)
         while not await client.is_healthy():
             await pause(HEALTHY_AGAIN_S, why="it listens, and does not answer yet")
         on_up(client)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -9,11 +11,21 @@ from pathlib import Path
 
 import anyio
 import pytest
+from anyio.abc import SocketAttribute
 
 from supervisor.edges.operators import http_server
 from supervisor.edges.operators.http_server import BODY_BYTES_MAX, CONNECTIONS_MAX, Answer, Request
 from supervisor.errors import ConfigurationError
 
+ASKS = """
+import os, socket, sys
+os.setuid(int(sys.argv[1]))
+asks = socket.socket()
+asks.connect(("127.0.0.1", int(sys.argv[2])))
+asks.send(b"GET /a HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n\\r\\n")
+while data := asks.recv(1000):
+    os.write(1, data)
+"""
 GET = b"GET /a HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -137,6 +149,24 @@ async def test_while_all_are_being_answered_nobody_else_is(tmp_path: Path, monke
                 assert await ask(tmp_path / "s", GET) == b"", "one too many"
                 go_on.set()
                 assert b"at last" in await first.receive()
+        tasks.cancel_scope.cancel()
+
+
+async def asked_as(uid: int, port: int) -> bytes:
+    return (await anyio.run_process([sys.executable, "-c", ASKS, str(uid), str(port)])).stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+async def test_only_its_own_user_is_answered():
+    listener = await http_server.listen(("127.0.0.1", 0), None, what="this", flag="--this")
+    port: int = listener.extra(SocketAttribute.local_port)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(partial(http_server.serve, listener, {"GET /a": fine}, only_own_user=True))
+        answer = await asked_as(0, port)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        answer = await asked_as(54321, port)
+        assert answer.startswith(b"HTTP/1.1 403 ")
+        assert b"this is a service for uid 0, and this connection belongs to uid 54321" in answer
         tasks.cancel_scope.cancel()
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,21 @@ from supervisor.edges.services.http_client import Answer, HttpClient, NoAnswerEr
 from tests.edges.peers.certificates import make_authority, make_node
 from tests.edges.services.hostile import endless, hostile, json_of, says, silent
 
+SQUATTER = """
+import os, socket, time
+os.setuid(54321)
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+time.sleep(60)
+"""
 HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.fixture
+def squatter() -> Generator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", SQUATTER], stdout=subprocess.PIPE) as process:
+        yield process
+        process.kill()
 
 
 async def test_a_request_and_its_answer():
@@ -115,3 +132,25 @@ async def test_a_name_that_is_never_resolved_costs_its_request_alone(monkeypatch
             await HttpClient("http://slow.example", timeout_s=0.2).ask("GET", "/")
     finally:
         released.set()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+async def test_another_users_process_at_the_port_of_an_own_service_is_not_asked(squatter: subprocess.Popen[bytes]):
+    assert squatter.stdout is not None
+    url = f"http://127.0.0.1:{int(squatter.stdout.readline())}"
+    with pytest.raises(NoAnswerError, match="its port belongs to uid 54321"):
+        await HttpClient(url, timeout_s=10, only_own_user=True).ask("GET", "/")
+    with pytest.raises(NoAnswerError, match="it has not answered"):
+        await HttpClient(url, timeout_s=0.2).ask("GET", "/")
+
+
+async def test_an_answer_is_not_believed_if_the_port_is_another_users_by_then(monkeypatch: pytest.MonkeyPatch):
+    found = ["", "uid 54321"]
+    monkeypatch.setattr(http_client, "stranger_listening_at", lambda *_: found.pop(0))  # pyright: ignore
+    with hostile(json_of("{}")) as server, pytest.raises(NoAnswerError, match="its port belongs to uid 54321"):
+        await HttpClient(server.url, timeout_s=10, only_own_user=True).ask("GET", "/")
+
+
+async def test_an_own_service_is_asked():
+    with hostile(json_of("{}")) as server:
+        assert (await HttpClient(server.url, timeout_s=10, only_own_user=True).ask("GET", "/")).status == 200
