@@ -86,6 +86,7 @@ soak: $(VENV)/.e2e packages ## the tests that take long, 2,000 restarts, chaos, 
 	$(BIN)/python -m tests.soak cluster --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak supervisor-kills --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak hostile-user --seconds $(CHAOS_S) $(ARGS)
+	$(BIN)/python -m tests.soak fuzz
 	$(BIN)/python -m tests.soak packages
 
 sim: $(VENV)/.dev ## simulate jobs on many nodes under random faults, 10,000 seeds; more: make sim ARGS='--seeds 100000'

@@ -367,7 +367,7 @@ def decode(payload: bytes) -> Message:
     """Returns the message in `payload`. Raises SpawnerProtocolError. Unknown fields are ignored; see Unknown."""
     try:
         return _of_type(json.loads(payload))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise SpawnerProtocolError(f"cannot read a message of the spawner link: {error!r}") from error
 
 

@@ -63,7 +63,7 @@ class LanguageModel:
         try:
             ask = partial(self._ask, judgement, tail)
             told = await self._threads.call(ask, timeout_s=TIMEOUT_S, discard=_nothing)
-        except (OSError, ValueError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
             _log.warning("no usable answer from the language model at %s: %s", self._settings.base_url, error)
             return judgement, "rules"
         said = msgspec.structs.replace(

@@ -137,7 +137,7 @@ def _entries(fd: int) -> Iterable[Entry]:
             if line.endswith(b"\n"):
                 try:
                     yield _decode(line)
-                except (msgspec.DecodeError, RecursionError):
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
                     return
 
 

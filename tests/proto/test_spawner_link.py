@@ -83,6 +83,8 @@ def test_garbage_is_refused() -> None:
         decode(b'{"type":7}')
     with pytest.raises(SpawnerProtocolError):
         decode(b'{"type":"Spawn","cycle":0,"workers":[{}]}')
+    with pytest.raises(SpawnerProtocolError):
+        decode(b'{"type":' + b"[" * 30_000)
 
 
 def test_texts_to_keep_that_are_too_long_for_a_frame_come_in_several_and_the_orders_with_the_last() -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from tests.soak import chaos, cluster, hostile_user, others, packages, restarts, supervisor_kills
+from tests.soak import chaos, cluster, fuzz, hostile_user, others, packages, restarts, supervisor_kills
 
 
 def _parsed() -> argparse.Namespace:
@@ -47,6 +47,11 @@ def _parsed() -> argparse.Namespace:
     hostile.add_argument("--seed", type=int, help="of an earlier run, to repeat its choices")
     hostile.add_argument("--attack", action="append", default=[], metavar="NAME", help="only this one, or these")
     hostile.set_defaults(main=hostile_user.main)
+    fuzzed = soaks.add_parser("fuzz", help="malformed records of every kind that a stranger can write")
+    fuzzed.add_argument("--inputs", type=int, default=1_000_000)
+    fuzzed.add_argument("--seed", type=int, help="of an earlier run, to repeat its inputs")
+    fuzzed.add_argument("--only", action="append", default=[], metavar="NAME", help="only this reader, or these")
+    fuzzed.set_defaults(main=fuzz.main)
     packed = soaks.add_parser("packages", help="wheel and Debian package on every Python and Debian that can be had")
     packed.add_argument("--roots", default="~/.cache/holdfast-tests/roots", help="where bare Debians are kept")
     packed.add_argument(

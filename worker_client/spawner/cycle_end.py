@@ -9,6 +9,8 @@ import json
 import os
 from datetime import UTC, datetime
 
+from worker_client.spawner.error_file import read_bounded
+
 RECORD_BYTES_MAX = 1 << 20
 
 
@@ -16,8 +18,10 @@ def complete(link: str, cycle: int) -> None:
     """Adds the end to this cycle's record if it has none; leaves everything else unchanged. Never raises."""
     try:
         path = os.path.realpath(link)
-        with open(path, "rb") as file:
-            record = json.loads(file.read(RECORD_BYTES_MAX))
+        content = read_bounded(path, RECORD_BYTES_MAX)
+        if content is None:
+            return
+        record = json.loads(content[0])
         if record["cycle_number"] != cycle or record["cycle_end_time"]:
             return
         record["generation"] += 1
@@ -27,5 +31,5 @@ def complete(link: str, cycle: int) -> None:
             record["cycle_end_time"] = f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z"
             file.write(json.dumps(record, indent=2) + "\n")
         os.replace(beside, path)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return

@@ -22,6 +22,7 @@ MAY_BE_SENT_ON = b"r"
 WANTS_IN = b"d"
 IS_RELAY = b"t"
 READ_BYTES = 65536
+PORT_MAX = 65535
 _LETTERS = (MAY_BE_SENT_ON, WANTS_IN, IS_RELAY)
 _PROVEN = {letter.upper(): letter for letter in _LETTERS}  # letters that a proof follows
 NONCE_BYTES = PROOF_BYTES = 16
@@ -63,8 +64,10 @@ class NodesDoor:
             return ""
         try:
             host, port = cast("Place", json.loads(data[1:]))
+            if not 0 <= port <= PORT_MAX:
+                raise ValueError(port)
             self.sent_on = str(host), int(port)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OverflowError, RecursionError):
             return "it sends this node on, and does not say where"
         return f"it sends this node on to {host}, port {port}"
 

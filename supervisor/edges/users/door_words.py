@@ -50,6 +50,8 @@ class Idle(msgspec.Struct, frozen=True, tag="idle"):
 ToUser = Take | Cordon | Leave | End | MakeRoom
 ToRoot = Taken | Idle | Cordon
 
+# A user's supervisor may send any bytes, and root's process must survive them.
+_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _to_user = msgspec.json.Decoder(ToUser)
 _to_root = msgspec.json.Decoder(ToRoot)
 
@@ -62,7 +64,7 @@ def read_by_user(data: bytes) -> ToUser | None:
     """Decodes a message. Returns None for one of a later version."""
     try:
         return _to_user.decode(data)
-    except msgspec.DecodeError:
+    except _UNREADABLE:
         return None
 
 
@@ -70,5 +72,5 @@ def read_by_root(data: bytes) -> ToRoot | None:
     """Decodes a message. Returns None if it means nothing here."""
     try:
         return _to_root.decode(data)
-    except (msgspec.DecodeError, RecursionError):
+    except _UNREADABLE:
         return None

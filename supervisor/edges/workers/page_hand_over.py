@@ -95,5 +95,5 @@ def note_from(text: str) -> PageNote | None:
     """Returns None if another version wrote it."""
     try:
         return msgspec.json.decode(text, type=PageNote)
-    except msgspec.DecodeError:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return None

@@ -97,10 +97,22 @@ async def test_nobody_at_the_door_is_an_error_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "nonsense", [b"", b"\xff", b"[]", b'{"type":"take","number":1}', b'{"type":"taken"}', b"[" * 4000]
+    "nonsense",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b'{"type":"take","number":1}',
+        b'{"type":"taken"}',
+        b"[" * 4000,
+        b'{"type":"cordon","reason":"\xff"}',
+        b'{"type":"\xff"}',
+        b'{"type":"cordon","reason":' + b"[" * 4000,
+    ],
 )
 def test_root_believes_no_nonsense(nonsense: bytes):
     assert words.read_by_root(nonsense) is None
+    assert words.read_by_user(nonsense) in (None, words.Take(1))
 
 
 async def test_nonsense_of_a_supervisor_ends_nothing(tmp_path: Path) -> None:
@@ -111,7 +123,12 @@ async def test_nonsense_of_a_supervisor_ends_nothing(tmp_path: Path) -> None:
     other, _ = listener.accept()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(link.hear)
-        for nonsense in (b"\xff", b'{"type":"taken","number":99}', b'{"type":"idle","taken":5}'):
+        for nonsense in (
+            b"\xff",
+            b'{"type":"idle\xff"}',
+            b'{"type":"taken","number":99}',
+            b'{"type":"idle","taken":5}',
+        ):
             other.send(nonsense)
 
         async def answer() -> None:

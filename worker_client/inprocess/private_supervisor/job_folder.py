@@ -117,7 +117,7 @@ def find(folder: Path, environment: Mapping[str, str]) -> Endpoint | None:
         with (folder / ENDPOINT_FILE).open("rb") as file:
             told = cast("dict[str, str]", json.loads(file.read(ENDPOINT_BYTES_MAX)))
         found = from_environment({**told, NO_PAGE_VARIABLE: environment.get(NO_PAGE_VARIABLE, "")})
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
     if isinstance(found, NoEndpoint) or not _answers(found.socket_path):
         return None

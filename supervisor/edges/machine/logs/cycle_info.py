@@ -123,8 +123,8 @@ def end_left_over(folder: Path, newest: CycleInfo) -> None:
                 last_ns = max(last_ns, Path(told.cycle_log_file).stat().st_mtime_ns)
             ended = {"cycle_end_time": _utc(last_ns), "generation": told.generation + 1}
             _replace(path, records.decoded(read, dict[str, object]) | ended)
-        except OSError:
-            continue  # It is not ours, or unreadable.
+        except (OSError, ValueError, OverflowError):
+            continue  # It is not ours, or unreadable, or of a time that no calendar has.
 
 
 def _replace(path: Path, record: object) -> None:

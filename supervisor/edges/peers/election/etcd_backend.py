@@ -237,6 +237,6 @@ def _changed_at(key: bytes, revision: int) -> etcd.Compare:
 def _leader(found: etcd.KeyValue) -> Leader | None:
     try:
         told = msgspec.json.decode(found.value, type=_Told)
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise BackendRefusedError(f"etcd has something else under {found.key.decode(errors='replace')}") from None
     return Leader(found.create_revision, told.node, told.address, told.ttl_s)

@@ -65,6 +65,6 @@ class Leftovers:
     def _is_old(self, value: bytes) -> bool:
         try:
             left_at_s = msgspec.json.decode(value, type=_Mark).left_at_unix_s
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return False
         return self._now_s() - left_at_s > KEPT_S + CLOCKS_DIFFER_MAX_S

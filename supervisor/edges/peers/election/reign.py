@@ -183,6 +183,6 @@ def read_ledger(state: bytes) -> Ledger:
     """Decodes the ledger. An unreadable one says nothing: the nodes know their cycle and their budget at that time."""
     try:
         return msgspec.json.decode(state, type=Ledger) if state else Ledger()
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         _log.warning("what the last leader has left can't be read: %s", error)
         return Ledger()

@@ -45,7 +45,7 @@ def from_py_spy(output: bytes, pid: int) -> Reading | None:
         main = next((thread for thread in threads if thread["os_thread_id"] == pid), threads[-1])
         holder = next((thread for thread in threads if thread.get("owns_gil") is True), None)
         stack, gil_stack = _frames(main), () if holder is None else _frames(holder)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
     return Reading(stack, gil_stack, holder is main) if stack else None
 
