@@ -216,3 +216,14 @@ def test_a_reload_reads_who_is_let_in_again(lab: labs.Lab):
     labs.until(lambda: "read the settings again" in lab.output(), 30, "the reload")
     assert lab.show("holdfast.service")["MainPID"] == service_pid
     assert re.search(r"lets in all", lab.output())
+
+
+def test_a_stop_ends_the_jobs_of_a_supervisor_that_does_nothing(lab: labs.Lab, workers: dict[str, str]):
+    unit = _unit_of(lab, ALICE)
+    lab.run("kill", "-STOP", unit["MainPID"])
+    lab.run("systemctl", "stop", "holdfast.service")
+    for worker in workers.values():
+        assert lab.run("test", "-d", f"/proc/{worker}", check=False).returncode != 0, lab.output()
+    assert lab.run("sh", "-c", f"cat /sys/fs/cgroup{unit['ControlGroup']}/cgroup.procs || true").stdout == ""
+    assert _unit_of(lab, ALICE)["ActiveState"] in ("inactive", "failed"), "systemd starts it again"
+    lab.run("systemctl", "start", "holdfast.service")

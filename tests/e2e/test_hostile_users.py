@@ -64,7 +64,8 @@ def test_a_user_can_trace_workers_and_not_the_supervisor(service: Service, of_al
     below = [entry.pid for entry in process_table.descendants(supervisor)]
     assert below
     for pid in below:
-        assert Path(f"/proc/{pid}").stat().st_uid == ALICE  # it would be root's if it were not dumpable
+        assert Path(f"/proc/{pid}/environ").stat().st_uid == ALICE  # root's if the process is not dumpable
+    assert Path(f"/proc/{supervisor}/environ").stat().st_uid == 0
     assert service.jobs(ALICE)["of-alice"]["state"] == "running"
 
 

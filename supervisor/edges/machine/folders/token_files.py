@@ -14,6 +14,7 @@ from pathlib import Path
 from supervisor.edges.machine.folders import closed_dir
 
 TOKEN_BYTES = 32
+SHARED_MEMORY = Path("/dev/shm")
 ATTEMPTS_MAX = 10  # another thread may withdraw a job's last token while this one issues its next
 
 
@@ -22,13 +23,13 @@ class TokenFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._in_memory: dict[Path, int] = {}  # the file that could not be written -> a descriptor
+        self._in_memory: dict[Path, _MemoryFile] = {}  # the file that could not be written -> its replacement
 
     def path(self, job_id: str, cycle: int) -> Path:
         """Returns the path of the cycle's token after it was issued."""
         path = self._folder(job_id) / f"cycle-{cycle}.token"
-        descriptor = self._in_memory.get(path)
-        return path if descriptor is None else Path(f"/proc/{os.getpid()}/fd/{descriptor}")
+        replacement = self._in_memory.get(path)
+        return path if replacement is None else replacement.path
 
     def issue(self, job_id: str, cycle: int) -> tuple[bytes, Path]:
         """Returns a fresh token and the file that holds it. Raises OSError if neither disk nor memory takes it."""
@@ -38,7 +39,7 @@ class TokenFiles:
         try:
             self._write(path, token)
         except OSError:
-            self._in_memory[path] = _memory_file(token)
+            self._in_memory[path] = _MemoryFile(token)
         return token, self.path(job_id, cycle)
 
     def take_back(self, job_id: str, cycle: int, token: bytes) -> None:
@@ -52,9 +53,9 @@ class TokenFiles:
         """Removes an ended cycle's token, and the job's directory with its last token. Idempotent, never raises."""
         folder = self._folder(job_id)
         path = folder / f"cycle-{cycle}.token"
-        descriptor = self._in_memory.pop(path, None)
-        if descriptor is not None:
-            os.close(descriptor)
+        replacement = self._in_memory.pop(path, None)
+        if replacement is not None:
+            replacement.remove()
         try:
             path.unlink(missing_ok=True)
             folder.rmdir()
@@ -66,7 +67,7 @@ class TokenFiles:
         import shutil  # Late: no start waits for it.
 
         while self._in_memory:
-            os.close(self._in_memory.popitem()[1])
+            self._in_memory.popitem()[1].remove()
         shutil.rmtree(self._root, ignore_errors=True)
 
     def _write(self, path: Path, token: bytes) -> None:
@@ -120,13 +121,33 @@ def _close_to_others(path: Path) -> None:
         os.close(descriptor)
 
 
-def _memory_file(token: bytes) -> int:
-    """Puts the token in a file without a disk. Processes of this user open it by its path in /proc. Raises OSError."""
-    descriptor = os.memfd_create("holdfast-token", os.MFD_CLOEXEC)
-    try:
-        os.fchmod(descriptor, 0o600)
-        os.write(descriptor, token)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
+class _MemoryFile:
+    """The token in a file without a disk, which processes of this user open by its path."""
+
+    def __init__(self, token: bytes) -> None:
+        """Raises OSError."""
+        if _is_traceable():
+            self._descriptor = os.memfd_create("holdfast-token", os.MFD_CLOEXEC)
+            self.path = Path(f"/proc/{os.getpid()}/fd/{self._descriptor}")
+        else:
+            import tempfile  # Late: hardly any supervisor needs it.
+
+            self._descriptor, name = tempfile.mkstemp(prefix="holdfast-token-", dir=SHARED_MEMORY)
+            self.path = Path(name)
+        try:
+            os.fchmod(self._descriptor, 0o600)
+            if os.write(self._descriptor, token) != len(token):
+                raise OSError(f"{self.path} takes a part of the token only")
+        except OSError:
+            self.remove()
+            raise
+
+    def remove(self) -> None:
+        if self.path.parent == SHARED_MEMORY:
+            self.path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def _is_traceable() -> bool:
+    """Returns whether other processes of this user may open our descriptors in /proc."""
+    return os.stat("/proc/self/environ").st_uid == os.geteuid()

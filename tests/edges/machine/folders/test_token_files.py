@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -116,3 +118,28 @@ def test_threads_that_issue_and_withdraw_at_once_do_not_meet(tmp_path: Path):
 
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(turn, range(4)))
+
+
+OF_A_SUPERVISOR_OF_ROOTS_SERVICE = """
+import ctypes, os, subprocess, sys, tempfile
+from pathlib import Path
+from supervisor.edges.machine.folders.token_files import TokenFiles
+root = Path(sys.argv[1])
+if os.geteuid() == 0:
+    os.setresuid(54321, 54321, 54321)
+assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0  # PR_SET_DUMPABLE
+tokens = TokenFiles(root)
+token, path = tokens.issue("job", 0)
+read = subprocess.run(["cat", path], capture_output=True, check=True).stdout  # as a worker does
+tokens.withdraw("job", 0)
+print(read == token, path.stat().st_mode & 0o777 if path.exists() else "removed")
+"""
+
+
+def test_a_worker_reads_the_token_in_memory_of_a_supervisor_that_cannot_be_traced(tmp_path: Path):
+    (tmp_path / "tokens").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", OF_A_SUPERVISOR_OF_ROOTS_SERVICE, tmp_path / "tokens"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("True removed\n", "")
