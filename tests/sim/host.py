@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisor.core import orders
 from supervisor.core.cluster import coordinator, endings, takeover
 from supervisor.core.cluster import messages as cluster
-from supervisor.core.facts import JobState, Verdict
+from supervisor.core.election import follower
+from supervisor.core.facts import Verdict
 from supervisor.core.node import messages, node
 from supervisor.edges.peers.cluster_client import FENCE_S, SPAWNER_LATER_S
 from supervisor.simulation.timeline import Alarm, What
@@ -46,7 +46,7 @@ class Host:
         self.verdict: Verdict | None = None
         self.run_number = 0  # of the job, in which it takes part
         self.first_run: int | None = None  # that of the first leader it met
-        self.lost_leader = ""  # the reason, once it has given up
+        self._follower = follower.State()  # if the leader is not elected
         self.iteration_unreadable_until_s = 0.0
         self.reach = Reach()
         self.links: dict[Link, None] = {}  # those with this process at one end
@@ -59,7 +59,6 @@ class Host:
         self._inbox: deque[What] = deque()
         self._is_busy = False
         self._reported_at_s = 0.0
-        self._has_stopped = False
         self._alarm = Alarm(world.timeline, self._deadline_s, self._ring)
 
     # --- time
@@ -214,15 +213,12 @@ class Host:
             self._leave(report)
 
     def _leave(self, report: cluster.Event) -> None:
-        self._has_stopped = self._has_stopped or type(report) is cluster.NodeStopped
         if self.voter is not None:
             self.voter.report(report)
-        elif self.lost_leader:
-            self._end_without_leader()
         elif self.link is None:
             self.world.timeline.after(0.0, partial(self.receive, partial(self.coordinate, report)))
         else:
-            self.link.send(self.link.up, partial(self.link.leader.coordinate, report))
+            self._as_follower(self.link, follower.Said(report))
 
     def follow(self, leader: Host) -> Link:
         """Follows this leader permanently; see cluster_peers.FollowerPeers."""
@@ -243,16 +239,22 @@ class Host:
         self.take(messages.FenceMoved(JOB, until_s))
 
     def lose_leader(self, why: str) -> None:
-        """Ends the workers; see cluster_peers.FollowerPeers."""
-        if not self.lost_leader:
-            self.lost_leader = why
-            self.take(messages.Ordered(JOB, orders.WindDown(why, at_once=True)))
-            self._end_without_leader()
+        assert self.link is not None
+        self._as_follower(self.link, follower.LeaderLost(why))
 
-    def _end_without_leader(self) -> None:
-        if self._has_stopped:
-            failed = orders.Conclude(Verdict(JobState.FAILED, 1, self.lost_leader))
-            self.world.timeline.after(0.0, lambda: self.take(messages.Ordered(JOB, failed)))
+    @property
+    def lost_leader(self) -> str:
+        """Returns why it has given up; "": it has not."""
+        return self.voter.over if self.voter is not None else self._follower.lost
+
+    def _as_follower(self, link: Link, event: follower.Event) -> None:
+        self._follower, actions = follower.step(self._follower, event, now_s=self.now_s())
+        for action in actions:
+            match action:
+                case follower.Report(report):
+                    link.send(link.up, partial(link.leader.coordinate, report))
+                case follower.Obey(order):
+                    self.take(messages.Ordered(JOB, order))
 
     # --- what the leader does
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import math
 from collections.abc import Callable
 
 import msgspec
 import pytest
 
-from supervisor.core import orders
+from supervisor.core import fence, orders
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
 from supervisor.core.cluster import messages as cluster
-from supervisor.core.election import candidate, node_fence
+from supervisor.core.election import candidate, lead_renewal, node_fence
 from supervisor.core.facts import Verdict
 from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages, node
 from supervisor.core.silence import Silence
-from tests.sim import host, network
+from tests.sim import faults, host, network, voting
 from tests.sim.backend import Backend
 from tests.sim.faults import Fault, Kind
 from tests.sim.playing import play, play_seed
@@ -74,6 +77,22 @@ def no_own_fence(patch: _Patch) -> None:
         return msgspec.structs.replace(state, tells_at_s=now_s + 1.0), (node_fence.MoveFence(now_s + FENCE_S),)
 
     patch.setattr(node_fence, "_tell", tell)
+
+
+def late_own_fence(patch: _Patch) -> None:
+    """A node without a leader ends its workers only after another has replaced it; its spawner, too."""
+    for module in (candidate, node_fence, voting, network, host):
+        patch.setattr(module, "FENCE_S", 12.0)
+
+
+def hasty_successor(patch: _Patch) -> None:
+    """A new leader does not wait for the nodes that the one before it answered last."""
+    patch.setattr(fence, "LEFT_S", 0.0)
+
+
+def talkative_leader(patch: _Patch) -> None:
+    """A leader whose lead is over answers although it has not heard the witnesses for long."""
+    patch.setattr(fence, "HEARD_S", 60.0)
 
 
 def forgotten_end(patch: _Patch) -> None:
@@ -232,3 +251,45 @@ def test_a_planted_defect_is_found_where_leaders_are_elected(
             if any(each.startswith(f"{checker}:") for each in world.complaints):
                 return
     pytest.fail(f"{SEEDS} seeds do not show {checker}")
+
+
+@pytest.mark.parametrize(
+    ("plant", "first", "second"),
+    [
+        (late_own_fence, Kind.NODE_CRASH, Kind.CUT),
+        (hasty_successor, Kind.BACKEND_CUT, Kind.BACKEND_CUT),
+        (talkative_leader, Kind.BACKEND_CUT, Kind.BACKEND_CUT),
+    ],
+)
+def test_two_faults_at_once_show_what_a_rule_of_the_election_is_for(
+    plant: Callable[[_Patch], None], first: Kind, second: Kind, monkeypatch: pytest.MonkeyPatch
+):
+    games = [
+        (setup, (Fault(8.0, first, one, lasts_s=20.0), Fault(8.0, second, other, lasts_s=20.0)))
+        for setup in (draw_setup(seed, nodes=4) for seed in range(40))
+        if setup.is_elected
+        for one, other in itertools.permutations(setup.names, 2)
+    ]
+    assert not [each for game in games for each in play(*game).complaints]
+    plant(monkeypatch)
+    assert any(each.startswith("Exclusivity:") for game in games for each in play(*game).complaints)
+
+
+def impatient_node(patch: _Patch) -> None:
+    """A node ends its workers as soon as the backend is away, although a leader answers."""
+    patch.setattr(lead_renewal, "answers_until_s", lambda state, heard_at_s: state.renewed_at_s)  # pyright: ignore
+
+
+def test_training_goes_on_however_long_the_backend_is_away(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(faults, "BACKEND_HARMLESS_S", math.inf)
+    games = [
+        (
+            dataclasses.replace(setup, life_s=(120.0, 150.0)),
+            (Fault(8.0, Kind.BACKEND_LOST, setup.names[0], lasts_s=90.0),),
+        )
+        for setup in (draw_setup(seed, nodes=4) for seed in range(60))
+        if setup.is_elected
+    ]
+    assert not [each for game in games for each in play(*game).complaints]
+    impatient_node(monkeypatch)
+    assert any(each.startswith("NoHealthyWorkerEnded:") for game in games for each in play(*game).complaints)

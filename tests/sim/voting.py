@@ -79,8 +79,7 @@ class Voter:
         self._state, actions = candidate.step(self._state, event, now_s=self.host.now_s(), jitter=jitter)
         for action in actions:
             self._perform(action)
-        if self._state.over and not self.host.lost_leader:
-            self.host.lost_leader = self._state.over
+        if self._state.over:
             self.backend.forget(self)
         self._plan()
 
@@ -134,6 +133,11 @@ class Voter:
         self._due_s = due_s
         moment_s = max(self._timeline.now_s, self.host.moment_s(due_s))
         self._timeline.at(moment_s, lambda: self.host.receive(ring))
+
+    @property
+    def over(self) -> str:
+        """Returns why it has given up; "": it has not."""
+        return self._state.over
 
     # --- its fence
 

@@ -229,3 +229,12 @@ class CallRefused(msgspec.Struct, frozen=True):
 ToRank = (
     Entered | CallUnderway | Interrupt | Restart | BeginIteration | CallCompleted | Committed | Exchanged | CallRefused
 )
+
+
+def too_large(order: ToRank, *, frame_bytes: int, bytes_max: int) -> CallRefused:
+    """Returns what a rank gets instead of an order that no frame can hold."""
+    return CallRefused(
+        order.call,
+        f"cannot go on with the call: {type(order).__name__} takes {frame_bytes} bytes, "
+        f"and a frame holds {bytes_max}; exchange shorter values in rank assignment",
+    )

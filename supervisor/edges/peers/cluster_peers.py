@@ -15,9 +15,9 @@ from anyio import to_thread
 from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import Event as Report
-from supervisor.core.cluster.messages import NodeStopped, Reported
+from supervisor.core.cluster.messages import Reported
 from supervisor.core.correspondence import Correspondence
-from supervisor.core.facts import JobState, Verdict
+from supervisor.core.election import follower
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
@@ -105,8 +105,7 @@ class FollowerPeers:
         self._client = client
         self._post = post
         self.colleagues = colleagues
-        self._lost = kept.lost if kept is not None else ""
-        self._has_stopped = kept is not None and kept.has_stopped  # as reported
+        self._state = follower.State(kept.lost, kept.has_stopped) if kept is not None else follower.State()
 
     def leads(self, job_id: str) -> bool:
         del job_id
@@ -116,37 +115,36 @@ class FollowerPeers:
         raise NotNowError(f"cannot give an order to node {node}: another node leads job {job_id}")
 
     def report(self, job_id: str, report: Report) -> None:
-        self._has_stopped = self._has_stopped or isinstance(report, NodeStopped)
-        if self._lost:
-            self._conclude_if_stopped()
-        else:
-            self._client.report(Reported(job_id, report))
+        del job_id
+        self._take(follower.Said(report))
 
     def record(self, job_id: str, ledger: Ledger) -> None:
         raise NotNowError(f"cannot record anything of job {job_id}: another node leads it")
 
     def letters(self) -> Correspondence:
-        return msgspec.structs.replace(self._client.letters(), has_stopped=self._has_stopped, lost=self._lost)
+        state = self._state
+        return msgspec.structs.replace(self._client.letters(), has_stopped=state.has_stopped, lost=state.lost)
 
     def move_fence(self, until_s: float) -> None:
         """Moves the fence. If this process hangs, the spawner ends the workers, slightly later than this one would."""
         self._post(FenceMoved(self._meeting.job_id, until_s + SPAWNER_LATER_S))
 
     def lose_leader(self, why: str) -> None:
-        """Kills the workers at once: nobody else would, and the leader may replace this node soon."""
-        self._lost = why
         self._client.forget()
         if self._meeting.on_orphaned is not None:
+            self._state = msgspec.structs.replace(self._state, lost=why)
             self._meeting.on_orphaned(why)
             return
-        self._post(Ordered(self._meeting.job_id, orders.WindDown(why, at_once=True)))
-        self._conclude_if_stopped()
+        self._take(follower.LeaderLost(why))
 
-    def _conclude_if_stopped(self) -> None:
-        """Ends the job if the leader was lost while this node waited for its verdict: nobody else would."""
-        if self._has_stopped:
-            verdict = Verdict(JobState.FAILED, 1, self._lost)
-            self._post(Ordered(self._meeting.job_id, orders.Conclude(verdict)))
+    def _take(self, event: follower.Event) -> None:
+        self._state, actions = follower.step(self._state, event, now_s=anyio.current_time())
+        for action in actions:
+            match action:
+                case follower.Report(report):
+                    self._client.report(Reported(self._meeting.job_id, report))
+                case follower.Obey(order):
+                    self._post(Ordered(self._meeting.job_id, order))
 
 
 @asynccontextmanager
@@ -189,7 +187,7 @@ async def open_peers(
             yield leader
             said = server.until_all_is_heard
         else:
-            follower: list[FollowerPeers] = []
+            followers: list[FollowerPeers] = []
             colleagues = Switchboard(
                 own_name=meeting.node,
                 leads=False,
@@ -202,20 +200,20 @@ async def open_peers(
                 token=meeting.token,
                 own_name=meeting.node,
                 on_order=post,
-                on_lost=lambda why: follower[0].lose_leader(why),
-                on_fence=lambda until_s: follower[0].move_fence(until_s),
+                on_lost=lambda why: followers[0].lose_leader(why),
+                on_fence=lambda until_s: followers[0].move_fence(until_s),
                 on_aside=colleagues.take,
                 tls=meeting.tls.follows if meeting.tls is not None else None,
                 relay_tls=meeting.tls.leads if meeting.tls is not None else None,
                 archive=archive,
             )
-            follower.append(FollowerPeers(meeting, client, post, colleagues, kept))
-            archive.read = follower[0].letters
+            followers.append(FollowerPeers(meeting, client, post, colleagues, kept))
+            archive.read = followers[0].letters
             if kept is None or not kept.lost:
                 tasks.start_soon(lambda: client.run(join_timeout_s=meeting.join_timeout_s))
             else:
                 client.forget()
-            yield follower[0]
+            yield followers[0]
             said = client.until_all_is_heard
         with anyio.move_on_after(PARTING_S):
             await said()

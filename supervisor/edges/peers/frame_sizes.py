@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from supervisor.core.calls.words import CallRefused
+from supervisor.core.calls.words import too_large
 from supervisor.core.cluster.messages import CallReport, Reported, StacksTaken
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.node.messages import Ordered
@@ -29,12 +29,9 @@ def shortened(frame: Frame, bytes_max: int, measure: Measure) -> Frame:
                 return measure(Reported(job_id, StacksTaken(node, cycle, part)))
 
             return Reported(job_id, StacksTaken(node, cycle, _with_the_oddest(evidence, bytes_max, evidence_bytes)))
-        case Ordered(job_id, TellMembers(cycle, members, order)):
-            reason = (
-                f"cannot go on with the call: {type(order).__name__} takes {measure(frame)} bytes, "
-                f"and a frame holds {bytes_max}; exchange shorter values in rank assignment"
-            )
-            return Ordered(job_id, TellMembers(cycle, members, CallRefused(order.call, reason)))
+        case Ordered(job_id, TellMembers(order=order) as tells):
+            refused = too_large(order, frame_bytes=measure(frame), bytes_max=bytes_max)
+            return Ordered(job_id, msgspec.structs.replace(tells, order=refused))
         case _:
             return frame
 

@@ -155,11 +155,8 @@ def encode_order(order: words.ToRank) -> bytes:
     try:
         return _frame(_order(order))
     except FrameTooLongError as error:
-        reason = (
-            f"cannot go on with the call: {type(order).__name__} takes {error.frame_bytes} bytes, "
-            f"and a frame holds {error.frame_bytes_max}; exchange shorter values in rank assignment"
-        )
-        return _frame(_order(words.CallRefused(order.call, reason)))
+        refused = words.too_large(order, frame_bytes=error.frame_bytes, bytes_max=error.frame_bytes_max)
+        return _frame(_order(refused))
 
 
 def _order(order: words.ToRank) -> worker_pb2.SupervisorFrame:
