@@ -223,7 +223,8 @@ def test_a_stop_ends_the_jobs_of_a_supervisor_that_does_nothing(lab: labs.Lab, w
     lab.run("kill", "-STOP", unit["MainPID"])
     lab.run("systemctl", "stop", "holdfast.service")
     for worker in workers.values():
-        assert lab.run("test", "-d", f"/proc/{worker}", check=False).returncode != 0, lab.output()
-    assert lab.run("sh", "-c", f"cat /sys/fs/cgroup{unit['ControlGroup']}/cgroup.procs || true").stdout == ""
+        labs.until(lambda pid=worker: lab.run("test", "-d", f"/proc/{pid}", check=False).returncode, 10, lab.output())
+    look = f"find /sys/fs/cgroup{unit['ControlGroup']} -name cgroup.procs -exec cat {{}} + || true"
+    labs.until(lambda: not lab.run("sh", "-c", look).stdout.strip(), 10, "its control group is empty")
     assert _unit_of(lab, ALICE)["ActiveState"] in ("inactive", "failed"), "systemd starts it again"
     lab.run("systemctl", "start", "holdfast.service")
