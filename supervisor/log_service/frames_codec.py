@@ -1,6 +1,6 @@
 """How do pieces and receipts travel between the log server's processes, and how do both sides authenticate?
 
-Sans-I/O. Without TLS, each message carries a MAC over a counter (cluster_session.py), with keys derived from the job's
+Sans-I/O. Without TLS, each message carries a MAC over a counter (seals.py), with keys derived from the job's
 token and both sides' fresh nonces. With TLS, or if a job on one machine has no token, messages carry no MAC.
 """
 
@@ -13,8 +13,9 @@ from google.protobuf.message import DecodeError
 from holdfast_wire.v1 import logs_pb2 as wire
 
 from supervisor.core.log_funnel.pieces import Piece, Receipt
-from supervisor.edges.peers import cluster_session
-from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
+from supervisor.edges.peers.cluster_session import SessionError
+from supervisor.log_service import seals
+from supervisor.log_service.seals import Keys, Seal
 
 VERSION = 1
 METHOD = "/holdfast.v1.LogFunnel/Pass"
@@ -83,7 +84,7 @@ class Caller:
         self._secrets = secrets
         self._job_id = job_id
         self._name = name
-        self._nonce = cluster_session.fresh_nonce()
+        self._nonce = seals.fresh_nonce()
 
     def hello(self) -> bytes:
         hello = wire.LogHello(version=VERSION, job_id=self._job_id, caller=self._name, nonce=self._nonce)
@@ -93,9 +94,9 @@ class Caller:
         """Returns the data to send, and the new session. Raises SessionError."""
         challenge = _frame(data).challenge
         token, bound = self._secrets.token, _bound(self._job_id, self._name, self._nonce, challenge.nonce)
-        if not cluster_session.is_proof(challenge.proof, token, "leader", *bound):
+        if not seals.is_proof(challenge.proof, token, "leader", *bound):
             raise SessionError("the log server does not know the job's token; give all nodes the same token_file")
-        frame = wire.LogFrame(proof=wire.LogProof(proof=cluster_session.proof(token, "node", *bound)))
+        frame = wire.LogFrame(proof=wire.LogProof(proof=seals.proof(token, "node", *bound)))
         keys = _keys(self._secrets, challenge.nonce, self._nonce)
         session = Session(Seal(keys.to_leader), Seal(keys.to_node), "") if keys else Session(None, None, "")
         return frame.SerializeToString(), session
@@ -107,7 +108,7 @@ class Called:
     def __init__(self, secrets: Secrets, job_id: str) -> None:
         self._secrets = secrets
         self._job_id = job_id
-        self._nonce = cluster_session.fresh_nonce()
+        self._nonce = seals.fresh_nonce()
         self._bound: tuple[bytes, ...] = ()
         self._caller_nonce = b""
         self._peer = ""
@@ -117,17 +118,17 @@ class Called:
         hello = _frame(data).hello
         if hello.version != VERSION or hello.job_id != self._job_id or len(hello.caller) > NAME_CHARACTERS_MAX:
             raise SessionError(f"it is for another job or version than {self._job_id}, version {VERSION}")
-        if len(hello.nonce) != cluster_session.NONCE_BYTES:
+        if len(hello.nonce) != seals.NONCE_BYTES:
             raise SessionError("its nonce has the wrong length")
         self._peer, self._caller_nonce = hello.caller, hello.nonce
         self._bound = _bound(self._job_id, hello.caller, hello.nonce, self._nonce)
-        proof = cluster_session.proof(self._secrets.token, "leader", *self._bound)
+        proof = seals.proof(self._secrets.token, "leader", *self._bound)
         return wire.LogFrame(challenge=wire.LogChallenge(nonce=self._nonce, proof=proof)).SerializeToString()
 
     def admit(self, data: bytes) -> Session:
         """Checks the proof and returns the session. Raises SessionError."""
         given = _frame(data).proof.proof
-        if not self._bound or not cluster_session.is_proof(given, self._secrets.token, "node", *self._bound):
+        if not self._bound or not seals.is_proof(given, self._secrets.token, "node", *self._bound):
             raise SessionError("it does not know the job's token; give all nodes the same token_file")
         keys = _keys(self._secrets, self._nonce, self._caller_nonce)
         if keys is None:
@@ -136,7 +137,7 @@ class Called:
 
 
 def _keys(secrets: Secrets, called_nonce: bytes, caller_nonce: bytes) -> Keys | None:
-    return cluster_session.derive_keys(secrets.token, called_nonce, caller_nonce) if secrets.seals else None
+    return seals.derive_keys(secrets.token, called_nonce, caller_nonce) if secrets.seals else None
 
 
 def _bound(job_id: str, caller: str, caller_nonce: bytes, called_nonce: bytes) -> tuple[bytes, ...]:

@@ -11,7 +11,7 @@ import anyio
 from anyio.streams.tls import TLSAttribute
 
 from supervisor.edges.peers import cluster_tls
-from supervisor.edges.peers.cluster_peers import read_token
+from supervisor.edges.peers.job_secrets import read_token
 from supervisor.log_service.frames_codec import Secrets
 from supervisor.log_service.settings import Settings
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 
@@ -13,9 +12,8 @@ from supervisor.config.launch_values import split_endpoint
 from supervisor.config.many_nodes import DEFAULT_PORT, TLS_KEYS
 from supervisor.config.values import ValueProblem
 from supervisor.core.elastic.messages import ElasticRules
-from supervisor.edges.peers import cluster_tls
+from supervisor.edges.peers import job_secrets
 from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_peers import read_token
 from supervisor.edges.peers.cluster_tls import TlsFiles
 from supervisor.edges.peers.elastic_peers import ElasticMeeting
 from supervisor.edges.peers.field_bounds import NAME_CHARACTERS_MAX
@@ -74,13 +72,12 @@ def read(given: Given, environment: Mapping[str, str], *, host_name: str, pid: i
             f"cannot use --rdzv-id of {len(given.run_id)} characters; write one of 1 to {NAME_CHARACTERS_MAX}"
         )
     try:
-        token = read_token(Path(token_file)) if token_file else b""
-        tls = cluster_tls.load(tls_files) if tls_files is not None else None
+        tls = job_secrets.read(token_file, tls_files)
     except ConfigurationError as error:
         raise ValueError(str(error)) from error
     node = f"{given.local_address or host_name}/{pid}"
     return AgentOptions(
-        meeting=ElasticMeeting(given.run_id, node, endpoint, token, leads, tls),
+        meeting=ElasticMeeting(given.run_id, node, endpoint, leads, tls),
         rules=ElasticRules(given.min_nodes, given.max_nodes, seconds["join_timeout"], seconds["last_call_timeout"]),
         local_address=given.local_address,
         order=_order(environment),

@@ -166,7 +166,7 @@ def _handshake_s(files: TlsFiles) -> tuple[float, float]:
     tls = cluster_tls.load(files)
     spent_s = [0.0, 0.0]
     for _ in range(HANDSHAKES):
-        sides = Pipe(tls.leads, leads=True), Pipe(tls.follows, leads=False)
+        sides = Pipe(tls, leads=True), Pipe(tls, leads=False)
         sealed = b""
         for step in range(4):  # the node begins and ends
             side = (step + 1) % 2

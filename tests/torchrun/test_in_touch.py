@@ -34,7 +34,7 @@ class Side:
 
     def __init__(self, node: str, port: int, rules: ElasticRules, leads: bool | None) -> None:
         self.node = node
-        self.touch = InTouch(ElasticMeeting("job", node, PeerAddress("127.0.0.1", port), b"", leads), rules)
+        self.touch = InTouch(ElasticMeeting("job", node, PeerAddress("127.0.0.1", port), leads), rules)
         self.orders: list[ForAgent] = []
         self._changed = anyio.Event()
 

@@ -41,7 +41,8 @@ def test_all_of_it_can_be_said(tmp_path: Path):
     assert (found.close_timeout_s, found.read_timeout_s) == (2.5, 9.0)
     assert found.meeting.endpoint == PeerAddress("fd00::1", 29400)
     assert found.meeting.leads is True
-    assert found.meeting.token == b"a secret of the job"
+    assert found.meeting.tls is not None
+    assert found.meeting.tls.is_from_token
     assert options(is_host="0").meeting.leads is False
 
 
@@ -125,7 +126,7 @@ def test_certificates_stand_in_the_place_of_a_secret(tmp_path: Path):
     files = make_node(tmp_path)
     found = options("node0", tls_cert=files.certificate, tls_key=files.key, tls_ca=files.authority, is_host="1")
     assert found.meeting.tls is not None
-    assert found.meeting.token == b""
+    assert not found.meeting.tls.is_from_token
     with pytest.raises(ValueError, match="cannot read the file /none of tls_key"):
         options("node0", tls_cert=files.certificate, tls_key="/none", tls_ca=files.authority)
 

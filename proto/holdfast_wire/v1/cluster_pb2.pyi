@@ -146,12 +146,6 @@ class Cause(_message.Message):
     written_at_unix_s: float
     def __init__(self, sentence: _Optional[str] = ..., written_at_unix_s: _Optional[float] = ...) -> None: ...
 
-class Challenge(_message.Message):
-    __slots__ = ["nonce"]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
-    nonce: bytes
-    def __init__(self, nonce: _Optional[bytes] = ...) -> None: ...
-
 class CheckReport(_message.Message):
     __slots__ = ["check", "found_at_ns", "reason", "subject", "took_s", "verdict"]
     CHECK_FIELD_NUMBER: _ClassVar[int]
@@ -183,13 +177,13 @@ class CloseLogs(_message.Message):
     def __init__(self, reader: _Optional[str] = ...) -> None: ...
 
 class ClusterFrame(_message.Message):
-    __slots__ = ["alive", "answered", "asked", "challenge", "elastic_ordered", "elastic_reported", "hello", "ordered", "refusal", "reported", "serve_relay", "welcome"]
+    __slots__ = ["alive", "answered", "asked", "elastic_ordered", "elastic_reported", "greeting", "hello", "ordered", "refusal", "reported", "serve_relay", "welcome"]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_FIELD_NUMBER: _ClassVar[int]
     ASKED_FIELD_NUMBER: _ClassVar[int]
-    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     ELASTIC_ORDERED_FIELD_NUMBER: _ClassVar[int]
     ELASTIC_REPORTED_FIELD_NUMBER: _ClassVar[int]
+    GREETING_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ORDERED_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
@@ -199,16 +193,16 @@ class ClusterFrame(_message.Message):
     alive: Alive
     answered: Answered
     asked: Asked
-    challenge: Challenge
     elastic_ordered: ElasticOrdered
     elastic_reported: ElasticReported
+    greeting: Greeting
     hello: Hello
     ordered: Ordered
     refusal: Refusal
     reported: Reported
     serve_relay: ServeRelay
     welcome: Welcome
-    def __init__(self, challenge: _Optional[_Union[Challenge, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., ordered: _Optional[_Union[Ordered, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ..., asked: _Optional[_Union[Asked, _Mapping]] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ..., serve_relay: _Optional[_Union[ServeRelay, _Mapping]] = ..., elastic_ordered: _Optional[_Union[ElasticOrdered, _Mapping]] = ..., elastic_reported: _Optional[_Union[ElasticReported, _Mapping]] = ...) -> None: ...
+    def __init__(self, greeting: _Optional[_Union[Greeting, _Mapping]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., ordered: _Optional[_Union[Ordered, _Mapping]] = ..., reported: _Optional[_Union[Reported, _Mapping]] = ..., asked: _Optional[_Union[Asked, _Mapping]] = ..., answered: _Optional[_Union[Answered, _Mapping]] = ..., serve_relay: _Optional[_Union[ServeRelay, _Mapping]] = ..., elastic_ordered: _Optional[_Union[ElasticOrdered, _Mapping]] = ..., elastic_reported: _Optional[_Union[ElasticReported, _Mapping]] = ...) -> None: ...
 
 class Conclude(_message.Message):
     __slots__ = ["verdict"]
@@ -312,6 +306,10 @@ class Frame(_message.Message):
     name: str
     def __init__(self, file: _Optional[str] = ..., name: _Optional[str] = ..., line: _Optional[int] = ...) -> None: ...
 
+class Greeting(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
 class HangLimits(_message.Message):
     __slots__ = ["heartbeat_s", "initial_heartbeat_s", "out_of_section_s", "sections", "warm_up_steps"]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
@@ -327,11 +325,10 @@ class HangLimits(_message.Message):
     def __init__(self, initial_heartbeat_s: _Optional[float] = ..., heartbeat_s: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[_worker_pb2.SectionLimit, _Mapping]]] = ..., out_of_section_s: _Optional[float] = ..., warm_up_steps: _Optional[int] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ["incarnation", "job_id", "node", "nonce", "oldest_version", "proof", "protocol_version", "relay_port"]
+    __slots__ = ["incarnation", "job_id", "node", "oldest_version", "proof", "protocol_version", "relay_port"]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
     OLDEST_VERSION_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -339,12 +336,11 @@ class Hello(_message.Message):
     incarnation: str
     job_id: str
     node: str
-    nonce: bytes
     oldest_version: int
     proof: bytes
     protocol_version: int
     relay_port: int
-    def __init__(self, protocol_version: _Optional[int] = ..., job_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., oldest_version: _Optional[int] = ..., relay_port: _Optional[int] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[int] = ..., job_id: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., proof: _Optional[bytes] = ..., oldest_version: _Optional[int] = ..., relay_port: _Optional[int] = ...) -> None: ...
 
 class JobNodeReport(_message.Message):
     __slots__ = ["checks", "group_rank", "heard_at_ns", "log_dir", "lost_at_ns", "name", "ranks", "reason", "state", "unreachable_pid", "unreachable_state"]

@@ -26,6 +26,7 @@ from supervisor.core.cluster.admission import Admission
 from supervisor.edges.machine.processes.tcp_user import refusal_of_user, stranger_at
 from supervisor.edges.peers import door
 from supervisor.edges.peers.door import MAY_BE_SENT_ON, Place, Proofs
+from supervisor.edges.peers.introduction import STRANGER
 from supervisor.pauses import pause
 
 TAKEN_MAX = 32  # connections that are accepted before others have their turn
@@ -36,7 +37,6 @@ SILENT_S = 10.0  # a connection whose first bytes have not come by then is close
 FAILED_S = 1.0  # a place stays taken after a handshake that failed, so that failing ones cost little
 KNOWN_MAX = 16_384
 TOLD_AGAIN_S = 10.0  # between two warnings of refused connections
-STRANGER = "it does not know the job's token"
 NETWORK_BITS = 64  # of an IPv6 address: whoever has one has all of its network
 
 _log = logging.getLogger("holdfast.cluster")

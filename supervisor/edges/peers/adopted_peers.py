@@ -23,7 +23,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.machine import records
-from supervisor.edges.peers import cluster_peers
+from supervisor.edges.peers import cluster_peers, cluster_tls
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import REPLACED
 from supervisor.edges.peers.own_address import address_towards_others
@@ -85,8 +85,8 @@ class NodeMeeting(msgspec.Struct, frozen=True):
             self.job_id,
             self.node,
             PeerAddress(host, self.leader.port),
-            self.leader.secret.encode(),
             JOIN_TIMEOUT_S,
+            cluster_tls.from_token(self.leader.secret.encode()),
             on_orphaned=lambda _: on_orphaned(),
             term=1 + secrets.randbits(TERM_BITS),
         )

@@ -36,7 +36,6 @@ from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
     Asked,
-    Challenge,
     ClusterProtocolError,
     ElasticOrdered,
     ElasticReported,
@@ -45,8 +44,8 @@ from supervisor.edges.peers.cluster_frames import (
 )
 from supervisor.edges.peers.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.cluster_link import ALIVE_S, Conversation, PeerAddress
-from supervisor.edges.peers.cluster_session import Seal, SessionError
-from supervisor.edges.peers.cluster_tls import Pipe
+from supervisor.edges.peers.cluster_session import SessionError
+from supervisor.edges.peers.cluster_tls import Pipe, Tls, token_of
 from supervisor.edges.peers.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, WANTS_IN, NodesDoor, key_of
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.relays.hop import Hop
@@ -80,28 +79,24 @@ class ClusterClient:
         address: PeerAddress,
         *,
         job_id: str,
-        token: bytes,
         own_name: str,
         on_order: Callable[[Ordered], None],
         on_lost: Callable[[str], None],
         on_fence: Callable[[float], None] = lambda _: None,
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
         on_elastic: Callable[[ElasticOrdered], None] | None = None,
-        tls: ssl.SSLContext | None = None,
-        relay_tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         archive: Archive | None = None,
     ) -> None:
         """Creates the client. `on_lost` gets the reason, once, when this node knows of no leader any more.
 
-        `on_fence` gets the time before which that will not happen, each time the leader answers. `relay_tls`: for
-        connections of other nodes, if this one becomes a relay.
-
+        `on_fence` gets the time before which that will not happen, each time the leader answers.
         """
         self._address = address
         self._job_id = job_id
         archive = archive or Archive()
         kept = archive.kept or Correspondence()
-        self._who = Who(job_id, token, own_name, kept.incarnation or secrets.token_hex(8))
+        self._who = Who(job_id, own_name, kept.incarnation or secrets.token_hex(8))
         self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(
             on_message=self._take, on_beat=self._take_answer, keep=archive.keep, letters=kept.letters
@@ -120,11 +115,9 @@ class ClusterClient:
         self.is_refused = False  # permanently: looking for the leader again would not help
         self._is_careful = False  # a connection went silent: large packets may be lost
         self._term = kept.term  # of the leader in this conversation
-        self._door_key = key_of(token)
-        self._has_secrets = bool(token) or tls is not None
+        self._door_key = key_of(token_of(tls))
         self._tls = tls
         self._session: ssl.SSLSession | None = None  # of the last connection
-        self._relay_tls = relay_tls
         self._hop: Hop | None = None  # of the last connection through a relay
         self._may_be_sent_on = True  # False: the relay was not reachable
         self._tasks: TaskGroup | None = None
@@ -226,14 +219,15 @@ class ClusterClient:
             await self._connect(line, host, self._address.port, min(CONNECT_S, left_s / 2))
             ip = line.address("peername")
             with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
-                challenge = await self._first_word(line, door)
+                is_greeted = await self._is_greeted(line, door)
                 said_at_s = self._loop.time()
-                seals = await self._introduce(line, challenge) if challenge is not None else None
+                if is_greeted:
+                    await self._introduce(line)
             self._leader_ip = ip
-            if seals is None:
+            if not is_greeted:
                 assert door.sent_on is not None
                 return await self._meet_by_relay(until_s, *door.sent_on)
-            self._conversation.hold(line, sends=seals[0], receives=seals[1], on_end=lambda _: None)
+            self._conversation.hold(line, on_end=lambda _: None)
             is_held = True
             self._session = pipe.session if pipe is not None else None
             return line, said_at_s
@@ -269,14 +263,15 @@ class ClusterClient:
             await self._connect(outer, host, port, min(CONNECT_S, left_s / 2))
             with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
                 first = await outer.receive()
-                introduction.check_user(outer, has_secrets=self._has_secrets)
-                _, keys = await introduction.introduce(outer, self._who, introduction.challenge(first))
-                hop = Hop(outer, keys, on_beat=self._take_answer)
-                challenge = introduction.challenge(await hop.line.receive())
+                introduction.check_user(outer, has_secrets=self._tls is not None)
+                introduction.check_greeting(first)
+                await introduction.introduce(outer, self._who)
+                hop = Hop(outer, on_beat=self._take_answer)
+                introduction.check_greeting(await hop.line.receive())
                 said_at_s = self._loop.time()
-                sends, receives = await self._introduce(hop.line, challenge)
+                await self._introduce(hop.line)
             self._hop = hop
-            self._conversation.hold(hop.line, sends=sends, receives=receives, on_end=lambda _: None)
+            self._conversation.hold(hop.line, on_end=lambda _: None)
             is_held = self._may_be_sent_on = True
             return hop.line, said_at_s
         except (introduction.StrangerError, introduction.RefusalError) as error:
@@ -286,34 +281,35 @@ class ClusterClient:
                 self._note_silence(outer)
                 outer.end("the node has nothing more to send", says_all=True)
 
-    async def _first_word(self, line: Line, door: NodesDoor) -> Challenge | None:
-        """Receives the Challenge, which may take long if thousands of nodes connect. None: the leader redirects us."""
+    async def _is_greeted(self, line: Line, door: NodesDoor) -> bool:
+        """Waits for the Greeting, which may take long if thousands of nodes connect. False: the leader redirects us."""
         try:
             first = await line.receive()
         except LinkLostError as error:
             if door.sent_on is not None:
-                return None
+                return False
             if door.refusal and not self.was_welcomed:
                 raise RefusedError(f"the leader at {self._address} refuses this node: {door.refusal}") from error
-            if line.distrust is not None:
+            if line.distrust:
                 who = f"this node and the leader at {self._address}"
                 raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
             raise LinkLostError(f"it says nothing: {error}{self._hint()}") from error
         try:
-            introduction.check_user(line, has_secrets=self._has_secrets)
+            introduction.check_user(line, has_secrets=self._tls is not None)
         except introduction.OtherUserError as error:
             if self.was_welcomed:
                 raise
             raise RefusedError(f"this node does not trust the process at {self._address}: {error}") from error
         try:
-            return introduction.challenge(first)
+            introduction.check_greeting(first)
         except ClusterProtocolError as error:
             raise ClusterProtocolError(f"cannot join: {self._address} is not the leader of a job") from error
+        return True
 
     def _hint(self) -> str:
         if self._tls is not None or self._known_at_s is not None:
             return ""
-        return "; if it uses TLS, write tls_cert, tls_key and tls_ca in --rdzv-conf"
+        return "; if it has a token or certificates, write token_file, or tls_cert, tls_key and tls_ca, in --rdzv-conf"
 
     def _beat(self) -> None:
         """Sends heartbeats while there is a connection."""
@@ -346,12 +342,14 @@ class ClusterClient:
         self._known_at_s = said_at_s
         self._on_fence(said_at_s + FENCE_S)
 
-    async def _introduce(self, line: Line, challenge: Challenge) -> tuple[Seal, Seal]:
+    async def _introduce(self, line: Line) -> None:
         self._said_at_s = self._loop.time()
         try:
-            welcome, keys = await introduction.introduce(line, self._who, challenge)
+            welcome = await introduction.introduce(line, self._who)
         except introduction.StrangerError as error:
-            raise RefusedError(f"{self._address} does not know the job's token") from error
+            raise RefusedError(
+                f"this node and the leader at {self._address} do not trust each other: {error}"
+            ) from error
         except introduction.RefusalError as error:
             raise RefusedError(f"the leader at {self._address} refuses this node: {error}") from error
         except ClusterProtocolError as error:
@@ -362,7 +360,6 @@ class ClusterClient:
             version = welcome.protocol_version
             raise RefusedError(f"the leader at {self._address} speaks version {version} of the protocol")
         self.was_welcomed, self._term = True, welcome.term
-        return Seal(keys.to_leader), Seal(keys.to_node)
 
     async def _serve_relay(self) -> None:
         """Serves as a relay, as the leader wants. If it can't be reached, other nodes find another way."""
@@ -370,7 +367,7 @@ class ClusterClient:
         own_ip = held.address("sockname") if held is not None else ""
         if held is None or not own_ip:
             return  # The connection has just ended; the leader asks again by the next one.
-        relay = OwnRelay(self._who, has_secrets=self._has_secrets, tls=self._relay_tls)
+        relay = OwnRelay(self._who, tls=self._tls)
         host, port = held.address("peername"), self._address.port
         await relay.serve(self._line(IS_RELAY), own_ip, lambda line: self._connect(line, host, port, CONNECT_S))
 

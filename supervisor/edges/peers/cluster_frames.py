@@ -1,6 +1,6 @@
 """What do a node of a job and its coordinator send each other over the cluster stream?
 
-One record per frame; cluster_codec.py encodes and decodes them. The handshake: the coordinator sends Challenge, the
+One record per frame; cluster_codec.py encodes and decodes them. The handshake: the coordinator sends Greeting, the
 node Hello, the coordinator Welcome or Refusal. Then orders go one way, reports the other, and asides both ways.
 """
 
@@ -17,30 +17,27 @@ class ClusterProtocolError(ValueError):
     """Raised for bytes that no peer of ours sends. Their connection can't be trusted any more."""
 
 
-class Challenge(msgspec.Struct, frozen=True):
-    """The first frame of a connection, from the coordinator."""
-
-    nonce: bytes
+class Greeting(msgspec.Struct, frozen=True):
+    """The first frame of a connection, from the coordinator: TLS has begun, and it waits for the Hello."""
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """The node identifies itself and proves that it knows the job's token."""
+    """The node identifies itself."""
 
     protocol_version: int  # the newest version that it speaks
     job_id: str
     node: str
     incarnation: str
-    nonce: bytes
-    proof: bytes
+    proof: bytes = b""  # with certificates and a token: it knows the token (see introduction.py)
     oldest_version: int = 0  # the oldest version that it speaks; 0: only the newest
     relay_port: int = 0  # the port of a relay, whose connections are forwarded over this one; 0: not a relay
 
 
 class Welcome(msgspec.Struct, frozen=True):
-    """The coordinator proves that it also knows the token."""
+    """The coordinator accepts the node."""
 
-    proof: bytes
     term: int
+    proof: bytes = b""  # as in Hello
     protocol_version: int = 0  # the version that both sides use from now on; 0: the first
 
 
@@ -95,7 +92,7 @@ class ElasticReported(msgspec.Struct, frozen=True):
     report: ElasticReport
 
 
-Handshake = Challenge | Hello | Welcome | Refusal
+Handshake = Greeting | Hello | Welcome | Refusal
 Aside = Asked | Answered
 Frame = Handshake | Alive | Ordered | Reported | ElasticOrdered | ElasticReported | ServeRelay | Aside | Unknown
 

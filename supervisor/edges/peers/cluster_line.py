@@ -18,13 +18,12 @@ from holdfast_wire import framing
 from holdfast_wire.framing import Decoder, FrameTooLongError
 
 from supervisor.edges.machine.processes.tcp_user import stranger_at
-from supervisor.edges.peers import cluster_tls
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.cluster_session import OVERHEAD_BYTES, SessionError
+from supervisor.edges.peers.cluster_session import NUMBERS_BYTES, SessionError
 from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import NodesDoor
 
-SEALED_BYTES_MAX = framing.CLUSTER_FRAME_BYTES_MAX + OVERHEAD_BYTES
+FRAME_BYTES_MAX = framing.CLUSTER_FRAME_BYTES_MAX + NUMBERS_BYTES
 INTRODUCTION_BYTES_MAX = 16 * 1024  # for a frame of a peer that has proved nothing yet
 SHARE_MAX = 64  # frames of one line that are passed on in one turn of the event loop
 UNSENT_BYTES_MAX = 64 * 1024  # waiting in our buffer, and as much in the kernel's: urgent data comes after it
@@ -49,7 +48,7 @@ class Line(asyncio.Protocol):
         *,
         pipe: Pipe | None = None,
         greeting: bytes = b"",
-        frame_bytes_max: int = SEALED_BYTES_MAX,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
         door: NodesDoor | None = None,
     ) -> None:
         """Creates a line. `pipe` None: no TLS. `greeting` is sent first. `frame_bytes_max` holds until `listen`.
@@ -71,8 +70,9 @@ class Line(asyncio.Protocol):
         self._on_end: OnEnd | None = None
         self._on_writable: Callable[[], None] | None = None
         self.is_writable = True
+        self._lost = ""  # why the connection is lost while a step of the handshake may yet give a better reason
         self.ended = ""  # the reason; "": the line is open
-        self.distrust: ssl.SSLError | None = None  # the sides do not trust each other; another attempt would not help
+        self.distrust = False  # the sides do not trust each other; another attempt would not help
         self.heard_at_s = self._loop.time()  # when the last byte came
 
     # --- the handshake ---------------------------------------------------------------------------------------------
@@ -100,38 +100,44 @@ class Line(asyncio.Protocol):
         if self._changed is not None:
             self._changed.set()
 
+    def proof(self, side: str) -> bytes:
+        """Returns what `side` ("node" or "leader") proves beside its certificate, once TLS is there; b"": nothing.
+
+        A node that comes through a relay has proved it to the relay.
+        """
+        return self._pipe.proof(side) if self._pipe is not None else b""
+
     # --- held ------------------------------------------------------------------------------------------------------
 
     def listen(self, on_frame: OnFrame, on_end: OnEnd, on_writable: Callable[[], None]) -> None:
         """Passes frames to `on_frame` from now on. Calls `on_end` once, perhaps now."""
         self._on_frame, self._on_end, self._on_writable = on_frame, on_end, on_writable
         if not self._decoder.pending_bytes:
-            self._decoder = Decoder(frame_bytes_max=SEALED_BYTES_MAX)
+            self._decoder = Decoder(frame_bytes_max=FRAME_BYTES_MAX)
         self._take_turn()
         if self.ended:
             self._tell_end()
 
     def send(self, *payloads: bytes) -> None:
         """Sends frames. Never blocks. Check `is_writable` before sending data that can wait."""
-        if self._transport is None or self.ended:
+        if self._transport is None or self.ended or self._lost:
             return
         if len(payloads) == 1:
-            data = framing.encode(payloads[0], frame_bytes_max=SEALED_BYTES_MAX)
+            data = framing.encode(payloads[0], frame_bytes_max=FRAME_BYTES_MAX)
         else:
-            data = b"".join([framing.encode(payload, frame_bytes_max=SEALED_BYTES_MAX) for payload in payloads])
+            data = b"".join([framing.encode(payload, frame_bytes_max=FRAME_BYTES_MAX) for payload in payloads])
         if self._pipe is None:
             self._transport.write(data)
         else:
-            self._write_sealed(self._transport, self._pipe, data)
+            self._write_sealed(self._pipe, data)
 
-    def _write_sealed(self, transport: asyncio.Transport, pipe: Pipe, data: bytes) -> None:
+    def _write_sealed(self, pipe: Pipe, data: bytes) -> None:
         try:
             pipe.write(data)
         except ssl.SSLError as error:
             self._distrust(error)
             return
-        if sealed := pipe.outgoing():
-            transport.write(sealed)
+        self._answer(pipe)
 
     def end(self, why: str, *, says_all: bool = False) -> None:
         """Ends the connection. `says_all`: sent data still goes out."""
@@ -210,18 +216,22 @@ class Line(asyncio.Protocol):
         except ssl.SSLError as error:
             self._distrust(error)
             return b""
-        if answer := self._pipe.outgoing():
-            self._transport.write(answer)
+        self._answer(self._pipe)
         return data
+
+    def _answer(self, pipe: Pipe) -> None:
+        if (answer := pipe.outgoing()) and self._transport is not None and not self._lost:
+            self._transport.write(answer)
 
     def _distrust(self, error: ssl.SSLError) -> None:
         if isinstance(error, ssl.SSLZeroReturnError):
             self.end(CLOSED)
             return
-        if self._transport is not None and self._pipe is not None:
-            self._transport.write(self._pipe.outgoing())  # The other side learns the reason.
-        self.distrust = error
-        self.end(cluster_tls.reason_of(error), says_all=True)
+        why = str(error)
+        if self._pipe is not None:
+            self._answer(self._pipe)  # The other side learns the reason.
+            self.distrust, why = self._pipe.judge(error)
+        self.end(why, says_all=True)
 
     def data_received(self, data: bytes) -> None:
         self.heard_at_s = self._loop.time()
@@ -234,6 +244,8 @@ class Line(asyncio.Protocol):
     def _take_step(self) -> None:
         if not self.ended:
             self._take_in(self._unseal(None))
+            if self._lost:
+                self._lose(self._lost)
 
     def _take_in(self, data: bytes) -> None:
         try:
@@ -258,11 +270,14 @@ class Line(asyncio.Protocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if exc is None:
-            self._end(CLOSED)
+        told = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
+        self._lose(CLOSED if exc is None else f"the connection has broken: {told}")
+
+    def _lose(self, why: str) -> None:
+        if self._pipe is not None and self._pipe.is_computing:
+            self._lost = why
         else:
-            told = exc.strerror or str(exc) if isinstance(exc, OSError) else str(exc)
-            self._end(f"the connection has broken: {told}")
+            self._end(why)
 
     def pause_writing(self) -> None:
         self.is_writable = False

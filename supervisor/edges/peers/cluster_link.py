@@ -17,7 +17,7 @@ import msgspec
 
 from supervisor.core.correspondence import Letters
 from supervisor.edges.peers.cluster_line import UNSENT_BYTES_MAX, Line
-from supervisor.edges.peers.cluster_session import Arrivals, Outbox, Seal
+from supervisor.edges.peers.cluster_session import Arrivals, Outbox, numbered, read_numbered
 from supervisor.edges.peers.turns import Later
 
 ALIVE_S = 1.0
@@ -37,8 +37,8 @@ class Conversation:
     __slots__ = (
         "_arrivals", "_asides", "_asides_bytes", "_confirm_later", "_confirmed", "_is_flush_due", "_is_held",
         "_is_parting", "_is_unkept", "_keep", "_kept_received", "_line", "_loop", "_may_answer",
-        "_on_beat", "_on_message", "_on_unkept", "_outbox", "_owes_confirmation", "_receives", "_sends", "_settled",
-        "_told_received", "_waits_since_s", "heard_at_s",
+        "_on_beat", "_on_message", "_on_unkept", "_outbox", "_owes_confirmation", "_settled", "_told_received",
+        "_waits_since_s", "heard_at_s",
     )  # fmt: skip
 
     def __init__(
@@ -69,8 +69,6 @@ class Conversation:
         self._asides: deque[bytes] | None = None
         self._asides_bytes = 0
         self._line: Line | None = None
-        self._sends: Seal | None = None
-        self._receives: Seal | None = None
         self._on_message = on_message
         self._on_beat = on_beat or (self.beat if may_answer is None else self._answer)
         self._may_answer = may_answer
@@ -96,10 +94,10 @@ class Conversation:
         """Returns `heard_at_s` or a later time: a relay reports only heartbeats."""
         return max(self.heard_at_s, self._line.heard_at_s) if self._line is not None else self.heard_at_s
 
-    def hold(self, line: Line, *, sends: Seal, receives: Seal, on_end: Callable[[str], None]) -> None:
+    def hold(self, line: Line, *, on_end: Callable[[str], None]) -> None:
         """Uses this line from now on; ends the previous one, whose end was not noticed yet."""
         self.let_go("another connection has come in its place")
-        self._line, self._sends, self._receives = line, sends, receives
+        self._line = line
         self.heard_at_s = line.heard_at_s
         self._outbox.begin_connection()
         self._waits_since_s = self._loop.time()
@@ -192,9 +190,9 @@ class Conversation:
 
     def beat(self, heartbeat: bytes = b"") -> None:
         """Sends a heartbeat ahead of waiting data. An empty one only confirms messages and is not answered."""
-        if self._line is not None and self._sends is not None:
+        if self._line is not None:
             self._told_received = received = self._arrivals.received if self._keep is None else self._kept_received
-            self._line.send(self._sends.close(heartbeat, number=0, received=received))
+            self._line.send(numbered(heartbeat, number=0, received=received))
             if self._settled is not None:
                 self._settle()
 
@@ -239,14 +237,14 @@ class Conversation:
 
     def flush(self) -> None:
         self._is_flush_due = False
-        line, sends = self._line, self._sends
-        if line is None or sends is None or not self._is_kept():
+        line = self._line
+        if line is None or not self._is_kept():
             return
         outbox = self._outbox
         while (outbox.has_unsent or self._asides) and line.is_writable:
             waiting = outbox.take_unsent(UNSENT_BYTES_MAX) or self._next_aside()
             self._told_received = received = self._arrivals.received
-            line.send(*[sends.close(payload, number=number, received=received) for number, payload in waiting])
+            line.send(*[numbered(payload, number=number, received=received) for number, payload in waiting])
         if self._settled is not None:
             self._settle()
 
@@ -264,11 +262,10 @@ class Conversation:
 
     # --- what is heard ---------------------------------------------------------------------------------------------
 
-    def _hear(self, sealed: bytes) -> None:
-        line, receives = self._line, self._receives
+    def _hear(self, message: bytes) -> None:
+        line = self._line
         assert line is not None
-        assert receives is not None
-        payload, number, received = receives.open(sealed)
+        payload, number, received = read_numbered(message)
         self.heard_at_s = line.heard_at_s
         if received != self._confirmed and self._outbox.confirm(received):
             self._confirmed = received

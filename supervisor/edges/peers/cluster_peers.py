@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from pathlib import Path
 
 import anyio
 import msgspec
@@ -21,12 +19,12 @@ from supervisor.core.election import follower
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
-from supervisor.edges.peers import cluster_tls, garbage
+from supervisor.edges.peers import garbage, job_secrets
 from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import TERM, ClusterServer
-from supervisor.edges.peers.cluster_tls import Tls
+from supervisor.edges.peers.cluster_tls import Tls, TlsFiles
 from supervisor.edges.peers.listening import listen
 from supervisor.edges.peers.own_address import own_address
 from supervisor.edges.peers.switchboard import Switchboard
@@ -34,7 +32,6 @@ from supervisor.errors import ConfigurationError, NotNowError
 from supervisor.ports import Post
 from supervisor.questions import PeersAndColleagues
 
-TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
 MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
 PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends
 
@@ -45,7 +42,6 @@ class Meeting(msgspec.Struct, frozen=True):
     job_id: str
     node: str
     endpoint: PeerAddress
-    token: bytes
     join_timeout_s: float
     tls: Tls | None = None
     on_orphaned: Callable[[str], None] | None = None  # called when no leader is left; None: the workers are ended
@@ -170,11 +166,10 @@ async def open_peers(
             )
             server = ClusterServer(
                 job_id=meeting.job_id,
-                token=meeting.token,
                 own_name=meeting.node,
                 on_report=post,
                 on_aside=colleagues.take,
-                tls=meeting.tls.leads if meeting.tls is not None else None,
+                tls=meeting.tls,
                 term=meeting.term,
                 fan_out=meeting.fan_out,
                 nodes_max=meeting.nodes_max,
@@ -197,14 +192,12 @@ async def open_peers(
             client = ClusterClient(
                 meeting.endpoint,
                 job_id=meeting.job_id,
-                token=meeting.token,
                 own_name=meeting.node,
                 on_order=post,
                 on_lost=lambda why: followers[0].lose_leader(why),
                 on_fence=lambda until_s: followers[0].move_fence(until_s),
                 on_aside=colleagues.take,
-                tls=meeting.tls.follows if meeting.tls is not None else None,
-                relay_tls=meeting.tls.leads if meeting.tls is not None else None,
+                tls=meeting.tls,
                 archive=archive,
             )
             followers.append(FollowerPeers(meeting, client, post, colleagues, kept))
@@ -231,7 +224,7 @@ async def joining(
     from supervisor.edges.peers.election import election  # Late: most jobs need no election.
 
     host = await own_host(nodes)
-    return spec, await election.joining(spec.job_id, nodes, meeting.token, meeting.tls, archive, own_host=host)
+    return spec, await election.joining(spec.job_id, nodes, meeting.tls, archive, own_host=host)
 
 
 async def in_own_domain(spec: JobSpec) -> JobSpec:
@@ -250,36 +243,12 @@ async def in_own_domain(spec: JobSpec) -> JobSpec:
 
 async def meeting_of(job_id: str, nodes: Nodes) -> Meeting:
     """Reads token and certificates. Raises ConfigurationError if they can't be used."""
-    token = (
-        await to_thread.run_sync(read_token, Path(nodes.token_file), abandon_on_cancel=True)
-        if nodes.token_file
-        else b""
-    )
+    files = TlsFiles(nodes.tls_cert, nodes.tls_key, nodes.tls_ca) if nodes.tls_cert else None
     tls = None
-    if nodes.tls_cert:
-        files = cluster_tls.TlsFiles(nodes.tls_cert, nodes.tls_key, nodes.tls_ca)
-        tls = await to_thread.run_sync(cluster_tls.load, files, abandon_on_cancel=True)
+    if nodes.token_file or files is not None:
+        tls = await to_thread.run_sync(job_secrets.read, nodes.token_file, files, abandon_on_cancel=True)
     endpoint, others = PeerAddress(nodes.host, nodes.port), nodes.max_nodes - 1
-    return Meeting(
-        job_id, nodes.name, endpoint, token, nodes.join_timeout_s, tls, fan_out=nodes.fan_out, nodes_max=others
-    )
-
-
-def read_token(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            token = file.read(TOKEN_BYTES_MAX).strip()
-    except OSError as error:
-        raise ConfigurationError(f"cannot read the token file {path}: {error.strerror}; check --rdzv-conf") from error
-    if mode & 0o077:
-        raise ConfigurationError(f"cannot use the token file {path}: others may read it; run chmod 600 {path}")
-    if len(token) < TOKEN_BYTES_MIN:
-        raise ConfigurationError(
-            f"cannot use the token file {path}: it has {len(token)} bytes, and a secret has {TOKEN_BYTES_MIN} or more; "
-            f"write one by: head -c 32 /dev/urandom | base64 > {path}"
-        )
-    return token
+    return Meeting(job_id, nodes.name, endpoint, nodes.join_timeout_s, tls, fan_out=nodes.fan_out, nodes_max=others)
 
 
 async def at_own_address(spec: JobSpec, nodes: Nodes) -> JobSpec:

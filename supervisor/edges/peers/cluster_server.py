@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -26,7 +25,6 @@ from supervisor.edges.peers import (
     cluster_codec,
     cluster_frames,
     cluster_link,
-    cluster_session,
     cluster_versions,
     door,
     introduction,
@@ -39,7 +37,6 @@ from supervisor.edges.peers.cluster_frames import (
     Answered,
     Aside,
     Asked,
-    Challenge,
     ClusterProtocolError,
     ElasticReported,
     Frame,
@@ -49,8 +46,8 @@ from supervisor.edges.peers.cluster_frames import (
 )
 from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.cluster_link import Conversation
-from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
-from supervisor.edges.peers.cluster_tls import LeadersTls
+from supervisor.edges.peers.cluster_session import SessionError
+from supervisor.edges.peers.cluster_tls import LeadersTls, Tls, token_of
 from supervisor.edges.peers.door import Place
 from supervisor.edges.peers.known_node import KnownNode
 from supervisor.edges.peers.relays.trunk import Trunk
@@ -75,12 +72,11 @@ class ClusterServer:
         self,
         *,
         job_id: str,
-        token: bytes,
         own_name: str,
         on_report: Callable[[Reported], None],
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
         on_elastic: Callable[[ElasticReported], None] | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         term: int = TERM,
         fan_out: int = 0,
         nodes_max: int = 0,
@@ -92,7 +88,6 @@ class ClusterServer:
         self._archive = archive or Archive()
         kept = self._archive.kept or Correspondence()
         self._job_id = job_id
-        self._token = token
         self._own_name = own_name
         self._on_report = on_report
         self._on_aside = on_aside
@@ -109,7 +104,7 @@ class ClusterServer:
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
         self._relays = Relays(fan_out, nodes_max) if 0 < fan_out < nodes_max else None
         self._acceptor = Acceptor(
-            self._serve, door_key=door.key_of(token), has_certificates=tls is not None,
+            self._serve, door_key=door.key_of(token_of(tls)), has_certificates=tls is not None,
             choose=self._choose_relay if self._relays is not None else None,
         )  # fmt: skip
         self._trunks: dict[str, Trunk] = {}
@@ -187,22 +182,20 @@ class ClusterServer:
 
     async def _serve(self, accepted: socket.socket) -> bool:
         """Does the handshake, and returns whether it succeeded. Everything after it needs no task."""
-        nonce = cluster_session.fresh_nonce()
-        greeting = cluster_codec.encode(Challenge(nonce))
-        line = Line(pipe=self._tls.pipe(), greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX)
+        line = Line(pipe=self._tls.pipe(), greeting=introduction.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
         why, is_held = "the leader ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
                 await listening.hold_accepted(line, accepted)
-                hello, keys = self._greet(line, nonce, await line.receive())
+                hello = self._greet(line, await line.receive())
             if hello.relay_port:
-                self._begin_trunk(line, hello, keys)
+                self._begin_trunk(line, hello)
             else:
-                self._hold(line, hello, keys, is_direct=True)
+                self._hold(line, hello, is_direct=True)
             is_held = True
         except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError, OSError) as error:
             why = str(error)
-            level = logging.WARNING if line.distrust is not None else logging.DEBUG
+            level = logging.WARNING if line.distrust else logging.DEBUG
             _log.log(level, "a connection to the leader of job %s has ended: %s", self._job_id, why)
         except Exception:  # noqa: BLE001 - the bulkhead: an error of one connection leaves the others alone
             _log.warning("a connection to the leader of job %s has met a defect", self._job_id, exc_info=True)
@@ -211,9 +204,9 @@ class ClusterServer:
                 line.end(why, says_all=True)
         return is_held
 
-    def _greet(self, line: Line, nonce: bytes, first: bytes) -> tuple[Hello, Keys]:
+    def _greet(self, line: Line, first: bytes) -> Hello:
         try:
-            hello = introduction.read(first, self._token, nonce)
+            hello = introduction.read(line, first)
             refusal = self._refusal(hello)
         except SessionError as error:
             introduction.refuse(line, str(error))
@@ -225,7 +218,8 @@ class ClusterServer:
         self._knocked[hello.node] = anyio.current_time()
         if self._may_answer is not None and not self._may_answer():
             raise SessionError("this leader does not know whether it still leads; the node tries again")
-        return hello, introduction.welcome(line, hello, self._token, nonce, term=self._term)
+        introduction.welcome(line, hello, term=self._term)
+        return hello
 
     def _refusal(self, hello: Hello) -> str:
         """Returns why this node may not join; "" if it may."""
@@ -244,7 +238,7 @@ class ClusterServer:
         )
         return f"another node of the job is called {hello.node}; give each a --local-addr of its own" if taken else ""
 
-    def _hold(self, line: Line, hello: Hello, keys: Keys, *, is_direct: bool) -> None:
+    def _hold(self, line: Line, hello: Hello, *, is_direct: bool) -> None:
         known = self._nodes.get(hello.node)
         if known is not None and known.incarnation != hello.incarnation:
             self._lose(hello.node, known, REPLACED)
@@ -252,12 +246,7 @@ class ClusterServer:
         if known is None:
             known = self._know(hello.node, hello.incarnation, Letters())
         self._count(known, is_direct=is_direct)
-        known.conversation.hold(
-            line,
-            sends=Seal(keys.to_node),
-            receives=Seal(keys.to_leader),
-            on_end=partial(self._miss, hello.node, known),
-        )
+        known.conversation.hold(line, on_end=partial(self._miss, hello.node, known))
         self._looked_at.put(known.conversation, anyio.current_time())
         if is_direct and self._relays is not None:
             self._relays.entered()
@@ -283,13 +272,12 @@ class ClusterServer:
         relay = self._relays.choose(anyio.current_time()) if self._relays is not None else None
         return (relay.host, relay.port) if relay is not None else None
 
-    def _begin_trunk(self, line: Line, hello: Hello, keys: Keys) -> None:
+    def _begin_trunk(self, line: Line, hello: Hello) -> None:
         assert self._relays is not None
         if (before := self._trunks.pop(hello.node, None)) is not None:
             before.end("another connection has come in its place")
         trunk = self._trunks[hello.node] = Trunk(
             line,
-            keys,
             make_line=self._make_branch,
             on_joined=partial(self._relays.joined, hello.node),
             on_left=partial(self._relays.left, hello.node),
@@ -307,14 +295,13 @@ class ClusterServer:
 
     def _make_branch(self) -> Line:
         """Makes the connection of a node that comes through a relay, before its first message."""
-        nonce = cluster_session.fresh_nonce()
-        line = Line(greeting=cluster_codec.encode(Challenge(nonce)), frame_bytes_max=INTRODUCTION_BYTES_MAX)
+        line = Line(greeting=introduction.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
 
         def take_hello(first: bytes) -> None:
-            hello, keys = self._greet(line, nonce, first)
+            hello = self._greet(line, first)
             if hello.relay_port:
                 raise SessionError("a relay comes by another one")
-            self._hold(line, hello, keys, is_direct=False)
+            self._hold(line, hello, is_direct=False)
 
         line.listen(take_hello, lambda _: None, lambda: None)
         return line

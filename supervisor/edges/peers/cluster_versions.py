@@ -6,8 +6,8 @@ side skips what it does not know: a field, a frame, an order, a report, or one i
 
 from __future__ import annotations
 
-NEWEST = 1
-OLDEST = 1  # one less than the newest, as soon as there are two
+NEWEST = 2
+OLDEST = 2  # one less than the newest, as soon as there are two that fit; 1 had no TLS by token
 FIRST = 1  # used with a peer that names none
 
 

@@ -7,17 +7,15 @@ have left, or once nobody has been there for IDLE_S. A failure of one rendezvous
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import anyio
 from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from supervisor.core.elastic.messages import ElasticOrder
-from supervisor.edges.peers import cluster_tls
+from supervisor.edges.peers import job_secrets
 from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_peers import read_token
-from supervisor.edges.peers.cluster_tls import TlsFiles
+from supervisor.edges.peers.cluster_tls import Tls, TlsFiles
 from supervisor.edges.peers.elastic_peers import ElasticLeader, ElasticMeeting
 from supervisor.edges.peers.listening import listen
 from supervisor.errors import ExhaustedError
@@ -47,8 +45,8 @@ class ElasticHosts:
             return self._hosted[address] == wish.job_id
         if len(self._hosted) >= HOSTED_MAX:
             raise ExhaustedError(f"cannot lead another rendezvous: {HOSTED_MAX} are led here already")
-        token, tls = await to_thread.run_sync(_secrets, wish, abandon_on_cancel=True)
-        meeting = ElasticMeeting(wish.job_id, OWN_NAME, address, token, wish.everywhere or None, tls)
+        tls = await to_thread.run_sync(_secrets, wish, abandon_on_cancel=True)
+        meeting = ElasticMeeting(wish.job_id, OWN_NAME, address, wish.everywhere or None, tls)
         return await self._tasks.start(self._host, meeting)
 
     async def _host(self, meeting: ElasticMeeting, *, task_status: TaskStatus[bool]) -> None:
@@ -72,9 +70,9 @@ class ElasticHosts:
             del self._hosted[meeting.endpoint]
 
 
-def _secrets(wish: RendezvousWish) -> tuple[bytes, cluster_tls.Tls | None]:
-    token = read_token(Path(wish.token_file)) if wish.token_file else b""
-    return token, cluster_tls.load(TlsFiles(wish.tls_cert, wish.tls_key, wish.tls_ca)) if wish.tls_cert else None
+def _secrets(wish: RendezvousWish) -> Tls | None:
+    files = TlsFiles(wish.tls_cert, wish.tls_key, wish.tls_ca) if wish.tls_cert else None
+    return job_secrets.read(wish.token_file, files)
 
 
 def _nobody_hears(order: ElasticOrder) -> None:

@@ -39,7 +39,6 @@ class ElasticMeeting(msgspec.Struct, frozen=True):
     job_id: str
     node: str
     endpoint: PeerAddress
-    token: bytes
     leads: bool | None = None  # None: the first that can listen at the endpoint leads
     tls: Tls | None = None
 
@@ -78,11 +77,10 @@ class ElasticLeader:
         self._stepped = anyio.Event()
         self.server = ClusterServer(
             job_id=meeting.job_id,
-            token=meeting.token,
             own_name=meeting.node,
             on_report=self._hear,
             on_elastic=lambda reported: self._take(reported.report),
-            tls=meeting.tls.leads if meeting.tls is not None else None,
+            tls=meeting.tls,
             term=secrets.randbits(62),  # a later process that leads here knows nothing of this one
         )
 
@@ -194,11 +192,10 @@ def _client(meeting: ElasticMeeting, on_order: OnOrder, on_lost: Callable[[str, 
     client: ClusterClient = ClusterClient(
         meeting.endpoint,
         job_id=meeting.job_id,
-        token=meeting.token,
         own_name=meeting.node,
         on_order=lambda ordered: _log.warning("an order for job %s is dropped: torchrun runs it", ordered.job_id),
         on_elastic=lambda ordered: on_order(ordered.order),
         on_lost=lambda why: on_lost(why, client.is_refused),
-        tls=meeting.tls.follows if meeting.tls is not None else None,
+        tls=meeting.tls,
     )
     return client

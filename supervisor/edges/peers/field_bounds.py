@@ -11,7 +11,7 @@ COUNT_MAX = 2**31 - 1
 ITEMS_MAX = 2**17  # for the ranks of a job, and lists with an item for each
 SECONDS_MAX = 10 * 365 * 24 * 3600.0
 UNIX_SECONDS_MAX = 1e12
-BYTES_MAX = 256  # a nonce, a proof
+BYTES_MAX = 256  # a proof
 NAME_CHARACTERS_MAX = 256
 TEXT_CHARACTERS_MAX = 8192  # for a sentence; longer text is cut
 

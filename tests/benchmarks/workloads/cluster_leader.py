@@ -1,7 +1,7 @@
 """Runs the leader of one job like a supervisor (peers, engine, coordinator), but without its own workers.
 
-Arguments: port, nodes beside this one, folder of certificates ("": without TLS), nodes that connect to it and not to a
-relay (0: all). It ends when its standard input does.
+Arguments: port, nodes beside this one, folder of certificates ("": TLS by the token), nodes that connect to it and not
+to a relay (0: all). It ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ def rules(others: int) -> JobRules:
     return JobRules(JOB, 8, restart=restart, rendezvous=RendezvousRules(max_nodes=nodes))
 
 
-def tls_of(folder: str) -> Tls | None:
+def tls_of(folder: str) -> Tls:
     if not folder:
-        return None
-    return cluster_tls.load(TlsFiles(*(os.path.join(folder, name) for name in ("node.pem", "node.key", "ca.pem"))))
+        return cluster_tls.from_token(TOKEN)
+    files = TlsFiles(*(os.path.join(folder, name) for name in ("node.pem", "node.key", "ca.pem")))
+    return cluster_tls.load(files)
 
 
 class Performer:
@@ -86,7 +87,7 @@ class Performer:
 async def main(port: int, others: int, certificates: str, fan_out: int) -> None:
     engine = Engine(clock=Clock(), node_name=NAME, jitter=random.random)
     endpoint, tls = PeerAddress("127.0.0.1", port), tls_of(certificates)
-    meeting = Meeting(JOB, NAME, endpoint, TOKEN, 60.0, tls=tls, fan_out=fan_out, nodes_max=others)
+    meeting = Meeting(JOB, NAME, endpoint, 60.0, tls=tls, fan_out=fan_out, nodes_max=others)
     async with cluster_peers.open_peers(meeting, engine.post) as peers, anyio.create_task_group() as tasks:
         performer = Performer(peers, engine)
         engine.attach(performer)

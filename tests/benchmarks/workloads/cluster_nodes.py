@@ -18,7 +18,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.benchmarks.workloads.cluster_leader import JOB, TOKEN, rules, tls_of
+from tests.benchmarks.workloads.cluster_leader import JOB, rules, tls_of
 from tests.benchmarks.workloads.lean_nodes import Player
 
 LIMIT_S = 200.0
@@ -57,9 +57,7 @@ def main(count: int, faults: int, idle_s: float, certificates: str, fan_out: str
         found = costs.found
         found["empty_mib"] = [memory_mib(leader.pid)]
         tls = tls_of(certificates)
-        player = Player(
-            count, port, tls.follows if tls is not None else None, job_id=JOB, token=TOKEN, rules=rules(count)
-        )
+        player = Player(count, port, tls, job_id=JOB, rules=rules(count))
         from_s = time.monotonic()
         with costs.counted("cold"):
             player.start(LIMIT_S)

@@ -1,8 +1,8 @@
 """How do thousands of nodes talk with their leader so cheaply that the measurement shows the leader's cost?
 
-One thread and one epoll play all nodes. Each node has its own connection, TLS, keys, numbers and heartbeats, as
+One thread and one epoll play all nodes. Each node has its own connection, TLS, numbers and heartbeats, as
 decision 0019 has them; its reports are one sample with another name. A node's work for itself is left out: it checks
-no MAC, no fence and no silence. The nodes of a relay are channels of its trunk: messages between them and the relay are
+no fence and no silence. The nodes of a relay are channels of its trunk: messages between them and the relay are
 left out too. The leader sees no difference.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import random
-import ssl
 import struct
 import time
 from collections import deque
@@ -23,7 +22,8 @@ from supervisor.core.facts import JobRules
 from supervisor.edges.peers import cluster_codec
 from supervisor.edges.peers.cluster_client import PUT_OFF_S
 from supervisor.edges.peers.cluster_link import ALIVE_S, CONFIRM_S, HEARTBEAT
-from supervisor.edges.peers.cluster_session import MAC_BYTES, OVERHEAD_BYTES
+from supervisor.edges.peers.cluster_session import numbered, read_numbered
+from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.edges.peers.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, SENT_ON
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.relays.bundle import Kind
@@ -36,7 +36,6 @@ AT_ONCE = 256  # nodes between their first message and the leader's Welcome
 RELAY_PORT = 20_000  # the first relay's port; to the player, the ports number the relays
 TURN_S = 0.05  # at most, between two checks of what is due
 
-_NUMBERS = struct.Struct(">QQ")
 _BEAT = struct.Struct(">cd")
 _PART = struct.Struct(">BII")
 
@@ -44,7 +43,7 @@ _PART = struct.Struct(">BII")
 class Node(Talk):
     def __init__(self, player: Player, number: int) -> None:
         self.name = f"node-{number:05}"
-        super().__init__(Who(player.job_id, player.token, self.name, f"{random.getrandbits(64):016x}"))
+        super().__init__(Who(player.job_id, self.name, f"{random.getrandbits(64):016x}"))
         self.player = player
         self._bytes = self.name.encode()
         self._wire: Wire | None = None
@@ -58,7 +57,7 @@ class Node(Talk):
         self._wire = Wire(self.player.wires, self._first_word, letter=MAY_BE_SENT_ON)
 
     def _first_word(self, data: bytes) -> None:
-        if data.startswith(SENT_ON) and self.sends is None and self._wire is not None:
+        if data.startswith(SENT_ON) and not self.is_welcome and self._wire is not None:
             self._wire.end()
             self._wire = None
             self.player.send_on(self, json.loads(data[1:]))
@@ -94,12 +93,11 @@ class Node(Talk):
             self._say(b"", 0)
 
     def _say(self, payload: bytes, number: int) -> None:
-        assert self.sends is not None
         self._told_received = self._received
-        self.write(framed(self.sends.close(payload, number=number, received=self._received)))
+        self.write(framed(numbered(payload, number=number, received=self._received)))
 
-    def hear(self, sealed: bytes) -> None:
-        number, _ = _NUMBERS.unpack_from(sealed, MAC_BYTES)
+    def hear(self, frame: bytes) -> None:
+        payload, number, _ = read_numbered(frame)
         if not number:
             return
         if number != self._received + 1:
@@ -107,7 +105,7 @@ class Node(Talk):
         if self._told_received == self._received:
             self.player.confirm_later(self)
         self._received = number
-        self.player.hear(self, sealed[OVERHEAD_BYTES:])
+        self.player.hear(self, payload)
 
 
 class Trunk(Talk):
@@ -139,9 +137,8 @@ class Trunk(Talk):
         self._parts.append(_PART.pack(kind, channel, len(data)) + data)
 
     def flush(self) -> None:
-        assert self.sends is not None
         parts, self._parts = self._parts, []
-        self.write(framed(self.sends.close(b"".join(parts), number=0, received=0)))
+        self.write(framed(b"".join(parts)))
 
     def tell(self) -> None:
         """Reports all nodes as heard."""
@@ -152,13 +149,13 @@ class Trunk(Talk):
     def _node(self, channel: int) -> Node:
         return self._nodes[channel - 1]
 
-    def hear(self, sealed: bytes) -> None:
-        at, end = OVERHEAD_BYTES, len(sealed)
+    def hear(self, frame: bytes) -> None:
+        at, end = 0, len(frame)
         while at < end:
-            kind, channel, length = _PART.unpack_from(sealed, at)
+            kind, channel, length = _PART.unpack_from(frame, at)
             at += _PART.size + length
             if kind == Kind.DATA:
-                self._node(channel).take(sealed[at - length : at])
+                self._node(channel).take(frame[at - length : at])
             elif kind == Kind.CLOSE:
                 fail("the leader has ended the connection of a node that comes by a relay")
 
@@ -166,11 +163,9 @@ class Trunk(Talk):
 class Player:
     """Plays all nodes. Its methods return when something has happened, and keep the nodes alive meanwhile."""
 
-    def __init__(
-        self, count: int, port: int, tls: ssl.SSLContext | None, *, job_id: str, token: bytes, rules: JobRules
-    ) -> None:
-        self.job_id, self.token = job_id, token
-        self.wires = Wires(port, tls, token)
+    def __init__(self, count: int, port: int, tls: Tls, *, job_id: str, rules: JobRules) -> None:
+        self.job_id = job_id
+        self.wires = Wires(port, tls)
         self.count = count
         self.sample = SAMPLE.encode()
         self.opened = self._encoded(JobOpened(SAMPLE, rules))

@@ -1,6 +1,6 @@
 """How does a node that costs almost nothing connect to its leader and understand the bytes that it gets?
 
-See lean_nodes.py. It does not check the MAC of the leader's messages.
+See lean_nodes.py.
 """
 
 from __future__ import annotations
@@ -8,18 +8,16 @@ from __future__ import annotations
 import os
 import select
 import socket
-import ssl
 import sys
 from collections.abc import Callable
 
 from holdfast_wire import framing
 from holdfast_wire.framing import Decoder
 
-from supervisor.edges.peers import cluster_codec, cluster_session, cluster_versions
-from supervisor.edges.peers.cluster_frames import Challenge, Hello, Welcome
-from supervisor.edges.peers.cluster_line import SEALED_BYTES_MAX
-from supervisor.edges.peers.cluster_session import Seal
-from supervisor.edges.peers.cluster_tls import Pipe
+from supervisor.edges.peers import cluster_codec, cluster_versions
+from supervisor.edges.peers.cluster_frames import Greeting, Hello, Welcome
+from supervisor.edges.peers.cluster_line import FRAME_BYTES_MAX
+from supervisor.edges.peers.cluster_tls import Pipe, Tls
 from supervisor.edges.peers.door import SENT_ON, NodesDoor, key_of
 from supervisor.edges.peers.introduction import Who
 
@@ -35,15 +33,15 @@ def fail(why: str) -> None:
 
 
 def framed(payload: bytes) -> bytes:
-    return framing.encode(payload, frame_bytes_max=SEALED_BYTES_MAX)
+    return framing.encode(payload, frame_bytes_max=FRAME_BYTES_MAX)
 
 
 class Wires:
     """The connections of this process."""
 
-    def __init__(self, port: int, tls: ssl.SSLContext | None, token: bytes) -> None:
+    def __init__(self, port: int, tls: Tls) -> None:
         self.port = port
-        self.door_key = key_of(token)
+        self.door_key = key_of(tls.token)
         self.tls = tls
         self._epoll = select.epoll()
         self._by_number: dict[int, Wire] = {}
@@ -73,7 +71,7 @@ class Wire:
         self._wires = wires
         self._on_data = on_data
         self._says = NodesDoor(letter, wires.door_key).says
-        self._pipe = Pipe(wires.tls, leads=False) if wires.tls is not None else None
+        self._pipe = Pipe(wires.tls, leads=False)
         self._is_open = False
         self._unsent = b""
         self._sock = socket.socket()
@@ -82,10 +80,8 @@ class Wire:
         wires.watch(self._sock.fileno(), self, select.EPOLLOUT)
 
     def write(self, data: bytes) -> None:
-        if self._pipe is not None:
-            self._pipe.write(data)
-            data = self._pipe.outgoing()
-        self._put(data)
+        self._pipe.write(data)
+        self._put(self._pipe.outgoing())
 
     def _put(self, data: bytes) -> None:
         if self._unsent:
@@ -110,9 +106,8 @@ class Wire:
             self._is_open = True
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._unsent = self._says
-            if self._pipe is not None:
-                self._pipe.read(b"")
-                self._unsent += self._pipe.outgoing()
+            self._pipe.read(b"")
+            self._unsent += self._pipe.outgoing()
         data, self._unsent = self._unsent, b""
         self._wires.watch_again(self._sock.fileno(), select.EPOLLIN)
         self._put(data)
@@ -127,7 +122,7 @@ class Wire:
             return
         if not data:
             fail("the leader has closed a connection")
-        elif self._pipe is None or data.startswith(SENT_ON):  # TLS never begins like that.
+        elif data.startswith(SENT_ON):  # TLS never begins like that.
             self._on_data(data)
         else:
             self._read_sealed(self._pipe, data)
@@ -145,37 +140,32 @@ class Wire:
 
 
 class Talk:
-    """The introduction, then the sealed messages."""
+    """The introduction, then the messages."""
 
     def __init__(self, who: Who, *, relay_port: int = 0) -> None:
         self.who = who
         self._relay_port = relay_port
-        self._decoder = Decoder(frame_bytes_max=SEALED_BYTES_MAX)
-        self._challenge = b""
-        self._nonce = b""
-        self.sends: Seal | None = None
+        self._decoder = Decoder(frame_bytes_max=FRAME_BYTES_MAX)
+        self.is_welcome = False
 
     def take(self, data: bytes) -> None:
         for frame in self._decoder.feed(data):
-            if self.sends is not None:
+            if self.is_welcome:
                 self.hear(frame)
             else:
                 self._introduce(frame)
 
     def _introduce(self, payload: bytes) -> None:
         match cluster_codec.decode(payload):
-            case Challenge(nonce):
-                self._challenge, self._nonce = nonce, cluster_session.fresh_nonce()
+            case Greeting():
                 who = self.who
-                said = (nonce, self._nonce, who.job_id.encode(), who.node.encode(), who.incarnation.encode())
                 hello = Hello(
-                    cluster_versions.NEWEST, who.job_id, who.node, who.incarnation, self._nonce,
-                    cluster_session.proof(who.token, "node", *said), cluster_versions.OLDEST, self._relay_port,
+                    cluster_versions.NEWEST, who.job_id, who.node, who.incarnation,
+                    oldest_version=cluster_versions.OLDEST, relay_port=self._relay_port,
                 )  # fmt: skip
                 self.write(framed(cluster_codec.encode(hello)))
             case Welcome():
-                keys = cluster_session.derive_keys(self.who.token, self._challenge, self._nonce)
-                self.sends = Seal(keys.to_leader)
+                self.is_welcome = True
                 self.welcomed()
             case other:
                 fail(f"{self.who.node} is answered with {other}")
@@ -183,7 +173,7 @@ class Talk:
     def write(self, data: bytes) -> None:
         raise NotImplementedError
 
-    def hear(self, sealed: bytes) -> None:
+    def hear(self, frame: bytes) -> None:
         raise NotImplementedError
 
     def welcomed(self) -> None:

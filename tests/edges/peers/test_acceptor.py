@@ -22,6 +22,7 @@ from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import Meeting
 from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.edges.peers.door import WANTS_IN, NodesDoor, key_of
+from supervisor.edges.peers.introduction import STRANGER
 from supervisor.edges.peers.listening import listen_beside
 from tests.edges.peers.certificates import make_authority, make_node
 from tests.edges.peers.test_cluster_peers import JOB, TOKEN, Heard, free_port
@@ -60,13 +61,13 @@ async def attacked(port: int, host: str, uid: int, count: int, what: str) -> Asy
 
 
 class Node:
-    def __init__(self, name: str, port: int, token: bytes, tls: Tls | None) -> None:
+    def __init__(self, name: str, port: int, tls: Tls | None) -> None:
         self.name = name
         self.heard = Heard()
         self.lost: list[str] = []
         self.client = ClusterClient(
-            PeerAddress("127.0.0.1", port), job_id=JOB, token=token, own_name=name, on_order=self.heard.post,
-            on_lost=self.lost.append, tls=tls.follows if tls is not None else None,
+            PeerAddress("127.0.0.1", port), job_id=JOB, own_name=name, on_order=self.heard.post,
+            on_lost=self.lost.append, tls=tls,
         )  # fmt: skip
 
     def cut(self) -> None:
@@ -95,13 +96,12 @@ ATTACKS = [
 async def test_a_node_that_reconnects_is_back_at_once_and_a_newcomer_joins(
     secret: str, count: int, what: str, host: str, uid: int, tmp_path: Path
 ):
-    tls: Tls | None = None
+    tls = cluster_tls.from_token(TOKEN) if secret == "token" else None
     if secret == "certificates":
         make_authority(tmp_path)
         tls = cluster_tls.load(make_node(tmp_path))
-    token = TOKEN if secret == "token" else b""
     port, at_leader = free_port(), Heard()
-    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), token, LIMIT_S, tls=tls)
+    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, tls=tls)
     async with cluster_peers.open_peers(meeting, at_leader.post), anyio.create_task_group() as tasks:
 
         async def join(node: Node, number: int) -> float:
@@ -111,14 +111,14 @@ async def test_a_node_that_reconnects_is_back_at_once_and_a_newcomer_joins(
             await at_leader.until(lambda: joined in at_leader.reports())
             return anyio.current_time() - since_s
 
-        member = Node("b", port, token, tls)
+        member = Node("b", port, tls)
         tasks.start_soon(lambda: member.client.run(join_timeout_s=LIMIT_S))
         await join(member, 0)
         async with attacked(port, host, uid, count, what):
             for number in range(1, 4):
                 member.cut()
                 assert await join(member, number) < BACK_S
-            newcomer = Node("c", port, token, tls)
+            newcomer = Node("c", port, tls)
             tasks.start_soon(lambda: newcomer.client.run(join_timeout_s=LIMIT_S))
             await join(newcomer, 0)
         assert not [each for each in at_leader.reports() if isinstance(each, NodeLost)]
@@ -199,7 +199,7 @@ async def test_who_is_refused_fills_no_log(caplog: pytest.LogCaptureFixture):
         for each in connect(port, 20, WANTS_IN):
             with each:
                 await settled()
-                assert NodesDoor(WANTS_IN).read(each.recv(1000)).endswith("it does not know the job's token")
+                assert NodesDoor(WANTS_IN).read(each.recv(1000)).endswith(STRANGER)
         assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
 
 

@@ -203,7 +203,7 @@ NO_TIMEOUTS = worker_pb2.CallEnter(call=1, settings=worker_pb2.CallSettings())
         (_told(rank_fault=worker_pb2.RankFault(rank=1)), "0 for call"),
         (_told(lost=wire.Lost.FromString(b"\x08\x63")), "'99' for interruption"),
         (_told(exchange_value=worker_pb2.ExchangeValue(call=1, value="v" * 9000)), "value of 9000"),
-        (wire.ClusterFrame(challenge=wire.Challenge(nonce=bytes(300))), "nonce of 300 bytes"),
+        (wire.ClusterFrame(hello=wire.Hello(job_id="j", node="n", incarnation="i", proof=bytes(300))), "proof of 300"),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_with_its_value(frame: wire.ClusterFrame, reason: str):

@@ -52,7 +52,7 @@ async def test_a_leader_that_says_nothing_is_tried_again_with_small_segments(mon
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = ClusterClient(
             PeerAddress("127.0.0.1", server.getsockname()[1]),
-            job_id="job", token=b"t" * 16, own_name="b", on_order=lambda _: None, on_lost=lambda _: None,
+            job_id="job", own_name="b", on_order=lambda _: None, on_lost=lambda _: None,
         )  # fmt: skip
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lambda: client.run(join_timeout_s=LIMIT_S))

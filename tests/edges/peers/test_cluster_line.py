@@ -16,13 +16,13 @@ from holdfast_wire import framing
 
 from supervisor.edges.peers import cluster_line
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.cluster_line import SEALED_BYTES_MAX, SHARE_MAX, UNSENT_BYTES_MAX, Line, LinkLostError
+from supervisor.edges.peers.cluster_line import FRAME_BYTES_MAX, SHARE_MAX, UNSENT_BYTES_MAX, Line, LinkLostError
 
 LIMIT_S = 30.0
 
 
 @asynccontextmanager
-async def line_and_peer(frame_bytes_max: int = SEALED_BYTES_MAX) -> AsyncGenerator[tuple[Line, socket.socket]]:
+async def line_and_peer(frame_bytes_max: int = FRAME_BYTES_MAX) -> AsyncGenerator[tuple[Line, socket.socket]]:
     loop = asyncio.get_running_loop()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -43,7 +43,7 @@ def nothing(*_: object) -> None:
 
 
 def frame(payload: bytes) -> bytes:
-    return framing.encode(payload, frame_bytes_max=SEALED_BYTES_MAX)
+    return framing.encode(payload, frame_bytes_max=FRAME_BYTES_MAX)
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -138,7 +138,7 @@ async def test_an_end_is_told_with_its_reason_also_to_one_who_listens_later():
         with pytest.raises(LinkLostError, match="has closed the connection"):
             await line.receive()
         assert line.address("peername") in ("127.0.0.1", "")
-    assert cluster_line.INTRODUCTION_BYTES_MAX < SEALED_BYTES_MAX
+    assert cluster_line.INTRODUCTION_BYTES_MAX < FRAME_BYTES_MAX
 
 
 @pytest.mark.parametrize("which", ["sockname", "peername"])

@@ -26,7 +26,7 @@ from supervisor.edges.peers.cluster_frames import Frame
 from supervisor.edges.peers.cluster_line import Line
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import LeaderPeers, Meeting
-from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, again, free_port, peers
+from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TLS, Heard, again, free_port, peers
 
 
 class Gates:
@@ -72,11 +72,11 @@ async def gated_wire(port: int) -> AsyncGenerator[tuple[int, Gates]]:
 async def node_behind_gates(port: int, name: str = "b") -> AsyncGenerator[tuple[Heard, Gates]]:
     heard = Heard()
     async with gated_wire(port) as (wire, gates), anyio.create_task_group() as tasks:
-        meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", wire), TOKEN, LIMIT_S)
+        meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", wire), LIMIT_S, TLS)
 
         async def follow() -> None:
             client = cluster_client.ClusterClient(
-                meeting.endpoint, job_id=JOB, token=TOKEN, own_name=name, on_order=heard.post,
+                meeting.endpoint, job_id=JOB, tls=TLS, own_name=name, on_order=heard.post,
                 on_lost=lambda why: follower.lose_leader(why),
             )  # fmt: skip
             follower = cluster_peers.FollowerPeers(meeting, client, heard.post, None)  # pyright: ignore
@@ -202,7 +202,7 @@ async def test_a_node_comes_back_by_address_and_looks_up_the_name_but_once(monke
     async with peers("a", port) as (leader, at_leader), wired as (wire, _), anyio.create_task_group() as tasks:
         heard = Heard()
         client = cluster_client.ClusterClient(
-            PeerAddress("leader.test", wire), job_id=JOB, token=TOKEN, own_name="b", on_order=heard.post,
+            PeerAddress("leader.test", wire), job_id=JOB, tls=TLS, own_name="b", on_order=heard.post,
             on_lost=lambda why: heard.events.append(Reported(JOB, NodeLost("leader", why))),
         )  # fmt: skip
         monkeypatch.setattr(cluster_connect, "connect", connect)

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 
 import anyio
 import pytest
@@ -21,9 +20,10 @@ from supervisor.core.facts import JobState, RendezvousRules, Verdict
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.machine.gpus.nvlink_domain import NoDomainError
-from supervisor.edges.peers import acceptor, cluster_client, cluster_link, cluster_peers, cluster_server
+from supervisor.edges.peers import acceptor, cluster_client, cluster_link, cluster_peers, cluster_server, cluster_tls
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import FollowerPeers, LeaderPeers, Meeting
+from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.errors import ConfigurationError, NotNowError
 from supervisor.ports import Peers
 from tests.cluster.fault_proxy import Weather, obey, serve
@@ -31,6 +31,7 @@ from tests.settling import settled
 
 JOB = "job"
 TOKEN = b"a token of the test"
+TLS = cluster_tls.from_token(TOKEN)
 LIMIT_S = 30.0
 
 
@@ -70,10 +71,10 @@ class Heard:
 
 @asynccontextmanager
 async def peers(
-    node: str, port: int, *, token: bytes = TOKEN, job: str = JOB, join_timeout_s: float = LIMIT_S
+    node: str, port: int, *, tls: Tls | None = TLS, job: str = JOB, join_timeout_s: float = LIMIT_S
 ) -> AsyncGenerator[tuple[Peers, Heard]]:
     heard = Heard()
-    meeting = Meeting(job, node, PeerAddress("127.0.0.1", port), token, join_timeout_s)
+    meeting = Meeting(job, node, PeerAddress("127.0.0.1", port), join_timeout_s, tls)
     async with cluster_peers.open_peers(meeting, heard.post) as opened:
         yield opened, heard
 
@@ -110,7 +111,7 @@ async def test_a_node_may_come_before_its_leader():
     port = free_port()
     heard = Heard()
     client = cluster_client.ClusterClient(
-        PeerAddress("127.0.0.1", port), job_id=JOB, token=TOKEN, own_name="early", on_order=heard.post,
+        PeerAddress("127.0.0.1", port), job_id=JOB, tls=TLS, own_name="early", on_order=heard.post,
         on_lost=lambda why: heard.events.append(Reported(JOB, NodeLost("leader", why))),
     )  # fmt: skip
     async with anyio.create_task_group() as tasks:
@@ -156,7 +157,7 @@ async def test_a_wire_that_breaks_all_the_time_loses_and_doubles_nothing(monkeyp
     async with peers("a", port) as (leader, at_leader), breaking_wire(port) as broken:
         heard = Heard()
         client = cluster_client.ClusterClient(
-            PeerAddress("127.0.0.1", broken), job_id=JOB, token=TOKEN, own_name="b", on_order=heard.post,
+            PeerAddress("127.0.0.1", broken), job_id=JOB, tls=TLS, own_name="b", on_order=heard.post,
             on_lost=lambda why: heard.events.append(Reported(JOB, NodeLost("leader", why))),
         )  # fmt: skip
         async with anyio.create_task_group() as tasks:
@@ -190,7 +191,7 @@ async def test_a_process_that_was_given_up_can_not_come_back(monkeypatch: pytest
     port, lost = free_port(), list[str]()
     async with peers("a", port) as (_, at_leader):
         client = cluster_client.ClusterClient(
-            PeerAddress("127.0.0.1", port), job_id=JOB, token=TOKEN, own_name="slow",
+            PeerAddress("127.0.0.1", port), job_id=JOB, tls=TLS, own_name="slow",
             on_order=lambda order: None, on_lost=lost.append,
         )  # fmt: skip
         client.report(Reported(JOB, NodeJoined("slow", -1)))
@@ -226,7 +227,7 @@ async def test_a_leader_that_stood_still_gives_a_node_its_whole_time_to_come_bac
     port = free_port()
     async with peers("a", port) as (_, at_leader):
         client = cluster_client.ClusterClient(
-            PeerAddress("127.0.0.1", port), job_id=JOB, token=TOKEN, own_name="b", on_order=lambda _: None,
+            PeerAddress("127.0.0.1", port), job_id=JOB, tls=TLS, own_name="b", on_order=lambda _: None,
             on_lost=lambda _: None,
         )  # fmt: skip
         for number in range(2):  # one process, whose connection breaks in between
@@ -248,7 +249,7 @@ async def test_a_node_whose_leader_is_lost_ends_its_part_of_the_job(monkeypatch:
     ended = anyio.Event()
 
     async def lead(*, task_status: TaskStatus[None]) -> None:
-        meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
+        meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
         async with cluster_peers.open_peers(meeting, heard.post):
             task_status.started()
             await ended.wait()
@@ -275,7 +276,7 @@ async def test_a_node_that_waits_for_its_verdict_as_the_leader_is_lost_ends_too(
     ended = anyio.Event()
 
     async def lead(*, task_status: TaskStatus[None]) -> None:
-        meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
+        meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
         async with cluster_peers.open_peers(meeting, heard.post):
             task_status.started()
             await ended.wait()
@@ -294,20 +295,19 @@ async def test_a_node_that_waits_for_its_verdict_as_the_leader_is_lost_ends_too(
 
 
 @pytest.mark.parametrize(
-    ("node", "token", "job", "why"),
+    ("node", "job", "why"),
     [
-        ("a", TOKEN, JOB, "another node of the job is called a; give each a --local-addr of its own"),
-        ("b", TOKEN, JOB, "another node of the job is called b; give each a --local-addr of its own"),
-        ("c", b"some other token", JOB, "it does not know the job's token"),
-        ("c", TOKEN, "other", "it wants job other, and this is job job"),
+        ("a", JOB, "another node of the job is called a; give each a --local-addr of its own"),
+        ("b", JOB, "another node of the job is called b; give each a --local-addr of its own"),
+        ("c", "other", "it wants job other, and this is job job"),
     ],
 )
-async def test_who_may_not_join_is_told_why_and_harms_nobody(node: str, token: bytes, job: str, why: str):
+async def test_who_may_not_join_is_told_why_and_harms_nobody(node: str, job: str, why: str):
     port = free_port()
     async with peers("a", port) as (leader, at_leader), peers("b", port) as (b, at_b):
         b.report(JOB, NodeJoined("b", -1))
         await at_leader.until(lambda: at_leader.events)
-        async with peers(node, port, token=token, job=job) as (_, at_stranger):
+        async with peers(node, port, job=job) as (_, at_stranger):
             await at_stranger.until(lambda: at_stranger.events)
             refused = f"the leader at 127.0.0.1:{port} refuses this node: {why}"
             assert at_stranger.orders() == [orders.WindDown(refused, at_once=True)]
@@ -361,21 +361,6 @@ async def test_a_leader_without_descriptors_takes_nodes_again_later(monkeypatch:
         async with peers("b", port) as (b, _):
             b.report(JOB, NodeJoined("b", -1))
             await at_leader.until(lambda: at_leader.events)
-
-
-def test_a_token_file_is_a_secret(tmp_path: Path):
-    path = tmp_path / "token"
-    with pytest.raises(ConfigurationError, match="cannot read the token file"):
-        cluster_peers.read_token(path)
-    path.write_bytes(b"s" * 32 + b"\n")
-    path.chmod(0o640)
-    with pytest.raises(ConfigurationError, match="others may read it; run chmod 600"):
-        cluster_peers.read_token(path)
-    path.chmod(0o600)
-    assert cluster_peers.read_token(path) == b"s" * 32
-    path.write_bytes(b"short")
-    with pytest.raises(ConfigurationError, match="it has 5 bytes, and a secret has 16 or more"):
-        cluster_peers.read_token(path)
 
 
 async def test_the_store_is_served_where_other_nodes_reach_this_one():

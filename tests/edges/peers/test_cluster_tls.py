@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from supervisor.errors import ConfigurationError
 from supervisor.ports import Peers
 from tests.edges.peers.certificates import make_authority, make_node
 from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, again, free_port
+from tests.edges.peers.test_cluster_peers import peers as token_peers
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +46,8 @@ async def peers(
     node: str, port: int, tls: TlsFiles | None, *, host: str = "127.0.0.1", token: bytes = b""
 ) -> AsyncGenerator[tuple[Peers, Heard]]:
     heard = Heard()
-    loaded = cluster_tls.load(tls) if tls is not None else None
-    meeting = Meeting(JOB, node, PeerAddress(host, port), token, LIMIT_S, tls=loaded)
+    loaded = msgspec.structs.replace(cluster_tls.load(tls), token=token) if tls is not None else None
+    meeting = Meeting(JOB, node, PeerAddress(host, port), LIMIT_S, tls=loaded)
     async with cluster_peers.open_peers(meeting, heard.post) as opened:
         yield opened, heard
 
@@ -112,12 +114,14 @@ async def test_a_node_without_tls_is_told_what_may_be_missing(place: Path, monke
     monkeypatch.setattr(cluster_link, "HANDSHAKE_S", 0.2)
     port = free_port()
     heard = Heard()
-    meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), b"", 2.0)
+    meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), 2.0)
     async with peers("a", port, files(place)), cluster_peers.open_peers(meeting, heard.post):
         await heard.until(lambda: heard.events)
         (order,) = heard.orders()
         assert isinstance(order, orders.WindDown)
-        assert order.reason.endswith("if it uses TLS, write tls_cert, tls_key and tls_ca in --rdzv-conf")
+        assert order.reason.endswith(
+            "if it has a token or certificates, write token_file, or tls_cert, tls_key and tls_ca, in --rdzv-conf"
+        )
 
 
 def test_files_that_cannot_be_used_are_named(place: Path, tmp_path: Path):
@@ -170,8 +174,8 @@ def shake_hands(leads: Pipe, follows: Pipe) -> None:
 def test_a_session_is_resumed_also_after_a_connection_that_has_broken_and_a_forgotten_one_is_no_harm(place: Path):
     tls, another = cluster_tls.load(files(place)), cluster_tls.load(files(place))
     session = None
-    for leads, is_resumed in ((tls.leads, False), (tls.leads, True), (tls.leads, True), (another.leads, False)):
-        pipe, led = Pipe(tls.follows, leads=False, session=session), Pipe(leads, leads=True)
+    for leader, is_resumed in ((tls, False), (tls, True), (tls, True), (another, False)):
+        pipe, led = Pipe(tls, leads=False, session=session), Pipe(leader, leads=True)
         assert pipe.session is None
         shake_hands(led, pipe)
         assert (led.is_resumed, pipe.is_resumed) == (is_resumed, is_resumed)
@@ -181,16 +185,77 @@ def test_a_session_is_resumed_also_after_a_connection_that_has_broken_and_a_forg
         del pipe, led
 
 
+async def test_a_node_with_another_token_is_refused_on_both_sides_and_harms_nobody(caplog: pytest.LogCaptureFixture):
+    port = free_port()
+    async with token_peers("a", port) as (leader, at_leader), token_peers("b", port) as (b, at_b):
+        b.report(JOB, NodeJoined("b", -1))
+        await at_leader.until(lambda: at_leader.events)
+        async with token_peers("c", port, tls=cluster_tls.from_token(b"some other token")) as (_, at_stranger):
+            await at_stranger.until(lambda: at_stranger.events)
+            why = "it does not know the job's token; give all nodes the same token_file"
+            refused = f"the leader at 127.0.0.1:{port} refuses this node: {why}"
+            assert at_stranger.orders() == [orders.WindDown(refused, at_once=True)]
+        leader.send("b", JOB, again(1))
+        await at_b.until(lambda: at_b.events)
+        assert at_b.orders() == [again(1)]
+    assert f"a connection from 127.0.0.1 is refused: {why}" in caplog.text
+
+
+def test_two_tokens_trust_each_other_neither_way_and_each_side_knows_why():
+    ours, theirs = cluster_tls.from_token(TOKEN), cluster_tls.from_token(b"some other token")
+    leads, follows = Pipe(ours, leads=True), Pipe(theirs, leads=False)
+    follows.read(b"")
+    leads.read(follows.outgoing())
+    with pytest.raises(ssl.SSLError) as at_node:
+        follows.read(leads.outgoing())
+    assert follows.judge(at_node.value) == (
+        True,
+        "it does not know the job's token; give all nodes the same token_file",
+    )
+    with pytest.raises(ssl.SSLError) as at_leader:
+        leads.read(follows.outgoing())
+    assert leads.judge(at_leader.value) == (
+        True,
+        "it has another token than this node; give all nodes the same token_file",
+    )
+
+
+@pytest.mark.parametrize(("at_leader", "at_node"), [(TOKEN, b""), (b"", TOKEN), (TOKEN, b"some other token")])
+async def test_who_has_a_certificate_and_not_the_token_is_refused(place: Path, at_leader: bytes, at_node: bytes):
+    port, own = free_port(), files(place)
+    async with peers("a", port, own, token=at_leader), peers("b", port, own, token=at_node) as (_, heard):
+        await heard.until(lambda: heard.events)
+        why = "it does not know the job's token; give all nodes the same token_file"
+        refused = f"the leader at 127.0.0.1:{port} refuses this node: {why}"
+        assert heard.orders() == [orders.WindDown(refused, at_once=True)]
+
+
+def test_a_proof_is_of_no_use_on_another_connection_even_of_somebody_with_the_same_certificate(place: Path):
+    """He would pass on the proof of a node that connects to him."""
+    known = msgspec.structs.replace(cluster_tls.load(files(place)), token=TOKEN)
+    proofs: set[bytes] = set()
+    session = None
+    for is_resumed in (False, False, True):
+        follows, leads = Pipe(known, leads=False, session=session if is_resumed else None), Pipe(known, leads=True)
+        shake_hands(leads, follows)
+        assert leads.is_resumed == is_resumed
+        for side in ("node", "leader"):
+            assert follows.proof(side) == leads.proof(side)
+            proofs.add(leads.proof(side))
+        session = follows.session
+        follows.part()
+        leads.part()
+    assert len(proofs) == 6
+
+
 async def test_a_node_that_reconnects_resumes_its_session(place: Path):
     port = free_port()
     tls = cluster_tls.load(files(place))
     heard, at_leader = Heard(), Heard()
     endpoint = PeerAddress("127.0.0.1", port)
-    leading = cluster_peers.open_peers(Meeting(JOB, "a", endpoint, b"", LIMIT_S, tls=tls), at_leader.post)
+    leading = cluster_peers.open_peers(Meeting(JOB, "a", endpoint, LIMIT_S, tls=tls), at_leader.post)
     async with leading as leader, anyio.create_task_group() as tasks:
-        client = ClusterClient(
-            endpoint, job_id=JOB, token=b"", own_name="b", on_order=heard.post, on_lost=lambda _: None, tls=tls.follows
-        )
+        client = ClusterClient(endpoint, job_id=JOB, own_name="b", on_order=heard.post, on_lost=lambda _: None, tls=tls)
         tasks.start_soon(lambda: client.run(join_timeout_s=LIMIT_S))
         client.report(Reported(JOB, NodeJoined("b", -1)))
         await at_leader.until(lambda: at_leader.events)

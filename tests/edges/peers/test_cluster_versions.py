@@ -13,11 +13,11 @@ from holdfast_wire.v1 import cluster_pb2 as wire
 
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeDown, NodeJoined
-from supervisor.edges.peers import cluster_line, cluster_peers, cluster_session, cluster_versions
+from supervisor.edges.peers import cluster_line, cluster_peers, cluster_versions
 from supervisor.edges.peers.cluster_peers import LeaderPeers
-from supervisor.edges.peers.cluster_session import Seal
-from supervisor.edges.peers.door import WANTS_IN, NodesDoor, key_of
-from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, again, free_port, peers
+from supervisor.edges.peers.cluster_session import numbered, read_numbered
+from supervisor.edges.peers.door import WANTS_IN
+from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, Heard, again, free_port, peers
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +31,12 @@ NEVER = 900  # a number that no field or kind has
 
 @pytest.mark.parametrize(
     ("newest", "oldest", "spoken"),
-    [(1, 0, 1), (1, 1, 1), (2, 1, 2), (3, 2, 2), (4, 3, None), (3, 0, None), (4, 1, 2)],
+    [(2, 0, 2), (2, 2, 2), (3, 2, 3), (4, 3, 3), (5, 4, None), (4, 0, None), (5, 2, 3), (1, 0, None)],
 )
 def test_the_newest_version_that_both_speak(
     newest: int, oldest: int, spoken: int | None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cluster_versions, "NEWEST", 2)
+    monkeypatch.setattr(cluster_versions, "NEWEST", 3)
     assert cluster_versions.common(newest, oldest) == spoken
 
 
@@ -58,7 +58,7 @@ class Stranger:
 
     def __init__(self, stream: SocketStream) -> None:
         self._stream = stream
-        self._decoder = Decoder(frame_bytes_max=cluster_line.SEALED_BYTES_MAX)
+        self._decoder = Decoder(frame_bytes_max=cluster_line.FRAME_BYTES_MAX)
         self._frames: list[bytes] = []
         self._number = 0
 
@@ -68,32 +68,24 @@ class Stranger:
         return self._frames.pop(0)
 
     async def send(self, payload: bytes) -> None:
-        await self._stream.send(encode(payload, frame_bytes_max=cluster_line.SEALED_BYTES_MAX))
+        await self._stream.send(encode(payload, frame_bytes_max=cluster_line.FRAME_BYTES_MAX))
 
     async def join(self, name: str, newest: int, oldest: int | None) -> wire.ClusterFrame:
-        challenge = wire.ClusterFrame.FromString(await self.next()).challenge
-        nonce = b"n" * 32
-        said = (challenge.nonce, nonce, JOB.encode(), name.encode(), b"incarnation")
-        hello = wire.Hello(
-            protocol_version=newest, job_id=JOB, node=name, incarnation="incarnation", nonce=nonce,
-            proof=cluster_session.proof(TOKEN, "node", *said),
-        )  # fmt: skip
+        assert wire.ClusterFrame.FromString(await self.next()).HasField("greeting")
+        hello = wire.Hello(protocol_version=newest, job_id=JOB, node=name, incarnation="incarnation")
         if oldest is not None:
             hello.oldest_version = oldest
         await self.send(field(2, hello.SerializeToString() + field(NEVER, b"of a newer version")))
-        answer = wire.ClusterFrame.FromString(await self.next())
-        keys = cluster_session.derive_keys(TOKEN, challenge.nonce, nonce)
-        self._to_leader, self._to_node = Seal(keys.to_leader), Seal(keys.to_node)
-        return answer
+        return wire.ClusterFrame.FromString(await self.next())
 
     async def say(self, frame: bytes) -> None:
         self._number += 1
-        await self.send(self._to_leader.close(frame, number=self._number, received=0))
+        await self.send(numbered(frame, number=self._number, received=0))
 
     async def hear(self) -> wire.ClusterFrame:
         """Returns the next order."""
         while True:
-            payload, number, _ = self._to_node.open(await self.next())
+            payload, number, _ = read_numbered(await self.next())
             if number:
                 return wire.ClusterFrame.FromString(payload)
 
@@ -101,11 +93,11 @@ class Stranger:
 @asynccontextmanager
 async def stranger_and_leader() -> AsyncGenerator[tuple[Stranger, LeaderPeers, Heard]]:
     port = free_port()
-    async with peers("a", port) as (leader, at_leader):
+    async with peers("a", port, tls=None) as (leader, at_leader):
         assert isinstance(leader, LeaderPeers)
         with anyio.fail_after(LIMIT_S):
             async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-                await stream.send(NodesDoor(WANTS_IN, key_of(TOKEN)).says)
+                await stream.send(WANTS_IN)
                 yield Stranger(stream), leader, at_leader
 
 
@@ -114,7 +106,7 @@ def reported(report: bytes) -> bytes:
 
 
 async def test_an_older_node_that_names_no_range_joins(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cluster_versions, "NEWEST", 2)
+    monkeypatch.setattr(cluster_versions, "OLDEST", 1)
     async with stranger_and_leader() as (old, leader, at_leader):
         answer = await old.join("old", newest=1, oldest=None)
         assert answer.welcome.protocol_version == 1
@@ -144,7 +136,7 @@ async def test_versions_too_far_apart_are_refused_with_both_named():
     async with stranger_and_leader() as (new, _, at_leader):
         answer = await new.join("new", newest=9, oldest=8)
         assert answer.refusal.reason == (
-            "it speaks versions 8 to 9 of the protocol, the leader version 1; "
+            "it speaks versions 8 to 9 of the protocol, the leader version 2; "
             "install versions of Holdfast that are closer"
         )
         assert not at_leader.events

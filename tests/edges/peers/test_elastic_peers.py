@@ -26,7 +26,7 @@ from supervisor.core.elastic.messages import (
 )
 from supervisor.edges.peers import cluster_server
 from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_tls import Tls, load
+from supervisor.edges.peers.cluster_tls import Tls, from_token, load
 from supervisor.edges.peers.elastic_peers import ElasticMeeting, ElasticPeers, open_elastic
 from tests.edges.peers.certificates import make_authority, make_node
 
@@ -75,7 +75,8 @@ class Place:
         self, node: str, *, leads: bool | None = None, job: str = "job", look_s: float = LIMIT_S, tls: Tls | None = None
     ) -> AsyncGenerator[tuple[ElasticPeers, Heard]]:
         heard = Heard()
-        meeting = ElasticMeeting(job, node, PeerAddress("127.0.0.1", self.port), self.token, leads, tls)
+        tls = tls or from_token(self.token)
+        meeting = ElasticMeeting(job, node, PeerAddress("127.0.0.1", self.port), leads, tls)
         async with open_elastic(meeting, on_order=heard.order, on_lost=heard.lose, look_s=look_s) as peers:
             yield peers, heard
 

@@ -18,7 +18,7 @@ from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import LeaderPeers, Meeting
 from supervisor.edges.peers.peers_of_jobs import FromPeers
 from supervisor.errors import ConfigurationError
-from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, again, free_port, peers
+from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TLS, again, free_port, peers
 
 WORDS = 300
 KILLS = 12
@@ -28,7 +28,7 @@ class Side:
     """One node's supervisor, which is killed and comes back. Only kept data outlives it."""
 
     def __init__(self, name: str, port: int, *, leads: bool) -> None:
-        self.meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
+        self.meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
         self.leads = leads
         self.letters: Correspondence | None = None
         self.kept: tuple[tuple[int, ...], int] = ((), 0)  # what was heard, and how much was sent
@@ -135,7 +135,7 @@ async def test_a_leader_that_comes_back_gives_a_node_up_that_does_not(monkeypatc
         lost.append(event.report)
         known.set()
 
-    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
+    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
     archive = Archive(None, kept)
     async with cluster_peers.open_peers(meeting, post, archive):
         with anyio.fail_after(LIMIT_S):
@@ -155,7 +155,7 @@ async def test_a_node_that_comes_back_too_late_ends_its_workers():
     said: list[FromPeers] = []
     known_at_s = anyio.current_time() - cluster_client.FENCE_S - 1.0
     kept = Correspondence(incarnation="of b", term=1, known_at_s=known_at_s)
-    meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
+    meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
     async with cluster_peers.open_peers(meeting, said.append, Archive(None, kept)) as peers:
         assert not peers.leads(JOB)  # the address is its own, and free
         with anyio.fail_after(LIMIT_S):
@@ -168,7 +168,7 @@ async def test_a_node_that_comes_back_too_late_ends_its_workers():
 
 async def test_a_leader_whose_address_was_taken_can_t_come_back():
     port = free_port()
-    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
+    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
     said: list[FromPeers] = []
     async with cluster_peers.open_peers(meeting, said.append):
         with pytest.raises(ConfigurationError, match="again: something else listens there"):

@@ -25,9 +25,9 @@ from supervisor.edges.peers import acceptor, cluster_line, cluster_peers
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import Meeting
 
-meeting = Meeting("{JOB}", "x", PeerAddress("127.0.0.1", int(sys.argv[1])), b"", 20.0)
+meeting = Meeting("{JOB}", "x", PeerAddress("127.0.0.1", int(sys.argv[1])), 20.0)
 async def warm():  # What is loaded late can't be loaded by another user.
-    async with cluster_peers.open_peers(Meeting("w", "w", PeerAddress("127.0.0.1", 0), b"", 1.0), print):
+    async with cluster_peers.open_peers(Meeting("w", "w", PeerAddress("127.0.0.1", 0), 1.0), print):
         pass
 anyio.run(warm)
 os.setgid({OTHER}); os.setuid({OTHER})
@@ -71,7 +71,7 @@ async def other_user(script: str, port: int) -> AsyncGenerator[ByteReceiveStream
 
 async def test_another_users_process_does_not_join_and_reads_nothing_and_restarts_nothing():
     port = free_port()
-    async with peers("a", port, token=b"") as (leader, at_leader), peers("b", port, token=b"") as (b, at_b):
+    async with peers("a", port, tls=None) as (leader, at_leader), peers("b", port, tls=None) as (b, at_b):
         b.report(JOB, NodeJoined("b", -1))
         await at_leader.until(lambda: at_leader.events)
         async with other_user(INTRUDER, port) as said:
@@ -88,7 +88,7 @@ async def test_another_users_process_at_the_endpoint_is_not_believed():
     async with other_user(SQUATTER, port) as said:
         with anyio.fail_after(LIMIT_S):
             assert (await said.receive()).startswith(b"listens")
-        async with peers("b", port, token=b"") as (_, at_b):
+        async with peers("b", port, tls=None) as (_, at_b):
             await at_b.until(lambda: at_b.events)
             [order] = at_b.orders()
             assert isinstance(order, orders.WindDown)

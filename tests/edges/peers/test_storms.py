@@ -16,7 +16,7 @@ from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import Meeting
 from supervisor.edges.peers.cluster_tls import Tls
 from tests.edges.peers.certificates import make_authority, make_node
-from tests.edges.peers.test_cluster_peers import JOB, TOKEN, Heard, again, free_port
+from tests.edges.peers.test_cluster_peers import JOB, Heard, again, free_port
 
 LIMIT_S = 60.0
 NODES = 120
@@ -41,8 +41,8 @@ class Crowd:
 
     def _client(self, name: str, port: int, tls: Tls) -> ClusterClient:
         return ClusterClient(
-            PeerAddress("127.0.0.1", port), job_id=JOB, token=TOKEN, own_name=name, on_order=self.told.post,
-            on_lost=self.lost.append, tls=tls.follows,
+            PeerAddress("127.0.0.1", port), job_id=JOB, own_name=name, on_order=self.told.post,
+            on_lost=self.lost.append, tls=tls,
         )  # fmt: skip
 
     def join(self, number: int) -> None:
@@ -63,7 +63,7 @@ async def test_d12_all_nodes_reconnect_at_once(tmp_path: Path, monkeypatch: pyte
     make_authority(tmp_path)
     tls = cluster_tls.load(make_node(tmp_path))
     port, at_leader = free_port(), Heard()
-    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S, tls=tls)
+    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, tls=tls)
     async with cluster_peers.open_peers(meeting, at_leader.post) as leader, anyio.create_task_group() as tasks:
         crowd = Crowd(port, tls)
         for client in crowd.clients:

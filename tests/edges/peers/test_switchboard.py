@@ -30,7 +30,7 @@ from supervisor.questions import (
     SetCordon,
     ShowPart,
 )
-from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, free_port
+from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TLS, Heard, free_port
 
 
 class Node:
@@ -74,7 +74,7 @@ async def three_nodes() -> AsyncGenerator[list[Node]]:
         found: list[Node] = []
         for name in "abc":
             heard = Heard()
-            meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", port), TOKEN, LIMIT_S)
+            meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
             peers = await opened.enter_async_context(cluster_peers.open_peers(meeting, heard.post))
             found.append(Node(name, peers, heard))
             peers.report(JOB, NodeJoined(name, -1))

@@ -269,14 +269,12 @@ class ElectedPeers:
         return ClusterClient(
             _address(leader.address),
             job_id=voter.job_id,
-            token=voter.token,
             own_name=voter.node,
             on_order=self._post,
             on_lost=self._lost.append,
             on_fence=lambda until_s: self._vouch(until_s - FENCE_S),
             on_aside=self.colleagues.take,
-            tls=voter.tls.follows if voter.tls is not None else None,
-            relay_tls=voter.tls.leads if voter.tls is not None else None,
+            tls=voter.tls,
             archive=Archive(self._archive.keep, kept),
         )
 

@@ -23,15 +23,15 @@ PARTING_S = 5.0  # for messages that the other nodes have not heard when this on
 
 
 async def joining(
-    job_id: str, nodes: Nodes, token: bytes, tls: Tls | None, archive: Archive | None = None, *, own_host: str
+    job_id: str, nodes: Nodes, tls: Tls | None, archive: Archive | None = None, *, own_host: str
 ) -> Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]:
     """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
-    if not token and tls is None and not ipaddress.ip_address(own_host).is_loopback:
+    if tls is None and not ipaddress.ip_address(own_host).is_loopback:
         raise ConfigurationError(
             f"cannot meet the other nodes at {own_host}: anybody who reaches that address could join the job; write "
             "--rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, tls_key and tls_ca"
         )
-    voter = Voter(job_id, nodes.name, own_host, token, nodes.join_timeout_s, tls, nodes.fan_out, nodes.max_nodes - 1)
+    voter = Voter(job_id, nodes.name, own_host, nodes.join_timeout_s, tls, nodes.fan_out, nodes.max_nodes - 1)
     backend = open_backend(job_id, nodes)
     return lambda post: open_elected(voter, backend, post, archive)
 

@@ -50,11 +50,10 @@ class Reign:
         self.gate = OrderGate(self._deliver, valid_until_s=asked_at_s + lead.ttl_s, witnesses=self.found.witnesses)
         self.server = ClusterServer(
             job_id=voter.job_id,
-            token=voter.token,
             own_name=voter.node,
             on_report=self._take,
             on_aside=on_aside,
-            tls=voter.tls.leads if voter.tls is not None else None,
+            tls=voter.tls,
             term=lead.term,
             fan_out=voter.fan_out,
             nodes_max=voter.others_max,

@@ -11,7 +11,6 @@ class Voter(msgspec.Struct, frozen=True):
     job_id: str
     node: str
     host: str  # its address for the other nodes
-    token: bytes
     join_timeout_s: float
     tls: Tls | None = None
     fan_out: int = 0  # how many of the others connect to the leader directly; 0: all

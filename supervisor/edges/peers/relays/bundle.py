@@ -1,8 +1,8 @@
 """How do many connections share one, and why does an error in one of them leave the others alone?
 
 A bundle carries parts: bytes of a channel, its beginning and end, and heartbeats. Parts of one turn of the event loop
-go out in one piece, sealed once. Bytes of a channel are those of a separate connection, whose two ends authenticate
-each other: a relay between them can read them, but change nothing.
+go out in one piece. Bytes of a channel are those of a separate connection. TLS protects each hop, not the channel: a
+relay is a node of the job, which knows the token or has a certificate like both ends of the channel.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from holdfast_wire.framing import CLUSTER_FRAME_BYTES_MAX
 
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.cluster_line import Line
-from supervisor.edges.peers.cluster_session import Seal
 
 PART_BYTES_MAX = CLUSTER_FRAME_BYTES_MAX // 2
 _PART = struct.Struct(">BII")  # kind, channel, length
@@ -43,8 +42,6 @@ class Bundle:
         self,
         line: Line,
         *,
-        sends: Seal,
-        receives: Seal,
         on_part: OnPart,
         on_end: Callable[[str], None],
         on_full: Callable[[], None] = _nothing,
@@ -53,8 +50,6 @@ class Bundle:
         """`on_full`: the other side reads more slowly than this one writes; `on_writable`: it has caught up."""
         self.line = line
         self._loop = asyncio.get_running_loop()
-        self._sends = sends
-        self._receives = receives
         self._on_part = on_part
         self._on_full = on_full
         self._parts: list[bytes] = []
@@ -77,12 +72,11 @@ class Bundle:
             payload = b"".join(self._parts)
             self._parts.clear()
             self._bytes = 0
-            self.line.send(self._sends.close(payload, number=0, received=0))
+            self.line.send(payload)
             if not self.line.is_writable:
                 self._on_full()
 
-    def _hear(self, sealed: bytes) -> None:
-        payload, _, _ = self._receives.open(sealed)
+    def _hear(self, payload: bytes) -> None:
         at = 0
         while at < len(payload):
             if len(payload) - at < _PART.size:

@@ -6,22 +6,19 @@ import asyncio  # anyio has no callbacks
 from collections.abc import Callable
 
 from supervisor.edges.peers.cluster_line import Line
-from supervisor.edges.peers.cluster_session import Keys, Seal
 from supervisor.edges.peers.relays.bundle import Branch, Bundle, Kind
 
 
 class Hop:
     """The connection to a relay. `line` is the connection to the leader through it. The relay gets the heartbeats."""
 
-    def __init__(self, outer: Line, keys: Keys, *, on_beat: Callable[[bytes], None]) -> None:
+    def __init__(self, outer: Line, *, on_beat: Callable[[bytes], None]) -> None:
         """`on_beat` gets the heartbeats that the leader has acknowledged."""
         self._loop = asyncio.get_running_loop()
         self._outer = outer
         self._on_beat = on_beat
         self.line = Line()
-        self._bundle = Bundle(
-            outer, sends=Seal(keys.to_leader), receives=Seal(keys.to_node), on_part=self._take, on_end=self._ended
-        )
+        self._bundle = Bundle(outer, on_part=self._take, on_end=self._ended)
         self.line.connection_made(Branch(self._bundle, 0, on_closed=self._close))
 
     def beat(self, heartbeat: bytes) -> None:

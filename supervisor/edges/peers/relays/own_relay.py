@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import ssl
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -12,6 +11,7 @@ from supervisor.edges.peers import introduction, listening
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.cluster_session import SessionError
+from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.relays.relay import Relay
 
@@ -21,10 +21,8 @@ _log = logging.getLogger("holdfast.cluster")
 
 
 class OwnRelay:
-    def __init__(self, who: Who, *, has_secrets: bool, tls: ssl.SSLContext | None) -> None:
-        """`tls`: for connections of other nodes."""
+    def __init__(self, who: Who, *, tls: Tls | None) -> None:
         self._who = who
-        self._has_secrets = has_secrets
         self._tls = tls
 
     async def serve(self, line: Line, own_ip: str, connect: Callable[[Line], Awaitable[None]]) -> None:
@@ -38,10 +36,10 @@ class OwnRelay:
                 await connect(line)
                 with anyio.fail_after(INTRODUCED_S):
                     first = await line.receive()
-                    introduction.check_user(line, has_secrets=self._has_secrets)
-                    challenge = introduction.challenge(first)
-                    _, keys = await introduction.introduce(line, self._who, challenge, relay_port=port)
-                await Relay(self._who, tls=self._tls).run(line, keys, [listener])
+                    introduction.check_user(line, has_secrets=self._tls is not None)
+                    introduction.check_greeting(first)
+                    await introduction.introduce(line, self._who, relay_port=port)
+                await Relay(self._who, tls=self._tls).run(line, [listener])
         except (
             OSError, TimeoutError, LinkLostError, SessionError, ClusterProtocolError, introduction.StrangerError,
             introduction.RefusalError,

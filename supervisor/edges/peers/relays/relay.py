@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import logging
 import socket
-import ssl
 from functools import partial
 
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.edges.peers import cluster_codec, cluster_link, cluster_session, door, introduction, listening
+from supervisor.edges.peers import cluster_link, door, introduction, listening
 from supervisor.edges.peers.acceptor import Acceptor
-from supervisor.edges.peers.cluster_frames import Challenge, ClusterProtocolError
+from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.cluster_link import SILENCE_S
-from supervisor.edges.peers.cluster_session import Keys, Seal, SessionError
-from supervisor.edges.peers.cluster_tls import LeadersTls
+from supervisor.edges.peers.cluster_session import SessionError
+from supervisor.edges.peers.cluster_tls import LeadersTls, Tls, token_of
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.relays.bundle import Bundle, Kind
 from supervisor.edges.peers.relays.trunk import TICK
@@ -33,8 +32,7 @@ _log = logging.getLogger("holdfast.cluster")
 
 
 class Relay:
-    def __init__(self, who: Who, *, tls: ssl.SSLContext | None) -> None:
-        """`tls`: for connections of nodes."""
+    def __init__(self, who: Who, *, tls: Tls | None) -> None:
         self._who = who
         self._tls = LeadersTls(tls)
         self._children: dict[int, Bundle] = {}
@@ -43,16 +41,13 @@ class Relay:
         self._tick = 0
         self._last = 0  # channel
         self._trunk: Bundle | None = None
-        self._acceptor = Acceptor(self._serve, door_key=door.key_of(who.token), has_certificates=tls is not None)
+        self._acceptor = Acceptor(self._serve, door_key=door.key_of(token_of(tls)), has_certificates=tls is not None)
         self._tasks: TaskGroup | None = None
 
-    async def run(self, trunk: Line, keys: Keys, listeners: list[socket.socket]) -> None:
+    async def run(self, trunk: Line, listeners: list[socket.socket]) -> None:
         """Runs until the leader is lost, or it is cancelled. Closes all connections."""
         try:
-            self._trunk = Bundle(
-                trunk, sends=Seal(keys.to_leader), receives=Seal(keys.to_node), on_part=self._hear_leader,
-                on_end=lambda _: None,
-            )  # fmt: skip
+            self._trunk = Bundle(trunk, on_part=self._hear_leader, on_end=lambda _: None)
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._acceptor.run, listeners)
                 self._tasks.start_soon(self._tell, trunk)
@@ -107,18 +102,16 @@ class Relay:
     # --- nodes -----------------------------------------------------------------------------------------------------
 
     async def _serve(self, accepted: socket.socket) -> bool:
-        nonce = cluster_session.fresh_nonce()
-        greeting = cluster_codec.encode(Challenge(nonce))
-        line = Line(pipe=self._tls.pipe(), greeting=greeting, frame_bytes_max=INTRODUCTION_BYTES_MAX)
+        line = Line(pipe=self._tls.pipe(), greeting=introduction.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
         why, is_held = "the relay ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
                 await listening.hold_accepted(line, accepted)
-                hello = introduction.read(await line.receive(), self._who.token, nonce)
+                hello = introduction.read(line, await line.receive())
                 if hello.job_id != self._who.job_id:
                     raise SessionError(f"it wants job {hello.job_id}")
-                keys = introduction.welcome(line, hello, self._who.token, nonce, term=0)
-            self._hold(line, keys)
+                introduction.welcome(line, hello, term=0)
+            self._hold(line)
             is_held = True
         except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError, OSError) as error:
             why = str(error)
@@ -130,15 +123,12 @@ class Relay:
                 line.end(why, says_all=True)
         return is_held
 
-    def _hold(self, line: Line, keys: Keys) -> None:
+    def _hold(self, line: Line) -> None:
         assert self._trunk is not None
         self._last += 1
         channel = self._last
         self._trunk.put(Kind.OPEN, channel)
-        bundle = Bundle(
-            line, sends=Seal(keys.to_node), receives=Seal(keys.to_leader), on_part=partial(self._hear_node, channel),
-            on_end=partial(self._lose, channel),
-        )  # fmt: skip
+        bundle = Bundle(line, on_part=partial(self._hear_node, channel), on_end=partial(self._lose, channel))
         if not line.ended:
             self._children[channel] = bundle
 

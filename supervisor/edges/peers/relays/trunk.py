@@ -14,7 +14,6 @@ from collections.abc import Callable
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.cluster_line import Line
 from supervisor.edges.peers.cluster_link import SILENCE_S
-from supervisor.edges.peers.cluster_session import Keys, Seal
 from supervisor.edges.peers.relays.bundle import Branch, Bundle, Kind
 
 CHANNELS_MAX = 4096
@@ -25,7 +24,6 @@ class Trunk:
     def __init__(
         self,
         line: Line,
-        keys: Keys,
         *,
         make_line: Callable[[], Line],
         on_joined: Callable[[], None],
@@ -43,8 +41,6 @@ class Trunk:
         self._on_end = on_end
         self._bundle = Bundle(
             line,
-            sends=Seal(keys.to_node),
-            receives=Seal(keys.to_leader),
             on_part=self._take,
             on_end=self._ended,
             on_full=self._pause,

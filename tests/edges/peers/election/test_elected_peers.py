@@ -37,6 +37,7 @@ from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.rendezvous_backend import Leader
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
+from tests.edges.peers.test_cluster_peers import TLS
 
 JOB = "job"
 LIMIT_S = 30.0
@@ -83,7 +84,7 @@ async def node(
     begins: bool = True,
     kept: Correspondence | None = None,
 ) -> AsyncGenerator[Node]:
-    voter = Voter(JOB, name, "127.0.0.1", b"a token of the test", join_timeout_s)
+    voter = Voter(JOB, name, "127.0.0.1", join_timeout_s, TLS)
     this = Node(name)
     archive = Archive(kept=kept)
     async with election.open_elected(voter, MemoryBackend(memory, name), this.post, archive) as peers:

@@ -47,7 +47,7 @@ async def begin(memory: Memory) -> tuple[Reign, Fence, list[Ordered | Reported |
 def of(lead: Lead, met_term: int = 0) -> tuple[Reign, Fence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
     posted: list[Ordered | Reported | FenceMoved | JobAbandoned] = []
     own_fence = Fence()
-    voter = Voter("job", "a", "127.0.0.1", b"a token of the test", 0.5)
+    voter = Voter("job", "a", "127.0.0.1", 0.5)
     found, _ = of_this_run(read_ledger(lead.state), term=lead.term, met_term=met_term)
     reign = Reign(
         voter, lead, posted.append, own_fence.vouch, lambda: own_fence.until_s, lambda _, __: None,

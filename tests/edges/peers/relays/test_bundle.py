@@ -10,14 +10,12 @@ import anyio.lowlevel
 import pytest
 from holdfast_wire import framing
 
-from supervisor.edges.peers.cluster_line import SEALED_BYTES_MAX, Line
-from supervisor.edges.peers.cluster_session import Keys, Seal
+from supervisor.edges.peers.cluster_line import FRAME_BYTES_MAX, Line
 from supervisor.edges.peers.relays.bundle import PART_BYTES_MAX, Branch, Bundle, Kind
 from supervisor.edges.peers.relays.hop import Hop
 from supervisor.edges.peers.relays.trunk import TICK, Trunk
 from tests.edges.peers.test_cluster_line import nothing
 
-KEYS = Keys(b"l" * 32, b"n" * 32)
 LIMIT_S = 30.0
 
 
@@ -72,8 +70,8 @@ def bundles(near: Line, far: Line) -> tuple[Bundle, Parts]:
     def take(kind: Kind, channel: int, data: bytes) -> None:
         heard.append((kind, channel, data))
 
-    bundle = Bundle(near, sends=Seal(KEYS.to_node), receives=Seal(KEYS.to_leader), on_part=take, on_end=nothing)
-    Bundle(far, sends=Seal(KEYS.to_leader), receives=Seal(KEYS.to_node), on_part=take, on_end=nothing)
+    bundle = Bundle(near, on_part=take, on_end=nothing)
+    Bundle(far, on_part=take, on_end=nothing)
     return bundle, heard
 
 
@@ -103,9 +101,8 @@ async def test_a_bundle_that_is_cut_ends_the_connection_and_a_kind_of_a_newer_ve
     near, far, _ = wired()
     _, heard = bundles(near, far)
     newer = b"\x63\0\0\0\1\0\0\0\3abc" + b"\x04\0\0\0\0\0\0\0\2ok"
-    seal = Seal(KEYS.to_leader)
     for each in (newer, payload):
-        near.data_received(framing.encode(seal.close(each, number=0, received=0), frame_bytes_max=SEALED_BYTES_MAX))
+        near.data_received(framing.encode(each, frame_bytes_max=FRAME_BYTES_MAX))
     assert heard == [(Kind.BEAT, 0, b"ok")]
     assert near.ended == "cannot read a bundle: its last part is cut"
 
@@ -119,7 +116,7 @@ class Leader:
         self.ends: list[str] = []
         self.joined = self.left = 0
         self.trunk = Trunk(
-            line, KEYS, make_line=self._make, on_joined=self._join, on_left=self._leave, on_end=self.ends.append
+            line, make_line=self._make, on_joined=self._join, on_left=self._leave, on_end=self.ends.append
         )
 
     def _make(self) -> Line:
@@ -138,7 +135,7 @@ class Leader:
 def relays_side(line: Line) -> tuple[Bundle, Parts]:
     heard: Parts = []
     bundle = Bundle(
-        line, sends=Seal(KEYS.to_leader), receives=Seal(KEYS.to_node), on_end=nothing,
+        line, on_end=nothing,
         on_part=lambda kind, channel, data: heard.append((kind, channel, data)),
     )  # fmt: skip
     return bundle, heard
@@ -184,10 +181,10 @@ async def test_one_channel_that_is_broken_leaves_the_others_and_a_broken_trunk_e
 async def test_the_line_of_a_node_by_a_relay_has_its_heartbeats_apart_and_ends_with_its_reason():
     near, far, _ = wired()
     beats: list[bytes] = []
-    hop = Hop(near, KEYS, on_beat=beats.append)
+    hop = Hop(near, on_beat=beats.append)
     heard: Parts = []
     relay = Bundle(
-        far, sends=Seal(KEYS.to_node), receives=Seal(KEYS.to_leader), on_end=nothing,
+        far, on_end=nothing,
         on_part=lambda kind, channel, data: heard.append((kind, channel, data)),
     )  # fmt: skip
     hop.beat(b"I live")

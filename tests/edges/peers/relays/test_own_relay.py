@@ -8,16 +8,17 @@ import pytest
 from supervisor.core.cluster.messages import NodeJoined
 from supervisor.edges.peers import cluster_connect
 from supervisor.edges.peers.cluster_line import Line
+from supervisor.edges.peers.cluster_tls import Pipe
 from supervisor.edges.peers.door import IS_RELAY, NodesDoor, key_of
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.relays.own_relay import OwnRelay
-from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, free_port, peers
+from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TLS, TOKEN, free_port, peers
 
-WHO = Who(JOB, TOKEN, "b", "an incarnation")
+WHO = Who(JOB, "b", "an incarnation")
 
 
 def relay_line() -> Line:
-    return Line(door=NodesDoor(IS_RELAY, key_of(TOKEN)))
+    return Line(pipe=Pipe(TLS, leads=False), door=NodesDoor(IS_RELAY, key_of(TOKEN)))
 
 
 @pytest.mark.parametrize("own_ip", ["127.0.0.1", "192.0.2.1"])
@@ -30,7 +31,7 @@ async def test_a_leader_that_cannot_be_reached_or_an_address_that_is_not_ours(
 
     line = relay_line()
     with anyio.fail_after(LIMIT_S):
-        await OwnRelay(WHO, has_secrets=True, tls=None).serve(line, own_ip, connect)
+        await OwnRelay(WHO, tls=TLS).serve(line, own_ip, connect)
     assert line.ended == "the relay ends"
     assert "this node cannot be a relay of job job: " in caplog.text
 
@@ -42,7 +43,7 @@ async def test_a_leader_that_did_not_ask_refuses_it(caplog: pytest.LogCaptureFix
         await at_leader.until(lambda: at_leader.events)
         line = relay_line()
         with anyio.fail_after(LIMIT_S):
-            await OwnRelay(WHO, has_secrets=True, tls=None).serve(
+            await OwnRelay(WHO, tls=TLS).serve(
                 line,
                 "127.0.0.1",
                 lambda line: cluster_connect.connect(lambda: line, "127.0.0.1", port, is_careful=False),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import anyio
 import anyio.lowlevel
+import msgspec
 import pytest
 
 from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, Reported
@@ -17,7 +18,7 @@ from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import LeaderPeers, Meeting
 from supervisor.edges.peers.cluster_tls import Tls
 from tests.edges.peers.certificates import make_authority, make_node
-from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, again, free_port
+from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TLS, TOKEN, Heard, again, free_port
 
 NODES = 12
 FAN_OUT = 3
@@ -67,18 +68,18 @@ class Crowd:
 
 
 @asynccontextmanager
-async def crowd(tls: Tls | None = None, *, at_once: bool = False, token: bytes = TOKEN) -> AsyncGenerator[Crowd]:
+async def crowd(tls: Tls | None = TLS, *, at_once: bool = False) -> AsyncGenerator[Crowd]:
     """`at_once`: together, instead of one by one with relays ready for them."""
     port, at_leader = free_port(), Heard()
     endpoint = PeerAddress("127.0.0.1", port)
-    meeting = Meeting(JOB, "a", endpoint, token, LIMIT_S, tls=tls, fan_out=FAN_OUT, nodes_max=NODES)
+    meeting = Meeting(JOB, "a", endpoint, LIMIT_S, tls=tls, fan_out=FAN_OUT, nodes_max=NODES)
     async with cluster_peers.open_peers(meeting, at_leader.post) as leader, anyio.create_task_group() as tasks:
         assert isinstance(leader, LeaderPeers)
         crowd = Crowd(leader, at_leader)
         for name, heard in crowd.heard.items():
             crowd.clients[name] = ClusterClient(
-                endpoint, job_id=JOB, token=token, own_name=name, on_order=heard.post, on_lost=crowd.lost.append,
-                tls=tls.follows if tls is not None else None, relay_tls=tls.leads if tls is not None else None,
+                endpoint, job_id=JOB, own_name=name, on_order=heard.post, on_lost=crowd.lost.append,
+                tls=tls,
             )  # fmt: skip
             tasks.start_soon(crowd.run, name)
             crowd.clients[name].report(Reported(JOB, NodeJoined(name, -1)))
@@ -96,13 +97,13 @@ async def crowd(tls: Tls | None = None, *, at_once: bool = False, token: bytes =
         tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize(("has_tls", "token"), [(False, TOKEN), (True, TOKEN), (True, b""), (False, b"")])
-async def test_all_that_is_said_by_relays_arrives_once_and_in_order(has_tls: bool, token: bytes, tmp_path: Path):
-    tls = None
-    if has_tls:
+@pytest.mark.parametrize(("has_files", "token"), [(False, TOKEN), (True, TOKEN), (True, b""), (False, b"")])
+async def test_all_that_is_said_by_relays_arrives_once_and_in_order(has_files: bool, token: bytes, tmp_path: Path):
+    tls = cluster_tls.from_token(token) if token else None
+    if has_files:
         make_authority(tmp_path)
-        tls = cluster_tls.load(make_node(tmp_path))
-    async with crowd(tls, token=token) as nodes:
+        tls = msgspec.structs.replace(cluster_tls.load(make_node(tmp_path)), token=token)
+    async with crowd(tls) as nodes:
         assert nodes.relays() == {f"node-{number}": FAN_OUT for number in range(FAN_OUT)}
         assert nodes.direct() == {"node-0", "node-1", "node-2"}
         for number in range(3):
