@@ -86,8 +86,8 @@ class _Values(BaseCompleter):
 
 def _jobs(supervisors: Supervisors, command: str) -> list[str]:
     found = supervisors.jobs(include_ended=command not in LIVE_ONLY)
-    return [job.report.job_id for job in found[:JOBS_MAX]]
+    return [job.name for job in found[:JOBS_MAX]]
 
 
 def _nodes(supervisors: Supervisors) -> list[str]:
-    return [node.name for each in supervisors.answering for node in each.client.nodes()]
+    return [node.name for each in supervisors.own for node in each.client.nodes()]

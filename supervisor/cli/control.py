@@ -4,33 +4,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from supervisor.cli.supervisors import Supervisors
+from supervisor.cli.supervisors import FoundJob, Supervisors
 from supervisor.errors import NoSupervisorError, NotFoundError, NotNowError
 
 if TYPE_CHECKING:
     from supervisor.edges.operators.control_client import ControlClient
 
 
-def ask_live(supervisors: Supervisors, name: str, *, verb: str) -> tuple[str, ControlClient]:
-    """Returns the job's whole id and its supervisor. Raises NotNowError for a job that has ended, NotFoundError, …"""
+def ask_live(supervisors: Supervisors, name: str, *, verb: str) -> tuple[FoundJob, ControlClient]:
+    """Returns the job and its supervisor. Raises NotNowError for a job that has ended, NotFoundError, …"""
     found = supervisors.find(name, verb=verb, live_only=True)
     report = found.report
     if report.state.has_ended:
-        raise NotNowError(f"cannot {verb} job {report.job_id}: it has ended ({report.state})")
+        raise NotNowError(f"cannot {verb} job {found.name}: it has ended ({report.state})")
     if found.supervisor is None:
         raise NoSupervisorError(
-            f"cannot {verb} job {report.job_id}: its supervisor (pid {report.supervisor_pid}) does not answer"
+            f"cannot {verb} job {found.name}: its supervisor (pid {report.supervisor_pid}) does not answer"
         )
-    return report.job_id, found.supervisor.client
+    return found, found.supervisor.client
 
 
 def ask_node(supervisors: Supervisors, name: str, *, verb: str) -> ControlClient:
     """Returns a supervisor that can reach the node: its own daemon, or one that shares a job with it.
 
-    A private supervisor alone on its node takes no other jobs anyway.
+    A private supervisor alone on its node takes no other jobs anyway. Those of other users are not asked: they can't
+    keep jobs away from a node.
     """
     known: list[str] = []
-    for each in sorted(supervisors.answering, key=lambda each: each.is_private):
+    for each in sorted(supervisors.own, key=lambda each: each.is_private):
         nodes = each.client.nodes()
         for report in nodes if not each.is_private or len(nodes) > 1 else []:
             if report.name == name:

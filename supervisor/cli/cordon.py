@@ -6,7 +6,8 @@ from argparse import ArgumentParser, Namespace
 
 from supervisor.cli import output
 from supervisor.cli.control import ask_node
-from supervisor.cli.supervisors import Supervisors, add_place_arguments, who_asks
+from supervisor.cli.owners import who_asks
+from supervisor.cli.supervisors import Supervisors, add_place_arguments
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -14,6 +14,7 @@ import supervisor
 from supervisor.cli import output
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.resolve import RunRequest, parse_run
+from supervisor.core.printable import one_line
 from supervisor.doctor import control_groups, folders, gpus, kernel, network, node_checks, slurm, timeouts, training
 from supervisor.doctor.finding import Finding, Grade
 from supervisor.doctor.machine import Machine
@@ -94,11 +95,11 @@ def _told(finding: Finding, page: output.Paper) -> str:
     """Prints a finding, and below it why it matters and what to type."""
     grade = output.coloured(finding.grade.value, page) + " " * (8 - len(finding.grade.value))
     head = f"{finding.area:<14}  {finding.check:<21}  "
-    found = output.folded(output.printable(finding.found), page, indent=len(head) + 10)
+    found = output.folded(one_line(finding.found), page, indent=len(head) + 10)
     lines = [f"{grade}  {head}{found}"]
     for label, text in (("why", finding.why), ("do", finding.remedy)):
         if text:
-            lines.append(f"{'':10}{label + ':':<5}" + output.folded(output.printable(text), page, indent=15))
+            lines.append(f"{'':10}{label + ':':<5}" + output.folded(one_line(text), page, indent=15))
     return "".join(lines)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
+from supervisor.cli.owners import user_name
+from supervisor.cli.supervisors import FoundJob
 from supervisor.core.facts import Evidence
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.operators.event_document import timestamp
-from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport
+from supervisor.ports import CheckReport, JobNodeReport, NodeReport, RankReport
 
 STATUS_SCHEMA = "holdfast.status/v1"
 NODES_SCHEMA = "holdfast.nodes/v1"
@@ -17,13 +19,15 @@ STACKS_SCHEMA = "holdfast.stacks/v1"
 Document: TypeAlias = dict[str, object]
 
 
-def status_document(reports: Iterable[JobReport]) -> Document:
-    return {"schema": STATUS_SCHEMA, "jobs": [job_document(report) for report in reports]}
+def status_document(jobs: Iterable[FoundJob]) -> Document:
+    return {"schema": STATUS_SCHEMA, "jobs": [job_document(job) for job in jobs]}
 
 
-def job_document(report: JobReport) -> Document:
+def job_document(job: FoundJob) -> Document:
+    report = job.report
     return {
         "job_id": report.job_id,
+        "user": user_name(job.uid),
         "state": report.state.value,
         "cycle": report.cycle,
         "iteration": report.iteration,

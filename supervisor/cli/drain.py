@@ -6,8 +6,9 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 
 from supervisor.cli import output
-from supervisor.cli.supervisors import Answering, Supervisors, add_place_arguments, who_asks
-from supervisor.errors import NoSupervisorError, NotPermittedError
+from supervisor.cli.owners import name_of, who_asks
+from supervisor.cli.supervisors import Answering, Supervisors, add_place_arguments
+from supervisor.errors import HoldfastError, NoSupervisorError, NotPermittedError
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -23,9 +24,15 @@ def execute(arguments: Namespace) -> int:
         if not asked:
             others = "; ".join(_jobs_of_their_own(supervisors)) or "there is nothing to do"
             raise NoSupervisorError(f"cannot drain this node: no holdfast daemon runs here; {others}")
-        _cordon(asked, reason)
+        _cordon([each for each in supervisors.own if not each.is_private] or asked, reason)
+        refused: list[HoldfastError] = []
         for each in asked:
-            _await_end(each, reason, stops=arguments.stop_jobs)
+            try:
+                _await_end(each, reason, stops=arguments.stop_jobs)
+            except HoldfastError as error:
+                refused.append(error)  # The jobs of the others are waited for all the same.
+        if refused:
+            raise refused[0]
         others = _jobs_of_their_own(supervisors)
     for each in others:
         output.say(each)
@@ -45,7 +52,7 @@ def _jobs_of_their_own(supervisors: Supervisors) -> list[str]:
 
 
 def _cordon(asked: Sequence[Answering], reason: str) -> None:
-    """Cordons the node. If several users share it, only root's own supervisor does so; the others refuse."""
+    """Cordons the node. If several users share it, only root's own supervisor does so; those of a user refuse."""
     refused: list[NotPermittedError] = []
     for each in asked:
         try:
@@ -61,6 +68,6 @@ def _await_end(supervisor: Answering, reason: str, *, stops: bool) -> None:
         if stops:
             supervisor.client.stop(job.job_id, reason=reason)
         why = f": {job.reason}" if any(node.unreachable_pid is not None for node in job.nodes) else ""
-        output.say(f"waiting for job {job.job_id} ({job.state}){why}")
+        output.say(f"waiting for job {name_of(job.job_id, supervisor.uid)} ({job.state}){why}")
         for _ in supervisor.client.watch(job.job_id, follow=True):
             pass  # Only its end counts.

@@ -52,7 +52,7 @@ def execute(arguments: Namespace) -> int:
             told = events if arguments.follow or len(found.report.nodes) <= 1 else in_time(events)
             _write_table(told, found.report, output.paper(arguments.no_color))
         if not chosen.shown:
-            output.say(chosen.why_none(found.report.job_id))
+            output.say(chosen.why_none(found.name))
     return 0
 
 
@@ -99,8 +99,13 @@ class _Chosen:
         return event
 
 
-def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Iterator[RecordedEvent]:
-    """Reads from the supervisor, or from the journal if there is none or if it ends during the call."""
+def events_of(
+    found: FoundJob, supervisors: Supervisors, *, follow: bool, within_s: float | None = None
+) -> Iterator[RecordedEvent]:
+    """Reads from the supervisor, or from the journal if there is none or if it ends during the call.
+
+    The journal is this user's own: it has nothing of another user's job. `within_s`: see ControlClient.watch.
+    """
     job_id = found.report.job_id
     last = 0
     shown: set[tuple[object, ...]] = set()  # The journal of a node that does not lead numbers its own events alone.
@@ -111,7 +116,7 @@ def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Ite
             if found.is_live and not found.supervisor.is_private:
                 watched = SteadyClient(client, job_id, say=output.say).watch(on_note=output.say, follow=follow)
             else:
-                watched = client.watch(job_id, follow=follow and found.is_live, on_note=output.say)
+                watched = client.watch(job_id, follow=follow and found.is_live, within_s=within_s, on_note=output.say)
             for each in watched:
                 if isinstance(each, RecordedEvent):
                     yield each
@@ -120,9 +125,11 @@ def events_of(found: FoundJob, supervisors: Supervisors, *, follow: bool) -> Ite
                         shown.add(_identity(each))
             return
         except NoSupervisorError as error:
-            if not found.supervisor.is_private and not _is_recorded(job_id, supervisors):
+            if not found.is_own or (not found.supervisor.is_private and not _is_recorded(job_id, supervisors)):
                 raise
             output.say(f"{error}; what follows is from the journal")
+    if not found.is_own:
+        return
     from supervisor.edges.machine.journal.journal_reader import open_reader
 
     last = 0 if is_shared else last

@@ -29,14 +29,13 @@ def execute(arguments: Namespace) -> int:
         found = [each for each in everything if not arguments.state or each.report.state in arguments.state]
         if arguments.limit > 0:
             found = found[: arguments.limit]
-        reports = [each.report for each in found]
         if arguments.output == "json":
-            output.write_json(documents.status_document(reports), one_line=False)
+            output.write_json(documents.status_document(found), one_line=False)
         elif arguments.output == "jsonl":
-            for report in reports:
-                output.write_json(documents.job_document(report), one_line=True)
+            for each in found:
+                output.write_json(documents.job_document(each), one_line=True)
         elif found:
-            output.write(output.table(HEADS, [_row(each) for each in found], output.paper(arguments.no_color)))
+            output.write(output.table(HEADS, [row(each) for each in found], output.paper(arguments.no_color)))
         else:
             output.say(_why_none(len(everything), supervisors))
         supervisors.tell_refusals()
@@ -61,13 +60,13 @@ def restarts_cell(report: JobReport) -> str:
     return f"{report.restarts_used}/{report.max_restarts}"
 
 
-def _row(found: FoundJob) -> tuple[str, ...]:
+def row(found: FoundJob) -> tuple[str, ...]:
     report = found.report
     ended_at_ns = report.ended_at_ns or (Clock().unix_ns() if found.supervisor else report.submitted_at_ns)
     took = output.duration((ended_at_ns - report.submitted_at_ns) / 1e9)
     is_lost = found.supervisor is None and not report.state.has_ended
     return (
-        report.job_id,
+        found.name,
         report.state.value + ("?" if is_lost else ""),
         "" if report.exit_code is None else str(report.exit_code),
         restarts_cell(report),

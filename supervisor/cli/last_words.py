@@ -12,6 +12,7 @@ from pathlib import Path
 
 from supervisor.cli import output
 from supervisor.core.facts import JobState
+from supervisor.core.printable import one_line
 from supervisor.edges.operators import log_streams
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import HoldfastError
@@ -62,7 +63,7 @@ def last_lines(pieces: Iterable[LogPiece]) -> list[str]:
         streams[piece.is_stderr] += piece.data
     for data in (streams[True], streams[False]):
         lines = [line.rpartition("\r")[2].rstrip() for line in data.decode("utf-8", "replace").split("\n")]
-        found = [output.printable(line)[:LINE_CHARACTERS_MAX] for line in lines if line]
+        found = [one_line(line)[:LINE_CHARACTERS_MAX] for line in lines if line]
         if found:
             return found[-LINES:]
     return []

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from supervisor.cli import output, recorded_logs
 from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments, check_rank
+from supervisor.core import printable
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 
 LINE_BYTES_MAX = 64 * 1024  # a longer one is printed in parts
@@ -34,21 +35,21 @@ def execute(arguments: Namespace) -> int:
         found = supervisors.find(arguments.job, verb="show output of")
         check_rank(found.report, arguments.rank, verb="show output of")
         choice = LogChoice(arguments.rank, arguments.cycle, arguments.tail)
+        is_cleaned = not found.is_own and sys.stdout.isatty()
         counted = _Counted(_pieces(found, choice, follow=arguments.follow))
         pieces = iter(counted)
         if arguments.output == "jsonl":
             for line in _lines(pieces):
                 output.write_json(_line_document(line), one_line=True)
-        elif arguments.rank is not None:
+        elif arguments.rank is not None and not is_cleaned:
             for piece in pieces:
                 _write(piece.data)
         else:
             for line in _lines(pieces):
-                _write(f"[cycle {line.cycle} rank {line.rank}] ".encode() + line.data)
+                prefix = "" if arguments.rank is not None else f"[cycle {line.cycle} rank {line.rank}] "
+                _write(prefix.encode() + (_cleaned(line.data) if is_cleaned else line.data))
         if not counted.bytes:
-            output.say(
-                f"the selected ranks of job {found.report.job_id} have printed nothing (logs: {found.report.log_dir})"
-            )
+            output.say(f"the selected ranks of job {found.name} have printed nothing (logs: {found.report.log_dir})")
     return 0
 
 
@@ -97,6 +98,11 @@ def _line_document(line: LogPiece) -> dict[str, object]:
         "stream": "stderr" if line.is_stderr else "stdout",
         "line": line.data.decode("utf-8", "backslashreplace").rstrip("\r\n"),
     }
+
+
+def _cleaned(line: bytes) -> bytes:
+    """Returns the line without what controls a terminal: the output of another user's job may be meant for root's."""
+    return printable.lines(line.decode("utf-8", "backslashreplace")).encode()
 
 
 def _write(data: bytes) -> None:

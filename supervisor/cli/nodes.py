@@ -5,10 +5,12 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from supervisor.cli import checks, documents, output
-from supervisor.cli.supervisors import Supervisors, add_place_arguments
+from supervisor.cli.owners import name_of, user_name
+from supervisor.cli.supervisors import Answering, Supervisors, add_place_arguments
 from supervisor.errors import NoSupervisorError
 from supervisor.ports import NodeReport
 
+Known = tuple[NodeReport, Answering]
 HEADS = ("NODE", "STATE", "SUPERVISOR", "VERSION", "SINCE", "JOBS", "CHECKS", "REASON")
 
 
@@ -19,14 +21,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def execute(arguments: Namespace) -> int:
     with Supervisors(arguments, waits=True) as supervisors:
-        nodes: list[tuple[NodeReport, bool]] = []
-        shared: list[tuple[NodeReport, bool]] = []
-        for each in supervisors.answering:
-            known = [(report, each.is_private) for report in each.client.nodes()]
-            if len(known) > 1:
-                shared += known
-            else:
-                nodes += known
+        nodes: list[Known] = []
+        shared: list[Known] = []
+        for each, reports in supervisors.ask_each(lambda each, limit_s: each.client.nodes(within_s=limit_s)):
+            (shared if len(reports) > 1 else nodes).extend((report, each) for report in reports)
         nodes += _each_once(shared)
         supervisors.tell_refusals()
         if not nodes:
@@ -37,25 +35,29 @@ def execute(arguments: Namespace) -> int:
         for report, _ in nodes:
             output.write_json(documents.node_document(report), one_line=True)
     else:
-        rows = [_row(report, is_private) for report, is_private in nodes]
+        rows = [_row(report, each) for report, each in nodes]
         output.write(output.table(HEADS, rows, output.paper(arguments.no_color)))
     return 0
 
 
-def _each_once(nodes: list[tuple[NodeReport, bool]]) -> list[tuple[NodeReport, bool]]:
-    """Lists each node once: all supervisors of a job know its nodes."""
-    found = {(each.name, each.supervisor_pid, each.started_at_ns): (each, private) for each, private in nodes}
+def _each_once(nodes: list[Known]) -> list[Known]:
+    """Lists each node once for each user: all supervisors of a job know its nodes."""
+    found = {
+        (each.uid, report.name, report.supervisor_pid, report.started_at_ns): (report, each) for report, each in nodes
+    }
     return list(found.values())
 
 
-def _row(report: NodeReport, is_private: bool) -> tuple[str, ...]:
+def _row(report: NodeReport, supervisor: Answering) -> tuple[str, ...]:
+    kind = "" if supervisor.is_own else f" (of {user_name(supervisor.uid)})"
+    kind = " (private)" if supervisor.is_private else kind
     return (
         report.name,
         report.state,
-        (f"pid {report.supervisor_pid}" + (" (private)" if is_private else "")) if report.supervisor_pid else "",
+        f"pid {report.supervisor_pid}{kind}" if report.supervisor_pid else "",
         report.version,
         output.local_time(report.started_at_ns) if report.started_at_ns else "",
-        ", ".join(report.job_ids) or "none",
+        ", ".join(name_of(job_id, supervisor.uid) for job_id in report.job_ids) or "none",
         checks.counts(report.checks) or "none",
         report.reason,
     )

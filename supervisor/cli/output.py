@@ -15,6 +15,7 @@ from datetime import datetime
 
 import msgspec
 
+from supervisor.core import printable
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.own_process import standard_streams
 
@@ -53,9 +54,13 @@ def add_output_arguments(parser: ArgumentParser, *formats: str) -> None:
 
 
 def write_json(document: object, *, one_line: bool) -> None:
-    text = json.dumps(document, ensure_ascii=False) if one_line else json.dumps(document, ensure_ascii=False, indent=2)
-    sys.stdout.write(_encodable(text) + "\n")
+    sys.stdout.write(_encodable(json_of(document, one_line=one_line)) + "\n")
     sys.stdout.flush()
+
+
+def json_of(document: object, *, one_line: bool) -> str:
+    """Returns JSON that controls no terminal."""
+    return printable.json_text(json.dumps(document, ensure_ascii=False, indent=None if one_line else 2))
 
 
 def write(text: str) -> None:
@@ -65,19 +70,19 @@ def write(text: str) -> None:
 
 def say(text: str) -> None:
     """Writes a message for people, not a result: if stderr can't be written, the command goes on without it."""
-    standard_streams.say(f"holdfast: {text}")
+    standard_streams.say(f"holdfast: {printable.one_line(text)}")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], page: Paper) -> str:
     """Sizes columns to their contents. The last is a sentence: folded, or below its row on a narrow terminal."""
-    cells = [[printable(cell) for cell in row] for row in rows]
+    cells = [[printable.one_line(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
     return _line(heads, widths, page, is_head=True) + "".join(_line(row, widths, page) for row in cells)
 
 
 def row(cells: Sequence[str], widths: Sequence[int], page: Paper, *, is_head: bool = False) -> str:
     """Returns one line of a table that grows while it is read: its widths are given in advance."""
-    return _line([printable(cell) for cell in cells], widths, page, is_head=is_head)
+    return _line([printable.one_line(cell) for cell in cells], widths, page, is_head=is_head)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], page: Paper, *, is_head: bool = False) -> str:
@@ -124,11 +129,6 @@ def _coloured(cell: str, page: Paper) -> str:
 def coloured(word: str, page: Paper) -> str:
     """Returns a state in its colour."""
     return _coloured(word, page)
-
-
-def printable(text: str) -> str:
-    """Returns one line without control characters: a worker's output must not control the reader's terminal."""
-    return "".join(each if each.isprintable() else " " if each in "\n\t" else f"\\x{ord(each):02x}" for each in text)
 
 
 def _encodable(text: str) -> str:

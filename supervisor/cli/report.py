@@ -12,11 +12,11 @@ from pathlib import Path
 
 import supervisor
 from supervisor.cli import output, recorded_logs
-from supervisor.cli.culprits_words import with_last_words
+from supervisor.cli.culprits_words import READ_TIMEOUT_S, with_last_words
 from supervisor.cli.events import events_of
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.operators.log_streams import LogChoice, LogPiece
+from supervisor.edges.operators.log_streams import LogChoice, LogPiece, bounded
 from supervisor.errors import InvalidRequestError, NotFoundError
 from supervisor.life.life import Life
 from supervisor.life.telling import life_of
@@ -52,13 +52,17 @@ def whole_life(found: FoundJob, supervisors: Supervisors) -> Life:
 
 
 def _logs(found: FoundJob, choice: LogChoice) -> Iterable[LogPiece]:
-    """Yields a rank's output: from the supervisor, or, of a job that has ended, from what the node can read itself."""
+    """Yields a rank's output: from the supervisor, or, of a job that has ended, from what the node can read itself.
+
+    Another user's supervisor reads it, or nobody does: the folders that it names may be a third user's.
+    """
     if found.supervisor is not None:
         try:
-            yield from found.supervisor.client.logs(found.report.job_id, choice, follow=False, on_note=_nobody)
+            client = found.supervisor.client
+            yield from bounded(client.logs(found.report.job_id, choice, within_s=READ_TIMEOUT_S, on_note=_nobody))
             return
         except NotFoundError:
-            if found.is_live:
+            if found.is_live or not found.is_own:
                 raise
     yield from recorded_logs.read(found.report, choice, on_note=_nobody)
 

@@ -6,7 +6,8 @@ from argparse import ArgumentParser, Namespace
 
 from supervisor.cli import output
 from supervisor.cli.control import ask_live
-from supervisor.cli.supervisors import Supervisors, add_place_arguments, who_asks
+from supervisor.cli.owners import who_asks
+from supervisor.cli.supervisors import Supervisors, add_place_arguments
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -17,7 +18,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def execute(arguments: Namespace) -> int:
     with Supervisors(arguments, waits=True) as supervisors:
-        job_id, client = ask_live(supervisors, arguments.job, verb="restart")
-        cycle = client.restart(job_id, reason=arguments.reason or f"holdfast restart by {who_asks()}")
-    output.say(f"job {job_id} restarts: cycle {cycle} comes next")
+        job, client = ask_live(supervisors, arguments.job, verb="restart")
+        cycle = client.restart(job.report.job_id, reason=arguments.reason or f"holdfast restart by {who_asks()}")
+    output.say(f"job {job.name} restarts: cycle {cycle} comes next")
     return 0

@@ -8,6 +8,7 @@ from supervisor.cli import documents, output
 from supervisor.cli.control import ask_live
 from supervisor.cli.supervisors import Supervisors, add_place_arguments
 from supervisor.core.facts import Evidence
+from supervisor.core.printable import one_line
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -19,10 +20,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def execute(arguments: Namespace) -> int:
     with Supervisors(arguments, waits=True) as supervisors:
-        job_id, client = ask_live(supervisors, arguments.job, verb="take stacks of")
-        evidence = client.stacks(job_id, arguments.rank)
+        job, client = ask_live(supervisors, arguments.job, verb="take stacks of")
+        evidence = client.stacks(job.report.job_id, arguments.rank)
     if arguments.output == "json":
-        output.write_json(documents.stacks_document(job_id, evidence), one_line=False)
+        output.write_json(documents.stacks_document(job.report.job_id, evidence), one_line=False)
     else:
         output.write(stacks_text(evidence))
     return 0
@@ -33,10 +34,10 @@ def stacks_text(evidence: Evidence) -> str:
     parts: list[str] = []
     for group in evidence.groups:
         word = "rank" if len(group.ranks) == 1 else "ranks"
-        frames = [f"  {output.printable(line.strip())}" for line in group.stack.splitlines() if line.strip()]
+        frames = [f"  {one_line(line.strip())}" for line in group.stack.splitlines() if line.strip()]
         parts.append("\n".join([f"{word} {', '.join(map(str, group.ranks))}:", *frames]))
     if evidence.notes:
-        parts.append("\n".join(output.printable(note) for note in evidence.notes))
+        parts.append("\n".join(one_line(note) for note in evidence.notes))
     if evidence.source:
         parts.append(f"(by {evidence.source})")
     return "\n\n".join(parts) + "\n"

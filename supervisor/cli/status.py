@@ -9,6 +9,7 @@ from collections.abc import Callable
 from supervisor.cli import checks, documents, output
 from supervisor.cli.jobs import restarts_cell
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.core.printable import one_line
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes import job_claims
@@ -95,14 +96,14 @@ class _Watch:
 
 
 def _show_all(supervisors: Supervisors, arguments: Namespace, page: output.Paper) -> None:
-    reports = [found.report for found in supervisors.jobs(include_ended=False)]
+    jobs = supervisors.jobs(include_ended=False)
     if arguments.output == "jsonl":
-        for report in reports:
-            output.write_json(documents.job_document(report), one_line=True)
+        for job in jobs:
+            output.write_json(documents.job_document(job), one_line=True)
     elif arguments.output == "json":
-        output.write_json(documents.status_document(reports), one_line=arguments.watch)
-    elif reports:
-        output.write(output.table(LIVE_HEADS, [_live_row(report) for report in reports], page))
+        output.write_json(documents.status_document(jobs), one_line=arguments.watch)
+    elif jobs:
+        output.write(output.table(LIVE_HEADS, [live_row(job) for job in jobs], page))
     else:
         running = output.plural(len(supervisors.answering), "supervisor")
         output.say(f"no job is running (asked {running}); holdfast jobs lists finished jobs")
@@ -111,43 +112,46 @@ def _show_all(supervisors: Supervisors, arguments: Namespace, page: output.Paper
 
 def _show_one(found: FoundJob, arguments: Namespace, page: output.Paper) -> None:
     if arguments.output == "jsonl":
-        output.write_json(documents.job_document(found.report), one_line=True)
+        output.write_json(documents.job_document(found), one_line=True)
     elif arguments.output == "json":
-        output.write_json(documents.status_document([found.report]), one_line=arguments.watch)
+        output.write_json(documents.status_document([found]), one_line=arguments.watch)
     else:
-        output.write(_job_text(found, page))
+        output.write(job_text(found, page))
 
 
-def _live_row(report: JobReport) -> tuple[str, ...]:
+def live_row(job: FoundJob) -> tuple[str, ...]:
+    report = job.report
     up = sum(rank.state == "running" for rank in report.ranks)
     age_s = (Clock().unix_ns() - report.submitted_at_ns) / 1e9
     return (
-        report.job_id, report.state.value, str(report.cycle), restarts_cell(report), f"{up}/{len(report.ranks)}",
+        job.name, report.state.value, str(report.cycle), restarts_cell(report), f"{up}/{len(report.ranks)}",
         output.duration(age_s), report.reason,
     )  # fmt: skip
 
 
-def _job_text(found: FoundJob, page: output.Paper) -> str:
+def job_text(found: FoundJob, page: output.Paper) -> str:
     report = found.report
+    state = output.coloured(report.state.value, page) + _end_of(report)
     lines = [
-        ("job", report.job_id),
-        ("state", output.coloured(report.state.value, page) + _end_of(report)),
-        ("reason", output.printable(report.reason)),
+        ("job", found.name),
+        ("state", ""),
+        ("reason", report.reason),
         ("cycle", f"{report.cycle}" + (f", iteration {report.iteration}" if report.iteration else "")),
         ("restarts", f"{report.restarts_used} used of {report.max_restarts}"),
         ("submitted", output.local_time(report.submitted_at_ns)),
-        ("command", output.printable(" ".join(report.command))),
-        ("logs", output.printable(report.log_dir)),
+        ("command", " ".join(report.command)),
+        ("logs", report.log_dir),
         ("nodes", _nodes_text(report)),
         ("checks", checks.counts([check for node in report.nodes for check in node.checks])),
         ("supervisor", _supervisor_text(found)),
     ]
-    text = "".join(f"{name:<12}{output.folded(value, page, indent=12)}" for name, value in lines if value)
+    shown = [(name, state if name == "state" else one_line(value)) for name, value in lines]
+    text = "".join(f"{name:<12}{output.folded(value, page, indent=12)}" for name, value in shown if value)
     now_ns = Clock().unix_ns()
     if len(report.nodes) > 1:
         text += "\n" + output.table(NODE_HEADS, [_node_row(node, now_ns) for node in report.nodes], page)
-    if shown := checks.table(report.nodes, now_ns, page):
-        text += "\n" + shown
+    if told := checks.table(report.nodes, now_ns, page):
+        text += "\n" + told
     if report.stragglers:
         text += "\n" + output.table(STRAGGLER_HEADS, [_straggler_row(each) for each in report.stragglers], page)
     if report.ranks:
@@ -167,7 +171,7 @@ def _supervisor_text(found: FoundJob) -> str:
         return ""
     if found.supervisor is None:
         return f"pid {found.report.supervisor_pid} does not answer: this is the last state that it recorded"
-    kind = "private" if found.supervisor.is_private else "of the node"
+    kind = "private" if found.supervisor.is_private else "of the node" if found.is_own else "of its user"
     return f"pid {found.report.supervisor_pid} ({kind})"
 
 

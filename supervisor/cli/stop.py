@@ -7,7 +7,8 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from supervisor.cli import output
 from supervisor.cli.control import ask_live
-from supervisor.cli.supervisors import Supervisors, add_place_arguments, who_asks
+from supervisor.cli.owners import who_asks
+from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import NoSupervisorError
 
@@ -24,22 +25,23 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def execute(arguments: Namespace) -> int:
     with Supervisors(arguments, waits=True) as supervisors:
-        job_id, client = ask_live(supervisors, arguments.job, verb="stop")
-        client.stop(job_id, reason=arguments.reason or f"holdfast stop by {who_asks()}", signal=arguments.signal)
-        output.say(f"job {job_id} is being stopped")
+        job, client = ask_live(supervisors, arguments.job, verb="stop")
+        reason = arguments.reason or f"holdfast stop by {who_asks()}"
+        client.stop(job.report.job_id, reason=reason, signal=arguments.signal)
+        output.say(f"job {job.name} is being stopped")
         if arguments.wait:
-            output.say(f"job {job_id} has ended: {_last_words(supervisors, client, job_id)}")
+            output.say(f"job {job.name} has ended: {_last_words(supervisors, client, job)}")
     return 0
 
 
-def _last_words(supervisors: Supervisors, client: ControlClient, job_id: str) -> str:
+def _last_words(supervisors: Supervisors, client: ControlClient, job: FoundJob) -> str:
     """Returns once the job has ended. A private supervisor ends with it, perhaps before it has told us."""
     last = ""
     try:
-        for each in client.watch(job_id, follow=True):
+        for each in client.watch(job.report.job_id, follow=True):
             last = each.reason
     except NoSupervisorError:
-        report = supervisors.find(job_id, verb="wait for").report
+        report = supervisors.find(job.name, verb="wait for").report
         if not report.state.has_ended:
             raise
         return report.reason

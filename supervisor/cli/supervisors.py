@@ -1,29 +1,38 @@
-"""Which supervisors can this user ask, and which job does a name mean?"""
+"""Which supervisors can this user ask, and which job does a name mean?
+
+Root asks those of all users. A user can put a program of her own in the place of her supervisor, so none of them counts
+beyond the jobs of its own user, and none holds up the others.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
 import os
-import pwd
-import socket
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from supervisor.cli import output
+from supervisor.cli import output, owners
+from supervisor.cli.at_once import ask_all
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports import JobReport
+
+Answer = TypeVar("Answer")
 
 if TYPE_CHECKING:
     from supervisor.edges.operators.control_client import ControlClient
 
 JOURNAL_JOBS_MAX = 1_000
 NEAR_MATCHES = 3
+OWN_LIST_S = 5.0  # for a supervisor's list of jobs or nodes
+OTHERS_LIST_S = 1.5  # the same of another user, among several
+GRACE_S = 0.5  # for an answer that came at the last moment
 
 
 class Answering(msgspec.Struct, frozen=True):
@@ -31,13 +40,33 @@ class Answering(msgspec.Struct, frozen=True):
 
     client: ControlClient
     is_private: bool
+    uid: int  # whose it is: see owners.py
+
+    @property
+    def is_own(self) -> bool:
+        return self.uid == os.geteuid()
 
 
 class FoundJob(msgspec.Struct, frozen=True):
-    """A job and the supervisor that knows it; None if only a journal does."""
+    """A job and the supervisor that knows it; None if only a journal does. `uid`: whose it is."""
 
     report: JobReport
     supervisor: Answering | None
+    uid: int = msgspec.field(default_factory=os.geteuid)
+
+    @property
+    def is_own(self) -> bool:
+        return self.uid == os.geteuid()
+
+    @property
+    def name(self) -> str:
+        """Returns the name by which this user can mean the job."""
+        return owners.name_of(self.report.job_id, self.uid)
+
+    @property
+    def run(self) -> tuple[int, str, int]:
+        """Returns what tells the runs of all users apart."""
+        return self.uid, self.report.job_id, self.report.submitted_at_ns
 
     @property
     def is_live(self) -> bool:
@@ -77,7 +106,7 @@ class Supervisors:
             if self._add_users_of(candidate.path):
                 continue
             path = candidate.path / socket_dir.CONTROL_SOCKET
-            why_not = why_silent(path)
+            why_not = owners.knock(path).why_not
             if not why_not or (self._waits and self._wait_for_next(candidate.path)):
                 self._add(path, is_private=False)
             elif candidate.explicit:
@@ -89,11 +118,11 @@ class Supervisors:
                 self._refusals.append(f"the supervisor at {path} was not asked: {why_not}")
         private_dir.sweep()
         for registered in () if self._is_explicit else private_registry.registered():
-            path = registered.directory / socket_dir.CONTROL_SOCKET
-            if not why_silent(path):
-                self._add(path, is_private=True)
+            self._add(registered.directory / socket_dir.CONTROL_SOCKET, is_private=True)
 
     def _wait_for_next(self, folder: Path) -> bool:
+        if not os.path.isdir(folder) or folder.lstat().st_uid != os.geteuid():
+            return False  # Nothing in somebody else's folder is read.
         from supervisor.cli.next_supervisor import wait_for_next  # Late: it is hardly ever needed.
 
         return wait_for_next(folder / socket_dir.SPAWNERS, folder / socket_dir.CONTROL_SOCKET, self._say)
@@ -106,46 +135,87 @@ class Supervisors:
         users = service / socket_dir.USERS
         if not os.path.isdir(users):  # unlike Path.is_dir, no error for a folder of another user
             return False
-        if os.geteuid() == 0 and not why_silent(service / socket_dir.CONTROL_SOCKET):
+        if os.geteuid() == 0:
             self._add(service / socket_dir.CONTROL_SOCKET, is_private=False)
         for path in sorted(socket_dir.sockets_of_users(users)):
-            if not why_silent(path):
-                self._add(path, is_private=False)
+            self._add(path, is_private=False)
         return bool(self.answering)
 
     def _add(self, path: Path, *, is_private: bool) -> None:
+        """Adds a supervisor that accepts connections."""
         from supervisor.edges.operators.control_client import ControlClient
 
-        if all(each.client.socket_path != path for each in self.answering):
-            self.answering.append(Answering(self._closing.enter_context(ControlClient(path)), is_private))
+        if any(each.client.socket_path == path for each in self.answering):
+            return
+        found = owners.knock(path)
+        if not found.why_not:
+            client = self._closing.enter_context(ControlClient(path))
+            self.answering.append(Answering(client, is_private, found.uid))
+
+    @property
+    def own(self) -> list[Answering]:
+        """Returns the supervisors of this user, or those in the directory that the user has named."""
+        return [each for each in self.answering if each.is_own or (self._is_explicit and len(self.answering) == 1)]
+
+    def ask_each(self, ask: Callable[[Answering, float], Answer]) -> list[tuple[Answering, Answer]]:
+        """Returns the answers of all supervisors, which are asked at the same time; says which ones did not answer.
+
+        `ask` gets the time that this supervisor has. One that has ended meanwhile is left out. Raises the refusal of
+        this user's own supervisor.
+        """
+        limits_s = [OWN_LIST_S if each.is_own or len(self.answering) == 1 else OTHERS_LIST_S for each in self.answering]
+        questions = [partial(ask, each, limit_s) for each, limit_s in zip(self.answering, limits_s, strict=True)]
+        told = ask_all(questions, within_s=max(limits_s, default=0.0) + GRACE_S)
+        answers: list[tuple[Answering, Answer]] = []
+        for each, answer in zip(self.answering, told, strict=True):
+            if not isinstance(answer, HoldfastError):
+                answers.append((each, answer))
+            elif each.is_own and not isinstance(answer, NoSupervisorError | ExhaustedError):
+                raise answer
+            elif not isinstance(answer, NoSupervisorError):
+                self._say(str(answer) if each.is_own else self._why_missing(each, answer))
+        return answers
+
+    def _why_missing(self, each: Answering, why: HoldfastError) -> str:
+        place = each.client.socket_path.parent
+        whose = owners.user_name(each.uid)
+        return f"what user {whose} has here is not shown: {why}; to ask it alone, give --socket-dir {place}"
 
     def jobs(self, *, include_ended: bool) -> list[FoundJob]:
-        """Returns jobs, newest first. Leaves out a supervisor that has ended meanwhile, and reports one that hangs."""
-        found: dict[tuple[str, int], FoundJob] = {}
-        for each in self.answering:
-            try:
-                for report in each.client.jobs(include_ended=include_ended):
-                    known = found.get(_key(report))
-                    if known is None or (known.report.state.has_ended and not report.state.has_ended):
-                        found[_key(report)] = FoundJob(report, each)
-            except NoSupervisorError:
-                continue
-            except ExhaustedError as error:
-                self._say(str(error))
+        """Returns jobs, newest first. Leaves out a supervisor that has ended meanwhile, and reports one that hangs.
+
+        A job is left out as known already only because of another one of the same user.
+        """
+        found: dict[tuple[int, str, int], FoundJob] = {}
+        for each, reports in self.ask_each(
+            lambda each, limit_s: each.client.jobs(include_ended=include_ended, within_s=limit_s)
+        ):
+            for report in reports:
+                job = FoundJob(report, each, each.uid)
+                known = found.get(job.run)
+                if known is None or (known.report.state.has_ended and not report.state.has_ended):
+                    found[job.run] = job
         if include_ended:
             for report in self._recorded():
-                found.setdefault(_key(report), FoundJob(report, None))
-        jobs = sorted(found.values(), key=lambda each: _key(each.report)[::-1], reverse=True)
-        return [job for number, job in enumerate(jobs) if not any(_is_same(job, other) for other in jobs[:number])]
+                job = FoundJob(report, None)
+                found.setdefault(job.run, job)
+        jobs = sorted(found.values(), key=lambda job: (job.report.submitted_at_ns, *job.run), reverse=True)
+        return _each_once(jobs)
 
     def find(self, name: str, *, verb: str, live_only: bool = False) -> FoundJob:
-        """Returns the newest run of that id or unique prefix, a live one first. Raises NotFoundError, …"""
+        """Returns the newest run of that id or unique prefix, a live one first. Raises NotFoundError, …
+
+        If several users have a job of that id, `name` must say whose: USER/JOB.
+        """
         jobs = self.jobs(include_ended=True)
-        for fits in (_is_named(name), _begins_with(name)):
-            for chosen in ([job for job in jobs if job.is_live], jobs):
-                matches = [job for job in chosen if fits(job.report.job_id)]
-                if matches:
-                    return _only(matches, name, verb)
+        user, between, job_id = name.partition(owners.BETWEEN)
+        theirs = [job for job in jobs if between and owners.is_user(user, job.uid)]
+        meant, beginning = (theirs, job_id) if theirs else (jobs, name)
+        for fits in (_is_named(beginning), _begins_with(beginning)):
+            matches = [job for job in meant if fits(job.report.job_id)]
+            live = [job for job in matches if job.is_live]
+            if matches:
+                return _only(live or matches, live if live and live_only else matches, name, verb)
         if live_only and not self.answering:
             raise NoSupervisorError(
                 f"cannot {verb} job {name}: no supervisor is running; holdfast jobs shows what has run" + self._hint()
@@ -177,19 +247,6 @@ class Supervisors:
             return []
 
 
-def why_silent(socket_path: Path) -> str:
-    """Returns "" if the socket accepts a connection within a second, else why not. Needs no gRPC."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(socket_dir.PROBE_TIMEOUT_S)
-        try:
-            probe.connect(str(socket_path))
-        except TimeoutError:
-            return f"it does not accept within {socket_dir.PROBE_TIMEOUT_S:g} s"
-        except OSError as error:
-            return (error.strerror or str(error)).lower()
-    return ""
-
-
 def add_place_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--socket-dir", metavar="DIR", help="ask only the supervisor whose sockets are there")
     parser.add_argument("--state-dir", metavar="DIR", help="read finished jobs from the journal there")
@@ -204,26 +261,17 @@ def check_rank(report: JobReport, rank: int | None, *, verb: str) -> None:
     raise NotFoundError(f"cannot {verb} rank {rank}: job {report.job_id} has {have}")
 
 
-def who_asks() -> str:
-    """Returns the user's name for the reason that is recorded."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"user id {os.getuid()}"
-
-
-def _is_same(job: FoundJob, other: FoundJob) -> bool:
-    """Whether both are parts of one live job with nodes here: each part shows, and acts on, the whole job."""
-    return (
-        job.is_live
-        and other.is_live
-        and job.report.job_id == other.report.job_id
-        and any(node.log_dir == job.report.log_dir for node in other.report.nodes if node.log_dir)
-    )
-
-
-def _key(report: JobReport) -> tuple[str, int]:
-    return report.job_id, report.submitted_at_ns
+def _each_once(jobs: Sequence[FoundJob]) -> list[FoundJob]:
+    """Leaves out the later parts of a live job of several nodes here: each part shows, and acts on, the whole job."""
+    shown: list[FoundJob] = []
+    folders: set[tuple[int, str, str]] = set()
+    for job in jobs:
+        same = (job.uid, job.report.job_id)
+        if not job.is_live or (*same, job.report.log_dir) not in folders:
+            shown.append(job)
+        if job.is_live:
+            folders.update((*same, node.log_dir) for node in job.report.nodes if node.log_dir)
+    return shown
 
 
 def _is_named(name: str) -> Callable[[str], bool]:
@@ -234,16 +282,26 @@ def _begins_with(name: str) -> Callable[[str], bool]:
     return lambda job_id: bool(name) and job_id.startswith(name)
 
 
-def _only(matches: Sequence[FoundJob], name: str, verb: str) -> FoundJob:
-    """Returns the newest of one id. Fails if several ids have that prefix, or several live jobs the id."""
-    ids = list(dict.fromkeys(job.report.job_id for job in matches))
+def _only(chosen: Sequence[FoundJob], candidates: Sequence[FoundJob], name: str, verb: str) -> FoundJob:
+    """Returns the newest of one id. Fails if several ids have that prefix, several users the id, or several live jobs.
+
+    `candidates`: the jobs that might be meant; `chosen`: those of them that are taken first.
+    """
+    ids = list(dict.fromkeys(job.report.job_id for job in chosen))
     if len(ids) > 1:
-        raise NotFoundError(f"cannot {verb} job {name}: it may mean {', '.join(ids[:5])}; type more characters")
-    live = [job for job in matches if job.is_live and job.supervisor is not None]
+        names = list(dict.fromkeys(job.name for job in chosen))
+        raise NotFoundError(f"cannot {verb} job {name}: it may mean {', '.join(names[:5])}; type more characters")
+    users = sorted({job.uid for job in candidates if job.report.job_id == ids[0]})
+    if len(users) > 1:
+        names = [f"{owners.user_name(uid)}{owners.BETWEEN}{ids[0]}" for uid in users[:5]]
+        raise NotFoundError(
+            f"cannot {verb} job {name}: {len(users)} users have one of that id; choose {' or '.join(names)}"
+        )
+    live = [job for job in chosen if job.is_live and job.supervisor is not None]
     if len(live) > 1:
         places = " or ".join(str(job.supervisor.client.socket_path.parent) for job in live if job.supervisor)
         raise NotFoundError(
             f"cannot {verb} job {ids[0]}: {len(live)} supervisors have one of that id; "
             f"choose with --socket-dir {places}"
         )
-    return matches[0]
+    return chosen[0]

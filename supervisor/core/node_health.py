@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from supervisor.core import printable
+
 
 class Health(enum.StrEnum):
     HEALTHY = "healthy"
@@ -73,7 +75,7 @@ def unfit_sentence(node: str, findings: Iterable[Finding]) -> str:
 
 def one_line(text: str, characters_max: int) -> str:
     """Returns a service's or device's text for people: clipped, and without terminal control characters."""
-    line = "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
+    line = printable.one_line(" ".join(text.split()))
     if not line:
         return "nothing"
     return line if len(line) <= characters_max else f"{line[:characters_max]}…"

@@ -15,6 +15,7 @@ from supervisor.ports import RecordedEvent
 LATE_NS = 10 * 10**9  # how long after the ranks run again stacks and their verdict may come
 STALE_NS = 120 * 10**9  # a fault without consequences for this long is not the cause of later events
 FIRST_EVENTS = 4  # among which a silence is first reported
+SILENCE_MAX_S = 1e9
 EVENTS_MAX = 200  # kept for one incident
 
 _ACTS = frozenset({"restart_decided", "iteration_interrupted", "rank_replaced", "call_lost", "fault_tolerated"})
@@ -30,11 +31,14 @@ _DECISIONS = (
 _FAILURES = ("worker_failed", "rank_lost_in_call", "spawner_lost", "store_failed", "spawn_failed")
 _NODE_LOST = re.compile(r"node (\S+)(?: of group rank \d+)? is lost")
 _SILENT = re.compile(r"executed no Python code|soft timeout|has not come back")
-_SILENCE = re.compile(r"\bfor ([0-9.]+(?:e[-+][0-9]+)?) s(?: \((?:limit|soft timeout)|[;,]|$)")
+_SILENCE = re.compile(
+    r"\bfor ([0-9]{1,12}(?:\.[0-9]{1,12})?(?:e[-+]?[0-9]{1,2})?) s(?: \((?:limit|soft timeout)|[;,]|$)"
+)
 _INTERRUPTED = re.compile(r"^iteration \d+ of call \d+ is interrupted: ")
 _DECIDED = re.compile(r"; (?:restarting\b|restarts used \d+ of \d+).*$", re.DOTALL)
-_UNITS = re.compile(r"restarts used (\d+) of")
-_RANK = re.compile(r"\brank (\d+)\b")
+_UNITS = re.compile(r"restarts used ([0-9]{1,9}) of")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_RANK = re.compile(r"\brank ([0-9]{1,9})\b")
 
 
 def incidents_of(
@@ -190,7 +194,7 @@ def _began_ns(events: Sequence[RecordedEvent]) -> int:
 
 def silence_s(reason: str) -> float:
     """Returns how long a rank or node had been silent according to the reason; 0: not silent."""
-    return max((float(match[1]) for match in _SILENCE.finditer(reason)), default=0.0)
+    return min(max((float(match[1]) for match in _SILENCE.finditer(reason)), default=0.0), SILENCE_MAX_S)
 
 
 def _cause(events: Sequence[RecordedEvent], by_kind: dict[str, RecordedEvent]) -> tuple[str, tuple[int, ...], str]:
@@ -201,7 +205,7 @@ def _cause(events: Sequence[RecordedEvent], by_kind: dict[str, RecordedEvent]) -
     culprits: tuple[int, ...] = ()
     if found is not None:
         named = dict(found.details).get("culprits", "")
-        culprits = tuple(int(rank) for rank in named.split(", ") if rank.isdigit())
+        culprits = tuple(int(rank) for rank in named.split(", ") if _NUMBER.fullmatch(rank))
         if not culprits and found.kind == "root_cause_found" and (match := _RANK.search(text)):
             culprits = (int(match[1]),)
     lost = next((match for event in events if (match := _NODE_LOST.search(event.reason))), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -9,12 +10,14 @@ import msgspec
 from supervisor.ports import RecordedEvent
 
 ARRIVED = "arrived_at_ns"  # the leader's time, in the details of an event of another node
+_MOMENT = re.compile(r"[0-9]{1,19}")
 LATE_NS = 5 * 10**9
 
 
 def moment_ns(event: RecordedEvent) -> int:
     """Returns when an event happened; if its node's clock is far off, when it arrived here."""
-    arrived_at_ns = int(dict(event.details).get(ARRIVED, event.at_ns))
+    told = dict(event.details).get(ARRIVED, "")
+    arrived_at_ns = int(told) if _MOMENT.fullmatch(told) else event.at_ns
     return arrived_at_ns if abs(arrived_at_ns - event.at_ns) > LATE_NS else event.at_ns
 
 

@@ -53,7 +53,7 @@ def _lines(life: Life) -> Iterator[str]:
     for event in life.stragglers[-LINES_MAX:]:
         yield f"straggler: {words.plain(event.reason)}"
     for gap in life.gaps:
-        yield f"not known: {gap}"
+        yield f"not known: {words.plain(gap)}"
 
 
 def _incident(incident: Incident, life: Life) -> Iterator[str]:

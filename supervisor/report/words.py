@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from supervisor.core.node_ranges import node_ranges
+from supervisor.core.printable import one_line
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 
@@ -79,9 +80,7 @@ def nodes(names: Sequence[str]) -> str:
 
 def plain(text: str) -> str:
     """Returns the text on one line, without terminal escape sequences and control characters."""
-    return "".join(
-        each if each.isprintable() else " " if each in "\n\t\r" else f"\\x{ord(each):02x}" for each in bare(text)
-    )
+    return one_line(bare(text))
 
 
 def bare(text: str) -> str:

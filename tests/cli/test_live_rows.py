@@ -38,13 +38,13 @@ def test_silence_is_told_as_a_share_of_its_limit(rank: RankReport, share: float,
 
 def test_a_job_is_urgent_once_a_rank_is_half_way_to_its_limit_or_odd() -> None:
     job = running()
-    assert not rows.job_row(job, NOW_NS).urgent
+    assert not rows.job_row(FoundJob(job, None), NOW_NS).urgent
     late = replace(job, ranks=(*job.ranks[:3], replace(job.ranks[3], heartbeat_age_s=30.0)))
-    assert rows.job_row(late, NOW_NS).urgent
-    assert rows.job_row(late, NOW_NS).cells[5] == "30s/45s"
+    assert rows.job_row(FoundJob(late, None), NOW_NS).urgent
+    assert rows.job_row(FoundJob(late, None), NOW_NS).cells[5] == "30s/45s"
     hung = replace(job, ranks=(replace(job.ranks[0], state="hung"), *job.ranks[1:]))
-    assert rows.job_row(hung, NOW_NS).urgent
-    assert not rows.job_row(replace(hung, state=JobState.FAILED, ended_at_ns=NOW_NS), NOW_NS).urgent
+    assert rows.job_row(FoundJob(hung, None), NOW_NS).urgent
+    assert not rows.job_row(FoundJob(replace(hung, state=JobState.FAILED, ended_at_ns=NOW_NS), None), NOW_NS).urgent
 
 
 def test_a_ranks_end_is_told_with_its_code_or_signal() -> None:
@@ -58,7 +58,7 @@ def test_a_hostile_name_cannot_steer_the_terminal() -> None:
     hostile = _rank(1.0, None, SectionReport("\x1b[2Jstep", 1.0, None))
     event = RecordedEvent("j", 1, NOW_NS, "worker_failed", "said \x1b]0;owned\x07", rank=1)
     told = [*rows.rank_row(hostile, NOW_NS).cells, rows.event_line(event, with_job=True)]
-    told += rows.job_row(replace(running(), reason="\x1b[31mred"), NOW_NS).cells
+    told += rows.job_row(FoundJob(replace(running(), reason="\x1b[31mred"), None), NOW_NS).cells
     assert not any("\x1b" in each or "\x07" in each for each in told)
 
 

@@ -56,12 +56,14 @@ def opened(keep: Path) -> str:
 class Service:
     """`holdfast daemon --users …`, which users other than the tests' own can reach."""
 
-    def __init__(self, place: Path, *arguments: str) -> None:
+    def __init__(self, place: Path, *arguments: str, program: Sequence[str] = ("-m", "supervisor")) -> None:
+        """`program`: what is run in the place of `python -m supervisor`."""
         self.place = place
         self.socket_dir = place / "run"
         self.state_dir = place / "state"
         self.errors = place / "errors"
         self._arguments = arguments
+        self._program = program
         self._namespace = subprocess.Popen(
             ["unshare", "-m", "sh", "-c", opened(place / "keep") + "\necho ready; exec cat"],
             stdin=subprocess.PIPE,
@@ -73,13 +75,13 @@ class Service:
         self.environment = {"PATH": PATH, "HOME": "/root", "LANG": "C.UTF-8", "SECRET_OF_ROOT": "hunter2"}
         self.start()
 
-    def _inside(self, *command: str) -> list[str]:
+    def inside(self, *command: str) -> list[str]:
         return ["nsenter", "-m", "-t", str(self._namespace.pid), "--", *command]
 
     def start(self) -> None:
         """Returns once clients are admitted."""
-        command = self._inside(
-            sys.executable, "-m", "supervisor", "daemon", "--socket-dir", str(self.socket_dir),
+        command = self.inside(
+            sys.executable, *self._program, "daemon", "--socket-dir", str(self.socket_dir),
             "--state-dir", str(self.state_dir), *self._arguments,
         )  # fmt: skip
         with self.errors.open("ab") as errors:
@@ -107,7 +109,7 @@ class Service:
         shell = ["sh", "-c", f'{before or ":"}; exec "$@"', "sh", *command]
         home = {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8", "HOLDFAST_SOCKET_DIR": str(self.socket_dir)}
         return subprocess.Popen(
-            self._inside(*as_user, *shell), env=home, cwd="/", text=True, stdin=stdin,
+            self.inside(*as_user, *shell), env=home, cwd="/", text=True, stdin=stdin,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -152,11 +154,11 @@ class Service:
 
 
 @contextlib.contextmanager
-def service(*arguments: str) -> Generator[Service]:
+def service(*arguments: str, program: Sequence[str] = ("-m", "supervisor")) -> Generator[Service]:
     place = Path(tempfile.mkdtemp(prefix="users", dir="/tmp"))
     place.chmod(0o755)
     try:
-        running = Service(place, *arguments)
+        running = Service(place, *arguments, program=program)
         try:
             yield running
         finally:

@@ -9,6 +9,7 @@ from supervisor.cli import output
 from supervisor.cli.live import rows
 from supervisor.cli.live.looking import Look
 from supervisor.cli.live.rows import Row
+from supervisor.cli.supervisors import FoundJob
 from supervisor.ports import JobReport
 
 
@@ -44,10 +45,11 @@ class AllJobs:
         )
 
     def rows(self, look: Look, order: int) -> list[Row]:
-        """Returns the rows; of several runs with one id, only the first in that order."""
+        """Returns the rows; of several runs with one name, only the first in that order."""
         found: dict[str, Row] = {}
-        for report in sorted((job.report for job in look.jobs), key=rows.JOB_ORDERS[order].key):
-            found.setdefault(report.job_id, rows.job_row(report, look.at_ns))
+        key = rows.JOB_ORDERS[order].key
+        for job in sorted(look.jobs, key=lambda job: key(job.report)):
+            found.setdefault(job.name, rows.job_row(job, look.at_ns))
         return list(found.values())
 
     def events(self, look: Look) -> list[str]:
@@ -61,14 +63,15 @@ class RanksOfJob:
     orders = tuple(order.name for order in rows.RANK_ORDERS)
 
     def __init__(self, job_id: str) -> None:
+        """`job_id`: the job's name, with its user if it is somebody else's."""
         self.job_id = job_id
 
     def title(self, look: Look) -> str:
-        report = self.report(look)
-        if report is None:
+        job = self._job(look)
+        if job is None:
             return f"{self.job_id}, which is no longer known"
-        _, state, cycle, restarts, up, *_ = rows.job_row(report, look.at_ns).cells
-        return f"{report.job_id} {state}, cycle {cycle}, restarts {restarts}, ranks {up}"
+        _, state, cycle, restarts, up, *_ = rows.job_row(job, look.at_ns).cells
+        return f"{job.name} {state}, cycle {cycle}, restarts {restarts}, ranks {up}"
 
     def rows(self, look: Look, order: int) -> list[Row]:
         report = self.report(look)
@@ -86,4 +89,8 @@ class RanksOfJob:
 
     def report(self, look: Look) -> JobReport | None:
         """Returns the job's report; None if no supervisor knows the job now."""
-        return next((job.report for job in look.jobs if job.report.job_id == self.job_id), None)
+        job = self._job(look)
+        return job.report if job else None
+
+    def _job(self, look: Look) -> FoundJob | None:
+        return next((job for job in look.jobs if job.name == self.job_id), None)

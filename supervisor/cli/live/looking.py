@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
+from supervisor.cli.at_once import ask_all
 from supervisor.cli.control import ask_live
 from supervisor.cli.events import events_of
-from supervisor.cli.supervisors import FoundJob, Supervisors
+from supervisor.cli.supervisors import OTHERS_LIST_S, FoundJob, Supervisors
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError
@@ -21,6 +23,9 @@ from supervisor.ports import RecordedEvent
 
 EVENTS_KEPT = 200  # of each job
 ENDED_KEPT = 10  # jobs that have ended since the view was opened
+EVENTS_S = 30.0  # for the events of all jobs
+
+Run = tuple[int, str, int]  # FoundJob.run
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -39,10 +44,10 @@ class Lookout:
     def __init__(self, arguments: Namespace) -> None:
         self._arguments = arguments
         self._clock = Clock()
-        self._events: dict[tuple[str, int], deque[RecordedEvent]] = {}
-        self._whole: set[tuple[str, int]] = set()  # ended jobs whose events are all known
-        self._live: set[tuple[str, int]] = set()  # in the last look
-        self._ended: dict[tuple[str, int], FoundJob] = {}  # those that were live in an earlier look
+        self._events: dict[Run, deque[RecordedEvent]] = {}
+        self._whole: set[Run] = set()  # ended jobs whose events are all known
+        self._live: set[Run] = set()  # in the last look
+        self._ended: dict[Run, FoundJob] = {}  # those that were live in an earlier look
 
     def look(self, *, include_ended: bool = False, opened: str = "") -> Look:
         """Never raises: `messages` says what went wrong. `opened` is a job that is wanted even if it has ended."""
@@ -52,11 +57,10 @@ class Lookout:
                 jobs = supervisors.jobs(include_ended=include_ended)
                 self._add_ended(jobs, supervisors, messages)
                 supervisors.tell_refusals()
-                if opened and all(job.report.job_id != opened for job in jobs):
+                if opened and all(job.name != opened for job in jobs):
                     jobs.append(supervisors.find(opened, verb="show"))
-                for job in jobs:
-                    if job.is_live or job.report.job_id == opened or _run(job) in self._ended:
-                        self._read_events(job, supervisors, messages.append)
+                wanted = [job for job in jobs if job.is_live or job.name == opened or job.run in self._ended]
+                self._read_events(wanted, supervisors, messages.append)
                 self._forget_all_but(jobs)
                 asked = len(supervisors.answering)
         except HoldfastError as error:
@@ -69,53 +73,82 @@ class Lookout:
         told: list[str] = []
         try:
             with Supervisors(self._arguments, say=told.append) as supervisors:
-                whole_id, client = ask_live(supervisors, job_id, verb=verb)
-                return question(client, whole_id)
+                job, client = ask_live(supervisors, job_id, verb=verb)
+                return question(client, job.report.job_id)
         except HoldfastError as error:
             return str(error)
 
     def _add_ended(self, jobs: list[FoundJob], supervisors: Supervisors, messages: list[str]) -> None:
         """Adds the jobs that have ended while the view was open: people want to see how their job has ended."""
-        live = {_run(job) for job in jobs if job.is_live}
+        live = {job.run for job in jobs if job.is_live}
         gone = self._live - live
         if gone and messages:
             self._live |= live  # A supervisor that hangs may still have them.
         else:
             self._live = live
             for job in supervisors.jobs(include_ended=True) if gone else ():
-                if _run(job) in gone and job.report.state.has_ended:
-                    self._ended[_run(job)] = job
-                    self._read_events(job, supervisors, messages.append)
+                if job.run in gone and job.report.state.has_ended:
+                    self._ended[job.run] = job
+                    self._read_events([job], supervisors, messages.append)
                     # The supervisor's channel is closed by the next look.
-                    self._ended[_run(job)] = FoundJob(job.report, None)
+                    self._ended[job.run] = FoundJob(job.report, None, job.uid)
             while len(self._ended) > ENDED_KEPT:
                 self._ended.pop(next(iter(self._ended)))
-        shown = {_run(job) for job in jobs}
-        runs_again = {job.report.job_id for job in jobs if job.is_live}
+        shown = {job.run for job in jobs}
+        runs_again = {job.name for job in jobs if job.is_live}
         for run, job in self._ended.items():
-            if run not in shown and job.report.job_id not in runs_again:
+            if run not in shown and job.name not in runs_again:
                 jobs.append(job)
 
-    def _read_events(self, job: FoundJob, supervisors: Supervisors, say: Callable[[str], None]) -> None:
-        """Reads the new events; all events of an ended job, once."""
-        kept = self._events.setdefault(_run(job), deque(maxlen=EVENTS_KEPT))
-        last = kept[-1].sequence if kept else 0
-        try:
-            if job.is_live and job.supervisor is not None:
-                told = job.supervisor.client.watch(job.report.job_id, after_sequence=last)
-                kept.extend(each for each in told if isinstance(each, RecordedEvent))
-            elif _run(job) not in self._whole:
-                self._whole.add(_run(job))
-                kept.clear()
-                kept.extend(events_of(job, supervisors, follow=False))
-        except HoldfastError as error:
-            say(str(error))
+    def _read_events(self, jobs: Sequence[FoundJob], supervisors: Supervisors, say: Callable[[str], None]) -> None:
+        """Reads the new events; all events of an ended job, once. Asks all supervisors at the same time."""
+        groups: dict[int, list[FoundJob]] = {}
+        for job in jobs:
+            groups.setdefault(id(job.supervisor), []).append(job)
+        questions = [partial(self._new_events, group, supervisors, say) for group in groups.values()]
+        for read in ask_all(questions, within_s=EVENTS_S):
+            if isinstance(read, HoldfastError):
+                say(str(read))
+                continue
+            for job, events in read:
+                kept = self._events.setdefault(job.run, deque(maxlen=EVENTS_KEPT))
+                if not job.is_live:
+                    self._whole.add(job.run)
+                    kept.clear()
+                kept.extend(events)
+
+    def _new_events(
+        self, jobs: Sequence[FoundJob], supervisors: Supervisors, say: Callable[[str], None]
+    ) -> list[tuple[FoundJob, deque[RecordedEvent]]]:
+        """Returns new events of the jobs of one supervisor, named as this user names the job.
+
+        All jobs of another user together have a bounded time.
+        """
+        until_s = self._clock.now_s() + OTHERS_LIST_S
+        found: list[tuple[FoundJob, deque[RecordedEvent]]] = []
+        for job in jobs:
+            left_s = None if job.is_own else until_s - self._clock.now_s()
+            if left_s is not None and left_s <= 0:
+                break  # The next look goes on.
+            kept = self._events.get(job.run)
+            events: deque[RecordedEvent] = deque(maxlen=EVENTS_KEPT)
+            try:
+                if job.is_live and job.supervisor is not None:
+                    last = kept[-1].sequence if kept else 0
+                    told = job.supervisor.client.watch(job.report.job_id, after_sequence=last, within_s=left_s)
+                elif job.run not in self._whole:
+                    told = events_of(job, supervisors, follow=False, within_s=left_s)
+                else:
+                    continue
+                for each in told:
+                    if isinstance(each, RecordedEvent):
+                        events.append(msgspec.structs.replace(each, job_id=job.name))
+            except HoldfastError as error:
+                say(str(error))
+            found.append((job, events))
+        return found
 
     def _forget_all_but(self, jobs: list[FoundJob]) -> None:
-        known = {_run(job) for job in jobs}
+        known = {job.run for job in jobs}
         self._events = {run: kept for run, kept in self._events.items() if run in known}
         self._whole &= known
-
-
-def _run(job: FoundJob) -> tuple[str, int]:
-    return job.report.job_id, job.report.submitted_at_ns

@@ -1,6 +1,6 @@
 """What do the rows of the live view show, in which order, and which rows match the typed words?
 
-Pure: from reports to texts. A row's first cell is its key: a job id, a rank.
+Pure: from reports to texts. A row's first cell is its key: a job's name, a rank.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from typing import Generic, TypeVar
 import msgspec
 
 from supervisor.cli import output
+from supervisor.cli.supervisors import FoundJob
+from supervisor.core.printable import one_line
 from supervisor.ports import JobNodeReport, JobReport, RankReport, RecordedEvent
 
 Report = TypeVar("Report", JobReport, RankReport)
@@ -73,33 +75,34 @@ def state_of(rank: RankReport) -> str:
     return rank.state if rank.exit_code is None else f"{rank.state} ({rank.exit_code})"
 
 
-def job_row(report: JobReport, now_ns: int) -> Row:
+def job_row(job: FoundJob, now_ns: int) -> Row:
+    report = job.report
     up = sum(rank.state == "running" for rank in report.ranks)
     worst = most_silent(report)
     age_s = ((report.ended_at_ns or now_ns) - report.submitted_at_ns) / 1e9
     cells = (
-        report.job_id,
+        job.name,
         report.state.value,
         str(report.cycle) + (f".{report.iteration}" if report.iteration else ""),
         f"{report.restarts_used}/{report.max_restarts}",
         f"{up}/{len(report.ranks)}",
         "-" if worst is None or report.state.has_ended else silence(worst),
         output.duration(age_s),
-        output.printable(report.reason),
+        one_line(report.reason),
     )
-    return Row(report.job_id, cells, urgent=not report.state.has_ended and any(map(is_urgent, report.ranks)))
+    return Row(job.name, cells, urgent=not report.state.has_ended and any(map(is_urgent, report.ranks)))
 
 
 def rank_row(rank: RankReport, now_ns: int) -> Row:
     age = "" if rank.cycle_started_at_ns is None else output.duration((now_ns - rank.cycle_started_at_ns) / 1e9)
     sections = ", ".join(
-        output.printable(each.name)
+        one_line(each.name)
         + f" {output.duration(each.age_s)}"
         + ("" if each.limit_s is None else f"/{output.duration(each.limit_s)}")
         for each in rank.sections
     )
     pid = "" if rank.pid is None else str(rank.pid)
-    cells = (str(rank.rank), state_of(rank), silence(rank), output.printable(rank.node), pid, age, sections)
+    cells = (str(rank.rank), state_of(rank), silence(rank), one_line(rank.node), pid, age, sections)
     return Row(str(rank.rank), cells, urgent=is_urgent(rank))
 
 
@@ -107,7 +110,7 @@ def node_row(node: JobNodeReport, ranks: Sequence[RankReport]) -> Row:
     """Returns a node's row. `ranks`: those of the job, for a node that does not name its own."""
     group = "" if node.group_rank is None else str(node.group_rank)
     own = node.ranks or tuple(rank.rank for rank in ranks if rank.node == node.name)
-    cells = (output.printable(node.name), node.state, group, output.ranges(own), output.printable(node.reason))
+    cells = (one_line(node.name), node.state, group, output.ranges(own), one_line(node.reason))
     return Row(node.name, cells, urgent=node.state in ("lost", "excluded"))
 
 
@@ -119,7 +122,7 @@ def event_line(event: RecordedEvent, *, with_job: bool) -> str:
     if event.rank is not None:
         words.append(f"rank {event.rank}")
     words += [event.kind, event.reason]
-    return output.printable("  ".join(words))
+    return one_line("  ".join(words))
 
 
 JOB_ORDERS: tuple[Order[JobReport], ...] = (

@@ -15,6 +15,7 @@ from supervisor.cli.live import rows
 from supervisor.cli.live.contents import AllJobs, Contents, RanksOfJob
 from supervisor.cli.live.looking import Look
 from supervisor.cli.live.tables import RowsTable
+from supervisor.core.printable import one_line
 
 FILTER_HINT = "show only rows with these words; Enter keeps, Escape clears"
 
@@ -78,7 +79,7 @@ class Listing(Screen[None]):
         self.query_one("#head", Static).update(Text(self._head(look), no_wrap=True))
         messages = self.query_one("#messages", Static)
         messages.display = bool(look.messages)
-        messages.update(Text("\n".join(map(output.printable, look.messages))))
+        messages.update(Text("\n".join(map(one_line, look.messages))))
         self._show_events()
         self._show_detail()
 

@@ -11,14 +11,14 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
-from supervisor.cli import output
 from supervisor.cli.live.dialogs import Page, Question
 from supervisor.cli.live.looking import Look, Lookout
 from supervisor.cli.live.screens import Jobs, Listing, OneJob
+from supervisor.cli.owners import who_asks
 from supervisor.cli.stacks import stacks_text
-from supervisor.cli.supervisors import who_asks
-from supervisor.edges.operators.control_client import ControlClient
-from supervisor.edges.operators.log_streams import LogChoice
+from supervisor.core.printable import one_line
+from supervisor.edges.operators.control_client import CALL_TIMEOUT_S, ControlClient
+from supervisor.edges.operators.log_streams import LogChoice, bounded
 
 Answer = TypeVar("Answer")
 
@@ -145,7 +145,7 @@ class LiveView(App[None]):
 
     def _end_of(self, job_id: str) -> str:
         """Returns how the job has ended; "" if it has not, as far as is known here."""
-        runs = [each.report for each in self._look.jobs if each.report.job_id == job_id]
+        runs = [each.report for each in self._look.jobs if each.name == job_id]
         newest = max(runs, key=lambda each: each.submitted_at_ns, default=None)
         return newest.state.value if newest is not None and newest.state.has_ended else ""
 
@@ -167,10 +167,10 @@ class LiveView(App[None]):
 
 def _last_lines(client: ControlClient, job_id: str, rank: int | None) -> str:
     lines: list[str] = []
-    for piece in client.logs(job_id, LogChoice(rank, None, LOG_LINES)):
+    for piece in bounded(client.logs(job_id, LogChoice(rank, None, LOG_LINES), within_s=CALL_TIMEOUT_S)):
         prefix = "" if rank is not None else f"[{piece.rank}] "
         text = piece.data.decode("utf-8", "backslashreplace")
-        lines += [prefix + output.printable(line) for line in text.splitlines()]
+        lines += [prefix + one_line(line) for line in text.splitlines()]
     return "\n".join(lines) or "nothing was printed"
 
 

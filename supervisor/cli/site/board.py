@@ -8,15 +8,17 @@ is also looked at every two seconds, for all readers together.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from argparse import Namespace
 from collections import Counter, deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
 from supervisor.cli import output
+from supervisor.cli.owners import name_of, user_name
 from supervisor.cli.site.silence import ranks_document
 from supervisor.cli.supervisors import FoundJob, Supervisors
 from supervisor.core.event_weights import Weight, weight
@@ -28,18 +30,24 @@ from supervisor.ports import JobReport, RecordedEvent
 
 EVENTS_MAX = 40  # of each job, the newest ones
 ENDED_MAX = 50  # jobs that have ended, the newest ones
+ENDED_OF_ANOTHER_MAX = 10  # of one other user
 FOLLOWED_MAX = 64  # live jobs; each takes two threads
+OF_ANOTHER_MAX = 16  # of those, jobs of one other user
+LIVE_OF_ANOTHER_MAX = 200  # jobs of one other user, who may claim any number
+HEARD_MAX = 400_000  # events and looks of one job in HEARD_S; a journal keeps 200,000 events
+HEARD_S = 60.0
 ODD_RANKS_MAX = 40
 LOOKS_SHARE = 0.05  # of a supervisor's time, for the looks at ages of one job
 LOOKS_MAX_S = 20.0  # between two of them, however long an answer took
 _USUAL = ("running", "exited")
 
-Key = tuple[str, int]  # job id and submission
+Key = tuple[int, str, int]  # FoundJob.run
 
 
 class Shown(msgspec.Struct):
     """One job; `version` counts its changes, and `looks` how often the ages of its ranks were read."""
 
+    name: str
     report: JobReport
     is_live: bool
     version: int = 0
@@ -68,6 +76,7 @@ class Board:
         self._readers = 0
         self._clock = Clock()
         self._messages: tuple[str, ...] = ()
+        self._unheard: dict[int, str] = {}  # users whose supervisors send without end, and what people read of it
 
     def look_again(self) -> None:
         """Looks for jobs. Blocks; never raises."""
@@ -79,17 +88,20 @@ class Board:
                 supervisors.tell_refusals()
         except HoldfastError as error:
             messages.append(str(error))
-        ended = 0
+        ended: Counter[int] = Counter()
+        live: Counter[int] = Counter()
         kept: set[Key] = set()
         for job in found:
-            ended += not job.is_live
-            if job.is_live or ended <= ENDED_MAX:
-                kept.add(_key(job.report))
-                self._take_report(job.report, is_live=job.is_live)
+            (live if job.is_live else ended)[job.uid] += 1
+            if not job.is_live and ended[job.uid] > (ENDED_MAX if job.is_own else ENDED_OF_ANOTHER_MAX):
+                continue
+            if job.is_own or live[job.uid] <= LIVE_OF_ANOTHER_MAX:
+                kept.add(job.run)
+                self._take_report(job.run, job.report, is_live=job.is_live)
                 if job.is_live and job.supervisor is not None:
-                    self._follow(job.report, job.supervisor.client)
+                    self._follow(job, job.supervisor.client)
         with self._lock:
-            self._messages = tuple(messages)
+            self._messages = (*messages, *self._unheard.values())
             self._shown = {key: shown for key, shown in self._shown.items() if key in kept or key in self._followed}
         self._on_change()
 
@@ -110,11 +122,11 @@ class Board:
     def news(self, known: Known) -> dict[str, object]:
         """Returns what a reader does not know yet, and takes note of it in `known`."""
         with self._lock:
-            shown = sorted(self._shown.items(), key=lambda each: (not each[1].is_live, -each[0][1]))
+            shown = sorted(self._shown.items(), key=lambda each: (not each[1].is_live, -each[0][2]))
             changed: dict[str, object] = {}
             looks: dict[str, object] = {}
             for key, each in shown:
-                name = f"{key[0]}@{key[1]}"
+                name = _run_name(key)
                 if known.versions.get(name) != each.version:
                     known.versions[name] = each.version
                     changed[name] = _document(each)
@@ -124,13 +136,13 @@ class Board:
                     looks[name] = ranks_document(
                         each.report, now_ns=self._clock.unix_ns(), aged_s=aged_s, every_s=each.every_s
                     )
-            order = [f"{key[0]}@{key[1]}" for key, _ in shown]
+            order = [_run_name(key) for key, _ in shown]
             return {"order": order, "jobs": changed, "looks": looks, "messages": self._messages}
 
-    def _take_report(self, report: JobReport, *, is_live: bool, took_s: float = 0.0) -> None:
+    def _take_report(self, key: Key, report: JobReport, *, is_live: bool, took_s: float = 0.0) -> None:
         """`took_s`: how long the supervisor needed for it. One that needs long is looked at less often."""
         with self._lock:
-            known = self._shown.setdefault(_key(report), Shown(report, is_live))
+            known = self._shown.setdefault(key, Shown(name_of(key[1], key[0]), report, is_live))
             is_same = known.is_live == is_live and _without_ages(known.report) == _without_ages(report)
             known.version += not (known.version and is_same)
             known.report, known.is_live = report, is_live
@@ -148,10 +160,13 @@ class Board:
             known.version += 1
         self._on_change()
 
-    def _follow(self, report: JobReport, client: ControlClient) -> None:
-        key = _key(report)
+    def _follow(self, job: FoundJob, client: ControlClient) -> None:
+        key = job.run
         with self._lock:
             if key in self._followed or len(self._followed) >= FOLLOWED_MAX:
+                return
+            of_user = sum(uid == job.uid for uid, _, _ in self._followed)
+            if not job.is_own and (of_user >= OF_ANOTHER_MAX or job.uid in self._unheard):
                 return
             self._followed[key] = happened = threading.Event()
         threading.Thread(target=self._read_stream, args=(key, client.socket_path, happened), daemon=True).start()
@@ -163,9 +178,9 @@ class Board:
             looker = threading.Thread(target=self._look_at, args=(key, client, happened, over), daemon=True)
             looker.start()
             try:
-                for told in client.watch(key[0], follow=True):
+                for told in self._heard(key, client.watch(key[1], follow=True)):
                     if isinstance(told, JobReport):
-                        self._take_report(told, is_live=not told.state.has_ended)
+                        self._take_report(key, told, is_live=not told.state.has_ended)
                     else:
                         self._take_event(key, told)
                         happened.set()
@@ -178,6 +193,22 @@ class Board:
             del self._followed[key]
         self.look_again()
 
+    def _heard(self, key: Key, told: Iterable[JobReport | RecordedEvent]) -> Iterator[JobReport | RecordedEvent]:
+        """Passes on what a supervisor tells, unless it is more in a minute than any job has to tell."""
+        number, began_s = 0, self._clock.now_s()
+        for each in told:
+            if self._clock.now_s() - began_s > HEARD_S:
+                number, began_s = 0, self._clock.now_s()
+            number += 1
+            if number > HEARD_MAX and key[0] != os.geteuid():
+                with self._lock:
+                    self._unheard[key[0]] = (
+                        f"the supervisor of user {user_name(key[0])} sends events without end: its jobs are no longer "
+                        "followed, only looked at from time to time"
+                    )
+                return
+            yield each
+
     def _look_at(self, key: Key, client: ControlClient, happened: threading.Event, over: threading.Event) -> None:
         """Refreshes the job after each event, or after several that came meanwhile; for readers, also in between."""
         while True:
@@ -187,13 +218,13 @@ class Board:
             happened.clear()
             began_s = self._clock.now_s()
             try:
-                report = client.job(key[0])
+                report = client.job(key[1])
             except ExhaustedError:
                 continue  # It is busy, or stands still. The page says how old the ages are.
             except HoldfastError:
                 return
-            if _key(report) == key:
-                self._take_report(report, is_live=not report.state.has_ended, took_s=self._clock.now_s() - began_s)
+            if (key[0], report.job_id, report.submitted_at_ns) == key:
+                self._take_report(key, report, is_live=not report.state.has_ended, took_s=self._clock.now_s() - began_s)
 
     def _pause_s(self, key: Key) -> float | None:
         """Returns the time until the next look at the ages; None while nobody reads."""
@@ -202,8 +233,8 @@ class Board:
             return None if not self._readers else output.REFRESH_S if shown is None else shown.every_s
 
 
-def _key(report: JobReport) -> Key:
-    return report.job_id, report.submitted_at_ns
+def _run_name(key: Key) -> str:
+    return f"{name_of(key[1], key[0])}@{key[2]}"
 
 
 def _without_ages(report: JobReport) -> JobReport:
@@ -220,7 +251,7 @@ def _document(shown: Shown) -> dict[str, object]:
     states = Counter(rank.state for rank in report.ranks)
     odd = [rank for rank in report.ranks if rank.state not in _USUAL]
     return {
-        "job_id": report.job_id,
+        "job_id": shown.name,
         "state": report.state.value,
         "is_live": shown.is_live,
         "cycle": report.cycle,

@@ -12,8 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from supervisor.cli.control import ask_live
+from supervisor.cli.owners import who_asks
 from supervisor.cli.stacks import stacks_text
-from supervisor.cli.supervisors import Supervisors, who_asks
+from supervisor.cli.supervisors import Supervisors
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError, InvalidRequestError, NotFoundError, NotNowError, NotPermittedError
 
@@ -78,8 +79,9 @@ class Control:
     def _act(self, name: str, act: str, run: str, asker: str) -> str:
         verb, perform = ACTS[act]
         with Supervisors(self._arguments, say=lambda _: None) as supervisors:
-            job_id, client = ask_live(supervisors, name, verb=verb)
-            if job_id != name:
+            job, client = ask_live(supervisors, name, verb=verb)
+            job_id = job.report.job_id
+            if job.name != name:
                 raise NotFoundError(f"cannot {verb} job {name}: there is no such job; write its whole id")
             if run and str(client.job(job_id).submitted_at_ns) != run:
                 raise NotNowError(f"cannot {verb} job {job_id}: that run has ended, and the id is another run's by now")

@@ -72,8 +72,8 @@ class Site:
         routes = [Route(path, self._file) for path in FILES]
         routes.append(Route("/session", self._guarded(self._sign_in), methods=["POST"]))
         routes.append(Route("/stream", self._guarded(self._stream)))
-        routes.append(Route("/report/{job_id}", self._report_or_its_page))
-        routes.append(Route("/job/{job_id}/{act}", self._guarded(self._act), methods=["POST"]))
+        routes.append(Route("/report/{job_id:path}", self._report_or_its_page))
+        routes.append(Route("/job/{job_id:path}/{act}", self._guarded(self._act), methods=["POST"]))
         return Starlette(routes=routes)
 
     async def look_for_jobs(self) -> None:

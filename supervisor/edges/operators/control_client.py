@@ -1,4 +1,7 @@
-"""How does a program on this node ask a supervisor? Blocking calls, each with a deadline."""
+"""How does a program on this node ask a supervisor? Blocking calls, each bounded in time and size.
+
+A supervisor may be another user's program, which answers slowly or without end.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +18,27 @@ from holdfast_wire.v1 import control_pb2 as wire
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.job_spec_json import job_spec_to_json
 from supervisor.core.facts import Evidence
-from supervisor.edges.operators.control_codec import (
-    MESSAGE_BYTES_MAX,
-    SERVICE,
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.operators.control_answers import (
     event_from_wire,
     evidence_from_wire,
     job_from_wire,
     node_from_wire,
+    notes_from_wire,
     refusal_from_wire,
 )
+from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX, SERVICE
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError
 from supervisor.ports import JobReport, NodeReport, RecordedEvent, RendezvousWish
 
 CALL_TIMEOUT_S = 10.0
-LIST_TIMEOUT_S = 5.0  # a supervisor that hangs delays the answers of the others
+LIST_TIMEOUT_S = 5.0  # for all pages
+LIST_JOBS_MAX = 5_000  # a journal keeps 1,000
+LIST_NODES_MAX = 100_000
+LIST_BYTES_MAX = 64 << 20
+PAST_EVENTS_MAX = 400_000  # a journal keeps 200,000, about 60 MB
+PAST_EVENTS_BYTES_MAX = 160 << 20
 STACKS_TIMEOUT_S = 30.0
 MEETING_TIMEOUT_S = 60.0  # looking up the address where the job's nodes meet asks name servers
 RECONNECT_MIN_MS = 50  # between attempts to reach a supervisor that is away
@@ -48,6 +57,7 @@ class ControlClient:
 
     def __init__(self, socket_path: Path) -> None:
         self.socket_path = socket_path
+        self._clock = Clock()
         self._channel = grpc.insecure_channel(
             f"unix:{socket_path}",
             options=(
@@ -86,14 +96,23 @@ class ControlClient:
     def job(self, job_id: str) -> JobReport:
         return job_from_wire(self._call("GetJob", wire.GetJobRequest(job_id=job_id), wire.Job))
 
-    def jobs(self, *, include_ended: bool = False) -> list[JobReport]:
-        """Returns the jobs of all pages."""
+    def jobs(self, *, include_ended: bool = False, within_s: float | None = None) -> list[JobReport]:
+        """Returns the jobs of all pages. `within_s` None: LIST_TIMEOUT_S. Raises ExhaustedError if they have no end."""
+        timeout_s = within_s or LIST_TIMEOUT_S
+        until_s = self._clock.now_s() + timeout_s
         found: list[JobReport] = []
-        token = ""
+        token, taken = "", 0
         while True:
             request = wire.ListJobsRequest(include_ended=include_ended, page_token=token)
-            response = self._call("ListJobs", request, wire.ListJobsResponse, LIST_TIMEOUT_S)
-            found += [job_from_wire(job) for job in response.jobs]
+            left_s = max(until_s - self._clock.now_s(), 0.001)
+            response = self._call("ListJobs", request, wire.ListJobsResponse, left_s, told_s=timeout_s)
+            taken += response.ByteSize()
+            if len(found) + len(response.jobs) > LIST_JOBS_MAX or taken > LIST_BYTES_MAX:
+                raise self._unending("list the jobs", f"{LIST_JOBS_MAX:,} jobs or {LIST_BYTES_MAX >> 20} MiB")
+            for job in response.jobs:
+                found.append(job_from_wire(job))
+                if self._clock.now_s() > until_s:
+                    raise self._no_answer(timeout_s)
             token = response.next_page_token
             if not token:
                 return found
@@ -105,19 +124,28 @@ class ControlClient:
         after_sequence: int = 0,
         follow: bool = False,
         this_node: bool = False,
+        within_s: float | None = None,
         on_note: Callable[[str], None] = _unread,
     ) -> Generator[JobReport | RecordedEvent]:
         """Yields the job, then its events. With `follow` there is no deadline: the stream ends with the job.
+
+        `within_s` None: CALL_TIMEOUT_S for all past events.
 
         `this_node`: for a job on several nodes, only the supervisor's own part. `on_note` gets notes about missing
         events.
         """
         request = wire.WatchJobRequest(job_id=job_id, after_sequence=after_sequence, follow=follow, this_node=this_node)
-        for response in self._stream("WatchJob", request, wire.WatchJobResponse, follow):
+        timeout_s = None if follow else within_s or CALL_TIMEOUT_S
+        number = taken = 0
+        for response in self._stream("WatchJob", request, wire.WatchJobResponse, timeout_s):
+            if not follow:
+                number, taken = number + 1, taken + response.ByteSize()
+                if number > PAST_EVENTS_MAX or taken > PAST_EVENTS_BYTES_MAX:
+                    raise self._unending(f"list the events of job {job_id}", f"{PAST_EVENTS_MAX:,} events")
             if response.HasField("snapshot"):
                 yield job_from_wire(response.snapshot)
             elif response.HasField("note"):
-                on_note(response.note)
+                on_note(*notes_from_wire([response.note]))
             else:
                 yield event_from_wire(response.event)
 
@@ -139,9 +167,13 @@ class ControlClient:
         *,
         follow: bool = False,
         this_node: bool = False,
+        within_s: float | None = None,
         on_note: Callable[[str], None] = _unread,
     ) -> Generator[LogPiece]:
-        """Yields output. `this_node`: as for `watch`. `on_note` gets notes about whose output is missing, and why."""
+        """Yields output. `this_node`: as for `watch`. `on_note` gets notes about whose output is missing, and why.
+
+        `within_s`: the deadline for all of it, for a caller that keeps what comes; None: none.
+        """
         request = wire.StreamLogsRequest(
             job_id=job_id,
             rank=choice.rank,
@@ -150,14 +182,16 @@ class ControlClient:
             follow=follow,
             this_node=this_node,
         )
-        for chunk in self._stream("StreamLogs", request, wire.LogChunk, True):
+        for chunk in self._stream("StreamLogs", request, wire.LogChunk, within_s):
             if chunk.note:
-                on_note(chunk.note)
+                on_note(*notes_from_wire([chunk.note]))
                 continue
             yield LogPiece(chunk.rank, chunk.cycle, chunk.is_stderr, chunk.data)
 
-    def nodes(self) -> list[NodeReport]:
-        response = self._call("ListNodes", wire.ListNodesRequest(), wire.ListNodesResponse)
+    def nodes(self, *, within_s: float | None = None) -> list[NodeReport]:
+        response = self._call("ListNodes", wire.ListNodesRequest(), wire.ListNodesResponse, within_s)
+        if len(response.nodes) > LIST_NODES_MAX:
+            raise self._unending("list the nodes", f"{LIST_NODES_MAX:,} nodes")
         return [node_from_wire(node) for node in response.nodes]
 
     def cordon(self, name: str, *, reason: str) -> NodeReport:
@@ -171,25 +205,33 @@ class ControlClient:
         return self._call("LeadRendezvous", request, wire.LeadRendezvousResponse).leads
 
     def _call(
-        self, method: str, request: Message, response: type[Response], timeout_s: float | None = None
+        self,
+        method: str,
+        request: Message,
+        response: type[Response],
+        timeout_s: float | None = None,
+        *,
+        told_s: float | None = None,
     ) -> Response:
+        """`told_s`: the time that a refusal names; None: `timeout_s`."""
         call = cast("Any", self._channel).unary_unary(
             f"/{SERVICE}/{method}",
             request_serializer=_serialise,
             response_deserializer=response.FromString,
         )
         timeout_s = timeout_s or CALL_TIMEOUT_S
-        with self._errors(timeout_s):
+        with self._errors(told_s or timeout_s):
             return call(request, timeout=timeout_s)
 
-    def _stream(self, method: str, request: Message, response: type[Response], endless: bool) -> Generator[Response]:
+    def _stream(
+        self, method: str, request: Message, response: type[Response], timeout_s: float | None
+    ) -> Generator[Response]:
         call = cast("Any", self._channel).unary_stream(
             f"/{SERVICE}/{method}",
             request_serializer=_serialise,
             response_deserializer=response.FromString,
         )
-        timeout_s = None if endless else CALL_TIMEOUT_S
-        with self._errors(CALL_TIMEOUT_S):
+        with self._errors(timeout_s or CALL_TIMEOUT_S):
             answers = call(request, timeout=timeout_s)
             try:
                 yield from answers
@@ -208,21 +250,24 @@ class ControlClient:
         refusal = refusal_from_wire(trailers.get(DETAILS_TRAILER, b""))
         if refusal is not None:
             return refusal
+        (details,) = notes_from_wire([error.details() or "no reason given"])
         match error.code():
             case grpc.StatusCode.UNAVAILABLE:
-                return NoSupervisorError(
-                    f"cannot ask the supervisor at {self.socket_path}: it has gone ({error.details()})"
-                )
+                return NoSupervisorError(f"cannot ask the supervisor at {self.socket_path}: it has gone ({details})")
             case grpc.StatusCode.DEADLINE_EXCEEDED:
-                return ExhaustedError(
-                    f"cannot ask the supervisor at {self.socket_path}: no answer within {timeout_s:g} s; try again"
-                )
+                return self._no_answer(timeout_s)
             case grpc.StatusCode.RESOURCE_EXHAUSTED:
-                return ExhaustedError(f"cannot ask the supervisor at {self.socket_path}: {error.details()}; try again")
+                return ExhaustedError(f"cannot ask the supervisor at {self.socket_path}: {details}; try again")
             case code:
-                return HoldfastError(
-                    f"cannot ask the supervisor at {self.socket_path}: {error.details()} ({code.name})"
-                )
+                return HoldfastError(f"cannot ask the supervisor at {self.socket_path}: {details} ({code.name})")
+
+    def _no_answer(self, timeout_s: float) -> ExhaustedError:
+        return ExhaustedError(
+            f"cannot ask the supervisor at {self.socket_path}: no answer within {timeout_s:g} s; try again"
+        )
+
+    def _unending(self, what: str, most: str) -> HoldfastError:
+        return HoldfastError(f"cannot {what} of the supervisor at {self.socket_path}: it sends more than {most}")
 
 
 def _serialise(message: Message) -> bytes:

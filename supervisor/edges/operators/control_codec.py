@@ -1,16 +1,15 @@
-"""How are reports, events and refusals encoded for the control API, and how are they decoded?"""
+"""How are reports, events and refusals encoded for the control API? control_answers.py decodes them."""
 
 from __future__ import annotations
 
 from google.protobuf import any_pb2
-from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2  # pyright: ignore[reportMissingTypeStubs]
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor import errors
 from supervisor.config.nodes_check import is_of_this_machine
 from supervisor.config.redaction import redacted, redacted_text
-from supervisor.core.facts import Evidence, JobState, StackGroup
+from supervisor.core.facts import Evidence
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.errors import HoldfastError
 from supervisor.ports import (
@@ -21,7 +20,6 @@ from supervisor.ports import (
     RankReport,
     RecordedEvent,
     RendezvousWish,
-    SectionReport,
 )
 
 SERVICE = "holdfast.v1.Supervisor"
@@ -80,13 +78,6 @@ def _straggler_to_wire(each: Straggler) -> wire.Straggler:
     )
 
 
-def _straggler_from_wire(told: wire.Straggler) -> Straggler:
-    ranks = tuple(told.ranks)
-    return Straggler(
-        told.section, told.node, ranks, told.is_node, told.ratio, told.took_s, told.median_s, told.of_ranks, told.reason
-    )
-
-
 def rendezvous_from_wire(request: wire.LeadRendezvousRequest) -> RendezvousWish:
     """Decodes the request. Raises InvalidRequestError."""
     paths = (request.token_file, request.tls_cert, request.tls_key, request.tls_ca)
@@ -131,26 +122,6 @@ def _check_to_wire(check: CheckReport) -> wire.Check:
     )
 
 
-def _check_from_wire(check: wire.Check) -> CheckReport:
-    return CheckReport(check.check, check.verdict, check.reason, check.took_s, check.subject, check.found_at_ns)
-
-
-def _job_node_from_wire(node: wire.JobNode) -> JobNodeReport:
-    return JobNodeReport(
-        name=node.name,
-        state=node.state,
-        group_rank=node.group_rank if node.HasField("group_rank") else None,
-        reason=node.reason,
-        heard_at_ns=node.heard_at_ns if node.HasField("heard_at_ns") else None,
-        lost_at_ns=node.lost_at_ns if node.HasField("lost_at_ns") else None,
-        ranks=tuple(node.ranks),
-        log_dir=node.log_dir,
-        checks=tuple(_check_from_wire(each) for each in node.checks),
-        unreachable_pid=node.unreachable_pid if node.HasField("unreachable_pid") else None,
-        unreachable_state=node.unreachable_state,
-    )
-
-
 def _rank_to_wire(rank: RankReport) -> wire.Rank:
     return wire.Rank(
         rank=rank.rank,
@@ -169,50 +140,6 @@ def _rank_to_wire(rank: RankReport) -> wire.Rank:
     )
 
 
-def job_from_wire(job: wire.Job) -> JobReport:
-    try:
-        state = JobState[wire.JobState.Name(job.state).removeprefix("JOB_STATE_")]
-    except (KeyError, ValueError):
-        state = JobState.PENDING  # a later version added this state
-    return JobReport(
-        job_id=job.job_id,
-        state=state,
-        submitted_at_ns=job.submitted_at_ns,
-        cycle=job.cycle,
-        iteration=job.iteration,
-        max_restarts=job.max_restarts,
-        restarts_used=job.restarts_used,
-        reason=job.reason,
-        nodes=tuple(_job_node_from_wire(node) for node in job.nodes),
-        ranks=tuple(_rank_from_wire(rank) for rank in job.ranks),
-        exit_code=job.exit_code if job.HasField("exit_code") else None,
-        ended_at_ns=job.ended_at_ns if job.HasField("ended_at_ns") else None,
-        log_dir=job.log_dir,
-        command=tuple(job.command),
-        supervisor_pid=job.supervisor_pid,
-        stragglers=tuple(_straggler_from_wire(each) for each in job.stragglers),
-    )
-
-
-def _rank_from_wire(rank: wire.Rank) -> RankReport:
-    return RankReport(
-        rank=rank.rank,
-        local_rank=rank.local_rank,
-        node=rank.node,
-        state=rank.state,
-        pid=rank.pid if rank.HasField("pid") else None,
-        heartbeat_age_s=rank.heartbeat_age_s if rank.HasField("heartbeat_age_s") else None,
-        heartbeat_limit_s=rank.heartbeat_limit_s if rank.HasField("heartbeat_limit_s") else None,
-        sections=tuple(
-            SectionReport(each.name, each.age_s, each.limit_s if each.HasField("limit_s") else None)
-            for each in rank.sections
-        ),
-        cycle_started_at_ns=rank.cycle_started_at_ns if rank.HasField("cycle_started_at_ns") else None,
-        exit_code=rank.exit_code if rank.HasField("exit_code") else None,
-        exit_signal=rank.exit_signal if rank.HasField("exit_signal") else None,
-    )
-
-
 def event_to_wire(event: RecordedEvent) -> wire.Event:
     return wire.Event(
         at_ns=event.at_ns,
@@ -225,21 +152,6 @@ def event_to_wire(event: RecordedEvent) -> wire.Event:
         reason=_told(event.reason),
         details={_text(key): _told(value) for key, value in event.details},
         sequence=event.sequence,
-    )
-
-
-def event_from_wire(event: wire.Event) -> RecordedEvent:
-    return RecordedEvent(
-        job_id=event.job_id,
-        sequence=event.sequence,
-        at_ns=event.at_ns,
-        kind=event.kind,
-        reason=event.reason,
-        cycle=event.cycle,
-        iteration=event.iteration,
-        node=event.node,
-        rank=event.rank if event.HasField("rank") else None,
-        details=tuple(sorted(event.details.items())),
     )
 
 
@@ -256,32 +168,11 @@ def node_to_wire(report: NodeReport) -> wire.Node:
     )
 
 
-def node_from_wire(node: wire.Node) -> NodeReport:
-    return NodeReport(
-        name=node.name,
-        state=node.state,
-        reason=node.reason,
-        job_ids=tuple(node.job_ids),
-        supervisor_pid=node.supervisor_pid,
-        version=node.version,
-        started_at_ns=node.started_at_ns,
-        checks=tuple(_check_from_wire(each) for each in node.checks),
-    )
-
-
 def evidence_to_wire(evidence: Evidence) -> wire.GetStacksResponse:
     return wire.GetStacksResponse(
         groups=[wire.StackGroup(ranks=group.ranks, stack=_told(group.stack)) for group in evidence.groups],
         notes=[_told(note) for note in evidence.notes],
         source=evidence.source,
-    )
-
-
-def evidence_from_wire(response: wire.GetStacksResponse) -> Evidence:
-    return Evidence(
-        groups=tuple(StackGroup(tuple(group.ranks), group.stack) for group in response.groups),
-        notes=tuple(response.notes),
-        source=response.source,
     )
 
 
@@ -294,20 +185,6 @@ def refusal_to_wire(error: HoldfastError) -> bytes:
     detail = any_pb2.Any()
     detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=ERROR_DOMAIN))
     return status_pb2.Status(code=code_of(error), message=_told(str(error)), details=[detail]).SerializeToString()
-
-
-def refusal_from_wire(trailer: bytes) -> HoldfastError | None:
-    """Returns the error that the other side raised; None if the trailer is not ours."""
-    try:
-        status = status_pb2.Status.FromString(trailer)
-        for detail in status.details:
-            info = error_details_pb2.ErrorInfo()
-            if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
-                kinds = {kind.reason: kind for kind in CODES}
-                return kinds.get(info.reason, HoldfastError)(status.message)
-    except DecodeError:
-        return None
-    return None
 
 
 def _told(text: str) -> str:

@@ -27,6 +27,7 @@ from supervisor.errors import NotFoundError
 CHUNK_BYTES = 64 * 1024
 STREAMS = (("stdout.log", False), ("stderr.log", True))
 TAIL_LINES_MAX = 100_000
+COLLECTED_BYTES_MAX = 64 << 20
 PIECES_AT_ONCE = 16  # read in one go: at most 1 MiB
 GATHER_S = (
     0.02  # between two checks: one check covers many ranks that start or write at once, and nobody sees the delay
@@ -157,6 +158,16 @@ def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
         for file in _files(directory, choice.tail_lines):
             with contextlib.closing(file):
                 yield from file.read()
+
+
+def bounded(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
+    """Yields the first pieces, for a caller that keeps them: another user's supervisor may send them without end."""
+    taken = 0
+    for piece in pieces:
+        taken += len(piece.data)
+        if taken > COLLECTED_BYTES_MAX:
+            return
+        yield piece
 
 
 def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from supervisor.core.attribution.asking import Failed, Forgotten, Judged, Pending, Refused, Reply, Taken
+from supervisor.core.printable import one_line
 from supervisor.edges.services.http_client import Answer, HttpClient, NoAnswerError
 
 TIMEOUT_S = 5.0
@@ -93,5 +94,4 @@ def _says(body: bytes) -> str:
 
 def _line(text: str, characters_max: int) -> str:
     """Returns untrusted text as one line that can be shown anywhere."""
-    clean = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * characters_max])
-    return " ".join(clean.split())[:characters_max]
+    return " ".join(one_line(text[: 4 * characters_max]).split())[:characters_max]

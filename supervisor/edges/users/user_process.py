@@ -52,6 +52,9 @@ def start_supervisor(
                 env=environment_of(identity),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
+                # Root's terminal would be the user's to read and to write. What it says is in its own log, too.
+                stdout=subprocess.DEVNULL if os.isatty(1) else None,
+                stderr=subprocess.DEVNULL if os.isatty(2) else None,
                 pass_fds=(door.fileno(),),
                 start_new_session=True,
             )

@@ -29,7 +29,7 @@ COMPLETED = {"status": "completed", "recommendation": {"action": "stop", "reason
 @pytest.mark.parametrize(
     ("status", "text", "reply"),
     [
-        ("200 OK", json.dumps(COMPLETED), Judged("STOP", "full [2J disk", "r")),
+        ("200 OK", json.dumps(COMPLETED), Judged("STOP", r"full\x1b[2J disk", "r")),
         ("200 OK", '{"status": "completed", "result": {}}', Judged("UNKNOWN", "")),
         ("200 OK", '{"status": "pending"}', Pending()),
         ("200 OK", '{"status": "failed", "error": "x"}', Pending()),

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import sqlite3
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -110,11 +111,26 @@ def open_reader(*state_dirs: Path) -> JournalReader:
     connections: list[sqlite3.Connection] = []
     for path in (path for state_dir in state_dirs for path in sorted(state_dir.glob("journal*.db"))):
         try:
+            _check_owner(path)
             connections.append(_open_for_reading(path))
         except (sqlite3.Error, OSError) as error:
             remedy = "the next supervisor sets it aside" if isinstance(error, sqlite3.Error) else "check its mode"
             raise ConfigurationError(f"cannot read journal {path}: {error}; {remedy}") from error
     return JournalReader(connections)
+
+
+def _check_owner(path: Path) -> None:
+    """Raises ConfigurationError if root would open a file that another user has chosen, or has written."""
+    if os.geteuid() != 0:
+        return
+    folder, found = path.parent.stat(), path.lstat()
+    owner = folder.st_uid or found.st_uid
+    is_open = bool(folder.st_mode & 0o022) and not folder.st_mode & stat.S_ISVTX
+    if owner == 0 and stat.S_ISREG(found.st_mode) and not is_open:
+        return
+    why = f"it belongs to user id {owner}" if owner else "others may replace it"
+    remedy = f"setpriv --reuid {owner} --clear-groups holdfast …" if owner else f"chmod go-w {path.parent}"
+    raise ConfigurationError(f"cannot read journal {path} as root: {why}; {remedy} reads it")
 
 
 def _open_for_reading(path: Path) -> sqlite3.Connection:

@@ -10,6 +10,8 @@ import os
 import socket
 from collections.abc import Mapping
 
+from supervisor.core.printable import lines
+
 SOCKET = "/run/systemd/journal/socket"
 STREAM_VARIABLE = "JOURNAL_STREAM"  # device and inode of the stream that systemd gave to a service
 IDENTIFIER = "holdfast"
@@ -53,7 +55,7 @@ class JournaldHandler(logging.Handler):
 
 def datagram(record: logging.LogRecord) -> bytes:
     fields = {
-        "MESSAGE": record.getMessage(),
+        "MESSAGE": lines(record.getMessage()),
         "PRIORITY": str(next((number for level, number in _PRIORITIES if record.levelno >= level), 7)),
         "SYSLOG_IDENTIFIER": IDENTIFIER,
         "LOGGER": record.name,

@@ -21,6 +21,7 @@ from typing import TextIO, cast
 
 from supervisor.config.redaction import redacted_text
 from supervisor.core.event_weights import addition
+from supervisor.core.printable import lines, one_line
 from supervisor.edges.machine.logs import journald
 from supervisor.edges.machine.logs.journald import JournaldHandler
 from supervisor.edges.machine.own_process import standard_streams
@@ -167,7 +168,7 @@ class _ForPeople(logging.Formatter):
         ]
         where = f"{' '.join(ids)}: " if ids else ""
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
-        job, text = getattr(record, "job_id", None), " ".join(record.getMessage().split())
+        job, text = getattr(record, "job_id", None), one_line(" ".join(record.getMessage().split()))
         adds = job == self._before[0] and record.levelno < logging.ERROR  # an error is said in full
         told = addition(text, self._before[1]) if adds else text
         self._before = (job, text)
@@ -183,7 +184,7 @@ class _ForFiles(logging.Formatter):
         text = record.getMessage()
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        return " ".join([at, record.levelname, *known, text.replace("\n", "\n    ")])
+        return " ".join([at, record.levelname, *known, lines(text).replace("\n", "\n    ")])
 
 
 class _JobFiles(logging.Handler):

@@ -1,0 +1,84 @@
+"""Whose is a supervisor, and how is another user's job named? Only the kernel and root's own folders say whose.
+
+A job of another user is named USER/JOB: two users may have the same job id, and no supervisor can say whose it is.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import stat
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.processes.peer_identity import uid_of
+
+BETWEEN = "/"  # no job id holds it
+
+
+class Knock(msgspec.Struct, frozen=True):
+    """What a socket answered. `why_not` "": it accepts connections. `uid`: whose supervisor is behind it."""
+
+    why_not: str
+    uid: int = -1
+
+
+def knock(socket_path: Path) -> Knock:
+    """Connects once, within a second. Needs no gRPC."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(socket_dir.PROBE_TIMEOUT_S)
+        try:
+            probe.connect(str(socket_path))
+            return Knock("", _owner(socket_path, uid_of(probe)))
+        except TimeoutError:
+            return Knock(f"it does not accept within {socket_dir.PROBE_TIMEOUT_S:g} s")
+        except OSError as error:
+            return Knock((error.strerror or str(error)).lower())
+
+
+def _owner(socket_path: Path, listener_uid: int) -> int:
+    """Returns whose supervisor answers there. Raises OSError.
+
+    Root's process listens for the supervisors of all users, and hands each connection on. To a user it hands those of
+    that user; to root, those of the user after whom it has named the socket's folder.
+    """
+    if listener_uid != 0:
+        return listener_uid
+    if os.geteuid() != 0:
+        return os.geteuid()
+    folder = socket_path.parent
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0:
+        return found.st_uid  # Somebody else's link to a socket of root's.
+    uid = folder.name.partition(".")[0]
+    is_of_user = folder.parent.name == socket_dir.USERS and folder.parent.lstat().st_uid == 0 and uid.isdecimal()
+    return int(uid) if is_of_user else 0
+
+
+@cache
+def user_name(uid: int) -> str:
+    """Returns the user's name; the id of a user without one."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
+
+
+def name_of(job_id: str, uid: int) -> str:
+    """Returns how this user names the job: with its user if it is somebody else's."""
+    return job_id if uid == os.geteuid() else f"{user_name(uid)}{BETWEEN}{job_id}"
+
+
+def is_user(word: str, uid: int) -> bool:
+    """Whether the word means that user: a name or an id."""
+    return word in (user_name(uid), str(uid))
+
+
+def who_asks() -> str:
+    """Returns the user's name for the reason that is recorded."""
+    name = user_name(os.getuid())
+    return f"user id {name}" if name.isdecimal() else name

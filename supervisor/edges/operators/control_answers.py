@@ -1,0 +1,202 @@
+"""What do the answers of a supervisor say? They may be a stranger's word.
+
+Root's commands ask the supervisors of all users, and a user can put a program of her own in the place of hers. So all
+text is cleaned here, all numbers are made finite, and an answer with too many parts is refused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2  # pyright: ignore[reportMissingTypeStubs]
+from holdfast_wire.v1 import control_pb2 as wire
+
+from supervisor.core import printable
+from supervisor.core.facts import Evidence, JobState, StackGroup
+from supervisor.core.stragglers.messages import Straggler
+from supervisor.edges.operators.control_codec import CODES, ERROR_DOMAIN
+from supervisor.errors import HoldfastError
+from supervisor.ports import (
+    CheckReport,
+    JobNodeReport,
+    JobReport,
+    NodeReport,
+    RankReport,
+    RecordedEvent,
+    SectionReport,
+)
+
+JOB_PARTS_MAX = 200_000  # ranks, nodes, sections … of one job
+JOBS_OF_NODE_MAX = 1_000
+NAME_CHARACTERS_MAX = 256
+SENTENCE_CHARACTERS_MAX = 20_000  # more than a journal keeps of one
+NUMBER_MIN, NUMBER_MAX = 1e-12, 1e12
+
+
+def job_from_wire(job: wire.Job) -> JobReport:
+    """Decodes a job. Raises HoldfastError if it has too many parts."""
+    _check_size(job)
+    try:
+        state = JobState[wire.JobState.Name(job.state).removeprefix("JOB_STATE_")]
+    except (KeyError, ValueError):
+        state = JobState.PENDING  # a later version added this state
+    return JobReport(
+        job_id=_name(job.job_id),
+        state=state,
+        submitted_at_ns=max(0, job.submitted_at_ns),
+        cycle=job.cycle,
+        iteration=job.iteration,
+        max_restarts=job.max_restarts,
+        restarts_used=job.restarts_used,
+        reason=_sentence(job.reason),
+        nodes=tuple(_job_node_from_wire(node) for node in job.nodes),
+        ranks=tuple(_rank_from_wire(rank) for rank in job.ranks),
+        exit_code=job.exit_code if job.HasField("exit_code") else None,
+        ended_at_ns=max(0, job.ended_at_ns) if job.HasField("ended_at_ns") else None,
+        log_dir=_sentence(job.log_dir),
+        command=tuple(printable.lines(word) for word in job.command),
+        supervisor_pid=job.supervisor_pid,
+        stragglers=tuple(_straggler_from_wire(each) for each in job.stragglers),
+    )
+
+
+def _check_size(job: wire.Job) -> None:
+    """Raises HoldfastError for more parts than a job has: four bytes make one, and each costs memory and time."""
+    parts = len(job.nodes) + len(job.ranks) + len(job.stragglers) + len(job.command)
+    if parts <= JOB_PARTS_MAX:
+        parts += sum(len(node.ranks) + len(node.checks) for node in job.nodes)
+        parts += sum(len(rank.sections) for rank in job.ranks) + sum(len(each.ranks) for each in job.stragglers)
+    if parts > JOB_PARTS_MAX:
+        raise HoldfastError(f"cannot read job {_name(job.job_id)}: it has more than {JOB_PARTS_MAX:,} ranks or parts")
+
+
+def _rank_from_wire(rank: wire.Rank) -> RankReport:
+    return RankReport(
+        rank=rank.rank,
+        local_rank=rank.local_rank,
+        node=_name(rank.node),
+        state=_name(rank.state),
+        pid=rank.pid if rank.HasField("pid") else None,
+        heartbeat_age_s=_number(rank.heartbeat_age_s) if rank.HasField("heartbeat_age_s") else None,
+        heartbeat_limit_s=_number(rank.heartbeat_limit_s) if rank.HasField("heartbeat_limit_s") else None,
+        sections=tuple(
+            SectionReport(
+                _name(each.name), _number(each.age_s), _number(each.limit_s) if each.HasField("limit_s") else None
+            )
+            for each in rank.sections
+        ),
+        cycle_started_at_ns=max(0, rank.cycle_started_at_ns) if rank.HasField("cycle_started_at_ns") else None,
+        exit_code=rank.exit_code if rank.HasField("exit_code") else None,
+        exit_signal=rank.exit_signal if rank.HasField("exit_signal") else None,
+    )
+
+
+def _job_node_from_wire(node: wire.JobNode) -> JobNodeReport:
+    return JobNodeReport(
+        name=_name(node.name),
+        state=_name(node.state),
+        group_rank=node.group_rank if node.HasField("group_rank") else None,
+        reason=_sentence(node.reason),
+        heard_at_ns=max(0, node.heard_at_ns) if node.HasField("heard_at_ns") else None,
+        lost_at_ns=max(0, node.lost_at_ns) if node.HasField("lost_at_ns") else None,
+        ranks=tuple(node.ranks),
+        log_dir=_sentence(node.log_dir),
+        checks=tuple(_check_from_wire(each) for each in node.checks),
+        unreachable_pid=node.unreachable_pid if node.HasField("unreachable_pid") else None,
+        unreachable_state=_name(node.unreachable_state),
+    )
+
+
+def _check_from_wire(check: wire.Check) -> CheckReport:
+    return CheckReport(
+        check=_name(check.check),
+        verdict=_name(check.verdict),
+        reason=_sentence(check.reason),
+        took_s=_number(check.took_s),
+        subject=_sentence(check.subject),
+        found_at_ns=max(0, check.found_at_ns),
+    )
+
+
+def _straggler_from_wire(told: wire.Straggler) -> Straggler:
+    return Straggler(
+        section=_name(told.section),
+        node=_name(told.node),
+        ranks=tuple(told.ranks),
+        is_node=told.is_node,
+        ratio=_number(told.ratio),
+        took_s=_number(told.took_s),
+        median_s=_number(told.median_s),
+        of_ranks=told.of_ranks,
+        reason=_sentence(told.reason),
+    )
+
+
+def event_from_wire(event: wire.Event) -> RecordedEvent:
+    return RecordedEvent(
+        job_id=_name(event.job_id),
+        sequence=event.sequence,
+        at_ns=max(0, event.at_ns),
+        kind=_name(event.kind),
+        reason=_sentence(event.reason),
+        cycle=event.cycle,
+        iteration=event.iteration,
+        node=_name(event.node),
+        rank=event.rank if event.HasField("rank") else None,
+        details=tuple(sorted((_sentence(key), printable.lines(value)) for key, value in event.details.items())),
+    )
+
+
+def node_from_wire(node: wire.Node) -> NodeReport:
+    return NodeReport(
+        name=_name(node.name),
+        state=_name(node.state),
+        reason=_sentence(node.reason),
+        job_ids=tuple(_name(each) for each in node.job_ids[:JOBS_OF_NODE_MAX]),
+        supervisor_pid=node.supervisor_pid,
+        version=_name(node.version),
+        started_at_ns=max(0, node.started_at_ns),
+        checks=tuple(_check_from_wire(each) for each in node.checks[:JOB_PARTS_MAX]),
+    )
+
+
+def evidence_from_wire(response: wire.GetStacksResponse) -> Evidence:
+    return Evidence(
+        groups=tuple(StackGroup(tuple(group.ranks), printable.lines(group.stack)) for group in response.groups),
+        notes=notes_from_wire(response.notes),
+        source=_name(response.source),
+    )
+
+
+def notes_from_wire(notes: Iterable[str]) -> tuple[str, ...]:
+    """Decodes notes and sentences about a call, each as one line."""
+    return tuple(printable.one_line(_sentence(each)) for each in notes)
+
+
+def refusal_from_wire(trailer: bytes) -> HoldfastError | None:
+    """Returns the error that the other side raised; None if the trailer is not ours."""
+    try:
+        status = status_pb2.Status.FromString(trailer)
+        for detail in status.details:
+            info = error_details_pb2.ErrorInfo()
+            if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
+                kinds = {kind.reason: kind for kind in CODES}
+                return kinds.get(info.reason, HoldfastError)(*notes_from_wire([status.message]))
+    except DecodeError:
+        return None
+    return None
+
+
+def _name(text: str) -> str:
+    return printable.one_line(text[:NAME_CHARACTERS_MAX])
+
+
+def _sentence(text: str) -> str:
+    return printable.lines(text[:SENTENCE_CHARACTERS_MAX])
+
+
+def _number(value: float) -> float:
+    """Returns a number that can be shown, and divided by if it is not 0. Ages, limits and ratios are not negative."""
+    return 0.0 if math.isnan(value) or value < NUMBER_MIN else min(value, NUMBER_MAX)
