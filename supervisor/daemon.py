@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
-from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from supervisor import cycle_recording, log_funnel, shared_jobs
@@ -53,6 +52,7 @@ from supervisor.errors import HoldfastError, one_refusal
 from supervisor.place import Place
 from supervisor.ports import JobReport, Peers, Post, Spawners
 from supervisor.questions import PeersAndColleagues
+from supervisor.threads import in_thread
 
 if TYPE_CHECKING:
     from supervisor.returning import Returning
@@ -99,6 +99,7 @@ async def open_supervisor(
     retention = LogRetention(place.log_dir, place.log_limits, quiet_s=max(QUIET_S, place.supervisor_return_timeout_s))
     limit = RaisedLimit()
     journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"))
+    journal.take_thread()
     engine = Engine(clock=clock, node_name=place.node_name, jitter=random.random)
     workers = WorkerServer(socket_path=place.worker_socket, events=engine, clock=clock)
     tokens = TokenFiles(socket_dir.tokens_dir(place.socket_dir))
@@ -319,7 +320,8 @@ async def open_slow_edges(running: Running, job_id: str) -> None:
 
 async def sweep() -> None:
     """Removes what killed supervisors left in shared folders, outside the event loop's thread."""
-    await to_thread.run_sync(private_dir.sweep, abandon_on_cancel=True)
+    with contextlib.suppress(OSError):  # Without a thread, the next supervisor does it.
+        await in_thread(private_dir.sweep, abandon_on_cancel=True)
 
 
 async def _forward_signals(desk: Desk, job_id: str, names: Sequence[str]) -> None:

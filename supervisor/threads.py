@@ -20,11 +20,11 @@ def start(thread: threading.Thread) -> None:
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
-        raise no_thread(error) from error
+        raise _no_thread(error) from error
 
 
-def no_thread(error: BaseException) -> OSError:
-    return OSError(f"no thread can be started ({error}); check the limit on processes (ulimit -u)")
+def _no_thread(error: BaseException) -> OSError:
+    return OSError(f"no thread can be started ({error}); raise the limit on processes (ulimit -u)")
 
 
 async def in_thread(
@@ -43,4 +43,4 @@ async def in_thread(
     except RuntimeError as error:
         if has_begun:
             raise
-        raise no_thread(error) from error
+        raise _no_thread(error) from error

@@ -11,7 +11,10 @@ log = logging.getLogger("holdfast")
 
 
 class BoundedThread:
-    """A daemon thread for one call. An exception is kept as `error`; a call that hangs blocks nothing else."""
+    """A daemon thread for one call. An exception is kept as `error`; a call that hangs blocks nothing else.
+
+    The error may be that no thread can be started.
+    """
 
     def __init__(self, what: str, run: Callable[[], object]) -> None:
         self.what = what
@@ -20,10 +23,15 @@ class BoundedThread:
         self._thread = threading.Thread(target=self._run_and_keep, name=f"holdfast-{what}"[:60], daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.error = error
 
     def join(self, timeout_s: float) -> bool:
         """Blocks until the call has ended, at most `timeout_s`; returns whether it has."""
+        if self._thread.ident is None:
+            return True
         self._thread.join(max(timeout_s, 0.0))
         return not self._thread.is_alive()
 

@@ -172,7 +172,8 @@ class Channel:
         """Says goodbye and ends the thread. Blocks at most CLOSE_TIMEOUT_S."""
         self._ending = self._ending or _Ending.CLOSED
         self.wake()
-        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.ident is not None:  # else it could not be started
+            self._thread.join(CLOSE_TIMEOUT_S)
         if not self._thread.is_alive():
             self._close_wake_descriptor()
 

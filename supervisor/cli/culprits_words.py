@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from supervisor import threads
 from supervisor.config.redaction import redacted_text
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import HoldfastError
@@ -32,8 +34,9 @@ def with_last_words(life: Life, read_logs: ReadLogs) -> Life:
             found[cycle, rank] = _read(read_logs, cycle, rank)
 
     thread = threading.Thread(target=read, daemon=True)
-    thread.start()
-    thread.join(READ_TIMEOUT_S)
+    with contextlib.suppress(OSError):
+        threads.start(thread)
+        thread.join(READ_TIMEOUT_S)
     read_in_time = dict(found)
     incidents = tuple(
         msgspec.structs.replace(

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
+from supervisor import threads
+
 
 @contextmanager
 def ends_at_once(exit_code: int) -> Generator[None]:
@@ -44,4 +46,5 @@ def end_when_unread(exit_code: int) -> None:
         poller.poll()
         os._exit(exit_code)
 
-    threading.Thread(target=wait, daemon=True).start()
+    with suppress(OSError):  # Without a thread, the next write finds out.
+        threads.start(threading.Thread(target=wait, daemon=True))

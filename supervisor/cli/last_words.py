@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from supervisor import threads
 from supervisor.cli import output
 from supervisor.core.facts import JobState
 from supervisor.core.printable import one_line
@@ -84,6 +85,9 @@ def _read_bounded(read: Callable[[], list[str]]) -> list[str] | None:
             return
 
     thread = threading.Thread(target=keep, daemon=True)
-    thread.start()
+    try:
+        threads.start(thread)
+    except OSError:
+        return None
     thread.join(READ_TIMEOUT_S)
     return found[0] if found else None

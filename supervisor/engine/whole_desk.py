@@ -11,14 +11,13 @@ from contextlib import AbstractAsyncContextManager
 
 import anyio
 import msgspec
-from anyio import to_thread
 
 from supervisor.core.cluster import evidence
 from supervisor.core.facts import Evidence
 from supervisor.engine import remote_logs
 from supervisor.engine.desk import STACKS_FOR_PEOPLE_S, Desk
 from supervisor.engine.whole_book import WholeBook
-from supervisor.errors import HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
+from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
 from supervisor.ports import JobHistory, JobReport, LogBytes, NodeReport, RecordedEvent, RendezvousWish
 from supervisor.questions import (
     LEADER,
@@ -41,6 +40,7 @@ from supervisor.questions import (
     TellSections,
     Whole,
 )
+from supervisor.threads import in_thread
 
 NODE_ANSWER_S = 1.0  # a node that takes longer to answer is shown as last heard
 LEADER_ANSWER_S = NODE_ANSWER_S + 1.0
@@ -342,11 +342,13 @@ class WholeDesk:
         return Events(events, is_last=not events and self._has_ended(job_id))
 
     async def _past_events(self, job_id: str, after_sequence: int) -> tuple[RecordedEvent, ...]:
-        return tuple(
-            await to_thread.run_sync(
+        try:
+            events = await in_thread(
                 lambda: self._history.events(job_id, after_sequence=after_sequence, limit=EVENTS_AT_ONCE)
             )
-        )
+        except OSError as error:
+            raise ExhaustedError(f"cannot show events of job {job_id}: {error}") from error
+        return tuple(events)
 
 
 def _with_reasons(node: NodeReport, slow: Sequence[str]) -> NodeReport:

@@ -152,6 +152,21 @@ def test_a15_a_job_can_be_stopped_while_the_limit_of_processes_is_full(somebody:
         assert_nothing_left(launch)
 
 
+@needs_other_users
+@pytest.mark.parametrize("processes", [1, 2, 3, 4, 6, 8])
+def test_a15_a_limit_that_leaves_no_room_for_a_job_ends_with_a_sentence(
+    somebody: tuple[int, Path], processes: int
+) -> None:
+    uid, folder = somebody
+    arguments = ("--nproc-per-node", "8", str(SCRIPTS / "filling.py"))
+    with limited(folder, uid, f"--nproc={processes}", arguments=arguments) as launch:
+        code = launch.wait()
+        assert code in (1, 75), (code, launch.stderr_text())
+        assert "ulimit -u" in launch.stderr_text()
+        assert "Traceback" not in launch.stderr_text()
+        assert_nothing_left(launch)
+
+
 @pytest.mark.skipif(not has_v1("memory"), reason="needs a writable cgroup v1 memory controller")
 def test_a16_a_worker_that_the_kernel_killed_for_its_memory_is_told_as_that(start: Start, tmp_path: Path) -> None:
     with v1_cgroup("memory", f"holdfast-test-{os.getpid()}") as group:

@@ -376,3 +376,18 @@ def test_state_goes_through_json_before_and_after_init(supervisor: FakeSuperviso
 def test_a_state_that_is_none_is_refused(new_client: NewClient):
     with pytest.raises(RankMonitorClientError, match="cannot load the client's state: current_timeouts"):
         new_client().load_state_dict({})
+
+
+def test_a_rank_that_can_start_no_thread_trains_on(
+    supervisor: FakeSupervisor, new_client: NewClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    client = new_client()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        client.init_workload_monitoring()
+    client.send_heartbeat()
+    client.shutdown_workload_monitoring()
+    assert "this rank is not monitored: can't start new thread" in caplog.text

@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import anyio
 import msgspec
-from anyio import to_thread
 
 from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core import orders
@@ -31,6 +30,7 @@ from supervisor.edges.peers.switchboard import Switchboard
 from supervisor.errors import ConfigurationError, NotNowError
 from supervisor.ports import Post
 from supervisor.questions import PeersAndColleagues
+from supervisor.threads import in_thread
 
 MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
 PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends
@@ -246,7 +246,7 @@ async def meeting_of(job_id: str, nodes: Nodes) -> Meeting:
     files = TlsFiles(nodes.tls_cert, nodes.tls_key, nodes.tls_ca) if nodes.tls_cert else None
     tls = None
     if nodes.token_file or files is not None:
-        tls = await to_thread.run_sync(job_secrets.read, nodes.token_file, files, abandon_on_cancel=True)
+        tls = await in_thread(lambda: job_secrets.read(nodes.token_file, files), abandon_on_cancel=True)
     endpoint, others = PeerAddress(nodes.host, nodes.port), nodes.max_nodes - 1
     return Meeting(job_id, nodes.name, endpoint, nodes.join_timeout_s, tls, fan_out=nodes.fan_out, nodes_max=others)
 

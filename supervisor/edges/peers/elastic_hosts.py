@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 
 import anyio
-from anyio import to_thread
 from anyio.abc import TaskGroup, TaskStatus
 
 from supervisor.core.elastic.messages import ElasticOrder
@@ -20,6 +19,7 @@ from supervisor.edges.peers.elastic_peers import ElasticLeader, ElasticMeeting
 from supervisor.edges.peers.listening import listen
 from supervisor.errors import ExhaustedError
 from supervisor.ports import RendezvousWish
+from supervisor.threads import in_thread
 
 IDLE_S = 60.0
 PARTING_S = 5.0
@@ -45,7 +45,7 @@ class ElasticHosts:
             return self._hosted[address] == wish.job_id
         if len(self._hosted) >= HOSTED_MAX:
             raise ExhaustedError(f"cannot lead another rendezvous: {HOSTED_MAX} are led here already")
-        tls = await to_thread.run_sync(_secrets, wish, abandon_on_cancel=True)
+        tls = await in_thread(lambda: _secrets(wish), abandon_on_cancel=True)
         meeting = ElasticMeeting(wish.job_id, OWN_NAME, address, wish.everywhere or None, tls)
         return await self._tasks.start(self._host, meeting)
 

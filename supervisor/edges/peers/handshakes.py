@@ -27,12 +27,20 @@ class Handshakes:
 
     def compute(self, step: Step, done: Done) -> None:
         """Makes the call in a thread, then calls `done` in the event loop, with the error that it raised, if any."""
+        is_given_up = False
+
+        def make() -> object:
+            return None if is_given_up else step()
 
         def tell(ended: Future[object]) -> None:
             with suppress(RuntimeError):  # The event loop is closed: nobody waits for it any more.
                 self._loop.call_soon_threadsafe(done, ended.exception())
 
-        self._threads.submit(step).add_done_callback(tell)
+        try:
+            self._threads.submit(make).add_done_callback(tell)
+        except RuntimeError as error:  # It may still be in the queue of another thread.
+            is_given_up = True
+            self._loop.call_soon(done, OSError(f"no thread can be started ({error}); raise ulimit -u"))
 
     def close(self) -> None:
         """Ends the threads once they have made the calls that wait. Does not wait for that."""

@@ -10,9 +10,10 @@ import os
 from pathlib import Path
 
 import anyio
-from anyio import CapacityLimiter, to_thread
+from anyio import CapacityLimiter
 
 from supervisor.edges.machine import records
+from supervisor.threads import in_thread
 
 NAME = "cordoned"
 REASON_BYTES_MAX = 16 * 1024
@@ -41,10 +42,10 @@ class CordonFile:
         """Records the reason; "" means that it takes jobs again. Warns if the disk does not work; never raises."""
         try:
             with anyio.fail_after(KEPT_WITHIN_S):
-                await to_thread.run_sync(self._write, reason, abandon_on_cancel=True, limiter=self._one_at_a_time)
+                await in_thread(lambda: self._write(reason), abandon_on_cancel=True, limiter=self._one_at_a_time)
         except OSError as error:  # TimeoutError is one
             what = "that the node is cordoned" if reason else "that the node is no longer cordoned"
-            why = error.strerror or "the disk does not answer"
+            why = error.strerror or str(error) or "the disk does not answer"
             _log.warning("cannot note %s in %s: %s; the next supervisor will not know it", what, self._path, why)
 
     def _write(self, reason: str) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from supervisor import threads
 from supervisor.edges.machine.journal.journal_batch import Batch
 from supervisor.errors import ConfigurationError
 from supervisor.ports import JobReport, RecordedEvent
@@ -58,13 +59,27 @@ class Journal:
         self._being_written: list[tuple[int, RecordedEvent]] = []
         self._dropped_events = 0
         self._closing = False
+        self._may_write = False
         self._committing = False
         self._failed = False
         self._thread = threading.Thread(target=self._write_until_closed, name="journal", daemon=True)
 
+    def take_thread(self) -> None:
+        """Starts the thread, which then waits: once workers run, they may have used up the limit on processes."""
+        try:
+            threads.start(self._thread)
+        except OSError as error:
+            with self._wake:
+                self._failed = True
+            self._on_alarm(f"cannot write the journal: {error}; jobs run on, and their newest events are in memory")
+
     def start(self) -> None:
-        """Starts the writer; until then all waits in memory. Call it once the workers run: their start comes first."""
-        self._thread.start()
+        """Lets it write; until then all waits in memory. Call it once the workers run: their start comes first."""
+        with self._wake:
+            self._may_write = True
+            self._wake.notify_all()
+        if self._thread.ident is None:
+            self.take_thread()
 
     def record(self, event: RecordedEvent) -> None:
         with self._wake:
@@ -107,8 +122,9 @@ class Journal:
         with self._wake:
             self._closing = True
             self._wake.notify_all()
+        self.start()  # for a job that ended before anything was committed
         if self._thread.ident is None:
-            self.start()  # for a job that ended before anything was committed
+            return False
         self._thread.join(timeout_s)
         return not self._thread.is_alive() and self._is_idle()
 
@@ -176,6 +192,8 @@ class Journal:
         return not self._events and not self._reports and not self._committing
 
     def _write_until_closed(self) -> None:
+        with self._wake:
+            self._wake.wait_for(lambda: self._may_write)
         from supervisor.edges.machine.journal.journal_writer import JournalWriter
 
         with contextlib.closing(JournalWriter(self._state_dir)) as file:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor import threads
 from supervisor.config.job_logs import current_cycle_info, cycle_info_name
 from supervisor.edges.machine import records
 from supervisor.ports import CycleInfo
@@ -48,8 +49,13 @@ class CycleInfoFiles:
 
     def keep(self, folder: str, info: CycleInfo) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write_until_closed, name="cycle info", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._write_until_closed, name="cycle info", daemon=True)
+            try:
+                threads.start(thread)
+            except OSError as error:
+                self._tell_once(folder, str(error))  # The next record tries again.
+                return
+            self._thread = thread
         try:
             self._waiting.put_nowait((folder, info))
         except queue.Full:

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
+from supervisor import threads
 from supervisor.config.redaction import redacted_text
 
 if TYPE_CHECKING:
@@ -61,11 +62,19 @@ class JobWords(logging.Handler):
         if not place.path:
             return
         if place.door:
-            self._uplink(str(job_id), place).say(_encoded(self._line(record)))
+            try:
+                self._uplink(str(job_id), place).say(_encoded(self._line(record)))
+            except OSError:
+                self._dropped += 1  # No thread or descriptor is left; the next line tries again.
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._write_until_closed, name="job words", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._write_until_closed, name="job words", daemon=True)
+            try:
+                threads.start(thread)
+            except OSError:
+                self._dropped += 1  # The next line tries again.
+                return
+            self._thread = thread
         try:
             self._waiting.put_nowait((place.path, self._line(record)))
         except queue.Full:

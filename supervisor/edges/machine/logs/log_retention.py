@@ -20,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor import threads
 from supervisor.config.log_limits import LogLimits
 from supervisor.config.run_folder import RUN_PREFIX
 from supervisor.edges.machine.clock import Clock
@@ -87,8 +88,13 @@ class LogRetention:
     def _do_soon(self, work: Callable[[], None] | None) -> None:
         self._work.put(work)
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work_until_closed, name="log retention", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work_until_closed, name="log retention", daemon=True)
+            try:
+                threads.start(thread)
+            except OSError as error:
+                self._warn(f"cannot mark logs as in use or remove old ones: {error}")
+            else:
+                self._thread = thread
 
     # --- in the thread: blocks on the disk -------------------------------------------------------------------------
 

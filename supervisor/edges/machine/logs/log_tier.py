@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import anyio
-from anyio import to_thread
 
 import supervisor
 from supervisor.pauses import pause
+from supervisor.threads import in_thread
 
 ROOT = Path(supervisor.__file__).parent.parent
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.02, 5.0
@@ -90,9 +90,9 @@ class LogTier:
             why = "it can't be started"
             started_at_s = anyio.current_time()
             try:
-                self._process = await to_thread.run_sync(self._start)
+                self._process = await in_thread(self._start)
             except OSError as error:
-                why = f"it can't be started: {error.strerror}"
+                why = f"it can't be started: {error.strerror or error}"
             else:
                 why = await self._until_end(self._process)
                 self._process = None

@@ -19,12 +19,14 @@ from logging.handlers import QueueHandler, RotatingFileHandler
 from pathlib import Path
 from typing import TextIO, cast
 
+from supervisor import threads
 from supervisor.config.redaction import redacted_text
 from supervisor.core.event_weights import addition
 from supervisor.core.printable import lines, one_line
 from supervisor.edges.machine.logs import journald
 from supervisor.edges.machine.logs.journald import JournaldHandler
 from supervisor.edges.machine.own_process import standard_streams
+from supervisor.errors import ExhaustedError
 
 NAME = "holdfast"  # the root of all our loggers
 FILE_NAME = "supervisor.log"
@@ -66,12 +68,15 @@ class SupervisorLog:
         self._thread = threading.Thread(target=self._write_until_closed, name="log", daemon=True)
 
     def open(self) -> None:
-        """Starts the log. From now on, logging never blocks."""
+        """Starts the log. From now on, logging never blocks. Raises ExhaustedError without a thread."""
+        try:
+            threads.start(self._thread)
+        except OSError as error:
+            raise ExhaustedError(f"cannot start: {error}") from error
         logger = logging.getLogger(NAME)
         logger.setLevel(logging.DEBUG)
         logger.propagate = False
         logger.addHandler(self._entrance)
-        self._thread.start()
 
     def close(self) -> None:
         """Writes the waiting records; gives up after two seconds if stderr or the disk hangs."""

@@ -18,6 +18,7 @@ from collections import deque
 from holdfast_wire import framing, log_door
 from holdfast_wire.log_door import DoorPiece, DoorReceipt, DoorTrouble
 
+from supervisor import threads
 from supervisor.edges.machine.clock import Clock
 
 WORDS_FILE = 0  # the number of the file; see supervisor/core/log_funnel/pieces.py
@@ -55,7 +56,11 @@ class WordsUplink:
         self._again_s = AGAIN_FIRST_S
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._carry, name="job words uplink", daemon=True)
-        self._thread.start()
+        try:
+            threads.start(self._thread)
+        except OSError:
+            os.close(self._wake)
+            raise
 
     def say(self, line: bytes) -> None:
         """Queues one line with its end. Never waits."""

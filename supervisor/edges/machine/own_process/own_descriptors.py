@@ -17,6 +17,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
+from supervisor import threads
+
 _T = TypeVar("_T")
 
 _CLOSE_RANGE = 436  # on every architecture; glibc has a wrapper only since 2.34
@@ -49,11 +51,8 @@ def separately(work: Callable[[], _T]) -> _T:
         separate()
         found.append(work())
 
-    try:
-        thread = threading.Thread(target=run, name="job file", daemon=True)
-        thread.start()
-    except RuntimeError as error:
-        raise OSError(f"no thread can be started ({error}); check the limit on processes (ulimit -u)") from error
+    thread = threading.Thread(target=run, name="job file", daemon=True)
+    threads.start(thread)
     thread.join()
     return found[0]
 
@@ -74,10 +73,10 @@ class OwnThread:
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         started = threading.Event()
         try:
-            threading.Thread(target=self._run, args=(kept, started), name="job files", daemon=True).start()
-        except RuntimeError as error:
+            threads.start(threading.Thread(target=self._run, args=(kept, started), name="job files", daemon=True))
+        except OSError:
             os.close(self._bell)
-            raise OSError(f"no thread can be started ({error}); check the limit on processes (ulimit -u)") from error
+            raise
         started.wait()  # takes one system call
         self._loop.add_reader(self._bell, self._hear)
 

@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 
 import anyio
 
+from supervisor import threads
+
 _T = TypeVar("_T")
 
 
@@ -48,10 +50,7 @@ class SideThreads:
         if key and self._stuck[key]:
             raise StuckError("an earlier call for it is stuck")
         call = _Call(work, discard, asyncio.get_running_loop(), partial(self._count, key, -1))
-        try:
-            threading.Thread(target=call.run, name="side call", daemon=True).start()
-        except RuntimeError as error:
-            raise OSError(f"no thread can be started ({error}); check the limit on processes (ulimit -u)") from error
+        threads.start(threading.Thread(target=call.run, name="side call", daemon=True))
         try:
             with anyio.move_on_after(timeout_s):
                 await call.ended.wait()

@@ -6,9 +6,11 @@ and it is erased before any other output. If stderr is no terminal, there is no 
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 
+from supervisor import threads
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.own_process import standard_streams
 
@@ -38,9 +40,10 @@ class WaitingLine:
             self._clear()
             self._text, self._since_s = text, self._clock.now_s()
             if text and self._thread is None:
-                standard_streams.before_writing = self.clear
                 self._thread = threading.Thread(target=self._draw_again, name="waiting-line", daemon=True)
-                self._thread.start()
+                with contextlib.suppress(OSError):  # Without a thread there is no line.
+                    threads.start(self._thread)
+                    standard_streams.before_writing = self.clear
 
     def clear(self) -> None:
         """Erases the line for other output. It returns at its next tick."""

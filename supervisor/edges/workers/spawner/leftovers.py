@@ -7,7 +7,6 @@ from functools import partial
 
 import anyio
 import msgspec
-from anyio import to_thread
 from holdfast_wire import spawner_link as wire
 
 from supervisor.edges.machine import records
@@ -15,6 +14,7 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.keeping import Keeping
 from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end
 from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace, turns
+from supervisor.threads import in_thread
 
 KEPT_BYTES_MAX = 64 << 20
 EMPTIED_TIMEOUT_S = 5.0  # processes that can't be killed by then are abandoned
@@ -92,7 +92,7 @@ async def end(lodger: Lodger, leftover: Leftover | None) -> tuple[int, ...]:
 
     left: tuple[int, ...] = ()
     with anyio.move_on_after(EMPTIED_TIMEOUT_S):
-        while left := await to_thread.run_sync(sweep):
+        while left := await in_thread(sweep):
             if not await wait_for_end(left):
                 break
-    return left and await to_thread.run_sync(partial(orphans.sweep, others=frozenset()))
+    return left and await in_thread(partial(orphans.sweep, others=frozenset()))

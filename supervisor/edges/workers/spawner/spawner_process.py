@@ -19,7 +19,7 @@ from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings, spaw
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.edges.machine.processes import process_table
-from supervisor.errors import InvalidRequestError
+from supervisor.errors import ExhaustedError, InvalidRequestError
 
 if TYPE_CHECKING:
     from supervisor.edges.workers.spawner.return_places import ReturnPlace
@@ -84,7 +84,8 @@ def start_process(
 ) -> SpawnerProcess:
     """Starts a spawner. Blocks for the one or two milliseconds of an exec, longer if a file system does not answer.
 
-    Raises InvalidRequestError whatever prevents the start. `on_step` is called before each step that can hang.
+    Raises ExhaustedError or InvalidRequestError whatever prevents the start. `on_step` is called before each step that
+    can hang.
     `output_dir`: for the spawner's own stdout and stderr; None: the supervisor's own. If not private, stdin is empty.
     `learned`: what an earlier spawner's workers taught it; such a spawner loads in the background.
     `open_files`: open_files.RaisedLimit.before_and_now. `claim`: JobClaims.descriptors, which the spawner and its
@@ -108,9 +109,8 @@ def start_process(
     try:
         return _start(settings, spec, env, output_dir, make_command or _make_command, claim, return_folder, on_step)
     except (OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
-        raise InvalidRequestError(
-            f"cannot start the spawner of job {spec.job_id}: {_in_words(error)}; {_remedy(error)}"
-        ) from error
+        kind = ExhaustedError if _is_shortage(error) else InvalidRequestError
+        raise kind(f"cannot start the spawner of job {spec.job_id}: {_in_words(error)}; {_remedy(error)}") from error
 
 
 def _start(
@@ -221,6 +221,10 @@ def _in_words(error: Exception) -> str:
 
 def _printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
+
+
+def _is_shortage(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in _REMEDIES
 
 
 def _remedy(error: Exception) -> str:

@@ -6,15 +6,16 @@ for all ranks first, and results count if they come in time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Callable, Mapping
 
 import anyio
 import msgspec
-from anyio import to_thread
 
 from supervisor.core.process_facts import ChildProcess, ProcessFacts, ProcessState
+from supervisor.threads import in_thread
 
 THREADS_MAX = 4  # each may wait in the kernel indefinitely
 CHILDREN_MAX = 64
@@ -49,9 +50,9 @@ class ProcessLooks:
     async def take(self, pids: Mapping[int, int], *, at_most_s: float) -> dict[int, Look]:
         """Returns looks by rank. Omits a process that has ended or could not be read in time."""
         seen: dict[int, Look] = {}
-        with anyio.move_on_after(at_most_s):
-            await to_thread.run_sync(
-                self._all, tuple(pids.values()), seen, limiter=self._threads, abandon_on_cancel=True
+        with anyio.move_on_after(at_most_s), contextlib.suppress(OSError):  # Without a thread there is no look.
+            await in_thread(
+                lambda: self._all(tuple(pids.values()), seen), limiter=self._threads, abandon_on_cancel=True
             )
         return {rank: seen[pid] for rank, pid in pids.items() if pid in seen}
 

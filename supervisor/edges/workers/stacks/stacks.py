@@ -6,6 +6,7 @@ Two looks at the processes, before and after, show what stacks do not: which pro
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -17,7 +18,6 @@ from typing import IO
 
 import anyio
 import msgspec
-from anyio import to_thread
 from anyio.abc import TaskGroup
 
 from supervisor.core.facts import Evidence
@@ -33,6 +33,7 @@ from supervisor.edges.workers.stacks.stack_text import (
     was_forced,
 )
 from supervisor.pauses import pause
+from supervisor.threads import in_thread
 
 Ask = Callable[[int, float], Awaitable[str | None]]
 
@@ -135,7 +136,8 @@ class StackCollector:
             for rank, stack in tuple(this.stacks.items()):
                 this.lines[rank] = source_line(stack[-1])
 
-        await to_thread.run_sync(read, limiter=self._source_threads, abandon_on_cancel=True)
+        with contextlib.suppress(OSError):  # Without a thread there are no lines.
+            await in_thread(read, limiter=self._source_threads, abandon_on_cancel=True)
 
     async def _look_at(
         self,

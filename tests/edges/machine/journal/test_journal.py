@@ -30,6 +30,29 @@ def test_nothing_is_opened_before_start_and_nothing_is_lost(tmp_path: Path) -> N
         assert sequences(reader) == [1]
 
 
+def test_without_a_thread_events_stay_in_memory_and_the_end_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alarms = Alarms()
+    journal = Journal(tmp_path, on_alarm=alarms)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        journal.take_thread()
+        journal.save(report())
+        journal.record(event(1))
+        assert not journal.flush(10)
+        assert sequences(journal) == [1]
+        assert not journal.close()
+    assert "ulimit -u" in str(alarms)
+    assert journal.close()
+    with open_reader(tmp_path) as reader:
+        assert sequences(reader) == [1]
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_uncommitted_events_are_readable_at_once_and_in_order(tmp_path: Path) -> None:
     with started(tmp_path) as journal:
         journal.save(report())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -84,3 +85,21 @@ def test_a_folder_that_can_not_be_written_is_one_warning(tmp_path: Path, caplog:
     write(tmp_path / "file", RUNS, RUNS)
     told = [record.message for record in caplog.records]
     assert told == [f"cannot write cycle info in {tmp_path}/file: File exists; check --ft-cycle-info-dir"]
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_without_a_thread_there_is_one_warning_and_the_next_record_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = CycleInfoFiles()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        files.keep(str(tmp_path), RUNS)
+        files.keep(str(tmp_path), RUNS)
+    assert caplog.text.count("ulimit -u") == 1
+    files.keep(str(tmp_path), RUNS)
+    files.close()
+    assert (tmp_path / "cycle_info.11.0.2").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,21 @@ def test_a_file_that_can_not_be_written_is_one_warning(
     words.close()
     told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert told == [f"cannot write {tmp_path}: Is a directory; check --ft-nvrx-logfile"]
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_without_a_thread_lines_are_counted_and_the_next_one_tries_again(
+    tmp_path: Path, log: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "nvrx.log"
+    words = JobWords(lambda _: WordsPlace(str(path)), "n1")
+    words.open()
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        log.info("lost", extra={"job_id": "j"})
+    log.info("kept", extra={"job_id": "j"})
+    words.close()
+    assert [line.rpartition(" ")[2] for line in path.read_text().splitlines()] == ["slow", "kept"]

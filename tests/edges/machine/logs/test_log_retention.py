@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from supervisor.config.log_limits import LogLimits
 from supervisor.edges.machine.logs import log_retention
 from supervisor.edges.machine.logs.log_retention import LOCK_FILE, JobLogs, LogRetention, too_much
+from tests.e2e.launch import wait_until
 
 DAY_S = 86400.0
 NONE = LogLimits(jobs_max=0, gib_max=0.0)
@@ -341,3 +342,21 @@ def test_what_goes_is_older_than_what_it_makes_room_for(
         assert len([logs for logs in kept if logs.written_at_s != math.inf]) <= jobs_max
     if old and limits.bytes_max:
         assert sum(logs.used_bytes for logs in kept) <= limits.bytes_max
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_without_a_thread_a_claim_waits_for_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    job(tmp_path, "j", age_s=0)
+    retention = LogRetention(tmp_path, NONE)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_thread)
+        retention.claim_soon("j")
+    assert "ulimit -u" in caplog.text
+    retention.tidy_soon()
+    wait_until((tmp_path / "j" / LOCK_FILE).exists, timeout_s=10, what="the claim")
+    retention.close()
