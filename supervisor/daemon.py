@@ -52,7 +52,7 @@ from supervisor.errors import HoldfastError, one_refusal
 from supervisor.place import Place
 from supervisor.ports import JobReport, Peers, Post, Spawners
 from supervisor.questions import PeersAndColleagues
-from supervisor.threads import in_thread
+from supervisor.threads import in_thread_if_any
 
 if TYPE_CHECKING:
     from supervisor.returning import Returning
@@ -320,8 +320,7 @@ async def open_slow_edges(running: Running, job_id: str) -> None:
 
 async def sweep() -> None:
     """Removes what killed supervisors left in shared folders, outside the event loop's thread."""
-    with contextlib.suppress(OSError):  # Without a thread, the next supervisor does it.
-        await in_thread(private_dir.sweep, abandon_on_cancel=True)
+    await in_thread_if_any(private_dir.sweep)  # Otherwise the next supervisor does it.
 
 
 async def _forward_signals(desk: Desk, job_id: str, names: Sequence[str]) -> None:

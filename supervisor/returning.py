@@ -10,7 +10,6 @@ import contextlib
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -49,7 +48,7 @@ from supervisor.engine.spawner_reports import SpawnerReports
 from supervisor.engine.state_snapshot import StateSnapshot
 from supervisor.life.order import ARRIVED
 from supervisor.ports import Clock, JobNodeReport, JobReport, RecordedEvent
-from supervisor.threads import in_thread
+from supervisor.threads import in_thread_if_any
 
 RETURN_S = 1.5  # people may ask after that, even if a spawner still loads
 ENDED_S = 5.0  # for the spawner of a job that is not taken over: its workers get SIGKILL
@@ -117,8 +116,7 @@ class Returning(msgspec.Struct, frozen=True):
 
         async def forget(job_id: str) -> None:
             with anyio.CancelScope(shield=True):
-                with suppress(OSError):  # Without a thread to wait in: the journal has its own, which writes it soon.
-                    await in_thread(partial(self.journal.flush, JOURNAL_FLUSH_S))
+                await in_thread_if_any(partial(self.journal.flush, JOURNAL_FLUSH_S))  # It writes by itself, too.
                 self.spawners.forget(job_id)
 
         def finished(job_id: str) -> None:

@@ -5,6 +5,7 @@ A worker that has filled the limit on processes (`ulimit -u`) must cost us no mo
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import TypeVar
@@ -44,3 +45,9 @@ async def in_thread(
         if has_begun:
             raise
         raise _no_thread(error) from error
+
+
+async def in_thread_if_any(work: Callable[[], object]) -> None:
+    """Does the work in a thread; without one, leaves it undone."""
+    with contextlib.suppress(OSError):
+        await in_thread(work, abandon_on_cancel=True)

@@ -31,3 +31,12 @@ async def test_an_error_of_the_work_itself_stays_what_it_is() -> None:
 
     with pytest.raises(RuntimeError, match=r"^mine$"):
         await threads.in_thread(fail)
+
+
+async def test_work_that_can_be_left_undone_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    await threads.in_thread_if_any(lambda: done.append(1))
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with monkeypatch.context():
+        await threads.in_thread_if_any(lambda: done.append(2))
+    assert 1 in done
