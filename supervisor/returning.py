@@ -16,7 +16,6 @@ from typing import NoReturn
 
 import anyio
 import msgspec
-from anyio import to_thread
 from anyio.abc import TaskGroup
 from holdfast_wire import spawner_link as wire
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, encode
@@ -48,7 +47,7 @@ from supervisor.engine.spawner_reports import SpawnerReports
 from supervisor.engine.state_snapshot import StateSnapshot
 from supervisor.life.order import ARRIVED
 from supervisor.ports import Clock, JobNodeReport, JobReport, RecordedEvent
-from supervisor.threads import in_thread_if_any
+from supervisor.threads import in_thread, in_thread_if_any
 
 RETURN_S = 1.5  # people may ask after that, even if a spawner still loads
 ENDED_S = 5.0  # for the spawner of a job that is not taken over: its workers get SIGKILL
@@ -86,7 +85,7 @@ class Returning(msgspec.Struct, frozen=True):
         """Takes back the existing jobs. Returns when done, or after RETURN_S; the rest continues in `tasks`."""
         self._forget_ended(tasks)
         self.workers.pages = self.spawners.pages  # the spawners hold them for the supervisor after this one
-        lodgers = await to_thread.run_sync(self._lodgers)
+        lodgers = await in_thread(self._lodgers)
         self.desk.expected.expect(lodgers)
         waiting = len(lodgers)
         done = anyio.Event()
@@ -194,7 +193,7 @@ class Returning(msgspec.Struct, frozen=True):
         """Lets people see and stop a job whose spawner does not answer."""
         recorded = JobReport(job_id, JobState.STARTING, self.clock.unix_ns())
         with anyio.move_on_after(RECORDED_S):
-            known = await to_thread.run_sync(self.journal.recorded, job_id, abandon_on_cancel=True)
+            known = await in_thread(partial(self.journal.recorded, job_id), abandon_on_cancel=True)
             recorded = recorded if known is None or known.state.has_ended else known
         self.desk.expected.show(recorded, reaching.silent, reaching.end)
 
@@ -206,7 +205,7 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def _recorded_after(self, restored: Restored) -> list[RecordedEvent]:
         job_id, last = restored.record.spec.job_id, restored.keepsake.sequence
-        return await to_thread.run_sync(partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX))
+        return await in_thread(partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX))
 
     async def _history(self, restored: Restored, past: Sequence[RecordedEvent]) -> list[RecordedEvent]:
         """Returns what was recorded on a node that follows, or may have to: its leader may not have all of it."""
@@ -214,7 +213,7 @@ class Returning(msgspec.Struct, frozen=True):
         if letters is None or (letters.leads and letters.candidate is None):
             return []
         last = restored.keepsake.sequence
-        known = await to_thread.run_sync(
+        known = await in_thread(
             partial(
                 self.journal.events,
                 restored.record.spec.job_id,
@@ -312,7 +311,7 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def _record_lost(self, job_id: str, reason: str) -> None:
         """Records the end of a job of which too little is kept to go on, as its supervisor recorded it last."""
-        known = await to_thread.run_sync(self.journal.recorded, job_id)
+        known = await in_thread(partial(self.journal.recorded, job_id))
         if known is None or known.state.has_ended:
             now_ns = self.clock.unix_ns()
             known = JobReport(job_id, JobState.FAILED, now_ns, nodes=(JobNodeReport(self.engine.node_name, "ready"),))
@@ -328,7 +327,7 @@ class Returning(msgspec.Struct, frozen=True):
         reason = "; ".join(filter(None, (self.faults.get(job_id), reason)))
         for each in found:
             each.kill()
-        left = [(place, lodger, await to_thread.run_sync(leftovers.read, place)) for place, lodger in places]
+        left = [(place, lodger, await in_thread(partial(leftovers.read, place))) for place, lodger in places]
         known = [(place, leftover) for place, _, leftover in left if leftover is not None]
         newest_place, newest = max(known, key=lambda each: each[1].turns, default=(None, None))
         restored = None
