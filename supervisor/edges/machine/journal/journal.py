@@ -49,7 +49,8 @@ class Journal:
 
     """
 
-    def __init__(self, state_dir: Path, *, on_alarm: Callable[[str], None]) -> None:
+    def __init__(self, state_dir: Path, *, on_alarm: Callable[[str], None], starts_thread: bool = False) -> None:
+        """`starts_thread`: now, to wait for `start`: once workers run, they may have used up the limit on processes."""
         self._state_dir = state_dir
         self._on_alarm = on_alarm
         self._wake = threading.Condition()
@@ -63,9 +64,10 @@ class Journal:
         self._committing = False
         self._failed = False
         self._thread = threading.Thread(target=self._write_until_closed, name="journal", daemon=True)
+        if starts_thread:
+            self._start_thread()
 
-    def take_thread(self) -> None:
-        """Starts the thread, which then waits: once workers run, they may have used up the limit on processes."""
+    def _start_thread(self) -> None:
         try:
             threads.start(self._thread)
         except OSError as error:
@@ -79,7 +81,7 @@ class Journal:
             self._may_write = True
             self._wake.notify_all()
         if self._thread.ident is None:
-            self.take_thread()
+            self._start_thread()
 
     def record(self, event: RecordedEvent) -> None:
         with self._wake:

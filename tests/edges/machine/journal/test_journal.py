@@ -34,10 +34,9 @@ def test_without_a_thread_events_stay_in_memory_and_the_end_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alarms = Alarms()
-    journal = Journal(tmp_path, on_alarm=alarms)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_thread)
-        journal.take_thread()
+        journal = Journal(tmp_path, on_alarm=alarms, starts_thread=True)
         journal.save(report())
         journal.record(event(1))
         assert not journal.flush(10)
