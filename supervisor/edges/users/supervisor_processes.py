@@ -60,11 +60,13 @@ class SupervisorProcesses:
         self._places = anyio.CapacityLimiter(KILLS_MAX)
         self._kills = SideThreads(stuck_max=KILLS_MAX)
 
-    async def start(self, identity: Identity, limits: Limits, folder: UserFolder, login: int) -> StartedSupervisor:
-        """Starts a supervisor. Raises HoldfastError."""
+    async def start(
+        self, identity: Identity, limits: Limits, folder: UserFolder, login: int, *, is_last: bool = False
+    ) -> StartedSupervisor:
+        """Starts a supervisor. Raises HoldfastError. `is_last`: however often, since it only ends its jobs."""
         of_login = self._logins.setdefault(login, _Login())
         async with of_login.lock:
-            if not self._starts.may_enter(login, anyio.current_time()):
+            if not is_last and not self._starts.may_enter(login, anyio.current_time()):
                 raise NotNowError(
                     f"cannot start the supervisor of user id {identity.uid}: supervisors of this login were started "
                     f"too often; try again in {1 / STARTS_PER_S:g} s"

@@ -190,7 +190,9 @@ class UserSupervisors:
             self._check_places(user)
         user.is_starting = True
         try:
-            started = await self._processes.start(user.identity, limits, user.folder, user.login)
+            started = await self._processes.start(
+                user.identity, limits, user.folder, user.login, is_last=self._is_ending
+            )
         except HoldfastError:
             if user.record is None:  # nobody needs its restart
                 await to_thread.run_sync(user.folder.forget)

@@ -19,7 +19,7 @@ from anyio.lowlevel import EventLoopToken
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.edges.users import door_words as words
-from supervisor.edges.users import user_process, user_supervisors
+from supervisor.edges.users import supervisor_processes, user_process, user_supervisors
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
 from supervisor.edges.users.user_link import OwnDoor
@@ -287,6 +287,21 @@ async def test_the_end_of_all_ends_the_jobs_of_one_that_has_just_crashed(tmp_pat
             fakes.end(54321)
         assert fakes.starts == [ALICE, ALICE]
         assert fakes.killed == []
+
+
+async def test_the_end_of_all_starts_each_that_has_crashed_however_often_that_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor_processes, "STARTS_AT_ONCE_MAX", 1)
+    async with house(tmp_path) as (users, fakes):
+        await _come(users, ALICE)
+        fakes.end(54321)
+        await _gone(fakes.records[0])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(users.end_all)
+            while words.End() not in fakes.heard:
+                await anyio.lowlevel.checkpoint()
+            fakes.end(54321)
 
 
 async def test_a_message_to_all_waits_for_no_user(tmp_path: Path) -> None:
