@@ -27,6 +27,7 @@ BACKLOG = 4096  # the kernel may reduce it to net.core.somaxconn
 AT_ONCE_MAX = 256  # connections to admit or refuse before the admitted ones are handled
 WAITING_OF_ONE_MAX = 32  # connections of one login that are being handed over; more are closed at once
 REFUSED_MAX = 8  # connections being refused; more are closed at once
+REFUSED_OF_ONE_MAX = 2  # of one login
 SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORTAGE_PAUSE_S = 0.25
 MODE = 0o666  # the kernel says who connects
@@ -57,7 +58,7 @@ class FrontDoor:
         self._refuse = refuse
         self._waiting: Counter[int] = Counter()
         self._knocks = Knocks()
-        self._refused = 0
+        self._refused: Counter[int] = Counter()
 
     async def run(self) -> None:
         """Serves until cancelled."""
@@ -102,7 +103,7 @@ class FrontDoor:
                 if not refusal:
                     refusal = await self._handed_over(client, identity)
                 if refusal:
-                    await self._answer(client, NotPermittedError(refusal))
+                    await self._answer(client, NotPermittedError(refusal), login)
         finally:
             self._waiting[login] -= 1
             if not self._waiting[login]:
@@ -121,14 +122,16 @@ class FrontDoor:
             return str(error)
         return ""
 
-    async def _answer(self, client: socket.socket, refusal: NotPermittedError) -> None:
-        if self._refused >= REFUSED_MAX:
+    async def _answer(self, client: socket.socket, refusal: NotPermittedError, login: int) -> None:
+        if self._refused.total() >= REFUSED_MAX or self._refused[login] >= REFUSED_OF_ONE_MAX:
             return
-        self._refused += 1
+        self._refused[login] += 1
         try:
             await self._refuse(client, refusal)
         finally:
-            self._refused -= 1
+            self._refused[login] -= 1
+            if not self._refused[login]:
+                del self._refused[login]
 
 
 def bind(path: Path) -> socket.socket:

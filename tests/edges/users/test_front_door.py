@@ -31,6 +31,8 @@ class House:
         self.login_of: Callable[[int], int] = lambda uid: uid
         self.may_go = anyio.Event()
         self.may_go.set()
+        self.may_end = anyio.Event()  # refusals
+        self.may_end.set()
 
     async def hand_over(self, client: socket.socket, identity: Identity, limits: Limits) -> None:
         self.came.append((identity, limits))
@@ -41,6 +43,7 @@ class House:
 
     async def refuse(self, client: socket.socket, refusal: NotPermittedError) -> None:
         self.refusals.append(str(refusal))
+        await self.may_end.wait()
 
 
 @asynccontextmanager
@@ -105,6 +108,22 @@ async def test_subordinate_user_ids_count_for_their_login() -> None:
             await anyio.lowlevel.checkpoint()
         assert await _heard(path) == b""  # closed at once
         house.may_go.set()
+
+
+async def test_refusals_of_one_user_leave_room_for_those_of_others() -> None:
+    house = House()
+    house.is_full = True
+    house.may_end = anyio.Event()
+    logins = iter([7] * 10 + [8])
+    house.login_of = lambda _: next(logins)
+    async with door_of(house, Admission(("all",))) as path, anyio.create_task_group() as tasks:
+        for _ in range(11):
+            tasks.start_soon(_heard, path)
+        while len(house.came) < 11:
+            await anyio.lowlevel.checkpoint()
+        await anyio.wait_all_tasks_blocked()
+        assert len(house.refusals) == front_door.REFUSED_OF_ONE_MAX + 1
+        house.may_end.set()
 
 
 async def test_one_user_can_keep_so_many_waiting_and_no_more() -> None:
