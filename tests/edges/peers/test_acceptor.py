@@ -7,7 +7,7 @@ import resource
 import socket
 import sys
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -29,6 +29,7 @@ from tests.edges.peers.test_cluster_peers import JOB, TOKEN, Heard, free_port
 from tests.settling import settled
 
 LIMIT_S = 60.0
+SOAK_S = 60
 BACK_S = 2.0  # a cut node is back by then, also on a busy machine: well before it would be lost
 OTHER = 54321
 KEY = key_of(TOKEN)
@@ -76,6 +77,14 @@ class Node:
         line.end("the test cuts it")
 
 
+async def join(node: Node, number: int, at_leader: Heard) -> float:
+    """Lets the node say something; returns how long it took until the leader had heard it."""
+    since_s, joined = anyio.current_time(), NodeJoined(node.name, number)
+    node.client.report(Reported(JOB, joined))
+    await at_leader.until(lambda: joined in at_leader.reports())
+    return anyio.current_time() - since_s
+
+
 # Without secrets, strangers are other users; with a token, processes of any user; with certificates, hosts.
 ATTACKS = [
     ("", 900, "idle", "127.0.0.1", OTHER),
@@ -103,26 +112,47 @@ async def test_a_node_that_reconnects_is_back_at_once_and_a_newcomer_joins(
     port, at_leader = free_port(), Heard()
     meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, tls=tls)
     async with cluster_peers.open_peers(meeting, at_leader.post), anyio.create_task_group() as tasks:
-
-        async def join(node: Node, number: int) -> float:
-            """Lets the node say something; returns how long it took until the leader had heard it."""
-            since_s, joined = anyio.current_time(), NodeJoined(node.name, number)
-            node.client.report(Reported(JOB, joined))
-            await at_leader.until(lambda: joined in at_leader.reports())
-            return anyio.current_time() - since_s
-
         member = Node("b", port, tls)
         tasks.start_soon(lambda: member.client.run(join_timeout_s=LIMIT_S))
-        await join(member, 0)
+        await join(member, 0, at_leader)
         async with attacked(port, host, uid, count, what):
             for number in range(1, 4):
                 member.cut()
-                assert await join(member, number) < BACK_S
+                assert await join(member, number, at_leader) < BACK_S
             newcomer = Node("c", port, tls)
             tasks.start_soon(lambda: newcomer.client.run(join_timeout_s=LIMIT_S))
-            await join(newcomer, 0)
+            await join(newcomer, 0, at_leader)
         assert not [each for each in at_leader.reports() if isinstance(each, NodeLost)]
         assert member.lost == newcomer.lost == []
+        tasks.cancel_scope.cancel()
+
+
+@needs_root
+@pytest.mark.soak
+@pytest.mark.parametrize("secret", ["token", "certificates"])
+async def test_for_a_minute_nobody_is_lost_whatever_many_strangers_do(secret: str, tmp_path: Path):
+    tls = cluster_tls.from_token(TOKEN)
+    if secret == "certificates":
+        make_authority(tmp_path)
+        tls = cluster_tls.load(make_node(tmp_path))
+    port, at_leader = free_port(), Heard()
+    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, tls=tls)
+    async with cluster_peers.open_peers(meeting, at_leader.post), AsyncExitStack() as attacks:
+        tasks = await attacks.enter_async_context(anyio.create_task_group())
+        members = [Node(f"node-{number}", port, tls) for number in range(4)]
+        for each in members:
+            tasks.start_soon(lambda each=each: each.client.run(join_timeout_s=LIMIT_S))
+            await join(each, 0, at_leader)
+        for number, what in enumerate(("idle", "half", "slow", "letter", "hello")):
+            await attacks.enter_async_context(attacked(port, f"127.0.0.{66 + number}", OTHER, 600, what))
+        slowest_s = 0.0
+        for number in range(1, SOAK_S):
+            members[number % 4].cut()
+            slowest_s = max(slowest_s, await join(members[number % 4], number, at_leader))
+            await anyio.sleep(1)
+        assert slowest_s < BACK_S
+        assert not [each for each in at_leader.reports() if isinstance(each, NodeLost)]
+        assert not any(each.lost for each in members)
         tasks.cancel_scope.cancel()
 
 
