@@ -1,11 +1,12 @@
-"""How do pieces and receipts travel between the log server's processes, and how do both sides authenticate?
+"""How do pieces and receipts travel between the log server's processes, and how do both sides identify themselves?
 
-Sans-I/O. Without TLS, each message carries a MAC over a counter (seals.py), with keys derived from the job's
-token and both sides' fresh nonces. With TLS, or if a job on one machine has no token, messages carry no MAC.
+Sans-I/O. TLS protects the connections (secrets.py), unless a job on one machine has no secrets. With certificates and a
+token, both sides also prove that they know the token: for the caller's certificate, so that nobody else can use it.
 """
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -14,16 +15,15 @@ from holdfast_wire.v1 import logs_pb2 as wire
 
 from supervisor.core.log_funnel.pieces import Piece, Receipt
 from supervisor.edges.peers.cluster_session import SessionError
-from supervisor.log_service import seals
-from supervisor.log_service.seals import Keys, Seal
 
-VERSION = 1
+VERSION = 2
 METHOD = "/holdfast.v1.LogFunnel/Pass"
 SERVICE, CALL = "holdfast.v1.LogFunnel", "Pass"
 MESSAGE_BYTES_MAX = 4 * 1024 * 1024
 LINES_BYTES_MAX = 1024 * 1024  # of one piece
 FILE_MAX = 10_000_000
 NAME_CHARACTERS_MAX = 256
+CALLER, CALLED = "caller", "called"
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -41,108 +41,55 @@ class Batch(msgspec.Struct, frozen=True):
     parts: bool = False
 
 
-class Secrets(msgspec.Struct, frozen=True):
-    """The secrets of a process. `token` b"": none. `seals`: messages carry a MAC."""
+class Proofs(msgspec.Struct, frozen=True):
+    """What both sides of one connection prove. `token` b"": nothing."""
 
-    token: bytes
-    seals: bool
+    token: bytes = b""
+    certificate: bytes = b""  # the caller's
 
-
-class Session:
-    """One connection after the handshake."""
-
-    def __init__(self, ours: Seal | None, theirs: Seal | None, peer: str) -> None:
-        self._ours = ours
-        self._theirs = theirs
-        self.peer = peer
-
-    def encode(self, batch: Batch) -> bytes:
-        payload = _batch(batch).SerializeToString()
-        if self._ours is None:
-            return wire.LogFrame(plain=payload).SerializeToString()
-        return wire.LogFrame(sealed=self._ours.close(payload, number=0, received=0)).SerializeToString()
-
-    def decode(self, data: bytes) -> Batch:
-        """Decodes a message. Raises SessionError."""
-        frame = _frame(data)
-        if self._theirs is None:
-            if frame.WhichOneof("part") != "plain":
-                raise SessionError("its messages are sealed, and ours are not; start all nodes with the same secrets")
-            payload = frame.plain
-        else:
-            payload, _, _ = self._theirs.open(frame.sealed)
-        try:
-            return _unpacked(wire.LogBatch.FromString(payload))
-        except DecodeError as error:
-            raise SessionError("a message can't be read") from error
+    def of(self, side: str, job_id: str, caller: str) -> bytes:
+        if not self.token:
+            return b""
+        parts = (b"holdfast log server 2", side.encode(), job_id.encode(), caller.encode(), self.certificate)
+        text = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
+        return hmac.digest(self.token, text, "sha256")
 
 
-class Caller:
-    """The side that connects: it sends `hello`, then answers the challenge with `answer`."""
-
-    def __init__(self, secrets: Secrets, job_id: str, name: str) -> None:
-        self._secrets = secrets
-        self._job_id = job_id
-        self._name = name
-        self._nonce = seals.fresh_nonce()
-
-    def hello(self) -> bytes:
-        hello = wire.LogHello(version=VERSION, job_id=self._job_id, caller=self._name, nonce=self._nonce)
-        return wire.LogFrame(hello=hello).SerializeToString()
-
-    def answer(self, data: bytes) -> tuple[bytes, Session]:
-        """Returns the data to send, and the new session. Raises SessionError."""
-        challenge = _frame(data).challenge
-        token, bound = self._secrets.token, _bound(self._job_id, self._name, self._nonce, challenge.nonce)
-        if not seals.is_proof(challenge.proof, token, "leader", *bound):
-            raise SessionError("the log server does not know the job's token; give all nodes the same token_file")
-        frame = wire.LogFrame(proof=wire.LogProof(proof=seals.proof(token, "node", *bound)))
-        keys = _keys(self._secrets, challenge.nonce, self._nonce)
-        session = Session(Seal(keys.to_leader), Seal(keys.to_node), "") if keys else Session(None, None, "")
-        return frame.SerializeToString(), session
+def hello(job_id: str, caller: str, proofs: Proofs) -> bytes:
+    """Returns the caller's first message."""
+    said = wire.LogHello(version=VERSION, job_id=job_id, caller=caller, proof=proofs.of(CALLER, job_id, caller))
+    return wire.LogFrame(hello=said).SerializeToString()
 
 
-class Called:
-    """The side that accepts: it answers a hello with `challenge`, then checks the proof with `admit`."""
-
-    def __init__(self, secrets: Secrets, job_id: str) -> None:
-        self._secrets = secrets
-        self._job_id = job_id
-        self._nonce = seals.fresh_nonce()
-        self._bound: tuple[bytes, ...] = ()
-        self._caller_nonce = b""
-        self._peer = ""
-
-    def challenge(self, data: bytes) -> bytes:
-        """Returns the challenge. Raises SessionError."""
-        hello = _frame(data).hello
-        if hello.version != VERSION or hello.job_id != self._job_id or len(hello.caller) > NAME_CHARACTERS_MAX:
-            raise SessionError(f"it is for another job or version than {self._job_id}, version {VERSION}")
-        if len(hello.nonce) != seals.NONCE_BYTES:
-            raise SessionError("its nonce has the wrong length")
-        self._peer, self._caller_nonce = hello.caller, hello.nonce
-        self._bound = _bound(self._job_id, hello.caller, hello.nonce, self._nonce)
-        proof = seals.proof(self._secrets.token, "leader", *self._bound)
-        return wire.LogFrame(challenge=wire.LogChallenge(nonce=self._nonce, proof=proof)).SerializeToString()
-
-    def admit(self, data: bytes) -> Session:
-        """Checks the proof and returns the session. Raises SessionError."""
-        given = _frame(data).proof.proof
-        if not self._bound or not seals.is_proof(given, self._secrets.token, "node", *self._bound):
-            raise SessionError("it does not know the job's token; give all nodes the same token_file")
-        keys = _keys(self._secrets, self._nonce, self._caller_nonce)
-        if keys is None:
-            return Session(None, None, self._peer)
-        return Session(Seal(keys.to_node), Seal(keys.to_leader), self._peer)
+def check_welcome(data: bytes, job_id: str, caller: str, proofs: Proofs) -> None:
+    """Checks the answer to a hello. Raises SessionError."""
+    frame = _frame(data)
+    expected = proofs.of(CALLED, job_id, caller)
+    if not frame.HasField("welcome") or not hmac.compare_digest(frame.welcome.proof, expected):
+        raise SessionError("the log server does not know the job's token; give all nodes the same token_file")
 
 
-def _keys(secrets: Secrets, called_nonce: bytes, caller_nonce: bytes) -> Keys | None:
-    return seals.derive_keys(secrets.token, called_nonce, caller_nonce) if secrets.seals else None
+def welcome(data: bytes, job_id: str, proofs: Proofs) -> tuple[bytes, str]:
+    """Returns the answer to a hello, and the caller's name. Raises SessionError."""
+    said = _frame(data).hello
+    if said.version != VERSION or said.job_id != job_id or len(said.caller) > NAME_CHARACTERS_MAX:
+        raise SessionError(f"it is for another job or version than {job_id}, version {VERSION}")
+    if not hmac.compare_digest(said.proof, proofs.of(CALLER, job_id, said.caller)):
+        raise SessionError("it does not know the job's token; give all nodes the same token_file")
+    answer = wire.LogFrame(welcome=wire.LogWelcome(proof=proofs.of(CALLED, job_id, said.caller)))
+    return answer.SerializeToString(), said.caller
 
 
-def _bound(job_id: str, caller: str, caller_nonce: bytes, called_nonce: bytes) -> tuple[bytes, ...]:
-    """Returns what a proof covers. A proof for the cluster's own stream is not valid here."""
-    return b"holdfast log funnel 1", job_id.encode(), caller.encode(), caller_nonce, called_nonce
+def encode(batch: Batch) -> bytes:
+    return wire.LogFrame(batch=_batch(batch)).SerializeToString()
+
+
+def decode(data: bytes) -> Batch:
+    """Decodes a message. Raises SessionError."""
+    frame = _frame(data)
+    if not frame.HasField("batch"):
+        raise SessionError("a message can't be read")
+    return _unpacked(frame.batch)
 
 
 def _frame(data: bytes) -> wire.LogFrame:

@@ -20,7 +20,8 @@ from supervisor.edges.peers.cluster_session import SessionError
 from supervisor.errors import ConfigurationError
 from supervisor.log_service import frames_codec, same_user
 from supervisor.log_service.bells import Bell
-from supervisor.log_service.frames_codec import Batch, Called, Secrets, Session, Terms
+from supervisor.log_service.frames_codec import Batch, Terms
+from supervisor.log_service.secrets import Secrets, server_credentials
 
 HANDSHAKE_S = 10.0
 CALLS_MAX = 8192  # at the same time; further ones are refused and retry
@@ -59,8 +60,7 @@ class Taker(Protocol):
 
 
 class _Link:
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self) -> None:
         self.receipts: dict[int, Receipt] = {}
         self.terms: Terms | None = None
         self.bell = Bell()
@@ -101,12 +101,13 @@ class Links:
             self._tell_terms()
 
     @asynccontextmanager
-    async def serving(self, address: str, credentials: Any) -> AsyncGenerator[None]:  # noqa: ANN401 - grpc's own
+    async def serving(self, address: str) -> AsyncGenerator[None]:
         """Serves within the block. Raises ConfigurationError if the address is not available."""
         grpc = _grpc()
+        credentials = server_credentials(self._secrets)
         server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=CALLS_MAX)
         handler = grpc.stream_stream_rpc_method_handler(self._pass)
-        self._address, self._has_secrets = address, bool(self._secrets.token) or credentials is not None
+        self._address, self._has_secrets = address, credentials is not None
         services = grpc.method_handlers_generic_handler(frames_codec.SERVICE, {frames_codec.CALL: handler})
         server.add_generic_rpc_handlers((services,))
         try:
@@ -132,44 +133,44 @@ class Links:
             if not self._has_secrets:
                 same_user.check_caller(context.peer(), self._address)
             with anyio.fail_after(HANDSHAKE_S):
-                called = Called(self._secrets, self._job_id)
-                await context.write(called.challenge(await _read(context)))
-                session = called.admit(await _read(context))
+                proofs = self._secrets.proofs_for(_certificate(context))
+                answer, caller = frames_codec.welcome(await _read(context), self._job_id, proofs)
+                await context.write(answer)
         except (SessionError, TimeoutError) as error:
             _log.warning("%s is refused: %s", context.peer(), error or "it did not identify itself in time")
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error) or "too late")
             raise AssertionError from error  # abort() never returns
         self._last += 1
-        number, link = self._last, _Link(session)
+        number, link = self._last, _Link()
         self._links[number] = link
         parts, wrong = False, ""
-        _log.info("%s is connected", session.peer)
+        _log.info("%s is connected", caller)
         try:
             self._on_count()
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._answer, link, context)
                 try:
-                    parts = await self._listen(number, session, context)
+                    parts = await self._listen(number, context)
                 except SessionError as error:
                     wrong = str(error)
                 tasks.cancel_scope.cancel()
             if wrong:
-                _log.warning("%s is cut off: %s", session.peer, wrong)
+                _log.warning("%s is cut off: %s", caller, wrong)
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, wrong)
         finally:
             del self._links[number]
             self.unparted += not parts
             if parts:
-                self.parted.add(session.peer)
-            _log.info("%s %s", session.peer, "has nothing more to send" if parts else "has lost its connection")
+                self.parted.add(caller)
+            _log.info("%s %s", caller, "has nothing more to send" if parts else "has lost its connection")
             self._taker.lose(number)
             self._on_count()
 
-    async def _listen(self, number: int, session: Session, context: Any) -> bool:  # noqa: ANN401 - grpc's own
+    async def _listen(self, number: int, context: Any) -> bool:  # noqa: ANN401 - grpc's own
         """Reads until the caller ends; returns whether it had nothing more to send. Raises SessionError."""
         parts = False
         while (data := await _read(context)) != b"":
-            batch = session.decode(data)
+            batch = frames_codec.decode(data)
             for piece in batch.pieces:
                 self._taker.take(number, piece)
             parts = parts or batch.parts
@@ -183,7 +184,7 @@ class Links:
             terms, link.terms = link.terms, None
             if receipts or terms is not None:
                 try:
-                    await context.write(link.session.encode(Batch(receipts=receipts, terms=terms)))
+                    await context.write(frames_codec.encode(Batch(receipts=receipts, terms=terms)))
                 except Exception:  # noqa: BLE001 - grpc raises many kinds: the caller is gone; its reader learns that, too
                     return
 
@@ -203,6 +204,12 @@ class Links:
         for link in [self._links[only]] if only in self._links else self._links.values() if not only else ():
             link.terms = terms
             link.bell.ring()
+
+
+def _certificate(context: Any) -> bytes:  # noqa: ANN401 - grpc's own
+    """Returns the caller's certificate as PEM; b"" without TLS."""
+    found = context.auth_context().get("x509_pem_cert")
+    return bytes(found[0]) if found else b""
 
 
 async def _read(context: Any) -> bytes:  # noqa: ANN401 - grpc's own

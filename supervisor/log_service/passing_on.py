@@ -7,7 +7,7 @@ from collections.abc import Callable
 from supervisor.core.log_funnel.pieces import Piece, Receipt
 from supervisor.core.log_funnel.relay import Relay
 from supervisor.log_service.bells import Bell
-from supervisor.log_service.frames_codec import Secrets
+from supervisor.log_service.secrets import Secrets
 from supervisor.log_service.settings import Settings
 from supervisor.log_service.upstream import Upstream
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import anyio
+import msgspec
 from anyio.streams.tls import TLSAttribute
 
-from supervisor.edges.peers import cluster_tls
+from supervisor.edges.peers import cluster_tls, job_secrets, token_certificate
 from supervisor.edges.peers.job_secrets import read_token
-from supervisor.log_service.frames_codec import Secrets
+from supervisor.log_service.frames_codec import Proofs
 from supervisor.log_service.settings import Settings
 
 if TYPE_CHECKING:
@@ -21,32 +22,67 @@ if TYPE_CHECKING:
 NAMES_TIMEOUT_S = 5.0
 
 
+class Secrets(msgspec.Struct, frozen=True):
+    """The secrets of a process. `certificate` b"": it has none, and connections are plain."""
+
+    key: bytes = b""
+    certificate: bytes = b""
+    authority: bytes = b""
+    token: bytes = b""  # proven beside given certificates
+    is_from_token: bool = False  # the certificate
+
+    @property
+    def own_proofs(self) -> Proofs:
+        """Returns what is proved where this process calls another one."""
+        return self.proofs_for(self.certificate) if self.token else Proofs()
+
+    def proofs_for(self, certificate: bytes) -> Proofs:
+        """`certificate`: the caller's, as PEM, maybe followed by others."""
+        if not self.token:
+            return Proofs()
+        first, end, _ = certificate.decode().partition(ssl.PEM_FOOTER)
+        return Proofs(self.token, ssl.PEM_cert_to_DER_cert(first[first.index(ssl.PEM_HEADER) :] + end))
+
+
 def secrets_of(settings: Settings) -> Secrets:
     """Reads the secrets. Blocks on the disk. Raises ConfigurationError."""
     if settings.tls_cert:
-        cluster_tls.load(_files(settings))  # refuses the same files for the same reasons
-    token = read_token(Path(settings.token_file)) if settings.token_file else b""
-    return Secrets(token, seals=bool(token) and not settings.tls_cert)
+        tls = job_secrets.read(settings.token_file, _files(settings))  # refuses the same files for the same reasons
+        paths = (settings.tls_key, settings.tls_cert, settings.tls_ca)
+        return Secrets(*(Path(each).read_bytes() for each in paths), token=cluster_tls.token_of(tls))
+    if settings.token_file:
+        return from_token(read_token(Path(settings.token_file)))
+    return Secrets()
 
 
-def server_credentials(settings: Settings) -> grpc.ServerCredentials | None:
+def from_token(token: bytes) -> Secrets:
+    return Secrets(*token_certificate.process_pem_of(token), is_from_token=True)
+
+
+def server_credentials(known: Secrets) -> grpc.ServerCredentials | None:
     """Returns the credentials; None without TLS."""
-    if not settings.tls_cert:
+    if not known.certificate:
         return None
     import grpc
 
-    key, certificate, authority = _pem(settings)
-    return grpc.ssl_server_credentials([(key, certificate)], root_certificates=authority, require_client_auth=True)
+    pair = [(known.key, known.certificate)]
+    return grpc.ssl_server_credentials(pair, root_certificates=known.authority, require_client_auth=True)
 
 
-def channel_credentials(settings: Settings) -> grpc.ChannelCredentials | None:
+def channel_credentials(known: Secrets) -> grpc.ChannelCredentials | None:
     """Returns the credentials; None without TLS."""
-    if not settings.tls_cert:
+    if not known.certificate:
         return None
     import grpc
 
-    key, certificate, authority = _pem(settings)
-    return grpc.ssl_channel_credentials(authority, key, certificate)
+    return grpc.ssl_channel_credentials(known.authority, known.key, known.certificate)
+
+
+async def name_of(known: Secrets, settings: Settings, host: str, port: int) -> str:
+    """Returns a name in the certificate of the process that listens there; "" if unavailable."""
+    if known.is_from_token:
+        return token_certificate.PROCESS_NAME
+    return await name_in_certificate(settings, host, port)
 
 
 async def name_in_certificate(settings: Settings, host: str, port: int) -> str:
@@ -71,10 +107,3 @@ async def name_in_certificate(settings: Settings, host: str, port: int) -> str:
 
 def _files(settings: Settings) -> cluster_tls.TlsFiles:
     return cluster_tls.TlsFiles(settings.tls_cert, settings.tls_key, settings.tls_ca)
-
-
-def _pem(settings: Settings) -> tuple[bytes, bytes, bytes]:
-    key, certificate, authority = (
-        Path(each).read_bytes() for each in (settings.tls_key, settings.tls_cert, settings.tls_ca)
-    )
-    return key, certificate, authority

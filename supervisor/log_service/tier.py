@@ -19,11 +19,10 @@ from supervisor.core.log_funnel.relay import PIECE_BYTES
 from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
 from supervisor.log_service.bells import Bell
 from supervisor.log_service.door import Door
-from supervisor.log_service.frames_codec import Secrets
 from supervisor.log_service.links import Links, Taker
 from supervisor.log_service.passing_on import PassingOn
 from supervisor.log_service.root_files import RootFiles
-from supervisor.log_service.secrets import secrets_of, server_credentials
+from supervisor.log_service.secrets import Secrets, secrets_of
 from supervisor.log_service.settings import LEAF, ROOT, Next, Settings
 from supervisor.pauses import pause
 
@@ -125,7 +124,7 @@ async def _serve(
     wishes = _Wishes(settings, passing.upstream.move if passing is not None else _nowhere)
     address = await _address(settings.host, settings.port)
     # Outside of the task group, so that an address that can't be had is told as it is.
-    async with links.serving(address, server_credentials(settings)), anyio.create_task_group() as tasks:
+    async with links.serving(address), anyio.create_task_group() as tasks:
         tasks.start_soon(work)
         _log.info("%s listens at port %d", settings.name, settings.port)
         _say("ready")

@@ -18,7 +18,8 @@ from supervisor.core.log_funnel.relay import Relay
 from supervisor.edges.peers.cluster_session import SessionError
 from supervisor.log_service import frames_codec, same_user, secrets
 from supervisor.log_service.bells import Bell
-from supervisor.log_service.frames_codec import Batch, Caller, Secrets, Session, Terms
+from supervisor.log_service.frames_codec import Batch, Terms
+from supervisor.log_service.secrets import Secrets
 from supervisor.log_service.settings import Settings
 from supervisor.pauses import pause
 
@@ -37,6 +38,9 @@ OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),  # otherwise grpc's own back-off would outlive the channel
     ("grpc.enable_http_proxy", 0),
 )
+
+STRANGER = "it does not know the job's token; give all nodes the same token_file"
+NOT_TRUSTED = "Tls handshake failed"  # gRPC's words
 
 _log = logging.getLogger("holdfast.logs")
 
@@ -120,65 +124,63 @@ class Upstream:
         """Makes one connection; returns why it ended, and whether it had begun."""
         import grpc.aio
 
-        has_secrets = bool(self._secrets.token or self._settings.tls_cert)
+        has_secrets = bool(self._secrets.certificate)
         try:
             if not has_secrets:
                 same_user.check_called(address)
             async with await self._channel(address) as channel:
                 call = channel.stream_stream(frames_codec.METHOD)()
                 with anyio.fail_after(HANDSHAKE_S):
-                    session = await self._introduce(call)
+                    await self._introduce(call)
                 if not has_secrets:
                     same_user.check_called(address)  # Another process may have taken the port since.
                 self._on_trouble("")
                 self._relay.begin_again()
                 self._bell.ring()
                 self._is_connected = True
-                return await self._converse(session, call), True
+                return await self._converse(call), True
         except SessionError as error:
             return str(error), False
         except TimeoutError:
             return "it does not answer", False
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            return _in_words(error), False
+            return _in_words(error, is_from_token=self._secrets.is_from_token), False
 
-    async def _converse(self, session: Session, call: Any) -> str:  # noqa: ANN401 - grpc's own
+    async def _converse(self, call: Any) -> str:  # noqa: ANN401 - grpc's own
         """Sends and receives; returns why the connection ended."""
         import grpc.aio
 
         why = "the connection has ended"
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._speak, session, call)
+            tasks.start_soon(self._speak, call)
             try:
-                await self._listen(session, call)
+                await self._listen(call)
             except SessionError as error:
                 why = str(error)
             except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-                why = _in_words(error)
+                why = _in_words(error, is_from_token=self._secrets.is_from_token)
             tasks.cancel_scope.cancel()
         return why
 
     async def _channel(self, address: str) -> Any:  # noqa: ANN401 - grpc's own
         import grpc.aio
 
-        credentials = secrets.channel_credentials(self._settings)
+        credentials = secrets.channel_credentials(self._secrets)
         if credentials is None:
             return grpc.aio.insecure_channel(address, options=OPTIONS)
         host, _, port = address.rpartition(":")
-        name = await secrets.name_in_certificate(self._settings, host.strip("[]"), int(port))
+        name = await secrets.name_of(self._secrets, self._settings, host.strip("[]"), int(port))
         options = (*OPTIONS, ("grpc.ssl_target_name_override", name)) if name else OPTIONS
         return grpc.aio.secure_channel(address, credentials, options=options)
 
-    async def _introduce(self, call: Any) -> Session:  # noqa: ANN401 - grpc's own
-        caller = Caller(self._secrets, self._settings.job_id, self._settings.name)
-        await call.write(caller.hello())
-        proof, session = caller.answer(await _read(call))
-        await call.write(proof)
-        return session
+    async def _introduce(self, call: Any) -> None:  # noqa: ANN401 - grpc's own
+        job_id, name, proofs = self._settings.job_id, self._settings.name, self._secrets.own_proofs
+        await call.write(frames_codec.hello(job_id, name, proofs))
+        frames_codec.check_welcome(await _read(call), job_id, name, proofs)
 
-    async def _listen(self, session: Session, call: Any) -> None:  # noqa: ANN401 - grpc's own
+    async def _listen(self, call: Any) -> None:  # noqa: ANN401 - grpc's own
         while (data := await _read(call)) != b"":
-            batch = session.decode(data)
+            batch = frames_codec.decode(data)
             if batch.terms is not None:
                 self._agree(batch.terms)
             for receipt in batch.receipts:
@@ -193,23 +195,23 @@ class Upstream:
         self._pause_s = terms.pause_s
         self._on_trouble(terms.trouble)
 
-    async def _speak(self, session: Session, call: Any) -> None:  # noqa: ANN401 - grpc's own
+    async def _speak(self, call: Any) -> None:  # noqa: ANN401 - grpc's own
         import grpc.aio
 
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader learns the reason
-            await self._say_all(session, call)
+            await self._say_all(call)
 
-    async def _say_all(self, session: Session, call: Any) -> None:  # noqa: ANN401 - grpc's own
+    async def _say_all(self, call: Any) -> None:  # noqa: ANN401 - grpc's own
         while True:
             await self._bell.wait()
             while pieces := self._relay.next(BATCH_BYTES):
-                await call.write(session.encode(Batch(pieces=_joined(pieces))))
+                await call.write(frames_codec.encode(Batch(pieces=_joined(pieces))))
                 if self._pause_s and self._relay.unsent_bytes < EAGER_BYTES:
                     await pause(
                         self._pause_s, why="with many nodes, few long messages are cheaper than many short ones"
                     )
             if self._parting and self._relay.is_empty:
-                await call.write(session.encode(Batch(parts=True)))
+                await call.write(frames_codec.encode(Batch(parts=True)))
                 await call.done_writing()
                 self._has_parted = True
                 return
@@ -239,11 +241,12 @@ async def _read(call: Any) -> bytes:  # noqa: ANN401 - grpc's own
     return data if isinstance(data, bytes) else b""
 
 
-def _in_words(error: Exception) -> str:
+def _in_words(error: Exception, *, is_from_token: bool) -> str:
     import grpc.aio
 
     if isinstance(error, grpc.aio.AioRpcError):
-        return error.details() or error.code().name.lower()
+        why = error.details() or error.code().name.lower()
+        return f"{STRANGER}: {why}" if is_from_token and NOT_TRUSTED in why else why
     return "the connection was lost"
 
 

@@ -19,7 +19,7 @@ from supervisor.core.log_funnel.pieces import Piece, Receipt, file_of_cycle
 from supervisor.core.log_funnel.relay import Relay
 from supervisor.edges.machine.logs.log_tier import LogTier
 from supervisor.log_service.bells import Bell
-from supervisor.log_service.frames_codec import Secrets
+from supervisor.log_service.secrets import Secrets, from_token, secrets_of
 from supervisor.log_service.settings import Settings
 from supervisor.log_service.upstream import Upstream
 
@@ -153,7 +153,8 @@ async def servers(folder: Path, token: bytes = b"", **secrets: str) -> AsyncGene
 
 @asynccontextmanager
 async def nodes(count: int, address: str, token: bytes = b"", **secrets: str) -> AsyncGenerator[list[Node]]:
-    known = Secrets(token, seals=bool(token) and not secrets)
+    settings = msgspec.structs.replace(Settings(tier="sender", job_id=JOB, name=""), **secrets)
+    known = from_token(token) if token else secrets_of(settings)
     async with anyio.create_task_group() as tasks:
         made = [Node(number, address, known, secrets) for number in range(count)]
         for node in made:

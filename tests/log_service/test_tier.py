@@ -13,6 +13,7 @@ import pytest
 from supervisor.log_service.tier import Unreached
 from tests.edges.peers import certificates
 from tests.edges.peers.test_acceptor import attacked
+from tests.edges.peers.test_unreadable_wire import spied_wire
 from tests.log_service import crowd
 
 TOKEN = b"0123456789abcdef"
@@ -68,7 +69,7 @@ async def test_a_stranger_gets_nothing_written(tmp_path: Path):
                 await stranger.until_trouble("does not know the job's token")
             async with crowd.nodes(1, servers.root_address, b"") as (stranger,):
                 stranger.say(5)
-                await stranger.until_trouble("does not know the job's token")
+                await stranger.until_trouble("")  # It has heard nothing that it understands.
             async with crowd.nodes(1, servers.address, TOKEN) as (node,):
                 node.say(3)
                 node.end()
@@ -109,6 +110,52 @@ async def test_behind_a_full_disk_lines_wait_and_nothing_is_lost(tmp_path: Path)
         assert crowd.faults_in(servers.log, {0: 2000, 1: 2000}) == ""
     finally:
         await anyio.run_process(["umount", "-l", str(disk)])
+
+
+async def test_no_line_is_readable_on_the_wire(tmp_path: Path):
+    with anyio.fail_after(LIMIT_S):
+        async with (
+            crowd.servers(tmp_path, TOKEN) as servers,
+            spied_wire(int(servers.address.rpartition(":")[2])) as (port, spy),
+        ):
+            async with crowd.nodes(1, f"127.0.0.1:{port}", TOKEN) as (node,):
+                node.say(3)
+                node.end()
+                await node.until_ended()
+            assert len(spy.seen) > 1000
+            for word in (b": line ", crowd.JOB.encode(), b"node 0"):
+                assert word not in spy.seen
+        assert crowd.faults_in(servers.log, {0: 3}) == ""
+        plain = tmp_path / "plain"
+        plain.mkdir()
+        async with (
+            crowd.servers(plain) as servers,
+            spied_wire(int(servers.address.rpartition(":")[2])) as (port, spy),
+        ):
+            async with crowd.nodes(1, f"127.0.0.1:{port}") as (node,):
+                node.say(3)
+                node.end()
+                await node.until_ended()
+            assert b": line " in spy.seen  # It would have seen it.
+
+
+async def test_who_has_a_certificate_and_not_the_token_gets_nothing_written(tmp_path: Path):
+    certificates.make_authority(tmp_path)
+    made = certificates.make_node(tmp_path)
+    files = {"tls_cert": made.certificate, "tls_key": made.key, "tls_ca": made.authority}
+    token_file = tmp_path / "token"
+    token_file.write_bytes(TOKEN)
+    token_file.chmod(0o600)
+    with anyio.fail_after(LIMIT_S):
+        async with crowd.servers(tmp_path, TOKEN, **files) as servers:
+            async with crowd.nodes(1, servers.address, b"", **files) as (stranger,):
+                stranger.say(5)
+                await stranger.until_trouble("does not know the job's token")
+            async with crowd.nodes(1, servers.address, b"", **files, token_file=str(token_file)) as (node,):
+                node.say(3)
+                node.end()
+                await node.until_ended()
+    assert crowd.faults_in(servers.log, {0: 3}) == ""
 
 
 async def test_certificates_of_one_authority_let_in_and_others_do_not(tmp_path: Path):

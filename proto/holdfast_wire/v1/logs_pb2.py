@@ -13,7 +13,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bholdfast_wire/v1/logs.proto\x12\x0bholdfast.v1\"\xb5\x01\n\x08LogFrame\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x15.holdfast.v1.LogHelloH\x00\x12.\n\tchallenge\x18\x02 \x01(\x0b\x32\x19.holdfast.v1.LogChallengeH\x00\x12&\n\x05proof\x18\x03 \x01(\x0b\x32\x15.holdfast.v1.LogProofH\x00\x12\x10\n\x06sealed\x18\x04 \x01(\x0cH\x00\x12\x0f\n\x05plain\x18\x05 \x01(\x0cH\x00\x42\x06\n\x04part\"J\n\x08LogHello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x03 \x01(\t\x12\r\n\x05nonce\x18\x04 \x01(\x0c\",\n\x0cLogChallenge\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\"\x19\n\x08LogProof\x12\r\n\x05proof\x18\x01 \x01(\x0c\"\x91\x01\n\x08LogBatch\x12%\n\x06pieces\x18\x01 \x03(\x0b\x32\x15.holdfast.v1.LogPiece\x12)\n\x08receipts\x18\x02 \x03(\x0b\x32\x17.holdfast.v1.LogReceipt\x12$\n\x05terms\x18\x03 \x01(\x0b\x32\x15.holdfast.v1.LogTerms\x12\r\n\x05parts\x18\x04 \x01(\x08\"e\n\x08LogPiece\x12\x0e\n\x06stream\x18\x01 \x01(\x06\x12\x0c\n\x04\x66ile\x18\x02 \x01(\r\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x10\n\x08position\x18\x04 \x01(\x04\x12\r\n\x05lines\x18\x05 \x01(\x0c\x12\x0c\n\x04\x65nds\x18\x06 \x01(\x08\"=\n\nLogReceipt\x12\x0e\n\x06stream\x18\x01 \x01(\x06\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\r\n\x05\x65nded\x18\x03 \x01(\x08\"C\n\x08LogTerms\x12\x14\n\x0cwindow_bytes\x18\x01 \x01(\x04\x12\x10\n\x08pause_ms\x18\x02 \x01(\r\x12\x0f\n\x07trouble\x18\x03 \x01(\t2E\n\tLogFunnel\x12\x38\n\x04Pass\x12\x15.holdfast.v1.LogFrame\x1a\x15.holdfast.v1.LogFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bholdfast_wire/v1/logs.proto\x12\x0bholdfast.v1\"\x94\x01\n\x08LogFrame\x12&\n\x05hello\x18\x01 \x01(\x0b\x32\x15.holdfast.v1.LogHelloH\x00\x12*\n\x07welcome\x18\x06 \x01(\x0b\x32\x17.holdfast.v1.LogWelcomeH\x00\x12&\n\x05\x62\x61tch\x18\x07 \x01(\x0b\x32\x15.holdfast.v1.LogBatchH\x00\x42\x06\n\x04partJ\x04\x08\x02\x10\x06\"P\n\x08LogHello\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06job_id\x18\x02 \x01(\t\x12\x0e\n\x06\x63\x61ller\x18\x03 \x01(\t\x12\r\n\x05proof\x18\x05 \x01(\x0cJ\x04\x08\x04\x10\x05\"\x1b\n\nLogWelcome\x12\r\n\x05proof\x18\x01 \x01(\x0c\"\x91\x01\n\x08LogBatch\x12%\n\x06pieces\x18\x01 \x03(\x0b\x32\x15.holdfast.v1.LogPiece\x12)\n\x08receipts\x18\x02 \x03(\x0b\x32\x17.holdfast.v1.LogReceipt\x12$\n\x05terms\x18\x03 \x01(\x0b\x32\x15.holdfast.v1.LogTerms\x12\r\n\x05parts\x18\x04 \x01(\x08\"e\n\x08LogPiece\x12\x0e\n\x06stream\x18\x01 \x01(\x06\x12\x0c\n\x04\x66ile\x18\x02 \x01(\r\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x04\x12\x10\n\x08position\x18\x04 \x01(\x04\x12\r\n\x05lines\x18\x05 \x01(\x0c\x12\x0c\n\x04\x65nds\x18\x06 \x01(\x08\"=\n\nLogReceipt\x12\x0e\n\x06stream\x18\x01 \x01(\x06\x12\x10\n\x08position\x18\x02 \x01(\x04\x12\r\n\x05\x65nded\x18\x03 \x01(\x08\"C\n\x08LogTerms\x12\x14\n\x0cwindow_bytes\x18\x01 \x01(\x04\x12\x10\n\x08pause_ms\x18\x02 \x01(\r\x12\x0f\n\x07trouble\x18\x03 \x01(\t2E\n\tLogFunnel\x12\x38\n\x04Pass\x12\x15.holdfast.v1.LogFrame\x1a\x15.holdfast.v1.LogFrame(\x01\x30\x01\x62\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast_wire.v1.logs_pb2', globals())
@@ -21,21 +21,19 @@ if _descriptor._USE_C_DESCRIPTORS == False:
 
   DESCRIPTOR._options = None
   _LOGFRAME._serialized_start=45
-  _LOGFRAME._serialized_end=226
-  _LOGHELLO._serialized_start=228
-  _LOGHELLO._serialized_end=302
-  _LOGCHALLENGE._serialized_start=304
-  _LOGCHALLENGE._serialized_end=348
-  _LOGPROOF._serialized_start=350
-  _LOGPROOF._serialized_end=375
-  _LOGBATCH._serialized_start=378
-  _LOGBATCH._serialized_end=523
-  _LOGPIECE._serialized_start=525
-  _LOGPIECE._serialized_end=626
-  _LOGRECEIPT._serialized_start=628
-  _LOGRECEIPT._serialized_end=689
-  _LOGTERMS._serialized_start=691
-  _LOGTERMS._serialized_end=758
-  _LOGFUNNEL._serialized_start=760
-  _LOGFUNNEL._serialized_end=829
+  _LOGFRAME._serialized_end=193
+  _LOGHELLO._serialized_start=195
+  _LOGHELLO._serialized_end=275
+  _LOGWELCOME._serialized_start=277
+  _LOGWELCOME._serialized_end=304
+  _LOGBATCH._serialized_start=307
+  _LOGBATCH._serialized_end=452
+  _LOGPIECE._serialized_start=454
+  _LOGPIECE._serialized_end=555
+  _LOGRECEIPT._serialized_start=557
+  _LOGRECEIPT._serialized_end=618
+  _LOGTERMS._serialized_start=620
+  _LOGTERMS._serialized_end=687
+  _LOGFUNNEL._serialized_start=689
+  _LOGFUNNEL._serialized_end=758
 # @@protoc_insertion_point(module_scope)

@@ -17,39 +17,27 @@ class LogBatch(_message.Message):
     terms: LogTerms
     def __init__(self, pieces: _Optional[_Iterable[_Union[LogPiece, _Mapping]]] = ..., receipts: _Optional[_Iterable[_Union[LogReceipt, _Mapping]]] = ..., terms: _Optional[_Union[LogTerms, _Mapping]] = ..., parts: bool = ...) -> None: ...
 
-class LogChallenge(_message.Message):
-    __slots__ = ["nonce", "proof"]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
-    PROOF_FIELD_NUMBER: _ClassVar[int]
-    nonce: bytes
-    proof: bytes
-    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
-
 class LogFrame(_message.Message):
-    __slots__ = ["challenge", "hello", "plain", "proof", "sealed"]
-    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ["batch", "hello", "welcome"]
+    BATCH_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
-    PLAIN_FIELD_NUMBER: _ClassVar[int]
-    PROOF_FIELD_NUMBER: _ClassVar[int]
-    SEALED_FIELD_NUMBER: _ClassVar[int]
-    challenge: LogChallenge
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    batch: LogBatch
     hello: LogHello
-    plain: bytes
-    proof: LogProof
-    sealed: bytes
-    def __init__(self, hello: _Optional[_Union[LogHello, _Mapping]] = ..., challenge: _Optional[_Union[LogChallenge, _Mapping]] = ..., proof: _Optional[_Union[LogProof, _Mapping]] = ..., sealed: _Optional[bytes] = ..., plain: _Optional[bytes] = ...) -> None: ...
+    welcome: LogWelcome
+    def __init__(self, hello: _Optional[_Union[LogHello, _Mapping]] = ..., welcome: _Optional[_Union[LogWelcome, _Mapping]] = ..., batch: _Optional[_Union[LogBatch, _Mapping]] = ...) -> None: ...
 
 class LogHello(_message.Message):
-    __slots__ = ["caller", "job_id", "nonce", "version"]
+    __slots__ = ["caller", "job_id", "proof", "version"]
     CALLER_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
-    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     caller: str
     job_id: str
-    nonce: bytes
+    proof: bytes
     version: int
-    def __init__(self, version: _Optional[int] = ..., job_id: _Optional[str] = ..., caller: _Optional[str] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., job_id: _Optional[str] = ..., caller: _Optional[str] = ..., proof: _Optional[bytes] = ...) -> None: ...
 
 class LogPiece(_message.Message):
     __slots__ = ["base", "ends", "file", "lines", "position", "stream"]
@@ -66,12 +54,6 @@ class LogPiece(_message.Message):
     position: int
     stream: int
     def __init__(self, stream: _Optional[int] = ..., file: _Optional[int] = ..., base: _Optional[int] = ..., position: _Optional[int] = ..., lines: _Optional[bytes] = ..., ends: bool = ...) -> None: ...
-
-class LogProof(_message.Message):
-    __slots__ = ["proof"]
-    PROOF_FIELD_NUMBER: _ClassVar[int]
-    proof: bytes
-    def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
 
 class LogReceipt(_message.Message):
     __slots__ = ["ended", "position", "stream"]
@@ -92,3 +74,9 @@ class LogTerms(_message.Message):
     trouble: str
     window_bytes: int
     def __init__(self, window_bytes: _Optional[int] = ..., pause_ms: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
+
+class LogWelcome(_message.Message):
+    __slots__ = ["proof"]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    proof: bytes
+    def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
