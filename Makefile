@@ -10,6 +10,7 @@ ARGS ?=
 # A name of a socket has 107 characters at most: hence a short folder for what the tests write.
 SMALL := $(addprefix tests/,core config doctor engine life proto report benchmarks sim soak edges worker_client cli) \
 	$(addprefix tests/,attribution log_service) $(wildcard tests/test_*.py)
+PURE := $(addprefix tests/,core config proto report life sim)
 RESTARTS ?= 2000
 CHAOS_S ?= 600
 
@@ -19,7 +20,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
 .DEFAULT_GOAL := help
 # The distribution was once called holdfast, a name that is another project's on the package index: ours goes, theirs stays.
 OLD_NAME := $(VENV)/lib/python*/site-packages/holdfast-*.dist-info/entry_points.txt
-.PHONY: help demo demo-cluster install wheel dist test packages lint ruff format type layers gpu bench soak sim docs docs-check docs-site pictures proto clean
+.PHONY: help demo demo-cluster install wheel dist unit test packages lint ruff format type layers gpu bench soak sim docs docs-check docs-site pictures proto clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-12s %s\n' "$$name" "$$text"; done
@@ -41,6 +42,9 @@ dist: $(VENV)/.venv ## build wheel, sdist, SBOM and the package for this Debian 
 	$(PIP) --group dist
 	deploy/build-dist $(BIN)/python dist all
 	@ls dist
+
+unit: $(VENV)-unit/.unit ## what is pure, in an environment of its own without torch: core, configuration, wire, report, simulator; a minute
+	$(VENV)-unit/bin/python -m pytest -n auto --dist worksteal -m 'not soak and not peers' --ignore=tests/report/test_page_in_browser.py $(ARGS) $(PURE)
 
 test: $(VENV)/.dev $(VENV)/.e2e $(VENV)/.docs packages ## install what the tests need and run them all
 ifneq ($(findstring tests/,$(ARGS)),)
@@ -109,7 +113,7 @@ proto: ## regenerate the protobuf stubs
 	proto/generate.sh
 
 clean: ## remove what these targets made
-	rm -rf $(VENV) build dist demo-output .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV)-unit build dist demo-output .ruff_cache .hypothesis .import_linter_cache
 
 $(VENV)/.venv:
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("cannot use Python %s: Holdfast needs 3.11 or newer; name another by make PYTHON=…" % sys.version.split()[0])'
@@ -140,4 +144,11 @@ docs/site/static/mermaid.min.js: docs/site/fetch_mermaid.py $(VENV)/.dev
 
 $(VENV)/.e2e: pyproject.toml $(VENV)/.dev
 	$(PIP) --group e2e
+	@touch $@
+
+# Beside the other one: it has no torch, and none of the packages that only edges need.
+$(VENV)-unit/.unit: pyproject.toml
+	@$(PYTHON) -m venv $(VENV)-unit
+	$(VENV)-unit/bin/python -m pip --disable-pip-version-check -q install --upgrade 'pip>=25.1'
+	$(VENV)-unit/bin/python -m pip --disable-pip-version-check -q install --group unit --editable .
 	@touch $@

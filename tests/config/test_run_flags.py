@@ -93,6 +93,7 @@ def torchrun_says() -> dict[str, list[object] | None]:
     return {json.dumps(argv): answer for argv, answer in zip(LINES, json.loads(asked.stdout), strict=True)}
 
 
+@pytest.mark.peers
 @pytest.mark.parametrize("argv", LINES, ids=" ".join)
 def test_as_torchrun(argv: list[str], torchrun_says: dict[str, list[object] | None]) -> None:
     assert ours(argv) == torchrun_says[json.dumps(argv)]

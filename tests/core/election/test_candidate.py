@@ -267,7 +267,8 @@ def test_whatever_happens_it_has_one_connection_or_one_lead_or_neither(
         if under_way == "ask":
             answers = [LeadWon(9, Ledger()), LeadNotWon()]
         elif under_way in ("link", "ending"):
-            answers = [LinkLost("", now_s, was_heard=True), LinkLost("", None, was_heard=False, is_refused=True)]
+            refused = LinkLost("gone", None, was_heard=False, is_refused=True)
+            answers = [LinkLost("gone", now_s, was_heard=True), refused]
         elif under_way == "lead":
             answers = [LeadLost("")]
         elif under_way == "left":

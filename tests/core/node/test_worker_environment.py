@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from supervisor.config import JobSpec
 from supervisor.config.resolve import parse_run
 from supervisor.core.facts import Assignment, RestartRules
@@ -27,6 +29,7 @@ def environment(spec: JobSpec, local_rank: int, assignment: Assignment) -> dict[
     )  # fmt: skip
 
 
+@pytest.mark.peers
 def test_the_same_variables_as_torchrun(tmp_path: Path) -> None:
     """Runs torchrun once, in an empty environment, and compares for each rank."""
     script = tmp_path / "print_env.py"
