@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import struct
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
@@ -26,13 +27,16 @@ from supervisor.config.resolve import parse_run
 from supervisor.core.attribution.analysis import Analysis
 from supervisor.core.facts import JobState
 from supervisor.core.ledger import Ledger
+from supervisor.core.log_funnel.pieces import Piece, Receipt
 from supervisor.core.node_health import HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import Reply, judge
-from supervisor.edges.operators import control_codec, http_server
+from supervisor.edges.operators import control_answers, control_codec, http_server
 from supervisor.edges.peers import cluster_codec, question_codec
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
+from supervisor.edges.peers.cluster_session import SessionError
 from supervisor.edges.peers.door import REFUSED, SENT_ON, NodesDoor, Proofs, letter_of
 from supervisor.edges.peers.election import etcd_backend, reign
+from supervisor.edges.peers.relays.bundle import Bundle, Kind
 from supervisor.edges.services import http_client
 from supervisor.edges.services.attribution_client import AttributionClient
 from supervisor.edges.users import door_words
@@ -44,6 +48,8 @@ from supervisor.edges.workers.channel.worker_codec import ProgressTold, WorkerPr
 from supervisor.edges.workers.page_hand_over import PageNote
 from supervisor.edges.workers.stacks import stack_text
 from supervisor.errors import HoldfastError
+from supervisor.log_service import frames_codec
+from supervisor.log_service.frames_codec import Batch, Terms
 from supervisor.ports import JobReport, RecordedEvent
 from supervisor.questions import Answer, Question
 from supervisor.rendezvous_backend import BackendRefusedError
@@ -142,6 +148,19 @@ def _wires() -> Iterator[Target]:
     yield Target(
         "pieces of a log process", [log_door.encode(each) for each in pieces], log_door.decode, (log_door.DoorError,)
     )
+    batch = Batch(
+        [Piece(1, 7, 2, 3, b"a\nb\n"), Piece(5, 0, 0, 0, b"", True)], [Receipt(5, 9, True)], Terms(9, 0.1, "x")
+    )
+    proofs = frames_codec.Proofs(b"token")
+    logs = [
+        frames_codec.encode(batch),
+        *(frames_codec.hello("j", "n", each) for each in (proofs, frames_codec.Proofs())),
+    ]
+    yield Target("log frames", logs, _read_log_frame, (SessionError,))
+    parts = [
+        struct.pack(">BII", kind, 7, len(data)) + data for kind, data in ((1, b""), (2, b"x" * 9), (3, b""), (9, b"?"))
+    ]
+    yield Target("bundles of relays", [b"".join(parts), *parts], _read_bundle, (ClusterProtocolError,), 0.1)
     words = [door_words.encode(each) for each in (
         door_words.Take(1), door_words.Taken(1), door_words.Idle(0), door_words.Cordon("why"), door_words.Leave(),
     )]  # fmt: skip
@@ -152,7 +171,7 @@ def _wires() -> Iterator[Target]:
     yield Target("job specifications", _specs(), _read_spec, (HoldfastError, UnicodeDecodeError))
     wish = control_pb2.LeadRendezvousRequest(job_id="j", host="127.0.0.1", port=1, token_file="/t")
     yield Target("control requests", [wish.SerializeToString()], _read_wish, (HoldfastError, DecodeError))
-    yield Target("control answers", _control_answers(), _read_control_answer, (DecodeError,))
+    yield Target("control answers", _control_answers(), _read_control_answer, (DecodeError, HoldfastError))
 
 
 def _from_spawner() -> Iterator[spawner_link.Message]:
@@ -183,6 +202,44 @@ class _Page:
         self._stamps.take(self._page.read(len(NAMES)), now_ns=NOW_NS)
         self._stamps.progress(read_at_s=NOW_NS / 1e9)
         SectionTallies(NAMES).take(self._page.read_tallies(len(NAMES)))
+
+
+def _read_log_frame(data: bytes) -> None:
+    """Reads it as each side does at each moment. A side refuses what is not for its moment."""
+    proofs = frames_codec.Proofs(b"token")
+    readers: tuple[Callable[[bytes], object], ...] = (
+        frames_codec.decode,
+        lambda said: frames_codec.welcome(said, "j", proofs),
+        lambda said: frames_codec.check_welcome(said, "j", "n", proofs),
+    )
+    refusals: list[SessionError] = []
+    for read in readers:
+        try:
+            read(data)
+        except SessionError as error:
+            refusals.append(error)
+    if len(refusals) == len(readers):
+        raise refusals[0]
+
+
+class _Heard:
+    """The line below a bundle: hands over what the bundle hears with."""
+
+    def listen(self, hear: Callable[[bytes], None], *_: object) -> None:
+        self.hear = hear
+
+
+def _hear_part(kind: Kind, channel: int, data: bytes) -> None:
+    """Takes any part."""
+
+
+def _read_bundle(data: bytes) -> None:
+    async def read() -> None:
+        line = _Heard()
+        Bundle(cast("Any", line), on_part=_hear_part, on_end=print)
+        line.hear(data)
+
+    asyncio.run(read())
 
 
 def _read_letters(data: bytes) -> None:
@@ -226,11 +283,11 @@ def _control_answers() -> list[bytes]:
 
 
 def _read_control_answer(data: bytes) -> None:
-    control_codec.job_from_wire(control_pb2.Job.FromString(data))
-    control_codec.event_from_wire(control_pb2.Event.FromString(data))
-    control_codec.node_from_wire(control_pb2.Node.FromString(data))
-    control_codec.evidence_from_wire(control_pb2.GetStacksResponse.FromString(data))
-    control_codec.refusal_from_wire(data)
+    control_answers.job_from_wire(control_pb2.Job.FromString(data))
+    control_answers.event_from_wire(control_pb2.Event.FromString(data))
+    control_answers.node_from_wire(control_pb2.Node.FromString(data))
+    control_answers.evidence_from_wire(control_pb2.GetStacksResponse.FromString(data))
+    control_answers.refusal_from_wire(data)
 
 
 # --- what programs say ---------------------------------------------------------------------------------------------

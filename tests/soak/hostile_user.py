@@ -15,6 +15,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
@@ -24,11 +25,15 @@ from typing import Any, cast
 
 from tests.e2e import many_users
 from tests.e2e.many_users import Service
-from tests.soak.neighbours import END_S, MALLORY, OTHERS, SCRIPTS, UIDS, Asks, Place
+from tests.soak.neighbours import END_S, MALLORY, OTHERS, SCRIPTS, TRUDY, UIDS, Asks, Place
 
+TAKEN_OVER = Path(__file__).parents[1] / "e2e/scripts/taken_over_service.py"
+LIED = "lied"  # the id of a job that only Trudy's supervisor knows
+DECEIVE = "deceive"  # the attack of another user, Trudy
 MARK = f"SOAK_ATTACK={MALLORY}"  # in the environment of what attacks
 
 ROOT_ANSWER_S = 2.0  # without the time that the machine withheld
+LIES_ANSWER_S = 30.0  # of commands that ask her supervisor alone
 SERVICE_ANSWER_S = 15.0  # of healthd, whose check takes a moment, and of the attribution service
 ATTACK_S = (4.0, 15.0)
 BETWEEN_S = (0.5, 4.0)
@@ -40,12 +45,13 @@ class Attack:
     """One attack in progress."""
 
     def __init__(self, place: Place, name: str, seconds: float, targets: Sequence[str], number: int) -> None:
+        uid = TRUDY if name == DECEIVE else MALLORY
         self.name = name
         self.haul = place.hauls / f"{number}-{name}"
         self.over_s = time.monotonic() + seconds + 30.0
         before = f"exec >{self.haul} 2>&1; export {MARK} PYTHONPATH={many_users.ROOT}"
         command = (sys.executable, str(SCRIPTS / "attack.py"), name, str(seconds), *targets)
-        self.process = place.service.started(MALLORY, *command, before=before)
+        self.process = place.service.started(uid, *command, before=before)
 
     def is_over(self) -> bool:
         if time.monotonic() > self.over_s:
@@ -56,7 +62,7 @@ class Attack:
 class HostileUser:
     """One run."""
 
-    def __init__(self, place: Place, dice: Random, only: Sequence[str]) -> None:
+    def __init__(self, place: Place, lies: Path, dice: Random, only: Sequence[str]) -> None:
         self.place, self.dice = place, dice
         self.began_s = time.monotonic()
         self.wrong: list[str] = []
@@ -81,6 +87,7 @@ class HostileUser:
             "health_requests": (str(place.health_socket),),
             "others_jobs": (control, *jobs),
             "bad_records": (str(own),),
+            DECEIVE: (str(lies), str(place.neighbours[0].folder), *jobs),
             "sparse_logs": (place.attribution_url, str(place.shared_logs)),
         }
         if only:
@@ -152,15 +159,21 @@ class HostileUser:
 
     def _judge(self, answer: dict[str, Any], bound_s: float) -> None:
         what, own_s = " ".join(answer["command"]), answer["took_s"] - answer.get("withheld_s", 0.0)
-        if own_s > bound_s:
+        if own_s > (LIES_ANSWER_S if LIED in answer["command"] else bound_s):
             self._wrong(f"{what} took {answer['took_s']:.2f} s, {own_s:.2f} s of them with a processor")
         if answer.get("wrong"):
             self._wrong(f"{what}: {answer['wrong']}")
         if "code" not in answer:
             return
+        is_about_lies = LIED in answer["command"]
         shown = answer["out"] + answer["err"]
         if odd := {each for each in shown if not each.isprintable() and each != "\n"}:
             self._wrong(f"{what} showed {odd}")
+        for each in self.place.neighbours:
+            if each.secret in shown and each.name in ("alice", "erin") and is_about_lies:
+                self._wrong(f"{what} showed the secret of {each.name}")
+        if is_about_lies:
+            return  # whether there is such a job is up to her
         if answer["code"] != 0:
             self._wrong(f"{what} ended with {answer['code']}: {answer['err'][-500:]}")
         elif answer["command"] == ["jobs", "-o", "json"]:
@@ -234,12 +247,13 @@ def main(arguments: argparse.Namespace) -> list[str]:
     wrong: list[str] = []
     with contextlib.ExitStack() as at_end:
         at_end.callback(lambda: wrong.extend(left_over()))
-        service = at_end.enter_context(_service(wrong))
+        lies = at_end.enter_context(_lies())
+        service = at_end.enter_context(_service(wrong, lies))
         place = Place(service, dice)
         at_end.callback(place.close)
         at_end.callback(end_attackers)
         place.start()
-        run = HostileUser(place, dice, arguments.attack)
+        run = HostileUser(place, lies, dice, arguments.attack)
         run.run(arguments.seconds)
         end_attackers()
         place.let_end()
@@ -251,9 +265,21 @@ def main(arguments: argparse.Namespace) -> list[str]:
 
 
 @contextlib.contextmanager
-def _service(wrong: list[str]) -> Generator[Service]:
+def _lies() -> Generator[Path]:
+    """Yields the file of Trudy's lies, in a folder of hers."""
+    with tempfile.TemporaryDirectory(prefix="lies-", dir="/tmp") as folder:
+        lies = Path(folder) / "lies.json"
+        lies.write_text('{"jobs": []}')
+        for each in (lies, lies.parent):
+            os.chown(each, TRUDY, TRUDY)
+        yield lies
+
+
+@contextlib.contextmanager
+def _service(wrong: list[str], lies: Path) -> Generator[Service]:
     """Yields a service for these users. One that does not end in time is wrong, and is killed."""
-    with many_users.service("--users", ",".join(map(str, UIDS))) as running:
+    program = (str(TAKEN_OVER), str(TRUDY), str(lies))
+    with many_users.service("--users", ",".join(map(str, UIDS)), program=program) as running:
         yield running
         began_s = time.monotonic()
         try:

@@ -27,7 +27,8 @@ OTHERS = ("alice", "bob", "carol", "dave")  # each with a job under the service
 MALLORY = 3_000_000 + os.getpid() * 8  # the hostile one
 FIRST_UID = MALLORY + 1  # of the others
 ERIN = FIRST_UID + len(OTHERS)  # her job has two nodes, and an endpoint on the loopback address
-UIDS = range(MALLORY, ERIN + 1)
+TRUDY = ERIN + 1  # hostile, too: a program that says what a file of lies says is in the place of her supervisor
+UIDS = range(MALLORY, TRUDY + 1)
 SCRIPTS = Path(__file__).parent / "scripts"
 HOLDFAST = (sys.executable, "-m", "supervisor")
 STALL_S = 6.0  # between two steps of a rank; a step takes 0.05 s, but this machine may be small
@@ -201,7 +202,7 @@ class Place:
     def asks(self) -> tuple[Asks, Asks]:
         """Starts those who ask: root, and an ordinary user."""
         assert self.service.process is not None
-        as_root = (sys.executable, str(SCRIPTS / "ask_as_root.py"), str(self.service.process.pid))
+        as_root = (sys.executable, str(SCRIPTS / "ask_as_root.py"), str(self.service.process.pid), str(MALLORY))
         of_user = (str(self.health_socket), self.attribution_url, str(self.shared_logs / "of-alice_cycle0.log"))
         as_user = (sys.executable, str(SCRIPTS / "ask_as_user.py"), *of_user)
         path = f"export PYTHONPATH={many_users.ROOT}"

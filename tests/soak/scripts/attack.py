@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import random
 import resource
@@ -342,11 +343,50 @@ def sparse_logs() -> None:
         path.unlink(missing_ok=True) if number % 5 == 0 else None
 
 
+def deceive() -> None:
+    """Changes what the program says that is in the place of her supervisor: TARGETS are its file, a folder, and ids."""
+    lies, folder, *ids = TARGETS
+    now_ns = time.time_ns()
+    while goes_on():
+        odd = random.choice((math.nan, math.inf, -1e308, 1e308))
+        rank = {"rank": 0, "node": ESCAPES, "state": ESCAPES, "heartbeatAgeS": odd, "cycleStartedAtNs": str(2**63 - 1)}
+        jobs = [
+            {
+                "jobId": each, "state": random.choice(("JOB_STATE_RUNNING", "JOB_STATE_FAILED")),
+                "submittedAtNs": random.choice((str(now_ns), "1", str(2**63 - 1))),
+                "reason": ESCAPES * 20, "logDir": folder, "command": [ESCAPES],
+                "nodes": [{"name": socket.gethostname(), "logDir": folder, "reason": ESCAPES}], "ranks": [rank],
+            }
+            for each in ("lied", *ids, f"x{ESCAPES}")
+        ]  # fmt: skip
+        event = {
+            "atNs": str(2**62),
+            "jobId": "lied",
+            "kind": ESCAPES,
+            "reason": ESCAPES,
+            "node": ESCAPES,
+            "sequence": "1",
+        }
+        said: dict[str, object] = {
+            "jobs": jobs, "events": [event], "logs": [f"{ESCAPES}\n"], "notes": [ESCAPES],
+            "nodes": [{"name": socket.gethostname(), "state": "cordoned", "reason": ESCAPES}, {"name": ESCAPES}],
+            **random.choice((
+                {}, {"unending": 2000}, {"empty_ranks": 500_000}, {"sleep_s": 60}, {"unending_events": True},
+                {"unending_logs": True}, {"refusals": {"ListJobs": ESCAPES, "GetJob": ESCAPES}}, {"has_no_logs": True},
+            )),
+        }  # fmt: skip
+        fresh = Path(f"{lies}.new")
+        fresh.write_text(json.dumps(said))
+        fresh.replace(lies)
+        holdfast("jobs", timeout_s=4)
+        time.sleep(1)
+
+
 ATTACKS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
         ptrace_exec, stop_supervisor, kill_supervisor, flood_door, connections, cluster_connections, join_cluster,
-        health_connections, health_requests, others_jobs, bad_records, sparse_logs,
+        health_connections, health_requests, others_jobs, bad_records, sparse_logs, deceive,
     )
 }  # fmt: skip
 
