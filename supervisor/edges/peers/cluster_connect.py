@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 
 from supervisor.edges.peers.cluster_line import Line
+from supervisor.edges.peers.name_lookup import look_up
 
 SEGMENT_BYTES_SMALL = 512  # IPv4 carries packets of 576 bytes everywhere
 
@@ -31,10 +32,7 @@ def reason_of(error: OSError) -> str:
 async def connect(line: Callable[[], Line], host: str, port: int, *, is_careful: bool) -> None:
     """Connects, with small segments if `is_careful`. Raises OSError."""
     loop = asyncio.get_running_loop()
-    if not is_careful:
-        await loop.create_connection(line, host, port)
-        return
-    sock = await _connected(loop, host, port)
+    sock = await _connected(loop, host, port, is_careful=is_careful)
     try:
         await loop.create_connection(line, sock=sock)
     except BaseException:  # Whatever the error is, close the socket and raise it again.
@@ -42,14 +40,15 @@ async def connect(line: Callable[[], Line], host: str, port: int, *, is_careful:
         raise
 
 
-async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int, *, is_careful: bool) -> socket.socket:
     """Connects to the first address of the host that answers."""
     error = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+    for family, kind, protocol, _, address in await look_up(host, port, kind=socket.SOCK_STREAM):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES_SMALL)  # The peer learns it.
+            if is_careful:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES_SMALL)  # The peer learns it.
             await loop.sock_connect(sock, address)
         except OSError as refused:
             sock.close()

@@ -6,9 +6,8 @@ import asyncio  # anyio has no callbacks
 import errno
 import socket
 
-import anyio
-
 from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.name_lookup import look_up
 from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
 
 BACKLOG = 4096
@@ -62,7 +61,7 @@ Where = tuple[str, int] | tuple[str, int, int, int]
 
 
 async def _addresses(host: str | None, port: int) -> list[tuple[socket.AddressFamily, Where]]:
-    found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = await look_up(host, port, kind=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     return list(dict.fromkeys((each[0], each[4]) for each in found))
 
 

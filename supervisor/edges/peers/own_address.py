@@ -5,9 +5,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-import anyio
-
 from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.name_lookup import look_up
 
 # Documentation addresses: routed by default, used by nobody. A datagram socket that "connects" sends nothing.
 _SOMEWHERE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1", 9)}
@@ -15,7 +14,7 @@ _SOMEWHERE = {socket.AF_INET: ("192.0.2.1", 9), socket.AF_INET6: ("2001:db8::1",
 
 async def own_address(endpoint: PeerAddress) -> str:
     """Returns the address in the endpoint's network. A name that resolves to loopback here does not show it."""
-    found = await anyio.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_DGRAM)
+    found = await look_up(endpoint.host, endpoint.port, kind=socket.SOCK_DGRAM)
     family, _, _, _, address = found[0]
     source = _source(family, address)
     if not is_loopback(source) or is_meant_as_loopback(endpoint.host):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from typing import Any, cast
 
-import anyio
 import pytest
 
 from supervisor.edges.peers import listening, own_address
@@ -48,15 +47,15 @@ Found = list[tuple[int, int, int, str, tuple[str, int]]]
 @pytest.fixture
 def named_by_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in Debian's /etc/hosts: the host's own name is 127.0.1.1 for itself."""
-    real = anyio.getaddrinfo
+    real = socket.getaddrinfo
 
-    async def found(host: str | None, port: int, **more: Any) -> Found:  # noqa: ANN401 (as getaddrinfo takes them)
+    def found(host: str | None, port: int, **more: Any) -> Found:  # noqa: ANN401 (as getaddrinfo takes them)
         assert host in ("node0", None)
         if host is None:
-            return cast("Found", await real(host, port, **more))
+            return cast("Found", real(host, port, **more))
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", port))]
 
-    monkeypatch.setattr(anyio, "getaddrinfo", found)
+    monkeypatch.setattr(socket, "getaddrinfo", found)
 
 
 @pytest.fixture
@@ -64,11 +63,11 @@ def named_twice(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Resolves a name to these addresses."""
     addresses: list[str] = []
 
-    async def found(host: str, port: int, **_: object) -> Found:
+    def found(host: str, port: int, **_: object) -> Found:
         families = {True: socket.AF_INET6, False: socket.AF_INET}
         return [(families[":" in each], socket.SOCK_STREAM, 6, "", (each, port)) for each in addresses]
 
-    monkeypatch.setattr(anyio, "getaddrinfo", found)
+    monkeypatch.setattr(socket, "getaddrinfo", found)
     return addresses
 
 
