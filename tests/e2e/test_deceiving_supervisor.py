@@ -10,7 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPResponse
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -25,6 +27,7 @@ NODE = socket.gethostname()
 BOUND_S = 8.0  # two seconds on a quiet machine; without a bound, never
 NOW_NS = time.time_ns()
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f"
+CONTROLS = set("\x1b\x07\x9b\u202e\x7f")
 VISIBLE = r"\x1b]0;owned\x07\x1b[2J\x9b31m\x202e\x7f"
 
 pytestmark = pytest.mark.skipif(bool(many_users.missing()), reason=many_users.missing())
@@ -290,6 +293,42 @@ def test_output_of_another_users_job_does_not_control_roots_terminal(service: Se
     for more in ((), ("--rank", "0")):
         shown = on_terminal(service, "logs", "mine", *more, until=lambda text: False)
         assert f"printed{VISIBLE}" in shown
+
+
+def test_the_web_page_names_each_job_with_its_user_and_acts_on_that_one(service: Service, lies: Lies):
+    lies.tell({**HOSTILE, "jobId": "of-alice"}, events=[EVENT])
+    with service.started(0, *HOLDFAST, "web", "--control", "--listen", "127.0.0.1:0") as web:
+        assert web.stdout is not None
+        address, _, secret = web.stdout.readline().strip().partition("#")
+        headers = {"Authorization": f"Bearer {secret.removeprefix('token=')}"}
+
+        def opened(path: str, method: str = "GET") -> HTTPResponse:
+            return urlopen(Request(f"{address}{path}", method=method, headers=headers), timeout=20)
+
+        try:
+            order: list[str] = []
+            shown: dict[str, object] = {}
+            with opened("stream") as stream:
+                while len(shown) < 2:
+                    line = stream.readline()
+                    if line.startswith(b"data: "):
+                        news = json.loads(line.removeprefix(b"data: "))
+                        order, shown = news["order"], shown | news["jobs"]
+            names = {f"{ALICE}/of-alice", f"{MALLORY}/of-alice"}
+            assert {job.partition("@")[0] for job in order} == names
+            text = json.dumps(shown, ensure_ascii=False).replace("\\\\", "\\")
+            assert f"because{VISIBLE}" in text
+            assert not CONTROLS & set(text)
+            with opened(f"report/{MALLORY}%2Fof-alice") as report:
+                page = report.read().decode()
+            assert "of-alice" in page
+            assert not CONTROLS & set(page)
+            with opened(f"job/{MALLORY}%2Fof-alice/stop", "POST") as stopped:
+                assert "is being stopped" in json.load(stopped)["done"]
+        finally:
+            web.terminate()
+    assert "StopJob" in lies.calls()
+    assert alices_report(service)["state"] == "running"
 
 
 # --- numbers

@@ -49,6 +49,34 @@ def test_it_gets_an_environment_of_its_own_and_one_descriptor(tmp_path: Path, mo
     assert not user_process.is_running(started.record)
 
 
+def test_it_does_not_get_roots_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A terminal is open for reading, too: the user would read what root types."""
+    folders = UserFolders(tmp_path / "run", tmp_path / "state")
+    folders.make()
+    mine, theirs = os.openpty()
+    kept = os.dup(1), os.dup(2)
+    try:
+        for number in (1, 2):
+            os.dup2(theirs, number)
+        given: dict[str, object] = {}
+
+        def popen(command: list[str], **options: object) -> subprocess.Popen[bytes]:
+            given.update(options)
+            return real(["sleep", "0"])
+
+        real = cast("type[subprocess.Popen[bytes]]", subprocess.Popen)
+        monkeypatch.setattr(user_process.subprocess, "Popen", popen)
+        started = user_process.start_supervisor(ALICE, (), folders.of(ALICE))
+    finally:
+        for number, before in zip((1, 2), kept, strict=True):
+            os.dup2(before, number)
+        for number in (*kept, mine, theirs):
+            os.close(number)
+    assert started.process is not None
+    started.process.wait()
+    assert (given["stdout"], given["stderr"]) == (subprocess.DEVNULL, subprocess.DEVNULL)
+
+
 def test_one_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def popen(*_: object, **__: object) -> object:
         raise BlockingIOError(11, "Resource temporarily unavailable")

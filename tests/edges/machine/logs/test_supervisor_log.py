@@ -45,6 +45,15 @@ def test_people_read_one_line_with_the_ids(tmp_path: Path) -> None:
     ]
 
 
+def test_no_word_of_a_job_controls_a_terminal_that_shows_the_log(tmp_path: Path) -> None:
+    seen = io.StringIO()
+    with opened(tmp_path, seen):
+        LOGGER.info("said \x1b]0;x\x07\x9b1m\u202e", extra={"job_id": "a"})
+    for text in (seen.getvalue(), (tmp_path / "a" / "supervisor.log").read_text()):
+        assert r"said \x1b]0;x\x07\x9b1m\x202e" in text
+        assert text.rstrip("\n").isprintable()
+
+
 def test_each_job_has_a_file_of_its_own(tmp_path: Path) -> None:
     with opened(tmp_path / "logs", io.StringIO(), level=logging.ERROR):
         LOGGER.info("began", extra={"job_id": "a", "cycle": 0, "kind": "cycle_started"})
