@@ -1233,14 +1233,16 @@ class VerdictTaken(_message.Message):
     def __init__(self, node: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ["proof", "protocol_version", "term"]
+    __slots__ = ["door_key", "proof", "protocol_version", "term"]
+    DOOR_KEY_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    door_key: bytes
     proof: bytes
     protocol_version: int
     term: int
-    def __init__(self, proof: _Optional[bytes] = ..., term: _Optional[int] = ..., protocol_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, proof: _Optional[bytes] = ..., term: _Optional[int] = ..., protocol_version: _Optional[int] = ..., door_key: _Optional[bytes] = ...) -> None: ...
 
 class Whole(_message.Message):
     __slots__ = ["job", "nodes"]

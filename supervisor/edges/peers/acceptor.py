@@ -2,8 +2,8 @@
 
 All connections are accepted at once, and wait here: for their first bytes, which show whether they may come in at all,
 then for a place (core/cluster/admission.py). In a job with a token, they must prove that they know it. In a job without
-token and certificates, the kernel must say that the same user, or root, has the other end. With certificates alone, the
-addresses from which nodes of the job have come are known.
+token and certificates, the kernel must say that the same user, or root, has the other end. With certificates alone, a
+node that was admitted once proves that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ WAITING_MAX = 2048  # connections without a place
 WAITING_SHARE = 0.25  # of the descriptors of this process that they may take
 SILENT_S = 10.0  # a connection whose first bytes have not come by then is closed
 FAILED_S = 1.0  # a place stays taken after a handshake that failed, so that failing ones cost little
-KNOWN_MAX = 16_384
 TOLD_AGAIN_S = 10.0  # between two warnings of refused connections
 NETWORK_BITS = 64  # of an IPv6 address: whoever has one has all of its network
 
@@ -59,6 +58,7 @@ class Acceptor:
         serve: Serve,
         *,
         door_key: bytes,
+        has_token: bool,
         has_certificates: bool,
         choose: Callable[[], Place | None] | None = None,
     ) -> None:
@@ -66,6 +66,7 @@ class Acceptor:
         where a node is redirected, if at all; None: never redirect."""
         self._serve = serve
         self._proofs = Proofs(door_key)
+        self._needs_proof = has_token
         self._has_certificates = has_certificates
         self._choose = choose
         self._loop = asyncio.get_running_loop()
@@ -73,7 +74,6 @@ class Acceptor:
         self._admission = Admission(waiting_max=min(WAITING_MAX, int(soft * WAITING_SHARE)))
         self._keys = itertools.count()
         self._waiting: dict[int, _Waiting] = {}
-        self._known: dict[str, None] = {}  # sources of nodes, oldest first
         self._told_at_s = -TOLD_AGAIN_S
         self._has_room: anyio.Event | None = None  # belongs to the waiting listeners
         self._tasks: TaskGroup | None = None
@@ -160,11 +160,9 @@ class Acceptor:
 
     def _may_come_in(self, waiting: _Waiting) -> tuple[str, bool]:
         """Returns why not, or "", and whether it is a member of the job."""
-        if self._proofs.are_needed:
-            is_proven = self._proofs.hold(bytes(waiting.first))
-            return "" if is_proven else STRANGER, is_proven
-        if self._has_certificates:
-            return "", waiting.source in self._known
+        is_proven = self._proofs.hold(bytes(waiting.first))
+        if self._needs_proof or self._has_certificates:
+            return STRANGER if self._needs_proof and not is_proven else "", is_proven
         try:
             whose = stranger_at(waiting.sock.getpeername(), waiting.sock.getsockname())
         except OSError as error:
@@ -202,19 +200,11 @@ class Acceptor:
 
     async def _serve_one(self, key: int, waiting: _Waiting) -> None:
         try:
-            if await self._serve(waiting.sock):
-                self._note_known(waiting.source)
-            else:
+            if not await self._serve(waiting.sock):
                 await pause(FAILED_S, why="its address has its next handshake after that")
         finally:
             self._admission.leave(key)
         self._admit()
-
-    def _note_known(self, source: str) -> None:
-        if self._has_certificates:
-            self._known[source] = None
-            if len(self._known) > KNOWN_MAX:
-                del self._known[next(iter(self._known))]
 
     def _tell_room(self) -> None:
         if self._has_room is not None and self._admission.has_room:

@@ -360,6 +360,7 @@ class ClusterClient:
             version = welcome.protocol_version
             raise RefusedError(f"the leader at {self._address} speaks version {version} of the protocol")
         self.was_welcomed, self._term = True, welcome.term
+        self._door_key = welcome.door_key or self._door_key
 
     async def _serve_relay(self) -> None:
         """Serves as a relay, as the leader wants. If it can't be reached, other nodes find another way."""
@@ -367,7 +368,7 @@ class ClusterClient:
         own_ip = held.address("sockname") if held is not None else ""
         if held is None or not own_ip:
             return  # The connection has just ended; the leader asks again by the next one.
-        relay = OwnRelay(self._who, tls=self._tls)
+        relay = OwnRelay(self._who, tls=self._tls, door_key=self._door_key)
         host, port = held.address("peername"), self._address.port
         await relay.serve(self._line(IS_RELAY), own_ip, lambda line: self._connect(line, host, port, CONNECT_S))
 

@@ -103,8 +103,10 @@ class ClusterServer:
         self._suspicion = suspicion.initial_state(0.0)
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
         self._relays = Relays(fan_out, nodes_max) if 0 < fan_out < nodes_max else None
+        self._door_key = door.fresh_key() if tls is not None and not tls.token else b""
         self._acceptor = Acceptor(
-            self._serve, door_key=door.key_of(token_of(tls)), has_certificates=tls is not None,
+            self._serve, door_key=door.key_of(token_of(tls)) or self._door_key, has_token=bool(token_of(tls)),
+            has_certificates=tls is not None,
             choose=self._choose_relay if self._relays is not None else None,
         )  # fmt: skip
         self._trunks: dict[str, Trunk] = {}
@@ -218,7 +220,7 @@ class ClusterServer:
         self._knocked[hello.node] = anyio.current_time()
         if self._may_answer is not None and not self._may_answer():
             raise SessionError("this leader does not know whether it still leads; the node tries again")
-        introduction.welcome(line, hello, term=self._term)
+        introduction.welcome(line, hello, term=self._term, door_key=self._door_key)
         return hello
 
     def _refusal(self, hello: Hello) -> str:

@@ -2,6 +2,7 @@
 
 A node sends one letter: it may be redirected, it wants to connect here, or it is a relay. If the job has a token, a
 proof follows that the node knows it. The leader closes a connection that does not prove it, and spends no more on it.
+In a job with certificates alone, the leader tells a key to each node that it has admitted, for its next connections.
 A leader that redirects a node answers with the address of a relay, or tells it to return later, and closes. None of
 this is secret, and a leader's answer is not authenticated: a forged address leads to a process without certificate or
 token of the job, and the node comes back.
@@ -37,6 +38,11 @@ AGAIN: Place = "", 0  # return here a little later (core/cluster/relays.py: LATE
 def key_of(token: bytes) -> bytes:
     """Returns the key of the proofs; b"" without a token."""
     return hmac.digest(token, b"holdfast cluster door 1", "sha256") if token else b""
+
+
+def fresh_key() -> bytes:
+    """Returns the key of a leader without a token, which tells it to its nodes once they are connected."""
+    return secrets.token_bytes(32)
 
 
 def _proof(key: bytes, letter: bytes, nonce: bytes) -> bytes:
@@ -76,13 +82,9 @@ class Proofs:
     """The leader's side: checks proofs. Each is valid once, so that it is of no use to somebody who has seen it."""
 
     def __init__(self, key: bytes) -> None:
-        """`key` b"": the job has no token."""
+        """`key` b"": nobody has one."""
         self._key = key
         self._seen: dict[bytes, None] = {}  # oldest first
-
-    @property
-    def are_needed(self) -> bool:
-        return bool(self._key)
 
     def hold(self, first: bytes) -> bool:
         """Returns whether these bytes of `read_first` contain a proof that was not used yet."""

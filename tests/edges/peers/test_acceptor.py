@@ -127,6 +127,23 @@ async def test_a_node_that_reconnects_is_back_at_once_and_a_newcomer_joins(
         tasks.cancel_scope.cancel()
 
 
+async def test_a_node_with_a_certificate_is_back_at_once_even_if_strangers_share_its_address(tmp_path: Path):
+    """They hold all places of that address: a newcomer from there would have to wait."""
+    make_authority(tmp_path)
+    tls = cluster_tls.load(make_node(tmp_path))
+    port, at_leader = free_port(), Heard()
+    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, tls=tls)
+    async with cluster_peers.open_peers(meeting, at_leader.post), anyio.create_task_group() as tasks:
+        member = Node("b", port, tls)
+        tasks.start_soon(lambda: member.client.run(join_timeout_s=LIMIT_S))
+        await join(member, 0, at_leader)
+        async with attacked(port, "127.0.0.1", os.getuid(), 900, "hello"):
+            for number in range(1, 4):
+                member.cut()
+                assert await join(member, number, at_leader) < BACK_S
+        tasks.cancel_scope.cancel()
+
+
 @needs_root
 @pytest.mark.soak
 @pytest.mark.parametrize("secret", ["token", "certificates"])
@@ -185,7 +202,7 @@ def waiting(by: Acceptor) -> int:
 
 async def test_descriptors_of_those_who_wait_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(acceptor, "WAITING_MAX", 10)
-    by = Acceptor(nobody, door_key=KEY, has_certificates=False)
+    by = Acceptor(nobody, door_key=KEY, has_token=True, has_certificates=False)
     async with accepting(by) as port:
         silent = connect(port, 50)
         await settled()
@@ -201,7 +218,7 @@ async def test_members_that_wait_are_left_alone_and_others_wait_at_the_listening
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(acceptor, "WAITING_MAX", 10)
-    by = Acceptor(nobody, door_key=KEY, has_certificates=False)
+    by = Acceptor(nobody, door_key=KEY, has_token=True, has_certificates=False)
     async with accepting(by) as port:
         nodes = [connect(port, 1, NodesDoor(WANTS_IN, KEY).says)[0] for _ in range(PLACES)]
         await settled()
@@ -215,7 +232,7 @@ async def test_members_that_wait_are_left_alone_and_others_wait_at_the_listening
 
 async def test_who_says_nothing_is_closed_in_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(acceptor, "SILENT_S", 0.1)
-    by = Acceptor(nobody, door_key=KEY, has_certificates=False)
+    by = Acceptor(nobody, door_key=KEY, has_token=True, has_certificates=False)
     async with accepting(by) as port:
         async with await anyio.connect_tcp("127.0.0.1", port) as silent:
             with anyio.fail_after(LIMIT_S), pytest.raises(anyio.EndOfStream):
@@ -224,7 +241,7 @@ async def test_who_says_nothing_is_closed_in_time(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_who_is_refused_fills_no_log(caplog: pytest.LogCaptureFixture):
-    by = Acceptor(nobody, door_key=KEY, has_certificates=False)
+    by = Acceptor(nobody, door_key=KEY, has_token=True, has_certificates=False)
     async with accepting(by) as port:
         for each in connect(port, 20, WANTS_IN):
             with each:
@@ -241,7 +258,7 @@ async def test_a_handshake_that_fails_costs_its_address_a_place_for_a_moment(mon
         served.append(sock)
         return False
 
-    async with accepting(Acceptor(fail, door_key=b"", has_certificates=True)) as port:
+    async with accepting(Acceptor(fail, door_key=b"", has_token=False, has_certificates=True)) as port:
         nodes = connect(port, 2 * PLACES, WANTS_IN)
         await settled()
         assert len(served) == PLACES // 2

@@ -78,7 +78,6 @@ def test_a_proof_is_valid_once_with_the_key_and_for_its_letter_alone():
     assert not proofs.hold(NodesDoor(WANTS_IN, key_of(b"some other token")).says)
     assert not proofs.hold(WANTS_IN)
     assert not Proofs(b"").hold(NodesDoor(WANTS_IN, KEY).says)
-    assert not Proofs(b"").are_needed
 
 
 def test_a_leader_remembers_so_many_proofs_and_no_more(monkeypatch: pytest.MonkeyPatch):

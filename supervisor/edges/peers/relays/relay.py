@@ -13,7 +13,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.edges.peers import cluster_link, door, introduction, listening
+from supervisor.edges.peers import cluster_link, introduction, listening
 from supervisor.edges.peers.acceptor import Acceptor
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
@@ -32,7 +32,8 @@ _log = logging.getLogger("holdfast.cluster")
 
 
 class Relay:
-    def __init__(self, who: Who, *, tls: Tls | None) -> None:
+    def __init__(self, who: Who, *, tls: Tls | None, door_key: bytes) -> None:
+        """`door_key`: the leader's."""
         self._who = who
         self._tls = LeadersTls(tls)
         self._children: dict[int, Bundle] = {}
@@ -41,7 +42,9 @@ class Relay:
         self._tick = 0
         self._last = 0  # channel
         self._trunk: Bundle | None = None
-        self._acceptor = Acceptor(self._serve, door_key=door.key_of(token_of(tls)), has_certificates=tls is not None)
+        self._acceptor = Acceptor(
+            self._serve, door_key=door_key, has_token=bool(token_of(tls)), has_certificates=tls is not None
+        )
         self._tasks: TaskGroup | None = None
 
     async def run(self, trunk: Line, listeners: list[socket.socket]) -> None:

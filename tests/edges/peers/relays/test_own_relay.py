@@ -31,7 +31,7 @@ async def test_a_leader_that_cannot_be_reached_or_an_address_that_is_not_ours(
 
     line = relay_line()
     with anyio.fail_after(LIMIT_S):
-        await OwnRelay(WHO, tls=TLS).serve(line, own_ip, connect)
+        await OwnRelay(WHO, tls=TLS, door_key=key_of(TOKEN)).serve(line, own_ip, connect)
     assert line.ended == "the relay ends"
     assert "this node cannot be a relay of job job: " in caplog.text
 
@@ -43,7 +43,7 @@ async def test_a_leader_that_did_not_ask_refuses_it(caplog: pytest.LogCaptureFix
         await at_leader.until(lambda: at_leader.events)
         line = relay_line()
         with anyio.fail_after(LIMIT_S):
-            await OwnRelay(WHO, tls=TLS).serve(
+            await OwnRelay(WHO, tls=TLS, door_key=key_of(TOKEN)).serve(
                 line,
                 "127.0.0.1",
                 lambda line: cluster_connect.connect(lambda: line, "127.0.0.1", port, is_careful=False),
