@@ -5,7 +5,8 @@ In slurm.conf: Epilog=/etc/slurm/holdfast/epilog.py. Standard library only, Pyth
 
 A process belongs to the job if it runs as the job's user and either started with the job's SLURM_JOB_ID in its
 environment or is in the job's control group. Its name does not count, nor its user alone: a user may have other jobs on
-the node. Each process is held by a descriptor, so that no signal can hit a later process with the same pid.
+the node. Each process gets its signal by a descriptor, so that no signal can hit a later process with the same pid.
+Processes that fork faster than anybody can look are ended like those of a supervisor: by process_sweep.py.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ import subprocess
 import sys
 import syslog
 import time
+from collections.abc import Iterable
 from contextlib import suppress
+from typing import NamedTuple
+
+sys.path.append(os.path.dirname(os.path.abspath(__file__)))  # which -I leaves out; it belongs to root
+from process_sweep import Entry, Sweep, all_pids, look_up, send
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # Slurm sets none for an epilog
 NAMED_MAX = 5
@@ -28,34 +34,22 @@ COMMAND_LETTERS_MAX = 60
 SCONTROL_S = 30
 
 
-class Process:
-    """A process, held by a descriptor."""
+class Process(NamedTuple):
+    """A process of the job, by what names it."""
 
-    def __init__(self, pid: int) -> None:
-        """Raises OSError if the process has ended."""
-        self.pid = pid
-        self.descriptor = os.pidfd_open(pid)
-        try:
-            stat = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-            self.is_zombie, self.group = stat[0] in (b"Z", b"X"), int(stat[2])
-            items = _read(f"/proc/{pid}/environ").split(b"\0")
-            self.environment = {name: value for name, _, value in (item.partition(b"=") for item in items)}
-            self.cgroups = _read(f"/proc/{pid}/cgroup").decode(errors="replace")
-            words = _read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
-        except BaseException:
-            self.close()
-            raise
-        self.command = "".join(letter if letter.isprintable() else "?" for letter in words)[:COMMAND_LETTERS_MAX]
-
-    def close(self) -> None:
-        os.close(self.descriptor)
-
-    def signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.descriptor, number)
+    entry: Entry
+    command: str
 
     def __str__(self) -> str:
-        return f"pid {self.pid} ({self.command or 'no command line'})"
+        return f"pid {self.entry.pid} ({self.command or 'no command line'})"
+
+
+def of(entry: Entry) -> Process:
+    try:
+        words = _read(f"/proc/{entry.pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        words = ""
+    return Process(entry, "".join(letter if letter.isprintable() else "?" for letter in words)[:COMMAND_LETTERS_MAX])
 
 
 def _read(path: str) -> bytes:
@@ -63,65 +57,83 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def of_job(job: str, uid: int) -> list[Process]:
-    """Returns the job's processes."""
-    found: list[Process] = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):  # it has just ended
-            if os.stat(f"/proc/{name}").st_uid != uid:
-                continue
-            process = Process(int(name))
-            if belongs(process, job, uid):
-                found.append(process)
-            else:
-                process.close()
-    return found
+def environment_of(pid: int) -> dict[bytes, bytes]:
+    """Returns the environment with which a process was started. Raises ProcessLookupError if it has ended."""
+    text = _read(f"/proc/{pid}/environ")
+    if not text and ((now := look_up(pid)) is None or now.has_ended):
+        raise ProcessLookupError
+    return {name: value for name, _, value in (item.partition(b"=") for item in text.split(b"\0"))}
 
 
-def belongs(process: Process, job: str, uid: int) -> bool:
-    """Returns False for zombies, for this epilog, and, if the job is root's, for other prologs and epilogs."""
-    if process.is_zombie or process.group == os.getpgrp():
-        return False
-    if uid == 0 and b"SLURM_SCRIPT_CONTEXT" in process.environment:
-        return False
-    is_in_group = re.search(rf"/job_{job}(/|$)", process.cgroups, re.MULTILINE) is not None
-    return is_in_group or process.environment.get(b"SLURM_JOB_ID") == job.encode()
+def belongs(entry: Entry, job: str, uid: int) -> bool:
+    """Returns False for this epilog and, if the job is root's, for other prologs and epilogs.
+
+    Raises ProcessLookupError if the process has ended meanwhile.
+    """
+    try:
+        if os.stat(f"/proc/{entry.pid}").st_uid != uid or entry.group == os.getpgrp():
+            return False
+        environment = environment_of(entry.pid)
+        if uid == 0 and b"SLURM_SCRIPT_CONTEXT" in environment:
+            return False
+        if environment.get(b"SLURM_JOB_ID") == job.encode():
+            return True
+        cgroups = _read(f"/proc/{entry.pid}/cgroup").decode(errors="replace")
+    except FileNotFoundError:
+        raise ProcessLookupError from None
+    return re.search(rf"/job_{job}(/|$)", cgroups, re.MULTILINE) is not None
 
 
-def wait(processes: list[Process], limit_s: float) -> list[Process]:
+def wait(entries: Iterable[Entry], limit_s: float) -> list[Entry]:
     """Waits for processes; returns those that have not ended within the limit."""
-    poll, waiting = select.poll(), {process.descriptor: process for process in processes}
-    for descriptor in waiting:
-        poll.register(descriptor, select.POLLIN)
     give_up_at_s = time.monotonic() + limit_s
-    while waiting and (left_s := give_up_at_s - time.monotonic()) > 0:
-        for descriptor, _ in poll.poll(left_s * 1000):
-            poll.unregister(descriptor)
-            del waiting[descriptor]
-    return list(waiting.values())
+    stuck: list[Entry] = []
+    for entry in entries:
+        with suppress(OSError):  # it has ended
+            descriptor = os.pidfd_open(entry.pid)
+            try:
+                now = look_up(entry.pid)
+                if now is None or now.started_ticks != entry.started_ticks:
+                    continue
+                poll = select.poll()
+                poll.register(descriptor, select.POLLIN)
+                if not poll.poll(max(0.0, give_up_at_s - time.monotonic()) * 1000):
+                    stuck.append(entry)
+            finally:
+                os.close(descriptor)
+    return stuck
 
 
 def end_supervisor(job: str, uid: int, limit_s: float) -> None:
     """Ends the supervisor that the prolog started, which ends its ranks first."""
-    mark = job.encode()
-    serving = [each for each in of_job(job, uid) if each.environment.get(b"HOLDFAST_SUPERVISOR_OF") == mark]
-    for each in serving:
-        each.signal(signal.SIGTERM)
+    mark, serving = job.encode(), list[Entry]()
+    for pid in all_pids():
+        with suppress(OSError):  # it has ended
+            entry = look_up(pid)
+            if entry is None or entry.has_ended or not belongs(entry, job, uid):
+                continue
+            if environment_of(pid).get(b"HOLDFAST_SUPERVISOR_OF") == mark:
+                serving.append(entry)
+    for entry in serving:
+        send(entry, signal.SIGTERM)
     wait(serving, limit_s)
 
 
 def end_leftovers(job: str, uid: int, limit_s: float) -> tuple[list[Process], list[Process]]:
     """Kills leftovers and what they start meanwhile. Returns those that ended, and those that did not in time."""
-    ended: list[Process] = []
+    found: dict[Entry, Process] = {}
     give_up_at_s = time.monotonic() + limit_s
-    while left := of_job(job, uid):
-        for each in left:
-            each.signal(signal.SIGKILL)
-        stuck = wait(left, give_up_at_s - time.monotonic())
-        ended += [each for each in left if each not in stuck]
-        if stuck:
-            return ended, stuck
-    return ended, []
+
+    def note(entry: Entry) -> None:
+        found[entry] = of(entry)
+
+    # No groups of root's: one may have a prolog of another job.
+    sweep = Sweep(lambda entry: belongs(entry, job, uid), with_groups=uid != 0, on_found=note)
+    is_over = sweep.run(give_up_at_s)
+    stuck = wait(found, give_up_at_s - time.monotonic())
+    if not is_over and not stuck:  # they start others faster than anybody can kill them
+        stuck = [*found][-1:]
+    return [process for entry, process in found.items() if entry not in stuck], [found[entry] for entry in stuck]
 
 
 def listed(processes: list[Process]) -> str:

@@ -81,6 +81,7 @@ class Desk:
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
         self._check_not_cordoned(spec.job_id)
+        await self.expected.until_known(spec.job_id)
         known = self._jobs.get(spec.job_id)
         is_live = known is not None and (known.ended_at_ns is None or known.spawner is not None)
         if is_live or spec.job_id in self.expected or spec.job_id in self._joining:

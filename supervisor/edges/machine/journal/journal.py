@@ -86,7 +86,8 @@ class Journal:
     def record(self, event: RecordedEvent) -> None:
         with self._wake:
             remembered = self._remember(event.job_id)
-            if event.sequence == 1 and remembered.events:
+            has_ended = remembered.report is not None and remembered.report.state.has_ended
+            if event.sequence == 1 and (remembered.events or has_ended):
                 remembered = self._memory[event.job_id] = _Remembered()  # the id is used again
             remembered.events.append(event)
             if remembered.report:

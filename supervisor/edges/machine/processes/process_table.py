@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from collections.abc import Iterator
 
-import msgspec
+from holdfast_wire.process_sweep import Entry as ProcessEntry
+from holdfast_wire.process_sweep import all_pids, look_up
+from holdfast_wire.process_sweep import send as send
 
 ANCESTORS_MAX = 64
 NO_DESCRIPTORS_REMEDY = (
@@ -19,36 +20,6 @@ NO_DESCRIPTORS_REMEDY = (
 )
 
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-class ProcessEntry(msgspec.Struct, frozen=True):
-    """One entry of the process table. `started_ticks` counts clock ticks since boot."""
-
-    pid: int
-    state: str  # one letter, as in /proc/<pid>/stat
-    parent_pid: int
-    session: int
-    started_ticks: int
-
-
-def look_up(pid: int) -> ProcessEntry | None:
-    """Returns the process; None if it does not exist or may not be seen."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read(4096)
-    except OSError:
-        return None
-    # The name in brackets may contain anything, even brackets and spaces: count fields from the last bracket.
-    fields = text[text.rfind(b")") + 2 :].split()
-    if len(fields) < 20:
-        return None
-    return ProcessEntry(
-        pid=pid,
-        state=fields[0].decode(),
-        parent_pid=int(fields[1]),
-        session=int(fields[3]),
-        started_ticks=int(fields[19]),
-    )
 
 
 class NoDescriptorsError(OSError):
@@ -70,11 +41,7 @@ def descriptor(pid: int) -> int:
 
 def all_processes() -> Iterator[ProcessEntry]:
     """Yields every visible process, zombies included."""
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            entry = look_up(int(name))
-            if entry is not None:
-                yield entry
+    return filter(None, map(look_up, all_pids()))
 
 
 def descends_from(pid: int, ancestor_pid: int) -> bool:
@@ -102,22 +69,6 @@ def descendants(pid: int) -> list[ProcessEntry]:
                 found[child.pid] = child
                 waiting.append(child.pid)
     return list(found.values())
-
-
-def send(entry: ProcessEntry, number: int) -> None:
-    """Sends a signal by pidfd, and only if the pid is still that process. Never raises."""
-    try:
-        descriptor = os.pidfd_open(entry.pid)
-    except OSError:
-        return
-    try:
-        now = look_up(entry.pid)
-        if now is not None and now.started_ticks == entry.started_ticks:
-            signal.pidfd_send_signal(descriptor, number)
-    except OSError:
-        return  # It ended by itself.
-    finally:
-        os.close(descriptor)
 
 
 def initial_variable(pid: int, name: str) -> str | None:

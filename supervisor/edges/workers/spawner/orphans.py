@@ -9,17 +9,18 @@ mark.
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
 from holdfast_wire.private_folder import JOB_ID_VARIABLE
+from holdfast_wire.process_sweep import Sweep
 
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.process_table import ProcessEntry
 
-ROUNDS_MAX = 64  # a process may fork between the check and the kill: repeat, but not endlessly
+KILL_S = 2.0  # processes that are still found then multiply faster than they can be killed: the caller looks again
 
 
 class Orphans:
@@ -49,26 +50,26 @@ class Orphans:
 
     def kill(self, *, others: frozenset[int]) -> list[int]:
         """Sends SIGKILL to all current ones; returns their pids. `others`: spawners of other jobs, left alone."""
-        killed: set[int] = set()
-        for _ in range(ROUNDS_MAX):
-            fresh = [entry for entry in self._find(others) if entry.pid not in killed and entry.state not in "ZX"]
-            if not fresh:
-                break
-            for entry in fresh:
-                killed.add(entry.pid)
-                self._killed.add((entry.pid, entry.started_ticks))
-                process_table.send(entry, signal.SIGKILL)
-        return sorted(killed)
+        spared, own_session = {os.getpid(), *others}, os.getsid(0)
+
+        def is_meant(entry: ProcessEntry) -> bool:
+            is_candidate = entry.parent_pid == os.getpid() if self._below_us else True
+            return is_candidate and entry.pid not in spared and self._is_left_by_us(entry, own_session)
+
+        sweep = Sweep(is_meant, with_groups=True, related=lambda entries: self._find(entries, others))
+        sweep.run(Clock().now_s() + KILL_S)
+        self._killed |= sweep.found.keys()
+        return sorted(entry.pid for entry in sweep.found.values())
 
     def sweep(self, *, others: frozenset[int]) -> tuple[int, ...]:
         """Kills all current ones and reaps those that have ended; returns the pids of the rest."""
         self.kill(others=others)
-        left = self._find(others)
+        left = self._find(process_table.all_processes(), others)
         self._reap(left)
         return tuple(entry.pid for entry in left if entry.state not in "ZX")
 
-    def _find(self, others: frozenset[int]) -> list[ProcessEntry]:
-        table = {entry.pid: entry for entry in process_table.all_processes()}
+    def _find(self, entries: Iterable[ProcessEntry], others: frozenset[int]) -> list[ProcessEntry]:
+        table = {entry.pid: entry for entry in entries}
         children: dict[int, list[ProcessEntry]] = {}
         for entry in table.values():
             children.setdefault(entry.parent_pid, []).append(entry)

@@ -163,3 +163,14 @@ def test_events_before_the_first_save_belong_to_it(tmp_path: Path) -> None:
     with open_reader(tmp_path) as reader:
         assert [each.submitted_at_ns for each in reader.jobs()] == [2, 1]
         assert [each.reason for each in reader.events("train")] == ["round 2", "because"]
+
+
+def test_a_run_after_one_of_which_only_the_end_is_known_begins_with_its_own_first_event(tmp_path: Path) -> None:
+    with started(tmp_path) as journal:
+        journal.save(report(state=JobState.FAILED))  # by a supervisor that could not take it over
+        journal.record(event(1))
+        journal.save(report(submitted_at_ns=2_000))
+        assert journal.flush(10)
+        with open_reader(tmp_path) as reader:
+            assert reader.events("train") == [event(1)]
+            assert [each.submitted_at_ns for each in reader.jobs()] == [2_000, 1_000]

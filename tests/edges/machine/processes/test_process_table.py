@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 
-import msgspec
 import psutil
 
 from supervisor.edges.machine.processes import process_table
@@ -61,7 +60,7 @@ def test_a_signal_reaches_the_process_that_was_meant_and_no_later_one_with_its_p
     while not (below := process_table.descendants(shell.pid)):
         assert shell.poll() is None
     (sleep,) = below
-    process_table.send(msgspec.structs.replace(sleep, started_ticks=sleep.started_ticks - 1), signal.SIGKILL)
+    process_table.send(sleep._replace(started_ticks=sleep.started_ticks - 1), signal.SIGKILL)
     found = process_table.look_up(sleep.pid)
     assert found is not None
     assert found.state not in "ZX"
