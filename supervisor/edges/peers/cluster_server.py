@@ -25,7 +25,6 @@ from supervisor.edges.peers import (
     cluster_codec,
     cluster_frames,
     cluster_link,
-    cluster_versions,
     door,
     introduction,
     known_node,
@@ -209,14 +208,12 @@ class ClusterServer:
     def _greet(self, line: Line, first: bytes) -> Hello:
         try:
             hello = introduction.read(line, first)
-            refusal = self._refusal(hello)
+            if refusal := self._refusal(hello):
+                raise SessionError(refusal)
         except SessionError as error:
             introduction.refuse(line, str(error))
+            _log.warning("a node may not join job %s: %s", self._job_id, error)
             raise
-        if refusal:
-            introduction.refuse(line, refusal)
-            _log.warning("a node may not join job %s: %s", self._job_id, refusal)
-            raise SessionError(refusal)
         self._knocked[hello.node] = anyio.current_time()
         if self._may_answer is not None and not self._may_answer():
             raise SessionError("this leader does not know whether it still leads; the node tries again")
@@ -227,8 +224,6 @@ class ClusterServer:
         """Returns why this node may not join; "" if it may."""
         if hello.job_id != self._job_id:
             return f"it wants job {hello.job_id}, and this is job {self._job_id}"
-        if too_far := cluster_versions.refusal(hello.protocol_version, hello.oldest_version):
-            return too_far
         if hello.incarnation in self._gone:
             return "it was silent for too long and has been given up; start it again"
         known = self._nodes.get(hello.node)

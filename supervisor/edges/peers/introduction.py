@@ -91,6 +91,8 @@ def read(line: Line, payload: bytes) -> Hello:
     hello = cluster_codec.decode(payload)
     if not isinstance(hello, Hello):
         raise ClusterProtocolError("cannot take a node in: it does not begin with a Hello")
+    if too_far := cluster_versions.refusal(hello.protocol_version, hello.oldest_version):
+        raise SessionError(too_far)  # first: another version may prove something else
     if not hmac.compare_digest(hello.proof, line.proof(NODE)):
         raise SessionError(STRANGER)
     return hello

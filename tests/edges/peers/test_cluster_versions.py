@@ -70,9 +70,9 @@ class Stranger:
     async def send(self, payload: bytes) -> None:
         await self._stream.send(encode(payload, frame_bytes_max=cluster_line.FRAME_BYTES_MAX))
 
-    async def join(self, name: str, newest: int, oldest: int | None) -> wire.ClusterFrame:
+    async def join(self, name: str, newest: int, oldest: int | None, proof: bytes = b"") -> wire.ClusterFrame:
         assert wire.ClusterFrame.FromString(await self.next()).HasField("greeting")
-        hello = wire.Hello(protocol_version=newest, job_id=JOB, node=name, incarnation="incarnation")
+        hello = wire.Hello(protocol_version=newest, job_id=JOB, node=name, incarnation="incarnation", proof=proof)
         if oldest is not None:
             hello.oldest_version = oldest
         await self.send(field(2, hello.SerializeToString() + field(NEVER, b"of a newer version")))
@@ -139,4 +139,11 @@ async def test_versions_too_far_apart_are_refused_with_both_named():
             "it speaks versions 8 to 9 of the protocol, the leader version 2; "
             "install versions of Holdfast that are closer"
         )
+        assert not at_leader.events
+
+
+async def test_version_1_which_proves_something_in_another_way_hears_of_versions_and_not_of_tokens():
+    async with stranger_and_leader() as (old, _, at_leader):
+        answer = await old.join("old", newest=1, oldest=1, proof=b"as version 1 made it")
+        assert answer.refusal.reason.startswith("it speaks version 1 of the protocol, the leader version 2; ")
         assert not at_leader.events
