@@ -31,6 +31,7 @@ STOPPED_LOOKS_S = 3.0  # between looks for a supervisor that a signal has stoppe
 STEADY_S = 60.0  # after so long, a crash counts as the first one
 AGAIN_MIN_S = 0.5  # after a crash; doubled each time
 AGAIN_MAX_S = 30.0
+SHORTAGE_PAUSE_S = 0.25
 
 _log = logging.getLogger("holdfast.users")
 
@@ -326,6 +327,7 @@ class UserSupervisors:
                     try:
                         client, _ = listener.accept()
                     except OSError:
+                        await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
                         continue
                     tasks.start_soon(self._give, user, client)
 
