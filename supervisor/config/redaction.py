@@ -156,8 +156,13 @@ def secret_values(command: Iterable[str], environment: Mapping[str, str]) -> tup
         elif previous.startswith("-") and _marks(previous) is _Marks.SURELY and not word.startswith("-"):
             found.add(word)
         previous = word
-    kept = [each for each in found if len(each) >= VALUE_CHARACTERS_MIN and not _is_harmless(each) and each[0] != "/"]
-    return tuple(sorted(kept, key=len, reverse=True))
+    kept = [each for each in found if len(each) >= VALUE_CHARACTERS_MIN and not _is_harmless(each)]
+    return tuple(sorted((each for each in kept if not _is_path(each)), key=len, reverse=True))
+
+
+def _is_path(value: str) -> bool:
+    """Returns whether it names a file or a folder; a key in base64 may begin with a slash, too."""
+    return value.startswith("/") and not re.fullmatch(r"(?=.*\d)(?=.*[A-Z])[A-Za-z0-9+/]{32,}={0,2}", value)
 
 
 # --- names ---------------------------------------------------------------------------------------------------------

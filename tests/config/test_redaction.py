@@ -111,6 +111,15 @@ def test_a_known_secret_stays_nowhere(secret: str, before: str, after: str) -> N
     assert secret not in redacted_text(f"{before}{secret}{after}", values)
 
 
+def test_paths_and_numbers_of_the_environment_are_no_secrets() -> None:
+    key = "/abcdefghijklmnopqrstuvwxyzABCDEF0123456"
+    environment = {
+        "PWD": "/home/somebody", "SSH_KEY": "/home/somebody/id_ed25519", "PASSWORD": "12345678901", "TOKEN": "abc",
+        "NUM_TOKENS": "8192000000", "AWS_SECRET_ACCESS_KEY": key,
+    }  # fmt: skip
+    assert secret_values((), environment) == (key, "12345678901")
+
+
 @given(st.text(alphabet=string.printable, max_size=300))
 def test_any_text_is_taken_and_hidden_only_once(text: str) -> None:
     shown = redacted_text(text)
