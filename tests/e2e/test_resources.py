@@ -182,6 +182,22 @@ def test_a16_a_worker_that_the_kernel_killed_for_its_memory_is_told_as_that(star
         assert_nothing_left(launch)
 
 
+def test_b7_a_command_under_a_limit_on_memory_costs_the_job_nothing(start: Start, tmp_path: Path) -> None:
+    """With 400 MB of addresses, a library with threads of its own finds no room for their stacks."""
+    launch = start(
+        "--nproc-per-node", "2", "--max-restarts", "1", MONITORED, "0:1/mark,await-file,exit=3", "1:*/exit=0",
+        python=python_after(tmp_path, "ulimit -v 400000"),
+    )  # fmt: skip
+    launch.wait_for_trace("mark")
+    for command in ("status", "stacks", "logs", "events", "status"):
+        launch.holdfast(command, launch.job_id, check=False)
+    assert "running" in launch.holdfast("status", launch.job_id).stdout
+    (launch.folder / "go").touch()
+    assert launch.wait() == 0, launch.stderr_text()
+    assert launch.kinds().count("cycle_started") == 2
+    assert_nothing_left(launch)
+
+
 # --- C: the worker socket ------------------------------------------------------------------------------------------
 
 
