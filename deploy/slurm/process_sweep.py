@@ -90,7 +90,8 @@ class Sweep:
         """`is_meant` gets live processes, and may raise ProcessLookupError for one that has ended meanwhile.
 
         `related` replaces it for a list of all processes, zombies included: it returns those to kill, whose
-        descendants it can only know as long as they live. `with_groups`: if a process is meant, so is its group.
+        descendants it can only know as long as they live, and calls `note_missed` as `is_meant` raises.
+        `with_groups`: if a process is meant, so is its group.
         `on_found` gets each process once, before it is killed.
         """
         self._is_meant = is_meant
@@ -98,6 +99,7 @@ class Sweep:
         self._related = related
         self._on_found = on_found
         self._zombies: set[tuple[int, int]] = set()
+        self._missed = False
         self.found: dict[tuple[int, int], Entry] = {}  # by pid and start
 
     def run(self, give_up_at_s: float) -> bool:
@@ -117,6 +119,10 @@ class Sweep:
                 quiet = 0 if missed and now_s < noisy_until_s else quiet + 1
         return True
 
+    def note_missed(self) -> None:
+        """Notes that a process has ended while it was looked at."""
+        self._missed = True
+
     def _look(self) -> bool:
         """Kills what is meant. Returns whether a process has ended meanwhile."""
         entries: list[Entry] = []
@@ -133,8 +139,8 @@ class Sweep:
             for entry in self._related(entries):
                 self._take(entry)
         zombies = {(entry.pid, entry.started_ticks) for entry in entries if entry.has_ended}
-        missed = missed or not zombies <= self._zombies
-        self._zombies = zombies
+        missed = missed or self._missed or not zombies <= self._zombies
+        self._zombies, self._missed = zombies, False
         return missed
 
     def _chase(self) -> None:

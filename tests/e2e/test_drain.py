@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.daemons import NodeDaemon
-from tests.e2e.launch import Launch
+from tests.e2e.launch import Launch, wait_until
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Start
@@ -29,16 +29,21 @@ def private_job(start: Start, tmp_path: Path) -> Launch:
 
 def test_without_a_daemon_it_names_the_jobs_that_run_all_the_same(start: Start, tmp_path: Path) -> None:
     launch = private_job(start, tmp_path)
-    launch.holdfast("status", launch.job_id)  # it answers by now
-    refused = launch.holdfast("drain", check=False)
-    assert refused.returncode == NO_SUPERVISOR
     own = OWN.format(launch.job_id, launch.process.pid)
-    assert f"cannot drain this node: no holdfast daemon runs here; {own}" in refused.stderr
+    said = f"cannot drain this node: no holdfast daemon runs here; {own}"
+
+    def is_named() -> bool:  # once it answers, shortly after its workers have started
+        refused = launch.holdfast("drain", check=False)
+        assert refused.returncode == NO_SUPERVISOR
+        return said in refused.stderr
+
+    wait_until(is_named, timeout_s=20, what="the name of the job")
 
 
 def test_beside_a_daemon_it_does_not_say_that_the_node_has_no_jobs(start: Start, tmp_path: Path) -> None:
     launch = private_job(start, tmp_path)
     runtime = Path(launch.env["XDG_RUNTIME_DIR"])
+    wait_until(lambda: launch.job_id in launch.holdfast("status").stdout, timeout_s=20, what="its answer")
     with NodeDaemon(tmp_path / "daemon") as daemon:
         (runtime / "holdfast").symlink_to(daemon.socket_dir)  # where commands look for this user's service
         drained = launch.holdfast("drain", check=False)

@@ -9,7 +9,7 @@ mark.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
@@ -56,7 +56,10 @@ class Orphans:
             is_candidate = entry.parent_pid == os.getpid() if self._below_us else True
             return is_candidate and entry.pid not in spared and self._is_left_by_us(entry, own_session)
 
-        sweep = Sweep(is_meant, with_groups=True, related=lambda entries: self._find(entries, others))
+        def related(entries: Sequence[ProcessEntry]) -> list[ProcessEntry]:
+            return self._find(entries, others, sweep.note_missed)
+
+        sweep = Sweep(is_meant, with_groups=True, related=related)
         sweep.run(Clock().now_s() + KILL_S)
         self._killed |= sweep.found.keys()
         return sorted(entry.pid for entry in sweep.found.values())
@@ -64,11 +67,13 @@ class Orphans:
     def sweep(self, *, others: frozenset[int]) -> tuple[int, ...]:
         """Kills all current ones and reaps those that have ended; returns the pids of the rest."""
         self.kill(others=others)
-        left = self._find(process_table.all_processes(), others)
+        left = self._find(process_table.all_processes(), others, _nothing)
         self._reap(left)
         return tuple(entry.pid for entry in left if entry.state not in "ZX")
 
-    def _find(self, entries: Iterable[ProcessEntry], others: frozenset[int]) -> list[ProcessEntry]:
+    def _find(
+        self, entries: Iterable[ProcessEntry], others: frozenset[int], note_missed: Callable[[], None]
+    ) -> list[ProcessEntry]:
         table = {entry.pid: entry for entry in entries}
         children: dict[int, list[ProcessEntry]] = {}
         for entry in table.values():
@@ -80,7 +85,13 @@ class Orphans:
         if not self._below_us:
             candidates = list(table.values())
             spared |= _below(others, children)
-        waiting = [child for child in candidates if child.pid not in spared and self._is_left_by_us(child, own_session)]
+        waiting: list[ProcessEntry] = []
+        for child in candidates:
+            try:
+                if child.pid not in spared and self._is_left_by_us(child, own_session):
+                    waiting.append(child)
+            except ProcessLookupError:
+                note_missed()
         found: list[ProcessEntry] = []
         while waiting:
             entry = waiting.pop()
@@ -92,12 +103,19 @@ class Orphans:
         return found
 
     def _is_left_by_us(self, child: ProcessEntry, own_session: int) -> bool:
-        """Returns whether `child`, a child of ours (or anybody's if the spawner was not ours), is left over."""
+        """Returns whether `child`, a child of ours (or anybody's if the spawner was not ours), is left over.
+
+        Raises ProcessLookupError if it has ended before that could be seen.
+        """
         if child.session == own_session or child.started_ticks < self._since_ticks:
             return False  # our own helpers stay in our session; no job's process is older than its spawner
         if child.session in self._sessions or (child.pid, child.started_ticks) in self._killed:
             return True
         job_id = process_table.initial_variable(child.pid, JOB_ID_VARIABLE)
+        if job_id is None and not child.has_ended:
+            now = process_table.look_up(child.pid)
+            if now is None or now.has_ended:
+                raise ProcessLookupError
         return job_id == self._job_id
 
     def _reap(self, entries: list[ProcessEntry]) -> None:
@@ -108,6 +126,10 @@ class Orphans:
                 os.waitid(os.P_PID, entry.pid, os.WEXITED | os.WNOHANG)
             except ChildProcessError:
                 continue  # It is not our child yet: its own parent is dying, too.
+
+
+def _nothing() -> None:
+    """Does nothing."""
 
 
 def _below(pids: frozenset[int], children: Mapping[int, Sequence[ProcessEntry]]) -> set[int]:
