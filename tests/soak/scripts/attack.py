@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import math
 import os
 import random
 import resource
@@ -348,7 +347,7 @@ def deceive() -> None:
     lies, folder, *ids = TARGETS
     now_ns = time.time_ns()
     while goes_on():
-        odd = random.choice((math.nan, math.inf, -1e308, 1e308))
+        odd = random.choice(("NaN", "Infinity", "-Infinity", -1e308, 1e308))
         rank = {"rank": 0, "node": ESCAPES, "state": ESCAPES, "heartbeatAgeS": odd, "cycleStartedAtNs": str(2**63 - 1)}
         jobs = [
             {
