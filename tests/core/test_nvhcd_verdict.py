@@ -76,7 +76,7 @@ def test_a_count_of_any_size_is_judged(digits: int) -> None:
 
 def test_what_it_says_does_not_steer_a_terminal() -> None:
     finding = judge(said('{"fail_count": 1, "failed_checks": ["\\u001b[31mgpu\\u0000"]}'), HealthCheckPolicy.DOCUMENTED)
-    assert finding.reason == "nvhcd counts 1 failed checks (?[31mgpu?)"
+    assert finding.reason == r"nvhcd counts 1 failed checks (\x1b[31mgpu\x00)"
 
 
 @given(st.booleans(), st.text() | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(json.dumps))

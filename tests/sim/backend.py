@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 LEASE_S = 2.0
 EXPIRY_LATE_MAX_S = 0.5  # how often ended leases are looked for
 ANSWER_MAX_S = 0.05
+SLOW_ANSWER_MAX_S = 0.3  # each way
 CALL_TIMEOUT_S = 2.0  # etcd_client.CALL_TIMEOUT_S
 ENDED_KEPT_S = 900.0  # etcd_leftovers.KEPT_S
 WATCH_MAX_S = 0.1
@@ -54,6 +55,7 @@ class Backend:
         self._ledger = Ledger()
         self._ledger_until_s = math.inf
         self.lost_until_s = 0.0  # without a quorum
+        self._slow_until_s = 0.0
         self.term = 0
         self._lease_until_s = 0.0
         self._watched_by: dict[Voter, float] = {}  # when the last change reaches it
@@ -84,7 +86,7 @@ class Backend:
                 fail()
                 return
             answer = do()
-            timeline.after(world.random.uniform(0.0, ANSWER_MAX_S), lambda: leave(answer))
+            timeline.after(self._takes_s(), lambda: leave(answer))
 
         def leave(answer: Answer) -> None:
             if self.answers(host):
@@ -92,7 +94,14 @@ class Backend:
             else:
                 fail()
 
-        timeline.after(world.random.uniform(0.0, ANSWER_MAX_S), arrive)
+        timeline.after(self._takes_s(), arrive)
+
+    @property
+    def is_slow(self) -> bool:
+        return self._world.timeline.now_s < self._slow_until_s
+
+    def _takes_s(self) -> float:
+        return self._world.random.uniform(0.0, SLOW_ANSWER_MAX_S if self.is_slow else ANSWER_MAX_S)
 
     # --- what is asked
 
@@ -164,6 +173,11 @@ class Backend:
 
     def lose(self, until_s: float) -> None:
         self.lost_until_s = max(self.lost_until_s, until_s)
+        if self.leader is not None:
+            self.leader.reign.disturb()
+
+    def slow_down(self, until_s: float) -> None:
+        self._slow_until_s = max(self._slow_until_s, until_s)
         if self.leader is not None:
             self.leader.reign.disturb()
 

@@ -43,6 +43,7 @@ class Kind(enum.StrEnum):
     SLOW_LINK = enum.auto()
     BACKEND_CUT = enum.auto()  # the node does not reach the election backend
     BACKEND_LOST = enum.auto()  # it has no quorum
+    BACKEND_SLOW = enum.auto()  # it answers in up to SLOW_ANSWER_MAX_S
     LEASES_REVOKED = enum.auto()  # all at once
     STOP = enum.auto()
     STOP_BY_SIGNAL = enum.auto()
@@ -54,7 +55,7 @@ class Kind(enum.StrEnum):
 WISHES = frozenset({Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.RESTART, Kind.EXCLUDE, Kind.SHUTDOWN})
 _SPOILS_NOTHING = frozenset({Kind.TERM_IGNORED, Kind.EVIDENCE_ABSENT, Kind.ITERATION_UNREADABLE})
 _OF_NETWORK = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT, Kind.SLOW_LINK})
-_OF_ELECTION = frozenset({Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.BACKEND_LOST, Kind.LEASES_REVOKED})
+_OF_ELECTION = frozenset({Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.BACKEND_LOST, Kind.BACKEND_SLOW, Kind.LEASES_REVOKED})
 _PASSES = frozenset(
     {Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE}
 )
@@ -91,7 +92,7 @@ class Fault:
         """Returns whether it may cost a cycle, a node or the job."""
         if self.kind in WISHES or self.kind in _SPOILS_NOTHING:
             return False
-        if self.kind in (Kind.SLOW_LINK, Kind.LEASES_REVOKED):
+        if self.kind in (Kind.SLOW_LINK, Kind.BACKEND_SLOW, Kind.LEASES_REVOKED):
             return False
         if self.kind is Kind.BACKEND_LOST:
             return self.lasts_s > BACKEND_HARMLESS_S
@@ -174,7 +175,7 @@ def _lasts_s(kind: Kind, draw: random.Random) -> float:
             return draw.choice([draw.uniform(0.1, HARMLESS_S), draw.uniform(2, 8), draw.uniform(2, 60), FOREVER_S])
         case Kind.BACKEND_CUT | Kind.BACKEND_LOST:
             return draw.choice([draw.uniform(0.1, 4), draw.uniform(1, BACKEND_HARMLESS_S), draw.uniform(10, 100)])
-        case Kind.SLOW_LINK | Kind.ITERATION_UNREADABLE:
+        case Kind.SLOW_LINK | Kind.BACKEND_SLOW | Kind.ITERATION_UNREADABLE:
             return draw.uniform(1, 60)
         case _:
             return 0.0

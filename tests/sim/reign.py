@@ -203,7 +203,7 @@ class Reign:
                     return
                 case lead_renewal.Renew():
                     pass
-        if is_kept is True and self._backend.answers(self.host):
+        if is_kept is True and self._backend.answers(self.host) and not self._backend.is_slow:
             self._rest()
         else:
             self._keep_soon()

@@ -135,7 +135,7 @@ def _strike_node(world: World, host: Host, fault: Fault) -> bool:
             host.iteration_unreadable_until_s = until_s
         case Kind.CUT | Kind.CUT_UP | Kind.CUT_DOWN | Kind.PEERS_CUT | Kind.SLOW_LINK:
             return _disturb(host, fault, until_s)
-        case Kind.BACKEND_CUT | Kind.BACKEND_LOST | Kind.LEASES_REVOKED:
+        case Kind.BACKEND_CUT | Kind.BACKEND_LOST | Kind.BACKEND_SLOW | Kind.LEASES_REVOKED:
             return _strike_backend(world, host, fault, until_s)
         case _:
             raise AssertionError(fault)
@@ -173,6 +173,8 @@ def _strike_backend(world: World, host: Host, fault: Fault, until_s: float) -> b
             _doubt(host)
         case Kind.BACKEND_LOST:
             world.backend.lose(until_s)
+        case Kind.BACKEND_SLOW:
+            world.backend.slow_down(until_s)
         case _:
             return world.backend.revoke()
     return True
