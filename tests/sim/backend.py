@@ -96,12 +96,17 @@ class Backend:
 
         timeline.after(self._takes_s(), arrive)
 
+    def is_well(self, host: Host, term: int) -> bool:
+        """Whether nothing is wrong with that lead. An answer that says so may have waited in a paused host."""
+        leads = self.leader is not None and self.leader.term == term
+        return leads and self.answers(host) and not self._is_slow
+
     @property
-    def is_slow(self) -> bool:
+    def _is_slow(self) -> bool:
         return self._world.timeline.now_s < self._slow_until_s
 
     def _takes_s(self) -> float:
-        return self._world.random.uniform(0.0, SLOW_ANSWER_MAX_S if self.is_slow else ANSWER_MAX_S)
+        return self._world.random.uniform(0.0, SLOW_ANSWER_MAX_S if self._is_slow else ANSWER_MAX_S)
 
     # --- what is asked
 

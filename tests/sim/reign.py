@@ -203,7 +203,7 @@ class Reign:
                     return
                 case lead_renewal.Renew():
                     pass
-        if is_kept is True and self._backend.answers(self.host) and not self._backend.is_slow:
+        if is_kept is True and self._backend.is_well(self.host, self.term):
             self._rest()
         else:
             self._keep_soon()

@@ -39,6 +39,7 @@ def test_every_seed_keeps_every_promise(first: int):
         (62325, 3, (0, 4, 8, 9)),  # all nodes but one that heard the verdict are lost
         (89380, 2, (0,)),  # a fault is reported just before the node reports its state
         (107611, 2, (0, 1)),  # a spawner is silent twice
+        (113838, 5, (0, 1)),  # a leader is paused while a slow backend renews its lead
     ],
 )
 def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[int, ...]):
