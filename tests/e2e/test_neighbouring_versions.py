@@ -141,7 +141,7 @@ def test_b4_nodes_of_both_versions_share_a_job_while_one_of_them_is_replaced(
         assert replaced.process.wait(30) == 0
         replaced.program = HOLDFAST
         replaced.start_again()
-        assert pids(both[0], job) == running
+        wait_until(lambda: pids(both[0], job) == running, timeout_s=LIMIT_S, what="the ranks of both nodes")
         replaced.holdfast("restart", job.job_id)
         job.until_running(1, 4)
         job.let_end()
