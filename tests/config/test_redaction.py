@@ -114,7 +114,7 @@ def test_a_known_secret_stays_nowhere(secret: str, before: str, after: str) -> N
 def test_paths_and_numbers_of_the_environment_are_no_secrets() -> None:
     key = "/abcdefghijklmnopqrstuvwxyzABCDEF0123456"
     environment = {
-        "PWD": "/home/somebody", "SSH_KEY": "/home/somebody/id_ed25519", "PASSWORD": "12345678901", "TOKEN": "abc",
+        "PWD": "/srv/somebody", "SSH_KEY": "/srv/somebody/id_ed25519", "PASSWORD": "12345678901", "TOKEN": "abc",
         "NUM_TOKENS": "8192000000", "AWS_SECRET_ACCESS_KEY": key,
     }  # fmt: skip
     assert secret_values((), environment) == (key, "12345678901")

@@ -63,7 +63,7 @@ NOW_NS = 10**18
 NOTE = PageNote(1, ("step",), 2, 3, 4)
 NAMES = ("step", "warmup", "x" * 60)
 TRACEBACK = """[rank3]: Traceback (most recent call last):
-[rank3]:   File "/work/train.py", line 9, in <module>
+[rank3]:   File "/srv/train.py", line 9, in <module>
 [rank3]:     loss.backward()
 [rank3]: torch.distributed.DistBackendError: NCCL error, api_key=x, https://me:p@h/?token=1
 CUDA out of memory. Tried to allocate 2.00 GiB

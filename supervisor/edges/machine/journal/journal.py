@@ -86,8 +86,9 @@ class Journal:
     def record(self, event: RecordedEvent) -> None:
         with self._wake:
             remembered = self._remember(event.job_id)
-            has_ended = remembered.report is not None and remembered.report.state.has_ended
-            if event.sequence == 1 and (remembered.events or has_ended):
+            ended_at_ns = remembered.report.ended_at_ns if remembered.report is not None else None
+            is_later = ended_at_ns is not None and event.at_ns > ended_at_ns
+            if event.sequence == 1 and (remembered.events or is_later):
                 remembered = self._memory[event.job_id] = _Remembered()  # the id is used again
             remembered.events.append(event)
             if remembered.report:

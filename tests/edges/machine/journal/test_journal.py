@@ -8,6 +8,7 @@ import threading
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from supervisor.core.facts import JobState
@@ -166,11 +167,12 @@ def test_events_before_the_first_save_belong_to_it(tmp_path: Path) -> None:
 
 
 def test_a_run_after_one_of_which_only_the_end_is_known_begins_with_its_own_first_event(tmp_path: Path) -> None:
+    later = msgspec.structs.replace(event(1), at_ns=10_000)
     with started(tmp_path) as journal:
         journal.save(report(state=JobState.FAILED))  # by a supervisor that could not take it over
-        journal.record(event(1))
+        journal.record(later)
         journal.save(report(submitted_at_ns=2_000))
         assert journal.flush(10)
         with open_reader(tmp_path) as reader:
-            assert reader.events("train") == [event(1)]
+            assert reader.events("train") == [later]
             assert [each.submitted_at_ns for each in reader.jobs()] == [2_000, 1_000]
