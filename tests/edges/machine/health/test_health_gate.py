@@ -19,6 +19,7 @@ import pytest
 
 from supervisor.edges.machine.health import health_gate
 from supervisor.edges.machine.health.health_gate import HealthGate
+from tests.e2e.launch import wait_until
 
 ALICE, BOB = 54321, 54322
 SUBORDINATE = range(100_000, 165_536)  # of Alice
@@ -33,6 +34,7 @@ ASK = """
 import asyncio, json, os, sys, time
 import anyio, anyio.to_thread, grpc.aio, nvhcd.nvhcd_pb2
 from supervisor.edges.machine.health import nvhcd_client
+from tests.e2e.launch import wait_until
 uid = int(sys.argv[2])
 async def main():
     await nvhcd_client.NvhcdClient("/nonexistent").ask()  # All that it needs is loaded: the user may not read it.
@@ -55,11 +57,10 @@ def socket_path() -> Generator[str]:
     config = folder / "nvhcd.yaml"
     config.write_text(f"socket_path: {folder}/nvhcd.sock\nhealthcheck_path: {folder}/check.sh\ntimeout: 100\n")
     command = [sys.executable, "-m", "supervisor", "healthd", "-config", str(config)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as service:
-        assert service.stderr is not None
+    said = folder / "errors"
+    with said.open("wb") as errors, subprocess.Popen(command, stderr=errors) as service:
         try:
-            assert "serving" in service.stderr.readline()
-            service.stderr.close()
+            wait_until(lambda: "serving" in said.read_text(), timeout_s=20.0, what="healthd")
             yield f"{folder}/nvhcd.sock"
             service.terminate()
             assert service.wait(20) == 0
