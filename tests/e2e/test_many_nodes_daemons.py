@@ -176,7 +176,11 @@ def test_two_daemons_run_two_jobs_together_and_each_is_one_job_from_either(tmp_p
                 (0, "127.0.0.1"), (1, "127.0.0.1"), (2, "127.0.0.2"), (3, "127.0.0.2"),
             ]  # fmt: skip
             assert (whole["cycle"], whole["restarts_used"]) == (1, 1)
-            assert "rank 3" in node.holdfast("events", hurt.job_id, "--kind", "worker_failed")
+            wait_until(  # a leader hears the other nodes' events within a second
+                lambda node=node: "rank 3" in node.holdfast("events", hurt.job_id, "--kind", "worker_failed"),
+                timeout_s=LIMIT_S,
+                what="the event of rank 3",
+            )
             assert "train.py" in node.holdfast("stacks", hurt.job_id, "--rank", "3")
             assert {"127.0.0.1", "127.0.0.2"} & set(node.holdfast("nodes").split())
         assert "was killed by SIGKILL" in b.said(hurt.job_id)
