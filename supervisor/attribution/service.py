@@ -7,6 +7,8 @@ GET /logs?log_path=… returns the result. Also: /healthz, /stats, /jobs, /infli
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Literal
 
@@ -21,10 +23,13 @@ from supervisor.attribution.waiting_line import WaitingLine
 from supervisor.config.redaction import redacted_url
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.operators import http_server
+from supervisor.edges.operators.browser_requests import is_name_of_here, page_elsewhere
+from supervisor.edges.operators.http_places import as_it_is
 from supervisor.edges.operators.http_server import Answer, Request
 from supervisor.errors import ExhaustedError, InvalidRequestError
 
 WAIT_S = 30.0
+WAITING_MAX = 16  # callers: less than connections, so that others are answered meanwhile
 PATH_BYTES_MAX = 4_095  # Linux's PATH_MAX without its final zero
 EXPORT_TIMEOUT_S = 10.0
 EXPORT_QUEUE_MAX = 256
@@ -66,21 +71,25 @@ async def serve(
     stopped: anyio.Event,
     *,
     export_url: str = "",
-    only_own_user: bool = False,
+    is_private: bool = False,
+    login_of: Callable[[int], int] = as_it_is,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves until stopped; then still analyses and exports what was submitted, for a limited time.
 
-    `only_own_user`: see http_server.serve.
+    With `is_private`, which is for loopback addresses, it answers only this process's user, and root, and only by a
+    name that means this machine. `login_of`: see http_server.serve.
     """
-    routes = {
+    waits = _Waits()
+    answers = {
         "POST /logs": partial(_submit, analyses),
-        "GET /logs": partial(_tell, analyses),
+        "GET /logs": partial(_tell, analyses, waits),
         "GET /healthz": _healthy,
         "GET /stats": partial(_stats, analyses),
         "GET /jobs": partial(_jobs, analyses),
         "GET /inflight": partial(_in_flight, analyses),
     }
+    routes = {route: partial(_unless_for_a_page, answer, is_private) for route, answer in answers.items()}
     exporter = _Exporter(export_url)
     if export_url:
         analyses.on_result = exporter.take
@@ -88,7 +97,9 @@ async def serve(
         tasks.start_soon(exporter.run)
         tasks.start_soon(analyses.run)
         async with anyio.create_task_group() as serving:
-            await serving.start(partial(http_server.serve, listener, routes, only_own_user=only_own_user))
+            await serving.start(
+                partial(http_server.serve, listener, routes, only_own_user=is_private, login_of=login_of)
+            )
             task_status.started()
             await stopped.wait()
             serving.cancel_scope.cancel()
@@ -119,6 +130,19 @@ def _json(status: int, document: object) -> Answer:
     return Answer(status, msgspec.json.encode(document) + b"\n", "application/json")
 
 
+async def _unless_for_a_page(
+    answer: Callable[[Request], Awaitable[Answer]], is_private: bool, request: Request
+) -> Answer:
+    """Answers programs: no page has a reason to ask."""
+    host = request.headers.get("host", "")
+    if page := page_elsewhere(request.headers):
+        return _json(403, {"error": f"cannot answer: {page} asks, and this service is for programs; use curl"})
+    if is_private and not is_name_of_here(host):
+        why = f"{host!r} is no name of this machine; write its address, or localhost"
+        return _json(403, {"error": f"cannot answer: {why}"})
+    return await answer(request)
+
+
 def _why_no_path(text: str) -> str:
     """Returns why no file can have this path; "" if one can."""
     if "\0" in text:
@@ -145,7 +169,25 @@ async def _submit(analyses: Analyses, request: Request) -> Answer:
     return _json(202, {"status": "pending", "log_path": asked.log_path})
 
 
-async def _tell(analyses: Analyses, request: Request) -> Answer:
+class _Waits:
+    """The callers that wait for results. Of too many, the one that has waited longest is told that it is pending."""
+
+    def __init__(self) -> None:
+        self._scopes: OrderedDict[anyio.CancelScope, None] = OrderedDict()
+
+    async def wait(self, changed: anyio.Event) -> None:
+        """Waits for WAIT_S at most."""
+        if len(self._scopes) >= WAITING_MAX:
+            self._scopes.popitem(last=False)[0].cancel()
+        with anyio.move_on_after(WAIT_S) as scope:
+            self._scopes[scope] = None
+            try:
+                await changed.wait()
+            finally:
+                self._scopes.pop(scope, None)
+
+
+async def _tell(analyses: Analyses, waits: _Waits, request: Request) -> Answer:
     wanted = request.query.get("log_path", "")
     if why_not := _why_no_path(wanted):
         return _json(400, {"error": why_not})
@@ -159,8 +201,7 @@ async def _tell(analyses: Analyses, request: Request) -> Answer:
     if log is None:
         return _json(404, Outcome("unknown", wanted, error="this log was not submitted"))
     if log.is_due and request.query.get("wait", "false") == "true":
-        with anyio.move_on_after(WAIT_S):
-            await log.changed.wait()
+        await waits.wait(log.changed)
     return _json(200, outcome_of(wanted, log.result, log.problem, is_due=log.is_due))
 
 

@@ -27,7 +27,8 @@ examples:
   curl -d '{"log_path": "/lustre/job123/train_cycle0.log"}' http://127.0.0.1:50050/logs
   curl 'http://127.0.0.1:50050/logs?log_path=/lustre/job123/train_cycle0.log&wait=true'
 
-There is no authentication: anyone who can reach the address may ask.
+At a loopback address, only your own processes and root's may ask. There is no authentication: at another address that
+--listen names, anyone who can reach it may.
 """
 
 
@@ -97,6 +98,8 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path, e
     from supervisor.attribution import service
     from supervisor.attribution.analyses import Analyses
     from supervisor.attribution.language_model import LanguageModel, ModelSettings
+    from supervisor.edges.machine.processes.logins import Logins
+    from supervisor.edges.peers.own_address import is_meant_as_loopback
     from supervisor.edges.services.parent_link import ParentLink
 
     parent = None
@@ -119,10 +122,9 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path, e
         await tasks.start(signals.receive, ("SIGTERM", "SIGINT"), on_signal)
         if parent is not None:
             tasks.start_soon(parent.await_end, stopped.set)
-        is_for_one_job = parent is not None  # then its supervisor alone asks
         serve = partial(
             service.serve, Analyses(folder, model), listener, stopped, export_url=export_url,
-            only_own_user=is_for_one_job,
+            is_private=is_meant_as_loopback(host), login_of=Logins().of,
         )  # fmt: skip
         async with anyio.create_task_group() as serving:
             await serving.start(serve)

@@ -46,6 +46,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def execute(arguments: Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code. Raises HoldfastError."""
+    from supervisor.edges.peers.own_address import is_meant_as_loopback
+
     host, port = _address(arguments.listen)
     token = _token(arguments.token_file)
     try:
@@ -56,7 +58,7 @@ def execute(arguments: Namespace) -> int:
             f"cannot serve a web page: module {error.name} is not installed for {sys.executable}; install "
             "holdfast-torch with its extra [web]: in a clone, pip install '.[supervisor,web]'"
         ) from error
-    if not _is_loopback(host):
+    if not is_meant_as_loopback(host):
         power = ", and who reads the token can stop your jobs" if arguments.control else ""
         output.say(
             f"warning: {host} is no loopback address: the token and all pages travel unencrypted{power}; better ssh -L"
@@ -75,10 +77,6 @@ def _address(text: str) -> tuple[str, int]:
     if not 0 <= number <= 65_535:
         raise InvalidRequestError(f"cannot listen at {text!r}: it is no address; write such as {DEFAULT_LISTEN}")
     return host, number
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "localhost" or ipaddress.ip_address(host).is_loopback
 
 
 def _token(path: str | None) -> str:
@@ -102,14 +100,16 @@ async def _serve(arguments: Namespace, host: str, port: int, token: str) -> int:
 
     import uvicorn
 
+    from supervisor.cli.site.connections import BACKLOG, Connections
     from supervisor.cli.site.serving import Site
+    from supervisor.edges.machine.processes.logins import Logins
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen(64)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise ConfigurationError(
@@ -117,23 +117,32 @@ async def _serve(arguments: Namespace, host: str, port: int, token: str) -> int:
         ) from error
     site = Site(arguments, token)
     config = uvicorn.Config(
-        site.app(), log_level="warning", access_log=False, lifespan="off", server_header=False, date_header=False,
+        site.app(), log_level="error",  # Whatever a stranger sends, the terminal shows nothing of it.
+        ws="none", access_log=False, lifespan="off", server_header=False, date_header=False,
         proxy_headers=False,  # A local program must not tell us another address than its own.
         timeout_graceful_shutdown=LAST_ANSWERS_S,
     )  # fmt: skip
     server = _server(config)
+    connections = Connections(listener, server, Logins().of)
+    accepting = anyio.CancelScope()
     shown = f"[{host}]" if ":" in host else host
 
     def stop(number: int) -> None:
         del number
+        accepting.cancel()
         site.close()
         server.should_exit = True
+
+    async def accept() -> None:
+        with listener, accepting:
+            await connections.run()
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(signals.receive, ("SIGTERM", "SIGINT"), stop)
         tasks.start_soon(site.look_for_jobs)
         output.write(f"http://{shown}:{listener.getsockname()[1]}/#token={token}\n")
-        await server.serve(sockets=[listener])
+        tasks.start_soon(accept)
+        await server.serve(sockets=[])
         tasks.cancel_scope.cancel()
     return 0
 

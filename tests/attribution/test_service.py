@@ -6,19 +6,21 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
+from supervisor.edges.operators.http_server import CONNECTIONS_MAX
 from tests.attribution.played import played
 from tests.attribution.test_analyses import FAILED
 from tests.etcd_server import free_ports
@@ -154,3 +156,77 @@ def test_a_path_that_no_file_can_have_is_no_fault_of_the_service(tmp_path: Path)
         assert asked(f"{url}/logs", {"log_path": long_name, "user": "\0"})[0] == 202
         _, found = asked(f"{url}/logs?log_path={long_name}&wait=true")
         assert (found["status"], "File name too long" in found["error"]) == ("failed", True)
+
+
+ASKS_AS = """
+import encodings.idna, os, sys, urllib.error, urllib.request
+os.setuid(int(sys.argv[1]))
+try:
+    with urllib.request.urlopen(sys.argv[2], sys.argv[3].encode() or None, timeout=60) as answer:
+        print(answer.status, answer.read().decode())
+except urllib.error.HTTPError as error:
+    print(error.code, error.read().decode())
+"""
+
+
+def asked_as(uid: int, url: str, body: str = "") -> str:
+    return subprocess.check_output([sys.executable, "-c", ASKS_AS, str(uid), url, body], text=True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_at_a_loopback_address_another_user_has_nothing_read_and_learns_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "train_cycle0.log"
+    path.write_text(FAILED)
+    with served(tmp_path) as url:
+        assert asked_as(0, f"{url}/logs", json.dumps({"log_path": str(path)})).startswith("202 ")
+        assert asked(f"{url}/logs?log_path={path}&wait=true")[1]["status"] == "completed"
+        submission = json.dumps({"log_path": str(tmp_path / "other.log")})
+        for asking, body in ((f"{url}/logs", submission), (f"{url}/logs?log_path={path}", ""), (f"{url}/jobs", "")):
+            answer = asked_as(54321, asking, body)
+            assert answer.startswith("403 "), answer
+            assert "this connection belongs to uid 54321; start one of your own" in answer
+        assert asked(f"{url}/stats")[1]["logs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ({"Origin": "http://evil.example"}, "a page of 'http://evil.example' asks, and this service is for programs"),
+        ({"Origin": "null"}, "a page of 'null' asks"),
+        ({"Sec-Fetch-Site": "cross-site"}, "a page of another address asks"),
+        ({"Host": "evil.example:50050"}, "'evil.example:50050' is no name of this machine"),
+        ({"Host": "evil.example", "Origin": "http://evil.example"}, "'evil.example' is no name of this machine"),
+    ],
+)
+def test_no_page_in_a_browser_submits_a_log_or_reads_a_result(
+    headers: dict[str, str], why: str, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text(FAILED)
+    body = json.dumps({"log_path": str(tmp_path / "log")}).encode()
+    with served(tmp_path) as url:
+        for data, path in ((body, "/logs"), (None, f"/logs?log_path={tmp_path / 'log'}"), (None, "/jobs")):
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(urllib.request.Request(url + path, data, headers), timeout=60)
+            with refused.value as answer:
+                assert (answer.code, why in json.load(answer)["error"]) == (403, True)
+        assert asked(f"{url}/stats")[1]["logs"] == 0
+        port = url.rpartition(":")[2]
+        assert asked(f"http://localhost:{port}/healthz")[0] == 200
+
+
+def test_callers_who_wait_keep_no_other_from_an_answer(tmp_path: Path) -> None:
+    path, key = tmp_path / "log", tmp_path / "key"
+    path.write_text(FAILED)
+    key.write_text("k")
+    with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as closing:
+        model = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        with served(tmp_path, "--llm-base-url", model, "--llm-model", "m", "--llm-api-key-file", str(key)) as url:
+            assert asked(f"{url}/logs", {"log_path": str(path)})[0] == 202
+            port = int(url.rpartition(":")[2])
+            waiting: list[socket.socket] = []
+            for _ in range(CONNECTIONS_MAX):
+                waiting.append(closing.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10)))
+                waiting[-1].send(f"GET /logs?log_path={path}&wait=true HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert b'"status":"pending"' in waiting[0].recv(1_000)  # It has waited longest.
+            assert asked(f"{url}/healthz")[0] == 200
+            assert asked(f"{url}/inflight")[1] == [str(path)]

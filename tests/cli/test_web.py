@@ -56,7 +56,7 @@ class Web:
     def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         out, err = self.process.communicate(timeout=20)
-        assert (self.process.returncode, out, err) == (0, "", "")
+        assert (self.process.returncode, out, err) == (0, "", ""), err
 
 
 def news(stream: HTTPResponse) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from supervisor.cli.site.control import is_name_of_here
 from tests.cli.supervised import Home
 from tests.cli.test_web import JOB, Web
 from tests.edges.operators.fake_desk import running
@@ -159,15 +158,3 @@ def test_a_job_is_stopped_by_keys_after_a_question(home: Home) -> None:
         assert shown.complaints == []
         shown.close()
         web.end()
-
-
-@pytest.mark.parametrize(
-    ("host", "is_ours"),
-    [
-        ("127.0.0.1:8790", True), ("[::1]:8790", True), ("[::1]", True), ("localhost:9000", True), ("10.1.2.3", True),
-        ("evil.example:8790", False), ("localhost.evil.example", False), ("127.0.0.1.evil.example:80", False),
-        ("", False),
-    ],
-)  # fmt: skip
-def test_names_that_nobody_else_can_point_here(host: str, is_ours: bool) -> None:
-    assert is_name_of_here(host) is is_ours

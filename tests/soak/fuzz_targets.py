@@ -7,6 +7,7 @@ import json
 import os
 import struct
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
 
@@ -339,9 +340,12 @@ def _judged(reply: Reply) -> None:
 def _submit_log(data: bytes) -> None:
     """Calls the service's handlers. The server turns what they raise into 500, which nobody should see."""
     analyses = Analyses(Path("/logs"))
-    request = http_server.Request("POST", "/logs", {"log_path": data.decode(errors="replace")}, data)
-    for handler in (service_of_attribution._submit, service_of_attribution._tell):  # pyright: ignore[reportPrivateUsage]
-        assert asyncio.run(handler(analyses, request)).status < 500
+    request = http_server.Request("POST", "/logs", {"log_path": data.decode(errors="replace")}, data, {})
+    waits = service_of_attribution._Waits()  # pyright: ignore[reportPrivateUsage]
+    tell = partial(service_of_attribution._tell, analyses, waits)  # pyright: ignore[reportPrivateUsage]
+    submit = partial(service_of_attribution._submit, analyses)  # pyright: ignore[reportPrivateUsage]
+    for handler in (submit, tell):
+        assert asyncio.run(handler(request)).status < 500
 
 
 def _now(answer: Coroutine[Any, Any, object]) -> object:

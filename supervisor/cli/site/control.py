@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 from argparse import Namespace
 from collections.abc import Callable
 
@@ -15,6 +13,7 @@ from supervisor.cli.control import ask_live
 from supervisor.cli.owners import who_asks
 from supervisor.cli.stacks import stacks_text
 from supervisor.cli.supervisors import Supervisors
+from supervisor.edges.operators.browser_requests import is_name_of_here
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError, InvalidRequestError, NotFoundError, NotNowError, NotPermittedError
 
@@ -92,18 +91,6 @@ def refuse_all(request: Request) -> JSONResponse:
     """What a page that is read-only answers."""
     act, name = request.path_params["act"], request.path_params["job_id"]
     return refusal(405, f"cannot {act} job {name}: the page is read-only; start holdfast web --control")
-
-
-def is_name_of_here(host: str) -> bool:
-    """Whether nobody else can make the name mean this machine: an address is what it is, a name may be anybody's."""
-    name, colon, port = host.rpartition(":")
-    if not colon or not port.isdecimal():
-        name = host
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return name.lower() in ("localhost", socket.gethostname().lower())
-    return True
 
 
 def refusal(status: int, why: str) -> JSONResponse:

@@ -25,6 +25,7 @@ from supervisor.cli.site.sessions import Sessions
 from supervisor.cli.supervisors import Supervisors
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_dir, state_dir
+from supervisor.edges.operators.browser_requests import page_elsewhere
 from supervisor.edges.operators.inotify import DirectoryWatch
 from supervisor.errors import HoldfastError, NotFoundError
 from supervisor.pauses import pause
@@ -132,10 +133,8 @@ class Site:
         host, origin = request.headers.get("host", ""), request.headers.get("origin")
         if scheme != "Session" and not (scheme == "Bearer" and self._is_token(secret)):
             return 401, "the token is missing or wrong; open the address that holdfast web has printed"
-        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
-            return 403, f"a page of {origin!r} asks; open the address that holdfast web has printed"
-        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return 403, "a page of another address asks; open the address that holdfast web has printed"
+        if page := page_elsewhere(request.headers):
+            return 403, f"{page} asks; open the address that holdfast web has printed"
         if scheme == "Session" and not self._sessions.is_open(secret, host):
             return 401, "the session has ended; open the address that holdfast web has printed"
         if scheme == "Session" and request.method == "POST" and origin is None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from contextlib import contextmanager
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import cast
 from urllib.parse import parse_qs
@@ -16,7 +16,8 @@ import msgspec
 from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream, TaskStatus
 from anyio.streams.stapled import MultiListener
 
-from supervisor.edges.machine.processes.tcp_user import stranger_at
+from supervisor.edges.machine.processes.tcp_user import Address, stranger_at
+from supervisor.edges.operators.http_places import Place, Places, Source, as_it_is
 from supervisor.errors import ConfigurationError
 
 CONNECTIONS_MAX = 32
@@ -35,12 +36,13 @@ class Answer:
 
 
 class Request(msgspec.Struct, frozen=True):
-    """A request. If a name is repeated in the query, its first value counts."""
+    """A request. If a name is repeated in the query, its first value counts; of a header, its last one."""
 
     method: str
     path: str
     query: Mapping[str, str]
     body: bytes
+    headers: Mapping[str, str]  # names in small letters
 
 
 Routes = Mapping[str, Callable[[Request], Awaitable[Answer]]]  # "GET /path" → function that also answers HEAD
@@ -70,45 +72,61 @@ async def serve(
     routes: Routes,
     *,
     only_own_user: bool = False,
+    login_of: Callable[[int], int] = as_it_is,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Answers until cancelled. A client that is slow, silent or wrong affects only its own connection.
 
     With `only_own_user`, which is for loopback addresses, only processes of this process's user, and root's, get what
-    they ask for.
+    they ask for. `login_of`: see Places.
     """
-    open_now = 0
-    waits = _Waits()
+    places = Places(CONNECTIONS_MAX, login_of)
 
     async def meet(stream: SocketStream) -> None:
-        nonlocal open_now
-        if open_now >= CONNECTIONS_MAX and not waits.end_longest():
-            await stream.aclose()
-            return
-        open_now += 1
-        async with stream:
-            try:
-                refusal = _refusal(stream) if only_own_user else ""
-                await _converse(stream, _refusing(routes, refusal) if refusal else routes, waits)
-            except (h11.RemoteProtocolError, anyio.BrokenResourceError, TimeoutError):
+        scope = anyio.CancelScope()
+        place = places.enter(_source(stream, places), scope.cancel)
+        async with stream:  # outside of the scope, so that a connection that ends is closed at once
+            if place is None:
                 return
-            finally:
-                open_now -= 1
+            with scope:
+                try:
+                    refusal = _refusal(stream) if only_own_user else ""
+                    await _converse(stream, _refusing(routes, refusal) if refusal else routes, places, place)
+                except (h11.RemoteProtocolError, anyio.BrokenResourceError, TimeoutError):
+                    return
+                finally:
+                    places.leave(place)
 
     async with listener:
         task_status.started()
         await listener.serve(meet)
 
 
-def _refusal(stream: SocketStream) -> str:
-    """Returns why the client is refused; "" if it is not."""
+def _source(stream: SocketStream, places: Places) -> Source:
+    if stream.extra(SocketAttribute.family) == socket.AF_UNIX:
+        return os.geteuid()  # `listen` opens it to nobody else.
+    return places.source(*_ends(stream))
+
+
+def _ends(stream: SocketStream) -> tuple[Address, Address]:
+    """Returns the addresses of the client and of this server."""
     ends = [stream.extra(which) for which in (SocketAttribute.remote_address, SocketAttribute.local_address)]
     peer, own = (cast("tuple[str, int]", each) for each in ends)
+    return peer, own
+
+
+def _refusal(stream: SocketStream) -> str:
+    """Returns why the client is refused; "" if it is not."""
     try:
-        whose = stranger_at(peer, own)
+        whose = stranger_at(*_ends(stream))
     except OSError as error:
         whose = str(error)
-    return f"this is a service for uid {os.geteuid()}, and this connection belongs to {whose}\n" if whose else ""
+    if not whose:
+        return ""
+    own = f"uid {os.geteuid()}"
+    return (
+        f"cannot answer: this is a service for {own}, and this connection belongs to {whose}; start one of your own\n"
+    )
 
 
 def _refusing(routes: Routes, refusal: str) -> Routes:
@@ -119,40 +137,18 @@ def _refusing(routes: Routes, refusal: str) -> Routes:
     return dict.fromkeys(routes, refuse)
 
 
-class _Waits:
-    """The connections that wait for their clients. If there are too many, the one that has waited longest ends."""
-
-    def __init__(self) -> None:
-        self._scopes: list[anyio.CancelScope] = []
-
-    @contextmanager
-    def wait(self) -> Generator[None]:
-        """Raises TimeoutError after IDLE_TIMEOUT_S, or if another client needs the connection's place."""
-        with anyio.fail_after(IDLE_TIMEOUT_S) as scope:
-            self._scopes.append(scope)
-            try:
-                yield
-            finally:
-                if scope in self._scopes:
-                    self._scopes.remove(scope)
-
-    def end_longest(self) -> bool:
-        if self._scopes:
-            self._scopes.pop(0).deadline = anyio.current_time()
-            return True
-        return False
-
-
-async def _converse(stream: ByteStream, routes: Routes, waits: _Waits) -> None:
+async def _converse(stream: ByteStream, routes: Routes, places: Places, place: Place) -> None:
     """Serves one request after another, as long as the client sends them."""
     connection = h11.Connection(h11.SERVER)
     while True:
-        with waits.wait():
+        with anyio.fail_after(IDLE_TIMEOUT_S):
             head, body = await _receive(connection, stream)
         if head is None:
             return
+        places.answer(place)
         answer = Answer(413, b"the body is too long\n") if body is None else await _answer(_request(head, body), routes)
-        with waits.wait():
+        places.wait(place)
+        with anyio.fail_after(IDLE_TIMEOUT_S):
             await stream.send(_encoded(connection, head, answer))
         if body is None or connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
             return
@@ -185,7 +181,8 @@ async def _receive(connection: h11.Connection, stream: ByteStream) -> tuple[h11.
 def _request(head: h11.Request, body: bytes) -> Request:
     path, _, query = head.target.decode("ascii", "replace").partition("?")
     asked = {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
-    return Request(head.method.decode("ascii", "replace"), path, asked, body)
+    headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
+    return Request(head.method.decode("ascii", "replace"), path, asked, body, headers)
 
 
 async def _answer(request: Request, routes: Routes) -> Answer:

@@ -51,6 +51,18 @@ def stranger_at(peer: Address, own: Address) -> str:
     return _stranger(uid)
 
 
+def user_at(peer: Address, own: Address) -> int | None:
+    """Returns the user id of the socket at the other end of our connection; None: the kernel does not say.
+
+    It says nothing about other machines, and nothing to be believed about a connection that the other side has closed.
+    """
+    try:
+        found = _socket_at(peer, own)
+    except OSError:
+        return None
+    return found[1] if found is not None and found[0] == _ESTABLISHED else None
+
+
 def stranger_listening_at(host: str, port: int) -> str:
     """Returns whose socket listens at an address of this machine; "": this process's user has it, or root, or nobody.
 
