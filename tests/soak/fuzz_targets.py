@@ -38,6 +38,7 @@ from supervisor.edges.peers.cluster_session import SessionError
 from supervisor.edges.peers.door import REFUSED, SENT_ON, NodesDoor, Proofs, letter_of
 from supervisor.edges.peers.election import etcd_backend, reign
 from supervisor.edges.peers.relays.bundle import Bundle, Kind
+from supervisor.edges.rpc.statuses import CallError
 from supervisor.edges.services import http_client
 from supervisor.edges.services.attribution_client import AttributionClient
 from supervisor.edges.users import door_words
@@ -55,6 +56,7 @@ from supervisor.ports import JobReport, RecordedEvent
 from supervisor.questions import Answer, Question
 from supervisor.rendezvous_backend import BackendRefusedError
 from tests.edges.peers import every_frame
+from tests.soak import fuzz_rpc
 from tests.soak.fuzz import Target
 from tests.soak.fuzz_files import files
 from worker_client.spawner import last_words
@@ -301,6 +303,8 @@ def _of_programs() -> Iterator[Target]:
         for output in ('{"fail_count": 0}', 'x\n{"fail_count": 2, "failed_checks": ["gpu", 1, null]}', "[]", "")
     ]
     yield Target("replies of nvhcd", answers, _read_reply, (DecodeError,))
+    yield Target("connections of nvhcd and etcd", fuzz_rpc.answers(), fuzz_rpc.read_answer, (CallError,), share=0.1)
+    yield Target("connections of gRPC's clients", fuzz_rpc.requests(), fuzz_rpc.read_requests, share=0.1)
     outputs = [b'{"fail_count": 2, "failed_checks": ["gpu", {"a": 1}]}']
     yield Target("outputs of nvhcd", outputs, lambda data: _judged(Reply(True, data.decode(errors="replace"))))
     submission = b'{"log_path": "/logs/a_cycle1.log", "analysis_intent": "terminal", "user": "u", "job_id": "j"}'

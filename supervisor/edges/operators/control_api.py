@@ -19,7 +19,8 @@ from supervisor.edges.machine.processes.socket_stream import READ_BYTES_MAX, Soc
 from supervisor.edges.operators import grpc_discovery
 from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX
 from supervisor.edges.operators.control_service import ControlService
-from supervisor.edges.operators.grpc_connection import GrpcConnection, Places, Stream
+from supervisor.edges.rpc.messages import Stream
+from supervisor.edges.rpc.server import GrpcConnection, Places
 from supervisor.errors import ConfigurationError
 from supervisor.ports import JobDesk, JobHistory
 

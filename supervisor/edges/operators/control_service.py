@@ -28,9 +28,10 @@ from supervisor.edges.operators.control_codec import (
     rendezvous_from_wire,
 )
 from supervisor.edges.operators.event_streams import all_events, past_events
-from supervisor.edges.operators.grpc_connection import Call, CallRefusedError, Handler
 from supervisor.edges.operators.job_pages import merge, page_of
 from supervisor.edges.operators.log_streams import LogPiece
+from supervisor.edges.rpc.server import Call, Handler
+from supervisor.edges.rpc.statuses import CallError, Status
 from supervisor.errors import (
     ExhaustedError,
     HoldfastError,
@@ -53,7 +54,6 @@ Answer: TypeAlias = Callable[[Any], Awaitable[Message]]
 Stream: TypeAlias = Callable[[Any, Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 _log = logging.getLogger("holdfast.control")
-_INTERNAL = 13  # gRPC's code for a fault of the server
 
 
 class ControlService:
@@ -337,10 +337,10 @@ class _Fault(HoldfastError):
     reason = "FAULT"
 
 
-def _refusal(name: str, error: Exception) -> CallRefusedError:
+def _refusal(name: str, error: Exception) -> CallError:
     refusal = _in_words(name, error)
-    code = _INTERNAL if isinstance(refusal, _Fault) else code_of(refusal)
-    return CallRefusedError(code, str(refusal)[:MESSAGE_CHARACTERS_MAX], refusal_to_wire(refusal))
+    code = Status.INTERNAL if isinstance(refusal, _Fault) else code_of(refusal)
+    return CallError(code, str(refusal)[:MESSAGE_CHARACTERS_MAX], refusal_to_wire(refusal))
 
 
 def _in_words(name: str, error: Exception) -> HoldfastError:

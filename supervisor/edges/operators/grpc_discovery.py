@@ -13,13 +13,13 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from supervisor.edges.operators.control_codec import SERVICE
-from supervisor.edges.operators.grpc_connection import Call, CallRefusedError, Handler
+from supervisor.edges.rpc.server import Call, Handler
+from supervisor.edges.rpc.statuses import CallError, Status
 
 HEALTH = "grpc.health.v1.Health"
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
 _Message: TypeAlias = Any  # these packages have no stubs
 _SERVICES = (SERVICE, HEALTH, REFLECTION)
-_NOT_FOUND, _INVALID_ARGUMENT = 5, 3
 
 
 def handlers() -> Mapping[bytes, Handler]:
@@ -34,7 +34,7 @@ async def _status(call: Call) -> _Message:
     try:
         service = health_pb2.HealthCheckRequest.FromString(await call.receive() or b"").service
     except DecodeError as error:
-        raise CallRefusedError(_INVALID_ARGUMENT, "cannot answer Check: the request can't be decoded") from error
+        raise CallError(Status.INVALID_ARGUMENT, "cannot answer Check: the request can't be decoded") from error
     is_known = service in ("", *_SERVICES)
     kinds = health_pb2.HealthCheckResponse
     return kinds(status=kinds.SERVING if is_known else kinds.SERVICE_UNKNOWN)
@@ -43,7 +43,7 @@ async def _status(call: Call) -> _Message:
 async def _check(call: Call) -> None:
     answer = await _status(call)
     if answer.status != health_pb2.HealthCheckResponse.SERVING:
-        raise CallRefusedError(_NOT_FOUND, "cannot answer Check: there is no such service here")
+        raise CallError(Status.NOT_FOUND, "cannot answer Check: there is no such service here")
     await call.send(answer.SerializeToString())
 
 
@@ -57,7 +57,7 @@ async def _reflect(call: Call) -> None:
         try:
             request = reflection_pb2.ServerReflectionRequest.FromString(message)
         except DecodeError as error:
-            raise CallRefusedError(_INVALID_ARGUMENT, "cannot reflect: the request can't be decoded") from error
+            raise CallError(Status.INVALID_ARGUMENT, "cannot reflect: the request can't be decoded") from error
         answer = reflection_pb2.ServerReflectionResponse(valid_host=request.host, original_request=request)
         _fill(answer, request)
         await call.send(answer.SerializeToString())
@@ -76,10 +76,10 @@ def _fill(answer: _Message, request: _Message) -> None:
             case "file_containing_symbol":
                 _add_files(answer, pool.FindFileContainingSymbol(request.file_containing_symbol))
             case _:  # Our messages have no extensions.
-                answer.error_response.error_code = _NOT_FOUND
+                answer.error_response.error_code = Status.NOT_FOUND
                 answer.error_response.error_message = "there are no extensions"
     except KeyError as error:
-        answer.error_response.error_code = _NOT_FOUND
+        answer.error_response.error_code = Status.NOT_FOUND
         answer.error_response.error_message = str(error)
 
 

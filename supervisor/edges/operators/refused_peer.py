@@ -13,6 +13,7 @@ import socket
 import anyio
 
 from supervisor.edges.machine.processes.socket_stream import SocketStream
+from supervisor.edges.rpc.statuses import Status, percent_encoded
 from supervisor.errors import HoldfastError
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -20,7 +21,6 @@ TIMEOUT_S = 5.0
 FRAME_BYTES_MAX = 16_384  # HTTP/2's default maximum
 BYTES_MAX = 256 * 1024  # read from one peer
 _HEADERS, _SETTINGS, _PING = 1, 4, 6
-_RESOURCE_EXHAUSTED = 8
 _ACK, _END_STREAM, _END_HEADERS = 1, 1, 4
 
 
@@ -66,7 +66,7 @@ def _answer(data: bytes, refusal: HoldfastError) -> tuple[bytes, bytes]:
 
 
 def _trailers(refusal: HoldfastError) -> bytes:
-    status, detail = _RESOURCE_EXHAUSTED, b""
+    status, detail = int(Status.RESOURCE_EXHAUSTED), b""
     with contextlib.suppress(ImportError, MemoryError, OSError):  # Memory may be what is missing: the text is enough.
         from supervisor.edges.operators.control_codec import code_of, refusal_to_wire  # Late: refusals are rare.
 
@@ -82,15 +82,6 @@ def _trailers(refusal: HoldfastError) -> bytes:
     for name, value in headers.items():
         block += b"\x00" + _length(len(name)) + name + _length(len(value)) + value  # literal, not indexed or compressed
     return block
-
-
-def percent_encoded(text: str) -> bytes:
-    """Encodes a message as gRPC does: printable ASCII stays as it is."""
-    return "".join(each if " " <= each <= "~" and each != "%" else _percent(each) for each in text).encode()
-
-
-def _percent(letter: str) -> str:
-    return "".join(f"%{byte:02X}" for byte in letter.encode(errors="replace"))
 
 
 def _length(number: int) -> bytes:

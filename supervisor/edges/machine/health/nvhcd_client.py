@@ -103,16 +103,19 @@ def _connected(path: str) -> socket.socket:
 async def _call(path: str, service: socket.socket, timeout_s: float) -> Answer:
     from nvhcd import nvhcd_pb2 as wire  # Late: most jobs make no check.
 
-    from supervisor.edges.machine.health import grpc_call
+    from supervisor.edges.machine.processes.socket_stream import SocketStream
+    from supervisor.edges.rpc.client import GrpcClient
+    from supervisor.edges.rpc.statuses import CallError, MessageTooLargeError, Status
 
     request = wire.HealthCheckRequest(args=ARGUMENTS).SerializeToString()
+    client = GrpcClient(SocketStream(service), name="the service", message_bytes_max=ANSWER_BYTES_MAX)
     try:
-        payload = await grpc_call.call(service, METHOD, request, answer_bytes_max=ANSWER_BYTES_MAX, timeout_s=timeout_s)
+        payload = await client.unary(METHOD, request, timeout_s=timeout_s)
         reply = wire.HealthCheckResponse.FromString(payload)
-    except grpc_call.AnswerTooLargeError:
+    except MessageTooLargeError:
         return Unusable(f"it is larger than {ANSWER_BYTES_MAX // 1024} KiB")
-    except grpc_call.CallFailedError as error:
-        return NoReply(f"{path}: {error}")
+    except CallError as error:
+        return NoReply(f"{path}: the call has failed with {Status(error.status).name}: {error}")
     except Exception as error:  # noqa: BLE001 - protobuf's runtimes raise different errors for broken bytes
         return Unusable(f"it is not a HealthCheckResponse ({type(error).__name__})")
     return Reply(reply.success, reply.output, reply.exit_code, reply.error)

@@ -12,7 +12,6 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
@@ -32,33 +31,15 @@ from h2.events import (
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 
-from supervisor.edges.operators.refused_peer import percent_encoded
+from supervisor.edges.rpc.messages import Messages, Stream, framed, send_part
+from supervisor.edges.rpc.statuses import CallError, Status, percent_encoded
 
 STREAMS_PER_CONNECTION_MAX = 64
 UNSENT_BYTES_MAX = 256 * 1024  # a client that does not read holds its calls up at this
-STOP_GRACE_S = 0.5  # for calls in flight when the supervisor ends
+STOP_GRACE_S = 0.5  # for calls in flight when the service ends
 LAST_ANSWERS_S = 2.0  # at the end, what was answered is still sent for this long
-_OK, _UNIMPLEMENTED, _RESOURCE_EXHAUSTED, _INTERNAL, _UNAVAILABLE = 0, 12, 8, 13, 14
-_PREFIX_BYTES = 5  # before each message: a flag for compression and four bytes of length
 
-_log = logging.getLogger("holdfast.control")
-
-
-class CallRefusedError(Exception):
-    """Ends a call. `status` is one of gRPC's canonical codes, `details` an encoded google.rpc.Status."""
-
-    def __init__(self, status: int, text: str, details: bytes = b"") -> None:
-        super().__init__(text)
-        self.status = status
-        self.details = details
-
-
-class Stream(Protocol):
-    """The bytes of a connection; see SocketStream."""
-
-    async def receive(self) -> bytes: ...
-
-    async def send(self, data: bytes) -> bool: ...
+_log = logging.getLogger("holdfast.rpc")
 
 
 class Places:
@@ -75,52 +56,29 @@ class Call:
     def __init__(self, connection: GrpcConnection, number: int, message_bytes_max: int) -> None:
         self.client = connection.client
         self.scope = anyio.CancelScope()
+        self.messages = Messages("request", message_bytes_max)
         self.has_all = False  # the client has sent all its messages
         self.has_begun = False  # an answer was begun
-        self.unacknowledged_bytes = 0
         self._connection = connection
         self._number = number
-        self._message_bytes_max = message_bytes_max
-        self._received = bytearray()
         self._arrived = anyio.Event()
 
     async def receive(self) -> bytes | None:
-        """Returns the next message; None after the last one. Raises CallRefusedError if it is too large."""
-        while (message := self._next()) is None:
+        """Returns the next message; None after the last one. Raises CallError if it can't be read."""
+        while (message := self.messages.next()) is None:
             if self.has_all:
-                if self._received:
-                    raise CallRefusedError(_INTERNAL, "cannot read the request: it is cut off")
+                self.messages.check_end()
                 return None
             self._connection.acknowledge(self._number, self)  # The client may send as much again.
             self._arrived = anyio.Event()
             await self._arrived.wait()
         return message
 
-    def _next(self) -> bytes | None:
-        if len(self._received) < _PREFIX_BYTES:
-            return None
-        if self._received[0]:
-            raise CallRefusedError(_UNIMPLEMENTED, "cannot read the request: it is compressed; send it as it is")
-        length = int.from_bytes(self._received[1:_PREFIX_BYTES])
-        if length > self._message_bytes_max:
-            raise CallRefusedError(
-                _RESOURCE_EXHAUSTED,
-                f"cannot read the request: it has {length} bytes, and {self._message_bytes_max} are allowed",
-            )
-        end = _PREFIX_BYTES + length
-        if len(self._received) < end:
-            return None
-        message = bytes(self._received[_PREFIX_BYTES:end])
-        del self._received[:end]
-        return message
-
     async def send(self, message: bytes) -> None:
-        await self._connection.send(self._number, self, b"\0" + len(message).to_bytes(4) + message)
+        await self._connection.send(self._number, self, framed(message))
 
     def take(self, data: bytes, flow_bytes: int) -> None:
-        """Takes data of the client. The flow control of HTTP/2 bounds how much is not acknowledged."""
-        self._received += data
-        self.unacknowledged_bytes += flow_bytes
+        self.messages.take(data, flow_bytes)
         self._arrived.set()
 
     def take_end(self) -> None:
@@ -128,7 +86,7 @@ class Call:
         self._arrived.set()
 
 
-Handler = Callable[[Call], Awaitable[None]]  # may raise CallRefusedError
+Handler = Callable[[Call], Awaitable[None]]  # may raise CallError
 
 
 class GrpcConnection:
@@ -200,7 +158,7 @@ class GrpcConnection:
                         return
                     self._take(event, tasks)
             except H2Error as error:
-                _log.debug("a client of the control API does not speak HTTP/2: %s", error)
+                _log.debug("a client does not speak HTTP/2: %s", error)
                 return
             self._flush()
             while len(self._unsent) > UNSENT_BYTES_MAX:  # A client that does not read is not read.
@@ -229,7 +187,7 @@ class GrpcConnection:
 
     def acknowledge(self, number: int, call: Call) -> None:
         """Lets the client send as much as `call` has taken."""
-        count, call.unacknowledged_bytes = call.unacknowledged_bytes, 0
+        count, call.messages.unacknowledged_bytes = call.messages.unacknowledged_bytes, 0
         if count:
             with contextlib.suppress(H2Error):  # The client may have left.
                 self._h2.acknowledge_received_data(count, number)
@@ -243,12 +201,12 @@ class GrpcConnection:
         path = next((value for name, value in event.headers if name == b":path"), b"")
         handler = self._handlers.get(bytes(path))
         if handler is None:
-            self._finish(number, call, CallRefusedError(_UNIMPLEMENTED, "cannot answer: there is no such method"))
+            self._finish(number, call, CallError(Status.UNIMPLEMENTED, "cannot answer: there is no such method"))
         elif self._is_ending:
-            self._finish(number, call, CallRefusedError(_UNAVAILABLE, "cannot answer: the supervisor ends"))
+            self._finish(number, call, CallError(Status.UNAVAILABLE, "cannot answer: the service ends"))
         elif self._places.taken >= self._places.calls_max:
-            refusal = CallRefusedError(
-                _RESOURCE_EXHAUSTED, f"cannot answer: {self._places.calls_max} calls are in progress already"
+            refusal = CallError(
+                Status.RESOURCE_EXHAUSTED, f"cannot answer: {self._places.calls_max} calls are in progress already"
             )
             self._finish(number, call, refusal)
         else:
@@ -261,13 +219,13 @@ class GrpcConnection:
         try:
             with call.scope:
                 await handler(call)
-        except CallRefusedError as error:
+        except CallError as error:
             refusal = error
         except H2Error:  # the client has left this call
             call.scope.cancel()
         except Exception as error:  # noqa: BLE001 - a defect of ours costs this call its answer, and nobody else anything
-            _log.error("cannot answer a call: a fault of the supervisor", exc_info=error)
-            refusal = CallRefusedError(_INTERNAL, "cannot answer: a fault of the supervisor; see its log")
+            _log.error("cannot answer a call: a fault of the service", exc_info=error)
+            refusal = CallError(Status.INTERNAL, "cannot answer: a fault of the service; see its log")
         finally:
             del self._calls[number]
             self._places.taken -= 1
@@ -276,9 +234,9 @@ class GrpcConnection:
         self.acknowledge(number, call)
         self._tell_change()
 
-    def _finish(self, number: int, call: Call, refusal: CallRefusedError | None) -> None:
+    def _finish(self, number: int, call: Call, refusal: CallError | None) -> None:
         headers = [] if call.has_begun else _HEADERS
-        headers = [*headers, (b"grpc-status", str(refusal.status if refusal else _OK).encode())]
+        headers = [*headers, (b"grpc-status", b"%d" % (refusal.status if refusal else Status.OK))]
         if refusal is not None:
             headers.append((b"grpc-message", percent_encoded(str(refusal))))
             if refusal.details:
@@ -296,17 +254,14 @@ class GrpcConnection:
         if not call.has_begun:
             call.has_begun = True
             self._h2.send_headers(number, _HEADERS)
-        begin = 0
-        while begin < len(data):
-            room = min(self._h2.local_flow_control_window(number), self._h2.max_outbound_frame_size)
-            if room <= 0 or len(self._unsent) > UNSENT_BYTES_MAX:
+        rest = memoryview(data)
+        while rest:
+            if len(self._unsent) <= UNSENT_BYTES_MAX and len(unsent := send_part(self._h2, number, rest)) < len(rest):
+                rest = unsent
+                self._flush()
+            else:
                 self._flush()
                 await self._change()
-                continue
-            part = data[begin : begin + room]
-            self._h2.send_data(number, part)
-            begin += len(part)
-            self._flush()
 
     def _flush(self) -> None:
         self._unsent += self._h2.data_to_send()
