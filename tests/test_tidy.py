@@ -310,7 +310,9 @@ def _text_files() -> Iterator[Path]:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts:
                 yield path
-    yield from (path for path in sorted(ROOT.iterdir()) if path.is_file() and path.suffix != ".sock")
+    yield from (
+        path for path in sorted(ROOT.iterdir()) if path.is_file() and path.suffix != ".sock" and path.name != ".git"
+    )
 
 
 def test_no_trace_of_the_place_where_it_was_written():
