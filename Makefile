@@ -8,9 +8,9 @@ TORCH ?= torch==2.13.0 numpy
 ARGS ?=
 # Tests that start little run side by side, before those whose processes want the machine for themselves.
 # A name of a socket has 107 characters at most: hence a short folder for what the tests write.
-SMALL := $(addprefix tests/,core config doctor engine life proto report benchmarks sim soak edges worker_client cli) \
-	$(addprefix tests/,attribution log_service) $(wildcard tests/test_*.py)
-PURE := $(addprefix tests/,core config proto report life sim)
+SMALL := $(addprefix tests/,core config engine ports queries wiring proto report benchmarks sim soak edges worker_client cli) \
+	$(addprefix tests/programs/,attribution doctor log_service) $(wildcard tests/test_*.py)
+PURE := $(addprefix tests/,core config proto report sim)
 RESTARTS ?= 2000
 CHAOS_S ?= 600
 

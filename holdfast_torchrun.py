@@ -22,7 +22,7 @@ def create(params: RendezvousParameters) -> RendezvousHandler:
     command = import_module("holdfast_command")
     try:
         command.load_own("supervisor")
-        rendezvous = import_module("supervisor.torchrun.rendezvous")
+        rendezvous = import_module("supervisor.programs.torchrun.rendezvous")
     except ModuleNotFoundError as error:
         raise RuntimeError(f"cannot use --rdzv-backend=holdfast: {command.missing(error)}") from error
     return rendezvous.create(params)

@@ -14,10 +14,10 @@ from pathlib import Path
 from playwright.sync_api import Browser
 
 from supervisor import __version__
-from supervisor.life.telling import life_of
 from supervisor.report.page import page_of
-from tests.life.jobs import large
+from supervisor.report.timeline.timeline_builder import life_of
 from tests.report.browser import Opened, Scheme, chromium
+from tests.report.timeline.jobs import large
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent

@@ -11,7 +11,7 @@ import pytest
 
 import holdfast_command
 import holdfast_torchrun
-from tests.torchrun.installed import ROOT, entry_point
+from tests.programs.torchrun.installed import ROOT, entry_point
 
 REGISTERED = """
 import sys

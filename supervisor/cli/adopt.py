@@ -91,7 +91,7 @@ def _meeting(given: Namespace, home: AdoptedDir, starter: _Starter) -> NodeMeeti
 
 
 def _serve(spec: JobSpec, home: AdoptedDir, starter: _Starter, meeting: NodeMeeting | None) -> None:
-    from supervisor.adopting import serve_adopted
+    from supervisor.wiring.adoption import serve_adopted
 
     def opened(socket_path: Path, token_path: Path) -> None:
         """Tells all ranks of this node how to speak to us, then the one that waits."""

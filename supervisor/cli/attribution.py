@@ -95,12 +95,12 @@ def _write_to(path: str) -> None:
 
 
 async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path, export_url: str) -> int:
-    from supervisor.attribution import service
-    from supervisor.attribution.analyses import Analyses
-    from supervisor.attribution.language_model import LanguageModel, ModelSettings
     from supervisor.edges.machine.processes.logins import Logins
     from supervisor.edges.peers.own_address import is_meant_as_loopback
     from supervisor.edges.services.parent_link import ParentLink
+    from supervisor.programs.attribution import service
+    from supervisor.programs.attribution.analyses import Analyses
+    from supervisor.programs.attribution.language_model import LanguageModel, ModelSettings
 
     parent = None
     if arguments.parent_fd is not None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from supervisor.cli import output
-from supervisor.ports import CheckReport, JobNodeReport
+from supervisor.ports.reports import CheckReport, JobNodeReport
 
 HEADS = ("CHECK", "NODE", "VERDICT", "TOOK", "LOOKED AT", "REASON")
 ROWS_MAX = 16  # beyond it, healthy ones are not shown

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from supervisor import threads
 from supervisor.config.redaction import redacted_text
+from supervisor.edges.machine.own_process import threads
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import HoldfastError
-from supervisor.life.life import Incident, LastWords, Life, Outcome
+from supervisor.report.timeline.timeline import Incident, LastWords, Life, Outcome
 from supervisor.report.words import bare
 
 LINES = 25

@@ -20,11 +20,11 @@ def execute_argv(argv: Sequence[str]) -> int:
     for warning in settings.warnings:
         standard_streams.say(f"holdfast: {warning}")
     if settings.user_service.users:
-        from supervisor.node_door import serve_users
+        from supervisor.wiring.users_daemon import serve_users
 
         reread = partial(parse_daemon, argv, environ=dict(os.environ))
         return anyio.run(serve_users, settings, reread, backend_options={"use_uvloop": True})
-    from supervisor.node_service import serve_node  # A mistake on the command line is told without loading gRPC.
+    from supervisor.wiring.daemon import serve_node  # A mistake on the command line is told without loading gRPC.
 
     with ExitStack() as stack:
         handlers = event_handlers(settings.event_hooks, stack)

@@ -15,9 +15,19 @@ from supervisor.cli import output
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.core.printable import one_line
-from supervisor.doctor import control_groups, folders, gpus, kernel, network, node_checks, slurm, timeouts, training
-from supervisor.doctor.finding import Finding, Grade
-from supervisor.doctor.machine import Machine
+from supervisor.programs.doctor import (
+    control_groups,
+    folders,
+    gpus,
+    kernel,
+    network,
+    node_checks,
+    slurm,
+    timeouts,
+    training,
+)
+from supervisor.programs.doctor.finding import Finding, Grade
+from supervisor.programs.doctor.machine import Machine
 
 SCHEMA = "holdfast.doctor/v1"
 PROBLEMS = 1

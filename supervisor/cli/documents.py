@@ -10,7 +10,7 @@ from supervisor.cli.supervisors import FoundJob
 from supervisor.core.facts import Evidence
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.operators.event_document import timestamp
-from supervisor.ports import CheckReport, JobNodeReport, NodeReport, RankReport
+from supervisor.ports.reports import CheckReport, JobNodeReport, NodeReport, RankReport
 
 STATUS_SCHEMA = "holdfast.status/v1"
 NODES_SCHEMA = "holdfast.nodes/v1"

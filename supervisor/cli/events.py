@@ -12,8 +12,8 @@ from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.edges.operators.event_document import event_document
 from supervisor.errors import NoSupervisorError
-from supervisor.life.order import moment_ns
-from supervisor.ports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.report.timeline.event_ordering import moment_ns
 
 PAGE_EVENTS = 1_000
 HEADS = ("TIME", "CYCLE", "RANK", "WHAT", "WHY")

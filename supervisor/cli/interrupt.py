@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
 
-from supervisor import threads
+from supervisor.edges.machine.own_process import threads
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from supervisor.cli import documents, output
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
-from supervisor.ports import JobReport
+from supervisor.ports.reports import JobReport
 
 HEADS = ("JOB", "STATE", "EXIT", "RESTARTS", "SUBMITTED", "TOOK", "REASON")
 

@@ -10,14 +10,14 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from supervisor import threads
 from supervisor.cli import output
 from supervisor.core.facts import JobState
 from supervisor.core.printable import one_line
+from supervisor.edges.machine.own_process import threads
 from supervisor.edges.operators import log_streams
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import HoldfastError
-from supervisor.ports import JobReport
+from supervisor.ports.reports import JobReport
 
 LINES = 10
 LINE_CHARACTERS_MAX = 300

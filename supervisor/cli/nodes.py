@@ -8,7 +8,7 @@ from supervisor.cli import checks, documents, output
 from supervisor.cli.owners import name_of, user_name
 from supervisor.cli.supervisors import Answering, Supervisors, add_place_arguments
 from supervisor.errors import NoSupervisorError
-from supervisor.ports import NodeReport
+from supervisor.ports.reports import NodeReport
 
 Known = tuple[NodeReport, Answering]
 HEADS = ("NODE", "STATE", "SUPERVISOR", "VERSION", "SINCE", "JOBS", "CHECKS", "REASON")

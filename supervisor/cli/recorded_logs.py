@@ -14,7 +14,7 @@ from pathlib import Path
 from supervisor.edges.operators import log_streams
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import NotFoundError
-from supervisor.ports import JobNodeReport, JobReport
+from supervisor.ports.reports import JobNodeReport, JobReport
 
 NAMED_MAX = 3  # nodes in one message
 

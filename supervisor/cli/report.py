@@ -18,8 +18,8 @@ from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_argument
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece, bounded
 from supervisor.errors import InvalidRequestError, NotFoundError
-from supervisor.life.life import Life
-from supervisor.life.telling import life_of
+from supervisor.report.timeline.timeline import Life
+from supervisor.report.timeline.timeline_builder import life_of
 
 PLAIN = ("text", "json")
 FILES = (".html", ".json", ".svg")

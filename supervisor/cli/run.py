@@ -104,7 +104,7 @@ def _run_privately(request: RunRequest) -> int:
             gc.disable()  # What is loaded stays: to look for garbage in it would only take time.
             import anyio
 
-            from supervisor.daemon import run_job
+            from supervisor.wiring.supervisor import run_job
 
             gc.freeze()
             gc.enable()

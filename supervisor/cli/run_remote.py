@@ -24,7 +24,7 @@ from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_streams import LogChoice
 from supervisor.errors import HoldfastError, NoSupervisorError
-from supervisor.ports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent
 
 _PREFIXES = {Weight.FAULT: "warning: ", Weight.LOSS: "error: "}  # as the log of a private supervisor has them
 Hear = Callable[[RecordedEvent], None]

@@ -12,9 +12,9 @@ import msgspec
 
 from supervisor.cli import output
 from supervisor.errors import InvalidRequestError
-from supervisor.simulation.picture import picture
-from supervisor.simulation.question import Life, Question
-from supervisor.simulation.what_if import simulate
+from supervisor.programs.simulation.picture import picture
+from supervisor.programs.simulation.question import Life, Question
+from supervisor.programs.simulation.what_if import simulate
 
 SCHEMA = "holdfast.simulation/v1"
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}

@@ -14,7 +14,7 @@ from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes import job_claims
 from supervisor.errors import NoSupervisorError, NotFoundError
-from supervisor.ports import JobNodeReport, JobReport, RankReport
+from supervisor.ports.reports import JobNodeReport, JobReport, RankReport
 
 LIVE_HEADS = ("JOB", "STATE", "CYCLE", "RESTARTS", "RANKS", "AGE", "REASON")
 NODE_HEADS = ("NODE", "STATE", "GROUP RANK", "RANKS", "HEARD", "REASON")

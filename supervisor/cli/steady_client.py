@@ -12,7 +12,7 @@ from supervisor.edges.machine.processes.job_claims import is_live
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import HoldfastError, NoSupervisorError, NotFoundError
-from supervisor.ports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent
 
 LOOK_AGAIN_S = 1.0  # whether anything of the job is left
 RETURNS_WITHIN_S = 10.0  # it is started again; if nothing of the job is left, it knows how the job has ended

@@ -13,7 +13,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import AlreadyExistsError, HoldfastError, NoSupervisorError
-from supervisor.ports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent
 
 ATTEMPTS_MAX = 5  # a job over which each supervisor is lost must not be submitted again and again
 RETURNS_WITHIN_S = 10.0  # the next supervisor, once a submission had no answer

@@ -21,7 +21,7 @@ from supervisor.cli import output, owners
 from supervisor.cli.at_once import ask_all
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
-from supervisor.ports import JobReport
+from supervisor.ports.reports import JobReport
 
 Answer = TypeVar("Answer")
 

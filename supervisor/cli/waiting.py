@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.edges.machine.own_process.waiting_line import WaitingLine
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 
 LOADS = "loading torch, and what the script imports"
 MEETS = "waiting for the other nodes"

@@ -125,7 +125,7 @@ def show_rendezvous_options(value: object) -> str:
     return ",".join(f"{key}={setting}" for key, setting in pairs)
 
 
-OTHER_BACKENDS = "holdfast.rendezvous_backends"  # the group of entry points (supervisor/rendezvous_backend.py)
+OTHER_BACKENDS = "holdfast.rendezvous_backends"  # the group of entry points (supervisor/ports/rendezvous_backend.py)
 
 # torchrun's names for what these backends do.
 BACKENDS = {"static": "embedded", "c10d": "embedded", "etcd-v2": "etcd"}

@@ -23,8 +23,9 @@ from supervisor.core.cluster.coordinator_states import Running
 from supervisor.core.cluster.coordinator_states import State as Led
 from supervisor.core.cluster.membership import UNHEARD
 from supervisor.core.facts import JobEvent, JobState
-from supervisor.engine.job_book import JobRecord
-from supervisor.ports import Clock, RecordedEvent
+from supervisor.engine.job_record import JobRecord
+from supervisor.ports.edges import Clock
+from supervisor.ports.reports import RecordedEvent
 
 LOG_CLOSED = "cycle_log_closed"
 

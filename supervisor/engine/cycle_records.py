@@ -15,9 +15,10 @@ from supervisor.core.cluster.roster import roster
 from supervisor.core.ledger import Ledger
 from supervisor.core.node_ranges import node_ranges, rank_ranges, sorted_names
 from supervisor.core.orders import Order
-from supervisor.engine.job_book import JobRecord, RecordedCycle
+from supervisor.engine.job_record import JobRecord, RecordedCycle
 from supervisor.engine.loop import Engine
-from supervisor.ports import Clock, CycleInfo, Peers
+from supervisor.ports.edges import Clock, Peers
+from supervisor.ports.reports import CycleInfo
 
 STANDBY = frozenset({"ready", "spare"})
 

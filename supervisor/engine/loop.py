@@ -20,8 +20,8 @@ from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.engine.inbox import Inbox
-from supervisor.pauses import pause
-from supervisor.ports import Clock
+from supervisor.ports.edges import Clock
+from supervisor.ports.pauses import pause
 
 LATE_S = 0.05  # a timer this late means that the loop was blocked
 LATE_GRACE_S = 0.02  # then data in the sockets is read before any silence is judged

@@ -25,9 +25,9 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node import failed_actions, node
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node_health import Finding
-from supervisor.engine.chronicle import Chronicle
+from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.failure_text import failure_sentence, failure_text
-from supervisor.engine.job_book import CycleRecord, JobRecord
+from supervisor.engine.job_record import CycleRecord, JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.spawner_orders import SpawnerAction, order_of
@@ -35,10 +35,21 @@ from supervisor.engine.spawner_reports import SpawnerReports
 from supervisor.engine.stack_taking import StackTaking
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import NotNowError
-from supervisor.ports import Clock, Gpus, JobFiles, NodeChecks, Peers, Spawner, Spawners, StackSource, Tokens, Workers
+from supervisor.ports.edges import (
+    Clock,
+    Gpus,
+    JobFiles,
+    NodeChecks,
+    Peers,
+    Spawner,
+    Spawners,
+    StackSource,
+    Tokens,
+    Workers,
+)
 
 if TYPE_CHECKING:
-    from supervisor.engine.turn_keeper import TurnKeeper
+    from supervisor.engine.recovery.turn_outbox import TurnOutbox
 
 # Runs a coroutine function in the daemon's task group.
 StartSoon = Callable[[Callable[[], Coroutine[object, object, None]]], None]
@@ -69,7 +80,7 @@ class EnginePerformer:
         *,
         edges: Edges,
         jobs: dict[str, JobRecord],
-        chronicle: Chronicle,
+        publisher: EventPublisher,
         engine: Engine,
         start_soon: StartSoon,
         keeps: bool = False,
@@ -77,17 +88,17 @@ class EnginePerformer:
         """`keeps`: a returning supervisor will take the jobs over."""
         self._edges = edges
         self._jobs = jobs
-        self._chronicle = chronicle
+        self._publisher = publisher
         self._engine = engine
         self._start_soon = start_soon
         self.stacks = StackTaking(workers=edges.workers, stacks=edges.stacks)
         self._reports: dict[str, ReportQueue] = {}
-        self.keeper: TurnKeeper | None = None  # None: no supervisor returns
+        self.keeper: TurnOutbox | None = None  # None: no supervisor returns
         if keeps:
-            from supervisor.engine.turn_keeper import TurnKeeper  # Late: a private supervisor never returns.
+            from supervisor.engine.recovery.turn_outbox import TurnOutbox  # Late: a private supervisor never returns.
 
-            self.keeper = TurnKeeper(
-                engine=engine, jobs=jobs, chronicle=chronicle, clock=edges.clock, reports=self._reports,
+            self.keeper = TurnOutbox(
+                engine=engine, jobs=jobs, publisher=publisher, clock=edges.clock, reports=self._reports,
                 start_soon=start_soon,
             )  # fmt: skip
         self.on_finished: Callable[[str], None] = _nobody  # called with the id of a job of which nothing is left
@@ -109,7 +120,7 @@ class EnginePerformer:
     def publish(self, job_id: str, action: cluster_messages.Publish) -> None:
         job = self._jobs.get(job_id)
         if job is not None:
-            self._chronicle.publish(job, action.event)
+            self._publisher.publish(job, action.event)
 
     def report(self, job_id: str, report: cluster_messages.Event) -> None:
         """Passes a person's request about this node to the job's coordinator."""
@@ -129,7 +140,7 @@ class EnginePerformer:
     def settled(self) -> None:
         if self.keeper is not None:
             self.keeper.settle()
-        self._chronicle.settle()
+        self._publisher.settle()
 
     def take_back(self, job: JobRecord, unfinished: Iterable[node_messages.Action], reports: Iterable[Report]) -> None:
         """Continues a job of another supervisor: its spawner, and its unfinished actions and reports."""
@@ -197,7 +208,7 @@ class EnginePerformer:
             case node_messages.CheckNode() | node_messages.AwaitGpuMemory():
                 return self._look_at_node(job, action)
             case node_messages.Publish():
-                self._chronicle.publish(job, action.event)
+                self._publisher.publish(job, action.event)
             case node_messages.TellCoordinator():
                 queue = self._reports_of(job)
                 if queue.put(action.report):
@@ -301,7 +312,7 @@ class EnginePerformer:
                 self._edges.tokens.withdraw(job.spec.job_id, job.cycle)
 
     async def _keep_spawner(self, job: JobRecord, number: int) -> None:
-        reports = SpawnerReports(job, number, workers=self._edges.workers, chronicle=self._chronicle)
+        reports = SpawnerReports(job, number, workers=self._edges.workers, publisher=self._publisher)
         job_id = job.spec.job_id
 
         def is_newest() -> bool:
@@ -348,7 +359,7 @@ class EnginePerformer:
         job.gpu_places, why_not = await self._edges.gpus.places(job.spec)
         sentence = why_not or places_sentence(job.gpu_places, job.spec.local_world_size, job.spec.numa_binding)
         kind = "workers_not_bound" if why_not else "workers_bound"
-        self._chronicle.publish(job, JobEvent(kind, sentence, cycle=job.cycle))
+        self._publisher.publish(job, JobEvent(kind, sentence, cycle=job.cycle))
 
     def _finish(self, job: JobRecord, action: node_messages.FinishJob) -> None:
         job.verdict = action.verdict

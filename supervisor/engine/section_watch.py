@@ -16,12 +16,12 @@ from anyio.abc import TaskGroup
 
 from supervisor.core.stragglers import stragglers
 from supervisor.core.stragglers.messages import RankSections, SectionsTold, Straggler
-from supervisor.engine.chronicle import Chronicle
-from supervisor.engine.job_book import JobRecord
+from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.job_record import JobRecord
 from supervisor.errors import HoldfastError
-from supervisor.pauses import pause
-from supervisor.ports import Clock
-from supervisor.questions import LEADER, Colleagues, SectionsTaken, TellSections
+from supervisor.ports.edges import Clock
+from supervisor.ports.pauses import pause
+from supervisor.ports.questions import LEADER, Colleagues, SectionsTaken, TellSections
 
 LOOK_S = 2.0
 PACE_S = 0.01  # per node of the job: a leader hears at most a hundred nodes a second
@@ -73,7 +73,7 @@ class SectionWatch:
         pages: SectionPages,
         colleagues: Colleagues,
         jobs: Mapping[str, JobRecord],
-        chronicle: Chronicle,
+        publisher: EventPublisher,
         clock: Clock,
         own_name: Callable[[str], str],
         tasks: TaskGroup,
@@ -82,7 +82,7 @@ class SectionWatch:
         self._pages = pages
         self._colleagues = colleagues
         self._jobs = jobs
-        self._chronicle = chronicle
+        self._publisher = publisher
         self._clock = clock
         self._own_name = own_name
         self._tasks = tasks
@@ -117,9 +117,9 @@ class SectionWatch:
             known.state, event, now_s=self._clock.now_s(), patience_s=max(PATIENCE_MIN_S, PATIENCE_PACES * pace_s)
         )
         for action in actions:
-            self._chronicle.publish(job, action.event)
+            self._publisher.publish(job, action.event)
         if actions:
-            self._chronicle.settle()
+            self._publisher.settle()
         return SectionsTaken(pace_s)
 
     def _is_live(self, job_id: str, job: JobRecord) -> bool:

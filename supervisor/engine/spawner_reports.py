@@ -8,9 +8,9 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.core.facts import JobEvent, WorkerExit
 from supervisor.core.node import messages as node_messages
-from supervisor.engine.chronicle import Chronicle
-from supervisor.engine.job_book import JobRecord
-from supervisor.ports import Workers
+from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.job_record import JobRecord
+from supervisor.ports.edges import Workers
 
 NS_PER_S = 1_000_000_000
 
@@ -34,11 +34,11 @@ def cycle_log_closed(message: link.CycleLogClosed) -> JobEvent:
 class SpawnerReports:
     """Decodes the messages of one job's spawner; keeps the record's pids up to date."""
 
-    def __init__(self, job: JobRecord, number: int, *, workers: Workers, chronicle: Chronicle) -> None:
+    def __init__(self, job: JobRecord, number: int, *, workers: Workers, publisher: EventPublisher) -> None:
         self._job = job
         self._number = number  # the spawner's number within the job
         self._workers = workers
-        self._chronicle = chronicle
+        self._publisher = publisher
 
     def read(self, message: link.FromSpawner) -> Iterator[node_messages.Event]:
         """Yields the events that follow from a message, in order."""
@@ -49,7 +49,7 @@ class SpawnerReports:
                 job.spawner_reason = message.method_reason
                 job.cgroups |= {message.cgroup} - {""}
                 if not message.refusal:
-                    self._chronicle.publish(job, JobEvent("spawner_ready", message.method_reason, cycle=job.cycle))
+                    self._publisher.publish(job, JobEvent("spawner_ready", message.method_reason, cycle=job.cycle))
                 self._tell_slower(message.lost)
                 yield node_messages.SpawnerReady(
                     job_id,
@@ -81,11 +81,11 @@ class SpawnerReports:
                 rank = message.local_rank
                 of = f"output of local rank {rank}" if rank >= 0 else "the log of the cycle"
                 reason = f"{message.dropped_bytes} bytes of {of} were not kept: {message.reason}"
-                self._chronicle.publish(job, JobEvent("output_dropped", reason, cycle=job.cycle))
+                self._publisher.publish(job, JobEvent("output_dropped", reason, cycle=job.cycle))
             case link.CycleLogClosed():
-                self._chronicle.publish(job, cycle_log_closed(message))
+                self._publisher.publish(job, cycle_log_closed(message))
             case link.Learned():
-                self._chronicle.publish(job, JobEvent("preload_learned", message.reason, cycle=job.cycle))
+                self._publisher.publish(job, JobEvent("preload_learned", message.reason, cycle=job.cycle))
                 self._tell_slower(message.lost)
             case link.Ended() | link.Kept() | link.WelcomeBack() | link.HeldPages() | link.Unknown():
                 return
@@ -94,7 +94,7 @@ class SpawnerReports:
         """Reports, once per job, what each worker loads again unnecessarily, and the remedy."""
         if sentence and not self._job.slower_told:
             self._job.slower_told = True
-            self._chronicle.publish(self._job, JobEvent("preload_lost", sentence, cycle=self._job.cycle))
+            self._publisher.publish(self._job, JobEvent("preload_lost", sentence, cycle=self._job.cycle))
 
     def _exit(self, message: link.Exited) -> WorkerExit:
         job = self._job

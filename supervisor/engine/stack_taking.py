@@ -7,8 +7,8 @@ import msgspec
 from supervisor.core.facts import Evidence
 from supervisor.core.node import messages as node_messages
 from supervisor.core.process_facts import RankFacts
-from supervisor.engine.job_book import JobRecord
-from supervisor.ports import StackSource, Workers
+from supervisor.engine.job_record import JobRecord
+from supervisor.ports.edges import StackSource, Workers
 
 
 class StackTaking:

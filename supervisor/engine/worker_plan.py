@@ -13,7 +13,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.numa import numactl_prefix
 from supervisor.core.facts import Assignment
 from supervisor.core.node.worker_environment import worker_environment
-from supervisor.engine.job_book import JobRecord
+from supervisor.engine.job_record import JobRecord
 from supervisor.engine.output_plan import Console, plan_streams, rank_log_dir
 
 ERROR_FILE_NAME = "error.json"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from supervisor.life.life import Incident, Life, Run, Span
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 from supervisor.report import summary
 from supervisor.report.phases import TROUBLES
+from supervisor.report.timeline.timeline import Incident, Life, Run, Span
 
 SCHEMA = "holdfast.report/v1"
 

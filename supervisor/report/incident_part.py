@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from supervisor.life.life import Incident, LastWords, Life, Outcome
 from supervisor.report import summary, words
 from supervisor.report.parts import details, element, key, lines, section, table, text
 from supervisor.report.phases import LOOKS, NAMES, OUTCOMES, TROUBLES
+from supervisor.report.timeline.timeline import Incident, LastWords, Life, Outcome
 
 OPEN_MAX = 3  # incidents that are shown open; if there are more, the most costly ones
 STACKS_OPEN_MAX = 3  # groups of stacks that are shown open; the unusual ones come first

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
-from supervisor.life.life import Life, Phase, Run, RunEnd
 from supervisor.report import words
 from supervisor.report.phases import LOOKS, TROUBLES
+from supervisor.report.timeline.timeline import Life, Phase, Run, RunEnd
 
 _ENDS = {RunEnd.RUNS: "r", RunEnd.EXITED: "e", RunEnd.FAILED: "f", RunEnd.STOPPED: "s", RunEnd.LOST: "l"}
 _CAUSE_MAX = 160

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from supervisor.life.life import Incident, Life, Phase, Run, RunEnd, Trouble
 from supervisor.report import words
 from supervisor.report.phases import LOOKS
+from supervisor.report.timeline.timeline import Incident, Life, Phase, Run, RunEnd, Trouble
 
 RANK_LANES_MAX = 40  # more ranks are drawn by node
 NODE_LANES_MAX = 24  # of more nodes, only those with trouble are drawn

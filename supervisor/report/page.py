@@ -10,8 +10,7 @@ from functools import cache
 from importlib import resources
 
 from supervisor.core.event_weights import Weight, weight
-from supervisor.life.life import Life
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 from supervisor.report import summary, words
 from supervisor.report.incident_part import incidents_part
 from supervisor.report.lane_data import timeline_json
@@ -19,6 +18,7 @@ from supervisor.report.lanes import by_node, troubles_of
 from supervisor.report.parts import details, element, key, section, table, text
 from supervisor.report.phases import LEGEND, LOOKS, NAMES
 from supervisor.report.svg import STYLE, picture_of
+from supervisor.report.timeline.timeline import Life
 
 SCRIPTS = ("lanes.js", "timeline.js", "page.js")
 NODES_SHOWN_MAX = 50  # those with the most failures come first

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.life.life import Outcome, Phase, Run, RunEnd, Trouble
+from supervisor.report.timeline.timeline import Outcome, Phase, Run, RunEnd, Trouble
 
 NAMES = {
     Phase.RUNNING: "ranks run",

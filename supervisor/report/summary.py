@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 from supervisor.core.facts import JobState
-from supervisor.life.life import Incident, Life, Phase
 from supervisor.report import words
 from supervisor.report.phases import TROUBLES
+from supervisor.report.timeline.timeline import Incident, Life, Phase
 
 _STATE = {
     JobState.SUCCEEDED: "succeeded after",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from supervisor.life.life import Incident, Life
 from supervisor.report import summary, words
 from supervisor.report.lanes import Bar, Lane, chosen_lanes, job_lane
 from supervisor.report.phases import LEGEND, TROUBLES
+from supervisor.report.timeline.timeline import Incident, Life
 
 WIDTH, LABEL, RIGHT = 960, 170, 14
 LANE, HEAD_LANE, JOB_LANE = 18, 20, 26

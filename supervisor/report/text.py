@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from supervisor.life.life import Incident, LastWords, Life
 from supervisor.report import summary, words
 from supervisor.report.phases import NAMES, OUTCOMES, SHORT, TROUBLES
+from supervisor.report.timeline.timeline import Incident, LastWords, Life
 
 INCIDENTS_MAX = 20
 LINES_MAX = 4

@@ -20,7 +20,7 @@ from typing import Self
 
 from tests.benchmarks import processes
 from tests.benchmarks.subjects import PLUGIN, JobOptions, Subject, job_id
-from tests.torchrun.installed import entry_point
+from tests.programs.torchrun.installed import entry_point
 
 STOP_GRACE_S = 8.0
 OUTPUT_LINES_TOLD = 6

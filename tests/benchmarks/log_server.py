@@ -13,7 +13,7 @@ from tests.benchmarks.bench import Bench, Measured
 from tests.benchmarks.launch import RunFailedError
 from tests.benchmarks.rows import Group, Row, Statistic, Target, Unit
 from tests.benchmarks.subjects import WORKLOADS, Subject
-from tests.log_service.crowd import LINE_BYTES
+from tests.programs.log_service.crowd import LINE_BYTES
 
 NODES, NODES_QUICK = 1536, 64
 LINES = 600  # of each node

@@ -17,7 +17,7 @@ from unittest import mock
 import msgspec
 
 from supervisor.edges.machine.folders import private_registry, user_dirs
-from supervisor.ports import JobReport
+from supervisor.ports.reports import JobReport
 
 ROOT = Path(__file__).parents[2]
 
@@ -123,7 +123,7 @@ class Home:
         }
         described = folder / "jobs.json"
         described.write_text(json.dumps(given))  # a thousand ranks are too many for a command line
-        command = [sys.executable, "-m", "tests.edges.operators.fake_desk", str(described)]
+        command = [sys.executable, "-m", "tests.edges.operators.fake_job_service", str(described)]
         process = subprocess.Popen(
             command, cwd=ROOT, env=self.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from supervisor.cli.attribution import listen_address
-from tests.attribution.test_service import SERVE
+from tests.programs.attribution.test_service import SERVE
 
 
 @pytest.mark.parametrize(

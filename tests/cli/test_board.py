@@ -16,8 +16,8 @@ from anyio import to_thread
 from supervisor.cli import output
 from supervisor.cli.site import silence
 from supervisor.cli.site.board import Board, Known
-from supervisor.pauses import pause
-from tests.edges.operators.fake_desk import FakeDesk, running, serving
+from supervisor.ports.pauses import pause
+from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 
 JOB = "train-7f3a"
 EVERY_S = 0.05
@@ -51,25 +51,25 @@ class Reader:
 
 
 @asynccontextmanager
-async def followed(desk: FakeDesk, folder: Path) -> AsyncGenerator[tuple[Board, threading.Event]]:
+async def followed(job_service: FakeJobService, folder: Path) -> AsyncGenerator[tuple[Board, threading.Event]]:
     changed = threading.Event()
-    async with serving(desk, folder / "control.sock"):
+    async with serving(job_service, folder / "control.sock"):
         board = Board(Namespace(socket_dir=str(folder), state_dir=str(folder / "state")), changed.set)
         await to_thread.run_sync(board.look_again)
         try:
             yield board, changed
         finally:
-            desk.end(JOB, running().state.SUCCEEDED, "all ranks exited with code 0")
+            job_service.end(JOB, running().state.SUCCEEDED, "all ranks exited with code 0")
 
 
 async def test_ages_are_fresh_while_somebody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "REFRESH_S", EVERY_S)
-    desk = FakeDesk(running())
-    async with followed(desk, tmp_path) as (board, changed):
+    job_service = FakeJobService(running())
+    async with followed(job_service, tmp_path) as (board, changed):
         reader = Reader(board, changed)
         with board.reading():
             for age_s in (0.25, 30.0, 44.0):
-                desk.silence(JOB, age_s)
+                job_service.silence(JOB, age_s)
                 await to_thread.run_sync(partial(reader.read_until, age_s))
         (look,) = reader.looks.values()
         assert look["aged_s"] < 10
@@ -80,23 +80,25 @@ async def test_ages_are_fresh_while_somebody_reads(tmp_path: Path, monkeypatch: 
 
 async def test_while_nobody_reads_no_supervisor_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "REFRESH_S", EVERY_S)
-    desk = FakeDesk(running())
-    async with followed(desk, tmp_path) as (board, changed):
+    job_service = FakeJobService(running())
+    async with followed(job_service, tmp_path) as (board, changed):
         await pause(10 * EVERY_S, why="that nothing happens has no event")
-        assert desk.looks <= 1  # for the snapshot with which the stream of events begins
+        assert job_service.looks <= 1  # for the snapshot with which the stream of events begins
         with board.reading():
-            desk.silence(JOB, 30.0)
+            job_service.silence(JOB, 30.0)
             await to_thread.run_sync(partial(Reader(board, changed).read_until, 30.0))
-        last = desk.looks
+        last = job_service.looks
         await pause(10 * EVERY_S, why="that nothing happens has no event")
-        assert desk.looks <= last + 1  # One was due.
+        assert job_service.looks <= last + 1  # One was due.
 
 
 def test_of_many_ranks_those_are_shown_that_are_worth_a_look() -> None:
     job = running(ranks=1_000)
-    desk = FakeDesk(job)
-    desk.silence(job.job_id, 30.0)
-    told: dict[str, Any] = silence.ranks_document(desk.reports[job.job_id], now_ns=10**9, aged_s=0.1, every_s=2.0)
+    job_service = FakeJobService(job)
+    job_service.silence(job.job_id, 30.0)
+    told: dict[str, Any] = silence.ranks_document(
+        job_service.reports[job.job_id], now_ns=10**9, aged_s=0.1, every_s=2.0
+    )
     shown = [rank["rank"] for rank in told["ranks"]]
     assert (len(shown), told["left_out"]) == (silence.RANKS_MAX, 1_000 - silence.RANKS_MAX)
     assert 2 in shown

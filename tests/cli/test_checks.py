@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.cli import checks, output
-from supervisor.ports import CheckReport, JobNodeReport
+from supervisor.ports.reports import CheckReport, JobNodeReport
 
 NOW_NS = 100 * 10**9
 PIPE = output.Paper(None, colours=False)

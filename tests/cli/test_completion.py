@@ -13,7 +13,7 @@ import pytest
 from supervisor.cli.commands import COMMANDS
 from tests.cli.supervised import Home
 from tests.e2e.terminal import on_terminal
-from tests.edges.operators.fake_desk import running
+from tests.edges.operators.fake_job_service import running
 
 BASH = """
 eval "$(holdfast completion bash)"

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli import doctor, main
-from supervisor.doctor import training
-from supervisor.doctor.finding import Area, Finding
+from supervisor.programs.doctor import training
+from supervisor.programs.doctor.finding import Area, Finding
 
 
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skips the import of torch, which tests/doctor/test_training.py covers."""
+    """Skips the import of torch, which tests/programs/doctor/test_training.py covers."""
 
     def look(machine: object, python: str) -> list[Finding]:
         del machine

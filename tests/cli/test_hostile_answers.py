@@ -15,10 +15,10 @@ from supervisor.cli.site.silence import ranks_document
 from supervisor.cli.supervisors import FoundJob
 from supervisor.edges.operators import control_answers as answers
 from supervisor.edges.operators.event_document import event_document
-from supervisor.life.telling import life_of
 from supervisor.report.document import document_of
 from supervisor.report.page import page_of
 from supervisor.report.text import text_of
+from supervisor.report.timeline.timeline_builder import life_of
 
 NOW_NS = 1_800_000_000 * 10**9
 TEXT = st.one_of(

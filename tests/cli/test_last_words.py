@@ -12,8 +12,8 @@ from supervisor.cli.last_words import culprit, last_lines, tell_failure
 from supervisor.core.facts import JobState
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import NotFoundError
-from supervisor.ports import JobReport
-from tests.edges.operators.fake_desk import running
+from supervisor.ports.reports import JobReport
+from tests.edges.operators.fake_job_service import running
 
 
 def failed(reason: str = "rank 1 (pid 801) failed with exit code 1; restarts used 3 of 3") -> JobReport:

@@ -10,8 +10,8 @@ from supervisor.cli.live.contents import AllJobs, RanksOfJob
 from supervisor.cli.live.looking import Look
 from supervisor.cli.supervisors import FoundJob
 from supervisor.core.facts import JobState
-from supervisor.ports import JobReport, RankReport, RecordedEvent, SectionReport
-from tests.edges.operators.fake_desk import running
+from supervisor.ports.reports import JobReport, RankReport, RecordedEvent, SectionReport
+from tests.edges.operators.fake_job_service import running
 
 NOW_NS = 10**12
 

@@ -10,7 +10,7 @@ import supervisor
 from supervisor import cli
 from supervisor.cli.commands import COMMANDS, LATER
 from tests.cli.supervised import Home
-from tests.edges.operators.fake_desk import running
+from tests.edges.operators.fake_job_service import running
 
 
 def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:

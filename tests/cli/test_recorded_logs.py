@@ -11,8 +11,8 @@ from supervisor.cli import recorded_logs
 from supervisor.core.facts import JobState
 from supervisor.edges.operators.log_streams import LogChoice
 from supervisor.errors import NotFoundError
-from supervisor.ports import JobNodeReport, JobReport
-from tests.edges.operators.fake_desk import running
+from supervisor.ports.reports import JobNodeReport, JobReport
+from tests.edges.operators.fake_job_service import running
 
 
 def ended(root: Path, *, seen: tuple[str, ...]) -> JobReport:

@@ -10,10 +10,10 @@ import pytest
 
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
-from supervisor.ports import JobReport
+from supervisor.ports.reports import JobReport
 from tests.cli.supervised import Home, widest
-from tests.edges.operators.fake_desk import running
-from tests.life.jobs import Told, killed_and_hung
+from tests.edges.operators.fake_job_service import running
+from tests.report.timeline.jobs import Told, killed_and_hung
 
 LIVE = "train-7f3a"
 

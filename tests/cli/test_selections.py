@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from supervisor.cli import output
 from tests.cli.supervised import Home
-from tests.edges.operators.fake_desk import running
+from tests.edges.operators.fake_job_service import running
 
 JOB = "train-7f3a"
 

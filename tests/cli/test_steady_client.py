@@ -10,7 +10,7 @@ from supervisor.cli.steady_client import SteadyClient
 from supervisor.core.facts import JobState
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import NoSupervisorError, NotFoundError
-from supervisor.ports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent
 
 GONE = NoSupervisorError("cannot ask the supervisor: it has gone")
 

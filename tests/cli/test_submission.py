@@ -12,7 +12,7 @@ from supervisor.config import JobSpec
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
 from supervisor.errors import AlreadyExistsError, HoldfastError, NoSupervisorError, NotFoundError
-from supervisor.ports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent
 
 SPEC = JobSpec("j", ("train.py",))
 GONE = NoSupervisorError("cannot ask the supervisor: it has gone")

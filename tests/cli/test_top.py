@@ -15,7 +15,7 @@ import pytest
 from supervisor.cli.top import INTERVAL_MIN_S
 from tests.cli.supervised import HOLDFAST, Home, widest
 from tests.cli.terminal import terminal
-from tests.edges.operators.fake_desk import running
+from tests.edges.operators.fake_job_service import running
 
 JOB = "train-7f3a"
 TOP = (sys.executable, "-c", HOLDFAST, "top")

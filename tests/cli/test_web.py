@@ -17,9 +17,9 @@ import pytest
 from supervisor.core.facts import JobState
 from tests.cli.supervised import Home
 from tests.cli.test_report import recorded
-from tests.edges.operators.fake_desk import running
-from tests.life.jobs import killed_and_hung
+from tests.edges.operators.fake_job_service import running
 from tests.report.browser import Opened, chromium
+from tests.report.timeline.jobs import killed_and_hung
 
 JOB = "train-7f3a"
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.supervised import Home
 from tests.cli.test_web import JOB, Web
-from tests.edges.operators.fake_desk import running
+from tests.edges.operators.fake_job_service import running
 from tests.report.browser import Opened, chromium
 
 STOP = f"/job/{JOB}/stop"

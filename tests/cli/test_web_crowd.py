@@ -23,7 +23,7 @@ from supervisor.edges.operators import http_places
 from supervisor.edges.operators.http_places import as_it_is
 from tests.cli.supervised import Home
 from tests.cli.test_web import JOB, Web, news
-from tests.edges.operators.fake_desk import running
+from tests.edges.operators.fake_job_service import running
 
 OTHER = 54321
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -20,7 +20,7 @@ from playwright.sync_api import Page
 from tests.cli.supervised import Home
 from tests.cli.test_web import JOB, Web
 from tests.cli.test_web_control import STOP, last_reason, post
-from tests.edges.operators.fake_desk import running
+from tests.edges.operators.fake_job_service import running
 from tests.report.browser import Opened, chromium
 
 RUNS = "all 4 ranks run"

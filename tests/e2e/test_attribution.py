@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.played import played
-from tests.attribution.test_service import asked, served
 from tests.e2e.daemons import NodeDaemon
 from tests.e2e.launch import Launch, assert_nothing_left, launched, wait_until
 from tests.e2e.test_many_nodes import Nodes
 from tests.e2e.test_many_nodes import nodes as several
 from tests.edges.services.hostile import hostile, says, silent
 from tests.etcd_server import etcd, free_ports
+from tests.programs.attribution.played import played
+from tests.programs.attribution.test_service import asked, served
 
 FAILING = """
 import os, sys, time

@@ -20,7 +20,7 @@ import pytest
 from supervisor.config.job_spec import Entry, JobSpec
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 from tests.e2e.launch import SCRIPTS, wait_until
 from tests.soak.crew import Job
 from tests.soak.one_daemon import OneDaemon, descriptors

@@ -166,8 +166,8 @@ if "supervisor" in " ".join(sys.orig_argv) and "run" in sys.orig_argv:
         while not __import__("os").path.exists("/mnt/end"):
             await __import__("anyio").sleep(0.01)
         raise KeyError("never thought of")
-    from supervisor.engine.desk import Desk
-    Desk.wait = boom
+    from supervisor.queries.job_service import JobService
+    JobService.wait = boom
 """
     job = "import os\nopen('/mnt/pid', 'w').write(str(os.getpid()))\n" + LONG_JOB
     done = on_ground(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisor.edges.machine.journal.journal_reader import open_reader
-from supervisor.ports import JobReport
+from supervisor.ports.reports import JobReport
 from tests.e2e.launch import Launch, assert_nothing_left, wait_until
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.attribution.played import played
 from tests.e2e.launch import Launch, launched, processes_with, wait_until
+from tests.programs.attribution.played import played
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from supervisor.edges.operators.control_client import ControlClient
-from supervisor.ports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent
 from tests.e2e.daemons import NodeDaemon
 from tests.e2e.hangs import BUSY_S, EARLY_S, MONITORED, overshoot_s, told, verdict
 from tests.e2e.launch import SCRIPTS, Launch, assert_nothing_left, wait_until

@@ -18,7 +18,7 @@ import pytest
 
 from tests.e2e.launch import COOKIE, processes_with, wait_until
 from tests.e2e.torchrun import TORCHRUN
-from tests.torchrun.installed import entry_point
+from tests.programs.torchrun.installed import entry_point
 
 LIMIT_S = 100.0
 GLOO = """

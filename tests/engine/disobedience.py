@@ -18,7 +18,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.core.facts import Evidence, HangLimits, Progress
 from supervisor.core.node import messages as node_messages
-from supervisor.ports import Spawner, nobody_asks
+from supervisor.ports.edges import Spawner, nobody_asks
 from tests.engine.world import SetClock
 
 HEARTBEAT_LIMIT_S = 5.0

@@ -20,8 +20,8 @@ from supervisor.core.facts import Assignment, JobEvent, JobState, Verdict
 from supervisor.core.orders import JoinAgain, StartCycle, WindDown
 from supervisor.edges.machine.clock import Clock
 from supervisor.engine.attributed_job import AttributedJob, Ways
-from supervisor.engine.job_book import JobRecord
-from supervisor.ports import RecordedEvent
+from supervisor.engine.job_record import JobRecord
+from supervisor.ports.reports import RecordedEvent
 
 
 class PlayedService:

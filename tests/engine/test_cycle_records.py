@@ -12,11 +12,11 @@ from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.facts import Assignment, JobState, Verdict
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, Order, StartCycle, WindDown
-from supervisor.engine import record_text
 from supervisor.engine.cycle_records import RecordedPeers
-from supervisor.engine.job_book import JobRecord, RecordedCycle
+from supervisor.engine.job_record import JobRecord, RecordedCycle
 from supervisor.engine.loop import Engine
-from supervisor.ports import CycleInfo
+from supervisor.engine.recovery import record_text
+from supervisor.ports.reports import CycleInfo
 from tests.engine.world import SetClock
 
 

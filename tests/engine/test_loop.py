@@ -189,11 +189,11 @@ async def test_a_defect_in_one_jobs_machines_ends_it_and_leaves_the_other_alone(
 
         with monkeypatch.context() as patched:
             patched.setattr(where, "step", broken)
-            world.desk.stop("hit", reason="enough", signal=0)
+            world.job_service.stop("hit", reason="enough", signal=0)
             if where is coordinator:
                 world.engine.post(cluster_messages.Reported("hit", cluster_messages.StopAsked("enough", 0)))
             await world.settle()
-        ended = await world.desk.wait("hit")
+        ended = await world.job_service.wait("hit")
         assert ended.verdict is not None
         assert ended.verdict.state is JobState.FAILED
         assert "AssertionError: no such phase" in ended.verdict.reason
@@ -201,7 +201,7 @@ async def test_a_defect_in_one_jobs_machines_ends_it_and_leaves_the_other_alone(
         await world.settle()
         assert list(world.engine.coordinators) == ["beside"]
         spawner.exit(0, 0, code=0)
-        beside = await world.desk.wait("beside")
+        beside = await world.job_service.wait("beside")
         assert beside.verdict is not None
         assert (beside.verdict.state, world.claims.held) == (JobState.SUCCEEDED, set())
 
@@ -213,11 +213,11 @@ async def test_an_id_whose_job_met_a_defect_begins_with_a_new_coordinator(
         await world.submit(JobSpec("j", ("t.py",)))
         with monkeypatch.context() as patched:
             patched.setattr(job, "step", None)
-            world.desk.stop("j", reason="enough", signal=0)
+            world.job_service.stop("j", reason="enough", signal=0)
             await world.settle()
         assert world.engine.coordinators == {}
         spawner = await world.submit(JobSpec("j", ("t.py",), restart=RestartRules(max_restarts=1)))
-        report = world.desk.job("j")
+        report = world.job_service.job("j")
         assert report is not None
         assert (report.state, report.cycle) == (JobState.RUNNING, 0)
         spawner.exit(0, 0, code=0)

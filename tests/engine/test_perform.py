@@ -96,12 +96,12 @@ async def beside_another(tmp_path: Path) -> AsyncGenerator[World]:
         spawner = await world.submit(job_spec("beside"))
         yield world
         await world.settle()
-        report = world.desk.job("beside")
+        report = world.job_service.job("beside")
         assert report is not None
         assert (report.state, report.cycle, report.restarts_used) == (JobState.RUNNING, 0, 0)
         for local_rank in range(2):
             spawner.exit(0, local_rank, code=0)
-        beside = await world.desk.wait("beside")
+        beside = await world.job_service.wait("beside")
         assert beside.verdict is not None
         assert beside.verdict.state is JobState.SUCCEEDED
 
@@ -109,9 +109,9 @@ async def beside_another(tmp_path: Path) -> AsyncGenerator[World]:
 async def verdict_of(world: World, job_id: str) -> Verdict:
     await world.pass_deadlines(until_s=world.clock.at_s + 1000.0)
     verdict = world.jobs[job_id].verdict
-    assert verdict is not None, world.desk.job(job_id)
+    assert verdict is not None, world.job_service.job(job_id)
     assert world.jobs[job_id].ended_at_ns is not None
-    await world.desk.wait(job_id)
+    await world.job_service.wait(job_id)
     return verdict
 
 
@@ -155,7 +155,7 @@ async def test_stacks_that_cannot_be_taken_are_said_and_waited_for_no_longer(
         await world.settle()
         (said,) = [event.reason for event in world.journal.events if event.kind == "stacks_collected"]
         assert "cannot take stacks: Too many open files" in said
-        world.desk.stop("hit", reason="enough", signal=0)
+        world.job_service.stop("hit", reason="enough", signal=0)
         assert (await verdict_of(world, "hit")).state is JobState.STOPPED
 
 
@@ -171,7 +171,7 @@ async def test_a_spawner_is_killed_though_nobody_can_say_what_it_does(
 
         monkeypatch.setattr(spawner, "whereabouts", no_proc)
         spawner.silent |= {link.Signal, link.KillTree, link.End}
-        world.desk.stop("hit", reason="enough", signal=0)
+        world.job_service.stop("hit", reason="enough", signal=0)
         assert (await verdict_of(world, "hit")).state is JobState.STOPPED
         assert spawner.ended.is_set()
 
@@ -179,9 +179,9 @@ async def test_a_spawner_is_killed_though_nobody_can_say_what_it_does(
 async def test_a_spawner_that_comes_after_it_was_given_up_is_killed_at_once(tmp_path: Path) -> None:
     async with beside_another(tmp_path) as world:
         world.spawners.held_back = True
-        await world.desk.submit(job_spec("hit"), {})
+        await world.job_service.submit(job_spec("hit"), {})
         await world.settle()
-        world.desk.stop("hit", reason="enough", signal=0)
+        world.job_service.stop("hit", reason="enough", signal=0)
         assert (await verdict_of(world, "hit")).state is JobState.STOPPED
         world.spawners.let_go.set()
         await world.settle()
@@ -202,7 +202,7 @@ async def test_a_spawner_that_could_not_be_killed_in_time_does_not_disturb_the_n
         first.tell(link.StoreReady(1, "h", 666))
         first.ended.set()
         await world.settle()
-        report = world.desk.job("hit")
+        report = world.job_service.job("hit")
         assert report is not None
         assert (report.state, report.cycle, report.restarts_used) == (JobState.RUNNING, 1, 1)
         assert world.jobs["hit"].spawner is second
@@ -214,9 +214,9 @@ async def test_a_spawner_that_could_not_be_killed_in_time_does_not_disturb_the_n
 async def test_what_a_spawner_says_that_comes_late_never_reaches_the_next_run_of_its_id(tmp_path: Path) -> None:
     async with beside_another(tmp_path) as world:
         world.spawners.held_back = True
-        await world.desk.submit(job_spec("hit"), {})
+        await world.job_service.submit(job_spec("hit"), {})
         await world.settle()
-        world.desk.stop("hit", reason="enough", signal=0)
+        world.job_service.stop("hit", reason="enough", signal=0)
         assert (await verdict_of(world, "hit")).state is JobState.STOPPED
         world.spawners.held_back = False
         second = await world.submit(job_spec("hit"))
@@ -229,7 +229,7 @@ async def test_what_a_spawner_says_that_comes_late_never_reaches_the_next_run_of
         late.tell(link.Emptied(0, 2, ()))
         late.ended.set()
         await world.settle()
-        report = world.desk.job("hit")
+        report = world.job_service.job("hit")
         assert report is not None
         assert (report.state, world.jobs["hit"].spawner) == (JobState.RUNNING, second)
         for local_rank in range(2):
@@ -255,7 +255,7 @@ async def test_a_check_that_hangs_is_given_up_with_its_job(tmp_path: Path) -> No
         await world.submit(msgspec.structs.replace(job_spec("j"), health=HealthChecks("/run/nvhcd.sock")))
         with anyio.fail_after(10):
             await begun.wait()
-            world.desk.stop("j", reason="enough", signal=0)
+            world.job_service.stop("j", reason="enough", signal=0)
             assert (await verdict_of(world, "j")).state is JobState.STOPPED
             await given_up.wait()
             assert not world.jobs["j"].looks
@@ -282,7 +282,7 @@ async def test_a_stop_gives_the_wait_for_gpu_memory_up(tmp_path: Path) -> None:
         spawner.exit(0, 0, code=1)
         await world.settle()
         assert world.gpus.asked
-        world.desk.stop("j", reason="enough", signal=0)
+        world.job_service.stop("j", reason="enough", signal=0)
         assert (await verdict_of(world, "j")).state is JobState.STOPPED
         assert not world.jobs["j"].looks
 
@@ -318,6 +318,6 @@ async def test_reports_of_an_ended_run_that_waited_for_a_file_do_not_reach_the_n
         await world.submit(JobSpec("j", ("t.py",)))
         answered.set()
         await world.settle()
-        report = world.desk.job("j")
+        report = world.job_service.job("j")
         assert report is not None
         assert report.state is JobState.RUNNING

@@ -70,7 +70,7 @@ class Run:
         job_id, schedule = spec.job_id, self.population.schedule
 
         async def submit() -> None:
-            await self.world.desk.submit(spec, {})
+            await self.world.job_service.submit(spec, {})
 
         self.world.start_soon(submit)
         if job_id == CALM:
@@ -86,11 +86,11 @@ class Run:
     def _wish(self, job_id: str) -> None:
         if self.world.jobs[job_id].verdict is None:
             self.wishes.append(job_id)
-            self.world.desk.restart(job_id, reason="a person asked")
+            self.world.job_service.restart(job_id, reason="a person asked")
 
     def _stop(self, job_id: str, signal: int) -> None:
         try:
-            self.world.desk.stop(job_id, reason=f"stop by {signal}", signal=signal)
+            self.world.job_service.stop(job_id, reason=f"stop by {signal}", signal=signal)
         except HoldfastError:
             assert self.world.jobs[job_id].verdict is not None
 
@@ -140,7 +140,7 @@ def check_budgets_hold(run: Run) -> None:
 
 
 def check_the_calm_job_was_not_touched(run: Run) -> None:
-    report = run.world.desk.job(CALM)
+    report = run.world.job_service.job(CALM)
     assert report is not None
     assert (report.state, report.cycle, report.restarts_used) == (JobState.SUCCEEDED, 0, 0)
     assert [(rank.cycle, rank.is_alive) for rank in run.population.ranks if rank.job_id == CALM] == [(0, False)] * 2

@@ -15,8 +15,8 @@ from supervisor.core.stragglers.messages import RankSections
 from supervisor.engine import section_watch
 from supervisor.engine.section_watch import SectionWatch
 from supervisor.errors import InvalidRequestError
-from supervisor.questions import LEADER, Answer, Question, SectionsTaken, TellSections
-from tests.engine.colleagues import Shared, shared_job
+from supervisor.ports.questions import LEADER, Answer, Question, SectionsTaken, TellSections
+from tests.queries.colleagues import Shared, shared_job
 
 LOOK_S = 0.01
 
@@ -51,7 +51,7 @@ async def _watching(shared: Shared, pages: Pages) -> AsyncGenerator[SectionWatch
     world = shared.world
     async with anyio.create_task_group() as tasks:
         watch = SectionWatch(
-            pages=pages, colleagues=shared.colleagues, jobs=world.jobs, chronicle=world.chronicle, clock=world.clock,
+            pages=pages, colleagues=shared.colleagues, jobs=world.jobs, publisher=world.publisher, clock=world.clock,
             own_name=lambda _: "n0", tasks=tasks,
         )  # fmt: skip
         yield watch
@@ -73,14 +73,14 @@ async def _until(condition: object) -> None:
 async def test_the_leader_names_its_own_slow_rank_and_lets_it_go(tmp_path: Path):
     pages = Pages()
     async with shared_job(tmp_path) as shared, _watching(shared, pages) as watch:
-        shared.world.desk.stragglers = watch.named
+        shared.world.job_service.stragglers = watch.named
         watch.watch("j")
         watch.watch("j")
         pages.took_s = {0: 0.1, 1: 0.2}
         await _until(lambda: "straggler_found" in shared.world.journal.kinds())
         (named,) = watch.named("j")
         assert (named.node, named.ranks, named.section) == ("n0", (1,), "forward")
-        report = shared.world.desk.job("j")
+        report = shared.world.job_service.job("j")
         assert report is not None
         assert report.stragglers == (named,)
         pages.took_s = {0: 0.1, 1: 0.1}
@@ -148,7 +148,7 @@ async def test_a_defect_ends_the_comparison_and_nothing_else(tmp_path: Path, cap
     async with shared_job(tmp_path) as shared, _watching(shared, Broken()) as watch:
         watch.watch("j")
         await _until(lambda: "not compared any more" in caplog.text)
-        report = shared.world.desk.job("j")
+        report = shared.world.job_service.job("j")
         assert report is not None
         assert not report.state.has_ended
 
@@ -156,15 +156,17 @@ async def test_a_defect_ends_the_comparison_and_nothing_else(tmp_path: Path, cap
 async def test_who_compares_nothing_says_so(tmp_path: Path):
     async with shared_job(tmp_path) as shared:
         with pytest.raises(InvalidRequestError, match="cannot compare"):
-            await shared.desk.answer("j", "n1", TellSections(0, (), ()))
+            await shared.job_service.answer("j", "n1", TellSections(0, (), ()))
 
 
 async def test_slow_ranks_stand_beside_their_node(tmp_path: Path):
     pages = Pages()
     pages.took_s = {0: 0.1, 1: 0.3}
     async with shared_job(tmp_path) as shared, _watching(shared, pages) as watch:
-        shared.world.desk.stragglers = watch.named
+        shared.world.job_service.stragglers = watch.named
         watch.watch("j")
         await _until(lambda: watch.named("j"))
-        (node,) = [each for each in await shared.desk.nodes() if each.name == shared.world.desk.node().name]
+        (node,) = [
+            each for each in await shared.job_service.nodes() if each.name == shared.world.job_service.node().name
+        ]
         assert "rank 1 on node n0 is slow in section 'forward'" in node.reason

@@ -10,21 +10,21 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.core.facts import Assignment
 from supervisor.core.node import messages as node_messages
-from supervisor.engine.chronicle import Chronicle
-from supervisor.engine.job_book import CycleRecord, JobRecord
+from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.job_record import CycleRecord, JobRecord
 from supervisor.engine.spawner_reports import SpawnerReports
 from tests.engine.world import FakeJournal, FakeWorkers, SetClock
 
 
-class Desk:
+class JobService:
     """A job whose cycle 2 runs from rank 4 on, and its third spawner's reports."""
 
     def __init__(self) -> None:
         self.job = JobRecord(JobSpec("j", ("t.py",), local_world_size=2), {}, 5, "/logs")
         self.job.begin_cycle(CycleRecord(Assignment(2, first_rank=4), 7, "/tokens/j", "h", 1))
         self.workers, self.journal = FakeWorkers(), FakeJournal()
-        chronicle = Chronicle(journal=self.journal, clock=SetClock(), node_name="n0")
-        self.reports = SpawnerReports(self.job, 3, workers=self.workers, chronicle=chronicle)
+        publisher = EventPublisher(journal=self.journal, clock=SetClock(), node_name="n0")
+        self.reports = SpawnerReports(self.job, 3, workers=self.workers, publisher=publisher)
 
     def read(self, message: link.FromSpawner) -> list[node_messages.Event]:
         return list(self.reports.read(message))
@@ -36,40 +36,40 @@ def exited(cycle: int, local_rank: int, code: int | None, signal: int | None = N
 
 @pytest.mark.parametrize(("method", "starts_workers"), [("fork", True), ("exec", True), ("adopt", False)])
 def test_a_spawner_is_ready_under_its_own_number(method: str, starts_workers: bool) -> None:
-    desk = Desk()
+    job_service = JobService()
     ready = link.Ready(77, 1, "3.11", method, "it is a test", (), "")
-    assert desk.read(ready) == [node_messages.SpawnerReady("j", 3, starts_workers=starts_workers)]
-    assert desk.job.spawner_reason == "it is a test"
-    assert desk.journal.kinds() == ["spawner_ready"]
+    assert job_service.read(ready) == [node_messages.SpawnerReady("j", 3, starts_workers=starts_workers)]
+    assert job_service.job.spawner_reason == "it is a test"
+    assert job_service.journal.kinds() == ["spawner_ready"]
 
 
 def test_stores_come_and_go() -> None:
-    desk = Desk()
-    assert desk.read(link.StoreReady(2, "h", 9)) == [node_messages.StoreReady("j", 2, "h", 9)]
-    assert desk.read(link.StoreFailed(3, "no port")) == [node_messages.StoreFailed("j", 3, "no port")]
-    assert desk.read(link.StoreExited(2, 78, "SIGKILL")) == [node_messages.StoreFailed("j", 2, "SIGKILL")]
+    job_service = JobService()
+    assert job_service.read(link.StoreReady(2, "h", 9)) == [node_messages.StoreReady("j", 2, "h", 9)]
+    assert job_service.read(link.StoreFailed(3, "no port")) == [node_messages.StoreFailed("j", 3, "no port")]
+    assert job_service.read(link.StoreExited(2, 78, "SIGKILL")) == [node_messages.StoreFailed("j", 2, "SIGKILL")]
 
 
 def test_workers_of_the_running_cycle_have_pids_and_others_do_not() -> None:
-    desk = Desk()
+    job_service = JobService()
     for cycle in (2, 1):
-        told = desk.read(link.Spawned(cycle, 1, 1000 + cycle, 0, "fork"))
+        told = job_service.read(link.Spawned(cycle, 1, 1000 + cycle, 0, "fork"))
         assert told == [node_messages.WorkerSpawned("j", cycle, 1, 1000 + cycle)]
-    assert desk.job.pids == {1: 1002}
-    assert desk.workers.expected == [(2, 1, 1002), (1, 1, 1001)]
-    desk.read(exited(1, 1, 0))
-    assert desk.job.pids == {1: 1002}
-    desk.read(exited(2, 1, 0))
-    assert desk.job.pids == {}
+    assert job_service.job.pids == {1: 1002}
+    assert job_service.workers.expected == [(2, 1, 1002), (1, 1, 1001)]
+    job_service.read(exited(1, 1, 0))
+    assert job_service.job.pids == {1: 1002}
+    job_service.read(exited(2, 1, 0))
+    assert job_service.job.pids == {}
 
 
 def test_what_was_not_started_says_why() -> None:
-    told = Desk().read(link.SpawnFailed(2, 1, "cannot start x: not found; check PATH", 127))
+    told = JobService().read(link.SpawnFailed(2, 1, "cannot start x: not found; check PATH", 127))
     assert told == [node_messages.SpawnFailed("j", 2, 1, "cannot start x: not found; check PATH", 127)]
 
 
 def test_an_exit_is_told_by_global_rank() -> None:
-    (event,) = Desk().read(exited(2, 1, None, 9))
+    (event,) = JobService().read(exited(2, 1, None, 9))
     assert isinstance(event, node_messages.WorkerExited)
     told = event.exit
     assert (event.cycle, told.local_rank, told.rank, told.signal, told.at_s) == (2, 1, 5, 9, 2.0)
@@ -78,25 +78,25 @@ def test_an_exit_is_told_by_global_rank() -> None:
 
 
 def test_a_cycle_that_was_emptied_names_what_is_stuck() -> None:
-    assert Desk().read(link.Emptied(2, 1, (1001,))) == [node_messages.WorkersEmptied("j", 2, (1001,))]
+    assert JobService().read(link.Emptied(2, 1, (1001,))) == [node_messages.WorkersEmptied("j", 2, (1001,))]
 
 
 def test_what_is_only_for_people_moves_no_machine(tmp_path: Path) -> None:
-    desk = Desk()
-    assert desk.read(link.OutputDropped(1, 4096, "the pipe was full")) == []
-    assert desk.read(link.OutputDropped(-1, 7, "cannot write /l/t_cycle0.log: full")) == []
-    assert desk.read(link.Learned(("torch",), (), "it saves 2 s")) == []
-    assert desk.read(link.Ended()) == []
-    assert desk.journal.kinds() == ["output_dropped", "output_dropped", "preload_learned"]
-    assert "4096 bytes of output of local rank 1" in desk.journal.events[0].reason
-    assert "7 bytes of the log of the cycle were not kept: cannot write" in desk.journal.events[1].reason
+    job_service = JobService()
+    assert job_service.read(link.OutputDropped(1, 4096, "the pipe was full")) == []
+    assert job_service.read(link.OutputDropped(-1, 7, "cannot write /l/t_cycle0.log: full")) == []
+    assert job_service.read(link.Learned(("torch",), (), "it saves 2 s")) == []
+    assert job_service.read(link.Ended()) == []
+    assert job_service.journal.kinds() == ["output_dropped", "output_dropped", "preload_learned"]
+    assert "4096 bytes of output of local rank 1" in job_service.journal.events[0].reason
+    assert "7 bytes of the log of the cycle were not kept: cannot write" in job_service.journal.events[1].reason
 
 
 def test_the_complete_log_of_a_cycle_is_an_event_with_its_path_and_what_it_lacks() -> None:
-    desk = Desk()
-    assert desk.read(link.CycleLogClosed(2, "/l/t_cycle2.log", 4096, 0, 0, "")) == []
-    assert desk.read(link.CycleLogClosed(3, "/l/t_cycle3.log", 10, 5, 99, "the disk is full")) == []
-    whole, torn = desk.journal.events
+    job_service = JobService()
+    assert job_service.read(link.CycleLogClosed(2, "/l/t_cycle2.log", 4096, 0, 0, "")) == []
+    assert job_service.read(link.CycleLogClosed(3, "/l/t_cycle3.log", 10, 5, 99, "the disk is full")) == []
+    whole, torn = job_service.journal.events
     assert (whole.kind, whole.cycle, whole.reason) == (
         "cycle_log_closed", 2, "the output of cycle 2 is complete in /l/t_cycle2.log",
     )  # fmt: skip
@@ -107,9 +107,9 @@ def test_the_complete_log_of_a_cycle_is_an_event_with_its_path_and_what_it_lacks
 
 
 def test_what_is_slower_than_it_could_be_is_told_once_a_job() -> None:
-    desk = Desk()
+    job_service = JobService()
     lost = "each worker loads torch itself: it is a test; do something"
-    desk.read(link.Learned((), (), "nothing is loaded ahead", lost))
-    desk.read(link.Ready(77, 1, "3.11", "fork", "it is a test", (), "", lost=lost))
-    assert desk.journal.kinds() == ["preload_learned", "preload_lost", "spawner_ready"]
-    assert desk.journal.events[1].reason == lost
+    job_service.read(link.Learned((), (), "nothing is loaded ahead", lost))
+    job_service.read(link.Ready(77, 1, "3.11", "fork", "it is a test", (), "", lost=lost))
+    assert job_service.journal.kinds() == ["preload_learned", "preload_lost", "spawner_ready"]
+    assert job_service.journal.events[1].reason == lost

@@ -9,7 +9,7 @@ from holdfast_wire.spawner_link import WorkerPlan
 from supervisor.config import JobSpec, Redirect
 from supervisor.config.job_logs import JobLogs
 from supervisor.core.facts import Assignment
-from supervisor.engine.job_book import JobRecord
+from supervisor.engine.job_record import JobRecord
 from supervisor.engine.output_plan import Console
 from supervisor.engine.worker_plan import WorkerPlanner
 

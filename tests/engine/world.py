@@ -22,14 +22,15 @@ from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
 from supervisor.core.node_health import Finding
 from supervisor.edges.peers.local_peers import LocalPeers
-from supervisor.engine.chronicle import Chronicle
-from supervisor.engine.desk import Desk
-from supervisor.engine.job_book import JobRecord
+from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.worker_plan import WorkerPlanner
-from supervisor.ports import JobReport, RecordedEvent, Spawner, Spawners, StackSource, nobody_asks
+from supervisor.ports.edges import Spawner, Spawners, StackSource, nobody_asks
+from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.queries.job_service import JobService
 from tests.settling import settled
 
 PID_OF_RANK_0 = 1000
@@ -307,7 +308,7 @@ class World:
         self.spawners = FakeSpawners()
         self.jobs: dict[str, JobRecord] = {}
         self.engine = Engine(clock=self.clock, node_name="n0", jitter=lambda: 0.5)
-        self.chronicle = Chronicle(journal=self.journal, clock=self.clock, node_name="n0")
+        self.publisher = EventPublisher(journal=self.journal, clock=self.clock, node_name="n0")
 
         def start_soon(work: Callable[[], Coroutine[object, object, None]]) -> None:
             tasks.start_soon(work)
@@ -327,23 +328,23 @@ class World:
                 planner=WorkerPlanner(console=Console(), worker_socket="/s/worker.sock"),
             ),
             jobs=self.jobs,
-            chronicle=self.chronicle,
+            publisher=self.publisher,
             engine=self.engine,
             start_soon=start_soon,
             keeps=keeps,
         )
         self.engine.attach(self.performer)
-        self.desk = Desk(
+        self.job_service = JobService(
             engine=self.engine,
             performer=self.performer,
             jobs=self.jobs,
-            chronicle=self.chronicle,
+            publisher=self.publisher,
             workers=self.workers,
             clock=self.clock,
             claims=self.claims,
             log_dir=str(log_dir),
         )
-        self.performer.on_finished = self.desk.close_job
+        self.performer.on_finished = self.job_service.close_job
         tasks.start_soon(self.engine.run)
 
     @classmethod
@@ -373,6 +374,6 @@ class World:
         raise AssertionError("a deadline that has passed is not met")
 
     async def submit(self, spec: JobSpec) -> ObedientSpawner:
-        await self.desk.submit(spec, {"A": "secret"})
+        await self.job_service.submit(spec, {"A": "secret"})
         await self.settle()
         return self.spawners.started[-1]

@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.core.facts import JobState
-from supervisor.life.life import LastWords, Life
-from supervisor.life.telling import life_of
 from supervisor.report.document import document_of
 from supervisor.report.page import page_of
 from supervisor.report.svg import picture_of
 from supervisor.report.text import text_of
-from tests.life.jobs import BEGAN_NS, Told, killed_and_hung, large
+from supervisor.report.timeline.timeline import LastWords, Life
+from supervisor.report.timeline.timeline_builder import life_of
+from tests.report.timeline.jobs import BEGAN_NS, Told, killed_and_hung, large
 
 EVIL = "</script><script>alert(1)</script>\x1b[31m\x00<img src=x onerror=alert(2)>\"'&]]>--><!--"
 

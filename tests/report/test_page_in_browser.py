@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from supervisor.life.telling import life_of
 from supervisor.report.page import page_of
-from tests.life.jobs import Told, killed_and_hung, large
+from supervisor.report.timeline.timeline_builder import life_of
 from tests.report.browser import Opened, Scheme, chromium
 from tests.report.test_page import evil_life
+from tests.report.timeline.jobs import Told, killed_and_hung, large
 
 NODES = 1000
 Open = Callable[..., Opened]

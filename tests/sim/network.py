@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from supervisor.edges.peers.cluster_client import FENCE_S
 from supervisor.edges.peers.cluster_link import ALIVE_S, SILENCE_S
 from supervisor.edges.peers.cluster_server import LOST_S
-from supervisor.simulation.timeline import What
+from supervisor.programs.simulation.timeline import What
 from tests.sim.faults import RELAYED_LATER_S
 
 if TYPE_CHECKING:

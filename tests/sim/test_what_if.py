@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from supervisor.edges.peers.cluster_server import LOST_S
-from supervisor.simulation.picture import picture
-from supervisor.simulation.question import DAY_S, Life, Question
-from supervisor.simulation.what_if import simulate
+from supervisor.programs.simulation.picture import picture
+from supervisor.programs.simulation.question import DAY_S, Life, Question
+from supervisor.programs.simulation.what_if import simulate
 
 BENCHMARKS = Path(__file__).parents[2] / "docs" / "benchmarks.json"
 

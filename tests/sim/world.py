@@ -14,7 +14,7 @@ from supervisor.core.facts import JobEvent, Verdict
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages
 from supervisor.core.orders import Order, StartCycle
-from supervisor.simulation.timeline import Timeline
+from supervisor.programs.simulation.timeline import Timeline
 from tests.sim import checkers
 from tests.sim.backend import Backend
 from tests.sim.faults import HARMLESS_S, RELAYED_LATER_S, Fault

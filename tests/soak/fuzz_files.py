@@ -30,11 +30,11 @@ from supervisor.edges.machine.processes import job_claims
 from supervisor.edges.users import user_folders
 from supervisor.edges.users.user_folders import UserFolder
 from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace
-from supervisor.engine import keepsakes
-from supervisor.engine.record_text import UnreadableError
+from supervisor.engine.recovery import snapshot_texts
+from supervisor.engine.recovery.record_text import UnreadableError
 from supervisor.errors import HoldfastError
-from supervisor.ports import CycleInfo, JobReport
-from tests.engine.test_keepsakes import SPEC, KeepingSpawner, OneSpawner
+from supervisor.ports.reports import CycleInfo, JobReport
+from tests.engine.recovery.test_snapshot_texts import SPEC, KeepingSpawner, OneSpawner
 from tests.engine.world import World
 from tests.soak.fuzz import Target
 from worker_client.spawner import error_file
@@ -178,7 +178,7 @@ def _kept_states() -> list[bytes]:
         with TemporaryDirectory() as folder:
             async with anyio.create_task_group() as tasks:
                 world = World(tasks, Path(folder), spawners=OneSpawner(spawner), keeps=True)
-                await world.desk.submit(SPEC, {"A": "b"})
+                await world.job_service.submit(SPEC, {"A": "b"})
                 await world.settle()
                 tasks.cancel_scope.cancel()
         return spawner.texts
@@ -193,6 +193,6 @@ def _read_state(data: bytes) -> None:
     try:
         found: object = json.loads(data)
     except (ValueError, RecursionError):
-        found = {keepsakes.SPEC: data.decode(errors="replace"), keepsakes.STATE: "{}"}
-    texts = cast("dict[str, object]", found) if isinstance(found, dict) else {keepsakes.STATE: found}
-    keepsakes.restored({name: each if isinstance(each, str) else json.dumps(each) for name, each in texts.items()})
+        found = {snapshot_texts.SPEC: data.decode(errors="replace"), snapshot_texts.STATE: "{}"}
+    texts = cast("dict[str, object]", found) if isinstance(found, dict) else {snapshot_texts.STATE: found}
+    snapshot_texts.restored({name: each if isinstance(each, str) else json.dumps(each) for name, each in texts.items()})

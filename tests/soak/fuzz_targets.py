@@ -20,8 +20,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nvhcd import nvhcd_pb2
 
-from supervisor.attribution import service as service_of_attribution
-from supervisor.attribution.analyses import Analyses
 from supervisor.config import job_spec_json, redaction
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.resolve import parse_run
@@ -50,11 +48,13 @@ from supervisor.edges.workers.channel.worker_codec import ProgressTold, WorkerPr
 from supervisor.edges.workers.page_hand_over import PageNote
 from supervisor.edges.workers.stacks import stack_text
 from supervisor.errors import HoldfastError
-from supervisor.log_service import frames_codec
-from supervisor.log_service.frames_codec import Batch, Terms
-from supervisor.ports import JobReport, RecordedEvent
-from supervisor.questions import Answer, Question
-from supervisor.rendezvous_backend import BackendRefusedError
+from supervisor.ports.questions import Answer, Question
+from supervisor.ports.rendezvous_backend import BackendRefusedError
+from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.programs.attribution import service as service_of_attribution
+from supervisor.programs.attribution.analyses import Analyses
+from supervisor.programs.log_service import frames_codec
+from supervisor.programs.log_service.frames_codec import Batch, Terms
 from tests.edges.peers import every_frame
 from tests.soak import fuzz_rpc
 from tests.soak.fuzz import Target

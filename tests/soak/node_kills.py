@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from supervisor.life.order import ARRIVED
+from supervisor.report.timeline.event_ordering import ARRIVED
 from tests.e2e.launch import wait_until
 from tests.e2e.test_many_nodes_daemons import HOLDFAST, Node
 from tests.etcd_server import etcd, free_ports

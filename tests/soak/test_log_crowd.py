@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tests.log_service.crowd_flood import flood
+from tests.programs.log_service.crowd_flood import flood
 
 NODES, LINES, AT_ONCE = 1536, 600, 20
 KILLS = 6

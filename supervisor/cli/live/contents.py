@@ -10,7 +10,7 @@ from supervisor.cli.live import rows
 from supervisor.cli.live.looking import Look
 from supervisor.cli.live.rows import Row
 from supervisor.cli.supervisors import FoundJob
-from supervisor.ports import JobReport
+from supervisor.ports.reports import JobReport
 
 
 class Contents(Protocol):

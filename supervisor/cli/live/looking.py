@@ -19,7 +19,7 @@ from supervisor.cli.supervisors import OTHERS_LIST_S, FoundJob, Supervisors
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 
 EVENTS_KEPT = 200  # of each job
 ENDED_KEPT = 10  # jobs that have ended since the view was opened

@@ -13,7 +13,7 @@ import msgspec
 from supervisor.cli import output
 from supervisor.cli.supervisors import FoundJob
 from supervisor.core.printable import one_line
-from supervisor.ports import JobNodeReport, JobReport, RankReport, RecordedEvent
+from supervisor.ports.reports import JobNodeReport, JobReport, RankReport, RecordedEvent
 
 Report = TypeVar("Report", JobReport, RankReport)
 

@@ -26,7 +26,7 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.event_document import timestamp
 from supervisor.errors import ExhaustedError, HoldfastError
-from supervisor.ports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent
 
 EVENTS_MAX = 40  # of each job, the newest ones
 ENDED_MAX = 50  # jobs that have ended, the newest ones

@@ -19,7 +19,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.operators.http_places import Place, Places
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 CONNECTIONS_MAX = 256
 AT_ONCE_MAX = 256  # accepted before those that are in are served

@@ -28,7 +28,7 @@ from supervisor.edges.machine.folders import socket_dir, state_dir
 from supervisor.edges.operators.browser_requests import page_elsewhere
 from supervisor.edges.operators.inotify import DirectoryWatch
 from supervisor.errors import HoldfastError, NotFoundError
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 STREAMS_MAX = 32
 ALIVE_S = 15.0  # a line that says nothing: a reader that has gone is noticed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.cli.live import rows
-from supervisor.ports import JobReport, RankReport
+from supervisor.ports.reports import JobReport, RankReport
 
 RANKS_MAX = 256  # of one job: those that are worth a look, then the most silent ones
 

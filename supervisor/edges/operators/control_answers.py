@@ -18,7 +18,7 @@ from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.operators.control_codec import CODES, ERROR_DOMAIN
 from supervisor.errors import HoldfastError
-from supervisor.ports import (
+from supervisor.ports.reports import (
     CheckReport,
     JobNodeReport,
     JobReport,

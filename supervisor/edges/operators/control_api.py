@@ -22,7 +22,7 @@ from supervisor.edges.operators.control_service import ControlService
 from supervisor.edges.rpc.messages import Stream
 from supervisor.edges.rpc.server import GrpcConnection, Places
 from supervisor.errors import ConfigurationError
-from supervisor.ports import JobDesk, JobHistory
+from supervisor.ports.job_requests import JobHistory, JobRequests
 
 CONCURRENT_CALLS_MAX = 256  # for all clients together; beyond it RESOURCE_EXHAUSTED
 TCP_CONNECTIONS_MAX = 256
@@ -65,9 +65,9 @@ def secure_listener(
 class ControlApi:
     """Answers the clients of one supervisor."""
 
-    def __init__(self, desk: JobDesk, history: JobHistory, *, for_users: bool = False) -> None:
+    def __init__(self, job_service: JobRequests, history: JobHistory, *, for_users: bool = False) -> None:
         """`for_users`: one of several users' supervisors, whose jobs get the limits of the submitting process."""
-        service = ControlService(desk, history, for_users=for_users)
+        service = ControlService(job_service, history, for_users=for_users)
         self._handlers = {**service.handlers(), **grpc_discovery.handlers()}
         self._places = Places(CONCURRENT_CALLS_MAX)
         self._connections: set[GrpcConnection] = set()

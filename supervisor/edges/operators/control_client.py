@@ -30,7 +30,8 @@ from supervisor.edges.operators.control_answers import (
 from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX, SERVICE
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError
-from supervisor.ports import JobReport, NodeReport, RecordedEvent, RendezvousWish
+from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.reports import JobReport, NodeReport, RecordedEvent
 
 CALL_TIMEOUT_S = 10.0
 LIST_TIMEOUT_S = 5.0  # for all pages

@@ -12,15 +12,8 @@ from supervisor.config.redaction import redacted, redacted_text
 from supervisor.core.facts import Evidence
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.errors import HoldfastError
-from supervisor.ports import (
-    CheckReport,
-    JobNodeReport,
-    JobReport,
-    NodeReport,
-    RankReport,
-    RecordedEvent,
-    RendezvousWish,
-)
+from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.reports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent
 
 SERVICE = "holdfast.v1.Supervisor"
 ERROR_DOMAIN = "holdfast"

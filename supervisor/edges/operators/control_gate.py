@@ -23,7 +23,7 @@ from supervisor.edges.machine.folders import socket_claim
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.operators.refused_peer import refuse
 from supervisor.errors import ExhaustedError, HoldfastError, NotPermittedError
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 CONNECTIONS_MAX = 32  # of a private supervisor
 NODE_CONNECTIONS_MAX = 1_024  # of a node's supervisor: a `holdfast run` keeps one for as long as its job runs

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.config.job_spec_json import job_spec_from_json
+from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators import log_merge, log_streams
 from supervisor.edges.operators.callers import CLIENT, limits_of_caller
 from supervisor.edges.operators.control_codec import (
@@ -41,8 +42,8 @@ from supervisor.errors import (
     NotNowError,
     NotPermittedError,
 )
-from supervisor.ports import JobDesk, JobHistory, JobReport, LogBytes
-from supervisor.threads import in_thread
+from supervisor.ports.job_requests import JobHistory, JobRequests
+from supervisor.ports.reports import JobReport, LogBytes
 
 MESSAGE_CHARACTERS_MAX = 1_500  # for a refusal: a client takes 8 KiB of trailers
 REASON_CHARACTERS_MAX = 1_000
@@ -57,11 +58,11 @@ _log = logging.getLogger("holdfast.control")
 
 
 class ControlService:
-    """Answers calls from the desk, which is on this event loop, and from the history, which threads read."""
+    """Answers calls from the job service, which is on this event loop, and from the history, which threads read."""
 
-    def __init__(self, desk: JobDesk, history: JobHistory, *, for_users: bool = False) -> None:
+    def __init__(self, job_service: JobRequests, history: JobHistory, *, for_users: bool = False) -> None:
         """`for_users`: see ControlApi."""
-        self._desk = desk
+        self._job_service = job_service
         self._for_users = for_users
         self._history = history
         self._limiter = anyio.CapacityLimiter(HISTORY_THREADS_MAX)
@@ -100,14 +101,14 @@ class ControlService:
                     f"cannot start job {spec.job_id}: the limits of the process that submits it are not known: "
                     f"{error}; submit it from this node itself"
                 ) from error
-        job_id = await self._desk.submit(spec, dict(request.environment))
+        job_id = await self._job_service.submit(spec, dict(request.environment))
         return wire.SubmitJobResponse(job_id=job_id)
 
     async def _get_job(self, request: wire.GetJobRequest) -> Message:
         return job_to_wire(await self._find(request.job_id, "show"))
 
     async def _list_jobs(self, request: wire.ListJobsRequest) -> Message:
-        live = await self._desk.look_at_all()
+        live = await self._job_service.look_at_all()
         if request.include_ended:
             recorded = await in_thread(lambda: self._history.jobs(limit=HISTORY_JOBS_MAX), limiter=self._limiter)
             reports = merge(live, recorded)
@@ -120,30 +121,30 @@ class ControlService:
         if not 0 <= request.signal <= 64:
             raise InvalidRequestError(f"cannot stop job {request.job_id}: there is no signal {request.signal}")
         await self._live(request.job_id, "stop")
-        self._desk.stop(request.job_id, reason=_reason(request.reason), signal=request.signal)
+        self._job_service.stop(request.job_id, reason=_reason(request.reason), signal=request.signal)
         return wire.StopJobResponse()
 
     async def _restart_job(self, request: wire.RestartJobRequest) -> Message:
         await self._live(request.job_id, "restart")
         report = await self._find(request.job_id, "restart")
-        self._desk.restart(request.job_id, reason=_reason(request.reason))
+        self._job_service.restart(request.job_id, reason=_reason(request.reason))
         return wire.RestartJobResponse(next_cycle=report.cycle + 1)
 
     async def _get_stacks(self, request: wire.GetStacksRequest) -> Message:
         await self._live(request.job_id, "take stacks of")
         rank = request.rank if request.HasField("rank") else None
-        return evidence_to_wire(await self._desk.stacks(request.job_id, rank))
+        return evidence_to_wire(await self._job_service.stacks(request.job_id, rank))
 
     async def _get_node(self, request: wire.GetNodeRequest) -> Message:
-        nodes = {node.name: node for node in await self._desk.nodes()}
-        name = request.name or self._desk.node().name
+        nodes = {node.name: node for node in await self._job_service.nodes()}
+        name = request.name or self._job_service.node().name
         if name not in nodes:
             raise NotFoundError(f"cannot show node {name[:80]}: the nodes known here are {', '.join(nodes)}")
         return node_to_wire(nodes[name])
 
     async def _list_nodes(self, request: wire.ListNodesRequest) -> Message:
         del request  # everything is in one page
-        return wire.ListNodesResponse(nodes=[node_to_wire(node) for node in await self._desk.nodes()])
+        return wire.ListNodesResponse(nodes=[node_to_wire(node) for node in await self._job_service.nodes()])
 
     def _check_node_is_theirs(self) -> None:
         """Raises if the caller may not change the node: a node that several users share belongs to root."""
@@ -152,14 +153,16 @@ class ControlService:
 
     async def _cordon_node(self, request: wire.CordonNodeRequest) -> Message:
         self._check_node_is_theirs()
-        return node_to_wire(await self._desk.set_cordon(request.name, cordoned=True, reason=_reason(request.reason)))
+        return node_to_wire(
+            await self._job_service.set_cordon(request.name, cordoned=True, reason=_reason(request.reason))
+        )
 
     async def _uncordon_node(self, request: wire.UncordonNodeRequest) -> Message:
         self._check_node_is_theirs()
-        return node_to_wire(await self._desk.set_cordon(request.name, cordoned=False))
+        return node_to_wire(await self._job_service.set_cordon(request.name, cordoned=False))
 
     async def _lead_rendezvous(self, request: wire.LeadRendezvousRequest) -> Message:
-        return wire.LeadRendezvousResponse(leads=await self._desk.lead_rendezvous(rendezvous_from_wire(request)))
+        return wire.LeadRendezvousResponse(leads=await self._job_service.lead_rendezvous(rendezvous_from_wire(request)))
 
     async def _watch_job(self, request: wire.WatchJobRequest, send: Callable[[Message], Awaitable[None]]) -> None:
         report = await self._find(request.job_id, "watch", this_node=request.this_node)
@@ -167,14 +170,14 @@ class ControlService:
         if request.this_node or not await self._send_events_elsewhere(request, send):
             if request.follow:
                 events = all_events(
-                    self._desk,
+                    self._job_service,
                     self._history,
                     request.job_id,
                     after_sequence=request.after_sequence,
                     limiter=self._limiter,
                 )
             else:
-                await self._desk.until_complete(request.job_id)
+                await self._job_service.until_complete(request.job_id)
                 events = past_events(
                     self._history, request.job_id, after_sequence=request.after_sequence, limiter=self._limiter
                 )
@@ -190,7 +193,7 @@ class ControlService:
         self, request: wire.WatchJobRequest, send: Callable[[Message], Awaitable[None]]
     ) -> bool:
         """Returns False if this node must send its own events: it leads the job, or the leader does not answer."""
-        events = self._desk.events_elsewhere(
+        events = self._job_service.events_elsewhere(
             request.job_id, after_sequence=request.after_sequence, follow=request.follow
         )
         if events is None:
@@ -243,7 +246,7 @@ class ControlService:
         sources = {"": log_streams.follow(Path(report.log_dir), choice, ended)}
         elsewhere: Mapping[str, AsyncGenerator[LogBytes]] = {}
         if not this_node:
-            elsewhere = self._desk.logs_elsewhere(
+            elsewhere = self._job_service.logs_elsewhere(
                 report, rank=choice.rank, cycle=choice.cycle, tail_lines=choice.tail_lines, follow=not ended.is_set()
             )
         sources |= {name: log_merge.as_pieces(pieces) for name, pieces in elsewhere.items()}
@@ -262,8 +265,8 @@ class ControlService:
             await log_streams.check_any_beside(Path(report.log_dir), report.job_id, choice)
 
     async def _set_at_end(self, job_id: str, ended: anyio.Event) -> None:
-        async with self._desk.subscribe(job_id) as coming:
-            report = self._desk.job(job_id)
+        async with self._job_service.subscribe(job_id) as coming:
+            report = self._job_service.job(job_id)
             if report is not None and report.ended_at_ns is None:
                 async for _ in coming:
                     pass  # only the end counts
@@ -271,7 +274,7 @@ class ControlService:
 
     async def _find(self, job_id: str, verb: str, *, this_node: bool = False) -> JobReport:
         """Returns the job. `this_node`: only its own part of a job on several nodes, without asking other nodes."""
-        report = await self._desk.look(job_id, this_node=this_node)
+        report = await self._job_service.look(job_id, this_node=this_node)
         if report is None:
             report = await in_thread(lambda: self._history.job(job_id), limiter=self._limiter)
         if report is None:
@@ -279,10 +282,10 @@ class ControlService:
         return report
 
     async def _live(self, job_id: str, verb: str) -> None:
-        report = self._desk.job(job_id) or await self._find(job_id, verb)
+        report = self._job_service.job(job_id) or await self._find(job_id, verb)
         if report.state.has_ended:
             raise NotNowError(f"cannot {verb} job {job_id}: it has ended ({report.state})")
-        if self._desk.job(job_id) is None:
+        if self._job_service.job(job_id) is None:
             raise NotFoundError(f"cannot {verb} job {job_id}: another supervisor had it, and has not recorded its end")
 
 

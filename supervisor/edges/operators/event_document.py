@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 
 
 def event_document(event: RecordedEvent) -> dict[str, object]:

@@ -7,8 +7,9 @@ from collections.abc import AsyncGenerator
 
 import anyio
 
-from supervisor.ports import JobDesk, JobHistory, RecordedEvent
-from supervisor.threads import in_thread
+from supervisor.edges.machine.own_process.threads import in_thread
+from supervisor.ports.job_requests import JobHistory, JobRequests
+from supervisor.ports.reports import RecordedEvent
 
 PAGE_EVENTS = 500
 
@@ -32,11 +33,13 @@ async def past_events(
 
 
 async def all_events(
-    desk: JobDesk, history: JobHistory, job_id: str, *, after_sequence: int, limiter: anyio.CapacityLimiter
+    job_service: JobRequests, history: JobHistory, job_id: str, *, after_sequence: int, limiter: anyio.CapacityLimiter
 ) -> AsyncGenerator[RecordedEvent]:
     """Yields past events, then new ones until the job ends. Events that a slow reader lost come from the history."""
     last = after_sequence
-    async with desk.subscribe(job_id) as coming:  # before the past is read, so that no event is missed in between
+    async with job_service.subscribe(
+        job_id
+    ) as coming:  # before the past is read, so that no event is missed in between
         async with contextlib.aclosing(past_events(history, job_id, after_sequence=last, limiter=limiter)) as recorded:
             async for event in recorded:
                 yield event
@@ -52,7 +55,7 @@ async def all_events(
             if event.sequence > last:
                 yield event
                 last = event.sequence
-    await desk.until_complete(job_id)
+    await job_service.until_complete(job_id)
     async with contextlib.aclosing(past_events(history, job_id, after_sequence=last, limiter=limiter)) as rest:
         async for event in rest:
             yield event

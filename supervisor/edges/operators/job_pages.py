@@ -6,7 +6,7 @@ import base64
 from collections.abc import Iterable, Sequence
 
 from supervisor.errors import InvalidRequestError
-from supervisor.ports import JobReport
+from supervisor.ports.reports import JobReport
 
 LIST_PAGE_MAX = 1_000
 LIST_PAGE_DEFAULT = 100

@@ -9,7 +9,7 @@ import anyio
 
 from supervisor.edges.operators.log_streams import LogPiece
 from supervisor.errors import HoldfastError
-from supervisor.ports import LogBytes
+from supervisor.ports.reports import LogBytes
 
 Pieces = AsyncGenerator[LogPiece]
 

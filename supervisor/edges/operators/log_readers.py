@@ -16,8 +16,9 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from supervisor.edges.operators import log_streams
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, NotFoundError
-from supervisor.ports import JobDesk, JobReport, LogBytes
-from supervisor.questions import Answer, CloseLogs, Logs, ReadLogs
+from supervisor.ports.job_requests import JobRequests
+from supervisor.ports.questions import Answer, CloseLogs, Logs, ReadLogs
+from supervisor.ports.reports import JobReport, LogBytes
 
 READERS_MAX = 16  # each needs one inotify instance of the user's 128
 AHEAD_PIECES = 4
@@ -41,8 +42,8 @@ class _Reader:
 class LogReaders:
     """Answers ReadLogs and CloseLogs. `run` must be started first."""
 
-    def __init__(self, desk: JobDesk) -> None:
-        self._desk = desk
+    def __init__(self, job_service: JobRequests) -> None:
+        self._job_service = job_service
         self._readers: dict[tuple[str, str], _Reader] = {}
         self._tasks: TaskGroup | None = None
 
@@ -109,8 +110,8 @@ class LogReaders:
                 del self._readers[key]
 
     async def _set_at_end(self, job_id: str, ended: anyio.Event) -> None:
-        async with self._desk.subscribe(job_id) as coming:
-            report = self._desk.job(job_id)
+        async with self._job_service.subscribe(job_id) as coming:
+            report = self._job_service.job(job_id)
             if report is not None and report.ended_at_ns is None:
                 async for _ in coming:
                     pass  # only the end counts

@@ -27,7 +27,7 @@ from supervisor.edges.machine.processes.tcp_user import refusal_of_user, strange
 from supervisor.edges.peers import door
 from supervisor.edges.peers.door import MAY_BE_SENT_ON, Place, Proofs
 from supervisor.edges.peers.introduction import STRANGER
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 TAKEN_MAX = 32  # connections that are accepted before others have their turn
 ACCEPT_AGAIN_S = 0.2

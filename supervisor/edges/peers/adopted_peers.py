@@ -28,8 +28,8 @@ from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_server import REPLACED
 from supervisor.edges.peers.own_address import address_towards_others
 from supervisor.errors import ConfigurationError
-from supervisor.ports import Post
-from supervisor.questions import PeersAndColleagues
+from supervisor.ports.edges import Post
+from supervisor.ports.questions import PeersAndColleagues
 
 TEXT_BYTES_MAX = 4096
 JOIN_TIMEOUT_S = 600.0

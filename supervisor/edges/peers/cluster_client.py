@@ -50,7 +50,7 @@ from supervisor.edges.peers.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, WANTS_I
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.relays.hop import Hop
 from supervisor.edges.peers.relays.own_relay import INTRODUCED_S, OwnRelay
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 SPAWNER_LATER_S = 0.4  # the spawner acts if this process is stopped; the sum is also less than LOST_S
 CONNECT_S = 5.0

@@ -18,6 +18,7 @@ from supervisor.core.election import follower
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
+from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.peers import garbage, job_secrets
 from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.cluster_client import SPAWNER_LATER_S, ClusterClient
@@ -28,9 +29,8 @@ from supervisor.edges.peers.listening import listen
 from supervisor.edges.peers.own_address import own_address
 from supervisor.edges.peers.switchboard import Switchboard
 from supervisor.errors import ConfigurationError, NotNowError
-from supervisor.ports import Post
-from supervisor.questions import PeersAndColleagues
-from supervisor.threads import in_thread
+from supervisor.ports.edges import Post
+from supervisor.ports.questions import PeersAndColleagues
 
 MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
 PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends

@@ -52,7 +52,7 @@ from supervisor.edges.peers.known_node import KnownNode
 from supervisor.edges.peers.relays.trunk import Trunk
 from supervisor.edges.peers.turns import Later, Turns
 from supervisor.edges.peers.wheel import Wheel
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 LOST_S = 5.0  # from the last message of a node; by then it has ended its own workers (cluster_client.FENCE_S)
 GONE_MAX = 100_000  # incarnations that we remember

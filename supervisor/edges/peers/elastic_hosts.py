@@ -12,14 +12,14 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from supervisor.core.elastic.messages import ElasticOrder
+from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.peers import job_secrets
 from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_tls import Tls, TlsFiles
 from supervisor.edges.peers.elastic_peers import ElasticLeader, ElasticMeeting
 from supervisor.edges.peers.listening import listen
 from supervisor.errors import ExhaustedError
-from supervisor.ports import RendezvousWish
-from supervisor.threads import in_thread
+from supervisor.ports.job_requests import RendezvousWish
 
 IDLE_S = 60.0
 PARTING_S = 5.0

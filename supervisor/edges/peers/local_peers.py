@@ -10,7 +10,7 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
 from supervisor.errors import NoAnswerError, NotNowError
-from supervisor.questions import Answer, Handler, Question
+from supervisor.ports.questions import Answer, Handler, Question
 
 
 class NoColleagues:

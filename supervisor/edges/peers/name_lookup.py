@@ -1,7 +1,7 @@
 """Which addresses does a host name have? Asked in a thread of ours.
 
 The event loop's own lookup starts libuv's threads, which abort the process where no thread can be started
-(see supervisor/threads.py). An address needs no thread at all.
+(see supervisor/edges/machine/own_process/threads.py). An address needs no thread at all.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import socket
 from functools import partial
 from typing import TypeAlias
 
-from supervisor.threads import in_thread
+from supervisor.edges.machine.own_process.threads import in_thread
 
 Found: TypeAlias = tuple[socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int]]
 

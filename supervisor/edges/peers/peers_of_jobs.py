@@ -26,8 +26,8 @@ from supervisor.core.orders import Order
 from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.local_peers import LocalPeers
 from supervisor.errors import ConfigurationError, HoldfastError, NoAnswerError
-from supervisor.ports import Post
-from supervisor.questions import Answer, Handler, PeersAndColleagues, Question
+from supervisor.ports.edges import Post
+from supervisor.ports.questions import Answer, Handler, PeersAndColleagues, Question
 
 LAST_NEWS_S = 2.0  # for the other nodes' news of a job that has ended
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast, get_args
 
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.record_codec import Read, UnknownKindError, Write, union_shape
-from supervisor.questions import Answer, Question
+from supervisor.ports.questions import Answer, Question
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor

@@ -18,7 +18,7 @@ from supervisor import errors
 from supervisor.edges.peers import question_codec
 from supervisor.edges.peers.cluster_frames import Answered, Aside, Asked, ClusterProtocolError
 from supervisor.errors import HoldfastError, NoAnswerError
-from supervisor.questions import LEADER, Answer, Handler, Question, Refused
+from supervisor.ports.questions import LEADER, Answer, Handler, Question, Refused
 
 PART_BYTES_MAX = 32 * 1024  # so an order waits for at most one part
 ANSWER_BYTES_MAX = 64 * 1024 * 1024

@@ -21,7 +21,7 @@ from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer, uid_of
 from supervisor.edges.users.admission import Admission
 from supervisor.errors import HoldfastError, NotPermittedError
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 BACKLOG = 4096  # the kernel may reduce it to net.core.somaxconn
 AT_ONCE_MAX = 256  # connections to admit or refuse before the admitted ones are handled

@@ -20,7 +20,7 @@ from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders, bind_for_root
 from supervisor.edges.users.user_link import UserLink
 from supervisor.errors import ExhaustedError, HoldfastError, NotNowError
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 SUPERVISORS_MAX = 1_024
 SUPERVISORS_OF_ONE_MAX = 8  # of one login: with other groups, or with its subordinate user ids

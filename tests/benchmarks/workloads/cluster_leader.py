@@ -25,7 +25,7 @@ from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import Meeting
 from supervisor.edges.peers.cluster_tls import Tls, TlsFiles
 from supervisor.engine.loop import Engine
-from supervisor.ports import Peers
+from supervisor.ports.edges import Peers
 
 JOB = "scale"
 NAME = "leader"

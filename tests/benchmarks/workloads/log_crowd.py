@@ -12,7 +12,7 @@ from pathlib import Path
 
 import anyio
 
-from tests.log_service.crowd_flood import Flooded, flood
+from tests.programs.log_service.crowd_flood import Flooded, flood
 
 LIMIT_S = 280.0
 AT_ONCE = 20

@@ -23,15 +23,15 @@ from supervisor.edges.operators.control_service import ControlService
 from supervisor.edges.workers.spawner import spawner_keeper
 from supervisor.edges.workers.spawner.return_places import ReturnPlace
 from supervisor.edges.workers.spawner.spawner_succession import SpawnerSuccession
-from supervisor.engine.desk import Desk
-from supervisor.engine.keepsakes import EVENTS
-from supervisor.ports import JobReport
+from supervisor.engine.recovery.snapshot_texts import EVENTS
+from supervisor.ports.reports import JobReport
+from supervisor.queries.job_service import JobService
 
 MOMENT, KIND = os.environ["DIES"].split()
 journals: list[Journal] = []
 watched = threading.Event()  # the submitter has the answer to its submission, and asks on
 start, keep, look_for = Journal.start, SpawnerSuccession.keep, ControlService._find  # pyright: ignore[reportPrivateUsage]
-note, submit = ReturnPlace.note, Desk.submit
+note, submit = ReturnPlace.note, JobService.submit
 
 
 def start_noted(self: Journal) -> None:
@@ -82,14 +82,14 @@ def note_and_end(self: ReturnPlace, job_id: str, pid: int) -> None:
     end_once_watched()
 
 
-async def submit_or_end(self: Desk, spec: JobSpec, environment: Mapping[str, str]) -> str:
+async def submit_or_end(self: JobService, spec: JobSpec, environment: Mapping[str, str]) -> str:
     watched.clear()  # the submitter may have asked for the job before
     if MOMENT == "unanswered":
         os.kill(os.getpid(), signal.SIGKILL)
     return await submit(self, spec, environment)
 
 
-ControlService._find, Desk.submit = find_and_note, submit_or_end  # pyright: ignore[reportPrivateUsage]
+ControlService._find, JobService.submit = find_and_note, submit_or_end  # pyright: ignore[reportPrivateUsage]
 if MOMENT == "before-flush":
     Journal.start, Journal.flush = start_never, end_instead
 elif MOMENT == "unstarted":

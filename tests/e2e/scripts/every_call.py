@@ -9,7 +9,7 @@ from supervisor.core.facts import HangLimits
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_streams import LogChoice
 from supervisor.errors import HoldfastError
-from supervisor.ports import RendezvousWish
+from supervisor.ports.job_requests import RendezvousWish
 
 socket_path, job_id, script, node = sys.argv[1:5]
 answers: dict[str, str] = {}

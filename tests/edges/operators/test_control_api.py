@@ -19,7 +19,7 @@ from supervisor.edges.operators.control_answers import refusal_from_wire
 from supervisor.edges.operators.control_api import SecureListener, secure_listener
 from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX
 from supervisor.errors import ConfigurationError, NotFoundError
-from tests.edges.operators.fake_desk import FakeDesk, running, serving
+from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 
 Response = TypeVar("Response", bound=Message)
 
@@ -38,7 +38,7 @@ async def ask(channel: grpc.aio.Channel, method: str, request: Message, response
 
 async def test_it_serves_on_a_socket_for_its_user_alone(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
-    async with serving(FakeDesk(running()), path):
+    async with serving(FakeJobService(running()), path):
         assert path.stat().st_mode & 0o777 == 0o600
         async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
             job = await ask(channel, "GetJob", wire.GetJobRequest(job_id="train-7f3a"), wire.Job)
@@ -52,13 +52,13 @@ async def test_a_stale_socket_is_no_obstacle(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left_over:
         left_over.bind(str(path))
     assert path.exists()
-    async with serving(FakeDesk(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+    async with serving(FakeJobService(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
         assert not (await ask(channel, "ListJobs", wire.ListJobsRequest(), wire.ListJobsResponse)).jobs
 
 
 async def test_a_refusal_has_a_canonical_code_and_error_info(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
-    async with serving(FakeDesk(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+    async with serving(FakeJobService(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await ask(channel, "GetJob", wire.GetJobRequest(job_id="other"), wire.Job)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
@@ -69,7 +69,7 @@ async def test_a_refusal_has_a_canonical_code_and_error_info(tmp_path: Path) -> 
 
 async def test_a_fault_of_ours_shows_no_detail_and_ends_nothing(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
-    async with serving(FakeDesk(running()), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+    async with serving(FakeJobService(running()), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
         request = wire.GetStacksRequest(job_id="train-7f3a", rank=98)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await ask(channel, "GetStacks", request, wire.GetStacksResponse)
@@ -81,7 +81,7 @@ async def test_a_fault_of_ours_shows_no_detail_and_ends_nothing(tmp_path: Path) 
 async def test_an_oversized_request_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     options = (("grpc.max_send_message_length", -1),)
-    async with serving(FakeDesk(), path), grpc.aio.insecure_channel(f"unix:{path}", options=options) as channel:
+    async with serving(FakeJobService(), path), grpc.aio.insecure_channel(f"unix:{path}", options=options) as channel:
         request = wire.SubmitJobRequest(spec_json="x" * (MESSAGE_BYTES_MAX + 1))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await ask(channel, "SubmitJob", request, wire.SubmitJobResponse)
@@ -90,10 +90,10 @@ async def test_an_oversized_request_is_refused(tmp_path: Path) -> None:
 
 async def test_calls_at_the_same_time_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_api, "CONCURRENT_CALLS_MAX", 2)
-    path, desk = tmp_path / "control.sock", FakeDesk(running())
-    desk.coming_back["train-7f3a"] = back = anyio.Event()
+    path, job_service = tmp_path / "control.sock", FakeJobService(running())
+    job_service.coming_back["train-7f3a"] = back = anyio.Event()
     request, refused = wire.GetJobRequest(job_id="train-7f3a"), list[grpc.StatusCode]()
-    async with serving(desk, path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+    async with serving(job_service, path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
         async with anyio.create_task_group() as tasks:
 
             async def wait() -> None:
@@ -136,7 +136,7 @@ async def test_tcp_answers_holders_of_a_certificate_only(tmp_path: Path, unused_
     authority, chain, key = ((tmp_path / name).read_bytes() for name in ("ca.pem", "own.pem", "own.key"))
     address = f"127.0.0.1:{unused_tcp_port}"
     listener = SecureListener(address, tmp_path / "own.pem", tmp_path / "own.key", tmp_path / "ca.pem")
-    async with serving(FakeDesk(running()), tmp_path / "control.sock", listener=listener):
+    async with serving(FakeJobService(running()), tmp_path / "control.sock", listener=listener):
         mine = grpc.ssl_channel_credentials(authority, key, chain)
         async with grpc.aio.secure_channel(address, mine) as channel:
             assert (await ask(channel, "GetNode", wire.GetNodeRequest(), wire.Node)).name == "n0"
@@ -153,5 +153,5 @@ async def test_tcp_answers_holders_of_a_certificate_only(tmp_path: Path, unused_
 async def test_a_port_that_is_taken_is_a_clear_error(tmp_path: Path) -> None:
     listener = SecureListener("127.0.0.1:1", tmp_path / "no.pem", tmp_path / "no.key", tmp_path / "no.ca")
     with pytest.RaisesGroup(pytest.RaisesExc(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:1")):
-        async with serving(FakeDesk(), tmp_path / "control.sock", listener=listener):
+        async with serving(FakeJobService(), tmp_path / "control.sock", listener=listener):
             pass

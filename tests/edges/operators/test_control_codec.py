@@ -12,7 +12,15 @@ from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.operators import control_answers as answers
 from supervisor.edges.operators import control_codec as codec
 from supervisor.errors import HoldfastError
-from supervisor.ports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent, SectionReport
+from supervisor.ports.reports import (
+    CheckReport,
+    JobNodeReport,
+    JobReport,
+    NodeReport,
+    RankReport,
+    RecordedEvent,
+    SectionReport,
+)
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc", "Cf", "Cn", "Co", "Zl", "Zp"]), max_size=8)
 SMALL = st.integers(0, 2**31 - 1)

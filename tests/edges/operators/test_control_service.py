@@ -1,4 +1,4 @@
-"""Does each call answer from the desk and the history, and refuse with the right sentence?"""
+"""Does each call answer from the job service and the history, and refuse with the right sentence?"""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_streams import LogChoice
 from supervisor.errors import ExhaustedError, InvalidRequestError, NotFoundError, NotNowError
-from supervisor.ports import JobReport, LogBytes, RecordedEvent, RendezvousWish
-from tests.edges.operators.fake_desk import FakeDesk, running, serving
+from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.reports import JobReport, LogBytes, RecordedEvent
+from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 from tests.edges.operators.test_event_streams import unexpected
 
 JOB = "train-7f3a"
@@ -27,24 +28,24 @@ Answer = TypeVar("Answer")
 
 
 @asynccontextmanager
-async def asked(tmp_path: Path, *reports: JobReport) -> AsyncGenerator[tuple[FakeDesk, ControlClient, Journal]]:
-    """Yields a desk, a blocking client for calls in threads, and the journal behind it."""
+async def asked(tmp_path: Path, *reports: JobReport) -> AsyncGenerator[tuple[FakeJobService, ControlClient, Journal]]:
+    """Yields a job service, a blocking client for calls in threads, and the journal behind it."""
     journal = Journal(tmp_path, on_alarm=unexpected)
     journal.start()
-    desk = FakeDesk(*reports, journal=journal)
+    job_service = FakeJobService(*reports, journal=journal)
     for report in reports:
         journal.save(report)
-    async with serving(desk, tmp_path / "control.sock", journal):
+    async with serving(job_service, tmp_path / "control.sock", journal):
         with ControlClient(tmp_path / "control.sock") as client:
-            yield desk, client, journal
+            yield job_service, client, journal
     journal.close()
 
 
 async def test_submit_hands_on_specification_and_environment(tmp_path: Path) -> None:
     spec = JobSpec("new", ("train.py",), local_world_size=2)
-    async with asked(tmp_path) as (desk, client, _):
+    async with asked(tmp_path) as (job_service, client, _):
         assert await to_thread.run_sync(client.submit, spec, {"HF_TOKEN": "s3cret"}) == "new"
-        assert desk.submitted == [(spec, {"HF_TOKEN": "s3cret"})]
+        assert job_service.submitted == [(spec, {"HF_TOKEN": "s3cret"})]
 
 
 async def test_lists_join_live_and_recorded_jobs(tmp_path: Path) -> None:
@@ -63,9 +64,9 @@ async def test_lists_join_live_and_recorded_jobs(tmp_path: Path) -> None:
 
 async def test_who_asks_for_a_job_that_is_being_taken_over_waits_until_it_is(tmp_path: Path) -> None:
     """The journal would say that nobody has it."""
-    async with asked(tmp_path) as (desk, client, journal):
+    async with asked(tmp_path) as (job_service, client, journal):
         journal.save(running(JOB))
-        desk.coming_back[JOB] = anyio.Event()
+        job_service.coming_back[JOB] = anyio.Event()
         found: list[JobReport] = []
 
         async def ask() -> None:
@@ -76,16 +77,16 @@ async def test_who_asks_for_a_job_that_is_being_taken_over_waits_until_it_is(tmp
             await to_thread.run_sync(client.nodes)  # The server has heard both.
             await to_thread.run_sync(client.nodes)
             assert not found
-            desk.reports[JOB] = replace(running(JOB), reason="it was taken over")
-            desk.coming_back[JOB].set()
+            job_service.reports[JOB] = replace(running(JOB), reason="it was taken over")
+            job_service.coming_back[JOB].set()
         assert [each.reason for each in found] == ["it was taken over"]
 
 
-async def test_stop_and_restart_reach_the_desk(tmp_path: Path) -> None:
-    async with asked(tmp_path, running()) as (desk, client, _):
+async def test_stop_and_restart_reach_the_job_service(tmp_path: Path) -> None:
+    async with asked(tmp_path, running()) as (job_service, client, _):
         assert await to_thread.run_sync(lambda: client.restart(JOB, reason="why")) == 3
         await to_thread.run_sync(lambda: client.stop(JOB, reason="", signal=2))
-        assert desk.calls == [("restart", JOB, "why"), ("stop", JOB, "asked for through the control API", 2)]
+        assert job_service.calls == [("restart", JOB, "why"), ("stop", JOB, "asked for through the control API", 2)]
         with pytest.raises(NotNowError, match=r"cannot stop job train-7f3a: it has ended \(stopped\)"):
             await to_thread.run_sync(lambda: client.stop(JOB, reason=""))
         with pytest.raises(NotNowError, match="cannot restart"):
@@ -117,8 +118,8 @@ async def test_nodes_are_cordoned_by_name(tmp_path: Path) -> None:
 
 
 async def test_watch_is_a_snapshot_then_all_events_to_the_end(tmp_path: Path) -> None:
-    async with asked(tmp_path, running()) as (desk, client, _):
-        desk.publish(JOB)
+    async with asked(tmp_path, running()) as (job_service, client, _):
+        job_service.publish(JOB)
         seen: list[JobReport | RecordedEvent] = []
 
         def watch() -> None:
@@ -128,9 +129,9 @@ async def test_watch_is_a_snapshot_then_all_events_to_the_end(tmp_path: Path) ->
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(to_thread.run_sync, watch)
             await until(lambda: len(seen) == 2)
-            desk.publish(JOB)
+            job_service.publish(JOB)
             await until(lambda: len(seen) == 3)
-            desk.end(JOB, JobState.SUCCEEDED, "done")
+            job_service.end(JOB, JobState.SUCCEEDED, "done")
         assert isinstance(seen[0], JobReport)
         assert [each.sequence for each in seen if isinstance(each, RecordedEvent)] == [1, 2, 3]
         again = await to_thread.run_sync(lambda: list(client.watch(JOB, after_sequence=1)))
@@ -142,7 +143,7 @@ async def test_logs_are_followed_to_the_end_of_the_job(tmp_path: Path) -> None:
     rank_dir.mkdir(parents=True)
     log = rank_dir / "stdout.log"
     log.write_text("one\n")
-    async with asked(tmp_path, running(log_dir=str(tmp_path / "logs" / JOB))) as (desk, client, _):
+    async with asked(tmp_path, running(log_dir=str(tmp_path / "logs" / JOB))) as (job_service, client, _):
         seen: list[bytes] = []
 
         def follow() -> None:
@@ -155,17 +156,17 @@ async def test_logs_are_followed_to_the_end_of_the_job(tmp_path: Path) -> None:
             with log.open("a") as file:
                 file.write("two\n")
             await until(lambda: seen == [b"one\n", b"two\n"])
-            desk.end(JOB, JobState.SUCCEEDED, "done")
+            job_service.end(JOB, JobState.SUCCEEDED, "done")
         with pytest.raises(NotFoundError, match="holds nothing of rank 7"):
             await to_thread.run_sync(lambda: list(client.logs(JOB, LogChoice(rank=7))))
 
 
 async def test_a_rendezvous_is_led_where_nobody_else_can_join_it(tmp_path: Path) -> None:
-    async with asked(tmp_path) as (desk, client, _):
+    async with asked(tmp_path) as (job_service, client, _):
         safe = RendezvousWish("torch", "10.0.0.1", 29400, everywhere=True, token_file="/srv/me/token")
         assert await to_thread.run_sync(client.lead_rendezvous, safe)
         assert not await to_thread.run_sync(client.lead_rendezvous, replace(safe, job_id="other"))
-        assert desk.calls[0] == ("lead", safe)
+        assert job_service.calls[0] == ("lead", safe)
         for wish, why in (
             (replace(safe, token_file=""), "anybody who reaches that address could join"),
             (replace(safe, token_file="", host="127.0.0.1"), "anybody who reaches that address could join"),
@@ -175,14 +176,14 @@ async def test_a_rendezvous_is_led_where_nobody_else_can_join_it(tmp_path: Path)
         ):
             with pytest.raises(InvalidRequestError, match=why):
                 await to_thread.run_sync(client.lead_rendezvous, wish)
-        assert len(desk.calls) == 2
+        assert len(job_service.calls) == 2
 
 
 async def test_a_node_shows_its_own_part_alone_where_that_is_asked_for(tmp_path: Path) -> None:
     here, there = RecordedEvent(JOB, 1, 5, "here", "a", node="n0"), RecordedEvent(JOB, 2, 5, "there", "b", node="n1")
-    async with asked(tmp_path, replace(running(), log_dir=str(tmp_path))) as (desk, client, journal):
-        desk.leader_events = [here, there]
-        desk.output_elsewhere = {"n1": [LogBytes(2, 0, False, b"elsewhere")]}
+    async with asked(tmp_path, replace(running(), log_dir=str(tmp_path))) as (job_service, client, journal):
+        job_service.leader_events = [here, there]
+        job_service.output_elsewhere = {"n1": [LogBytes(2, 0, False, b"elsewhere")]}
         for event in (here, there):
             journal.record(event)
         assert await to_thread.run_sync(journal.flush, 10)

@@ -1,7 +1,7 @@
 """The keys of an event, which programs rely on."""
 
 from supervisor.edges.operators.event_document import event_document, timestamp
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 
 
 def test_an_event_has_the_documented_keys() -> None:

@@ -10,7 +10,7 @@ import pytest
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.operators.event_streams import all_events, past_events
-from tests.edges.operators.fake_desk import FakeDesk, running
+from tests.edges.operators.fake_job_service import FakeJobService, running
 
 JOB = "train-7f3a"
 
@@ -27,9 +27,9 @@ def journal(tmp_path: Path) -> Journal:
     return journal
 
 
-async def watch(desk: FakeDesk, journal: Journal, seen: list[int], after: int = 0) -> None:
+async def watch(job_service: FakeJobService, journal: Journal, seen: list[int], after: int = 0) -> None:
     limiter = anyio.CapacityLimiter(1)
-    async for event in all_events(desk, journal, JOB, after_sequence=after, limiter=limiter):
+    async for event in all_events(job_service, journal, JOB, after_sequence=after, limiter=limiter):
         seen.append(event.sequence)  # noqa: PERF401  # one by one, for the test that looks on
 
 
@@ -40,58 +40,58 @@ async def wait_for(seen: list[int], count: int) -> None:
 
 
 async def test_the_past_then_what_comes_then_the_end(journal: Journal) -> None:
-    desk = FakeDesk(running(), journal=journal)
+    job_service = FakeJobService(running(), journal=journal)
     for _ in range(600):  # more than a page
-        desk.publish(JOB)
+        job_service.publish(JOB)
     seen: list[int] = []
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch, desk, journal, seen)
+        tasks.start_soon(watch, job_service, journal, seen)
         await wait_for(seen, 600)
-        desk.publish(JOB)
+        job_service.publish(JOB)
         await wait_for(seen, 601)
-        desk.end(JOB, JobState.SUCCEEDED, "done")
+        job_service.end(JOB, JobState.SUCCEEDED, "done")
     assert seen == list(range(1, 603))
 
 
 async def test_events_that_come_while_the_past_is_read_appear_once(journal: Journal) -> None:
-    desk = FakeDesk(running(), journal=journal)
+    job_service = FakeJobService(running(), journal=journal)
     for _ in range(3):
-        desk.publish(JOB)
+        job_service.publish(JOB)
     seen: list[int] = []
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch, desk, journal, seen)
+        tasks.start_soon(watch, job_service, journal, seen)
         with anyio.fail_after(10):
-            while not desk.watchers:
+            while not job_service.watchers:
                 await anyio.lowlevel.checkpoint()
-        desk.publish(JOB)  # subscribed, and the past is not read yet
-        desk.end(JOB, JobState.SUCCEEDED, "done")
+        job_service.publish(JOB)  # subscribed, and the past is not read yet
+        job_service.end(JOB, JobState.SUCCEEDED, "done")
     assert seen == [1, 2, 3, 4, 5]
 
 
 async def test_what_a_slow_watcher_lost_is_read_again(journal: Journal) -> None:
-    desk = FakeDesk(running(), journal=journal)
-    desk.publish(JOB)
+    job_service = FakeJobService(running(), journal=journal)
+    job_service.publish(JOB)
     seen: list[int] = []
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch, desk, journal, seen)
+        tasks.start_soon(watch, job_service, journal, seen)
         await wait_for(seen, 1)
-        desk.publish(JOB, lost=True)
-        desk.publish(JOB, lost=True)
-        desk.publish(JOB)
+        job_service.publish(JOB, lost=True)
+        job_service.publish(JOB, lost=True)
+        job_service.publish(JOB)
         await wait_for(seen, 4)
-        desk.publish(JOB, lost=True)  # lost at the very end
-        for watcher in desk.watchers:
+        job_service.publish(JOB, lost=True)  # lost at the very end
+        for watcher in job_service.watchers:
             watcher.close()
     assert seen == [1, 2, 3, 4, 5]
 
 
 async def test_a_watcher_goes_on_where_it_stopped(journal: Journal) -> None:
-    desk = FakeDesk(running(), journal=journal)
+    job_service = FakeJobService(running(), journal=journal)
     for _ in range(5):
-        desk.publish(JOB)
-    desk.end(JOB, JobState.SUCCEEDED, "done")
+        job_service.publish(JOB)
+    job_service.end(JOB, JobState.SUCCEEDED, "done")
     seen: list[int] = []
-    await watch(desk, journal, seen, after=3)
+    await watch(job_service, journal, seen, after=3)
     assert seen == [4, 5, 6]
 
 

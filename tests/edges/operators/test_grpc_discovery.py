@@ -12,13 +12,13 @@ from google.protobuf import descriptor_pb2
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2 as reflection
 
-from tests.edges.operators.fake_desk import FakeDesk, serving
+from tests.edges.operators.fake_job_service import FakeJobService, serving
 from tests.edges.operators.test_control_api import ask
 
 
 async def test_health(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
-    async with serving(FakeDesk(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+    async with serving(FakeJobService(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
         for service in ("", "holdfast.v1.Supervisor"):
             request = health_pb2.HealthCheckRequest(service=service)
             answer = await ask(channel, "/grpc.health.v1.Health/Check", request, health_pb2.HealthCheckResponse)
@@ -39,7 +39,7 @@ async def test_health(tmp_path: Path) -> None:
 
 async def test_reflection(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
-    async with serving(FakeDesk(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
+    async with serving(FakeJobService(), path), grpc.aio.insecure_channel(f"unix:{path}") as channel:
         reflect = cast("Any", channel).stream_stream(
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
             request_serializer=reflection.ServerReflectionRequest.SerializeToString,

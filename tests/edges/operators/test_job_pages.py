@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from supervisor.core.facts import JobState
 from supervisor.edges.operators.job_pages import LIST_PAGE_MAX, merge, page_of
 from supervisor.errors import InvalidRequestError
-from tests.edges.operators.fake_desk import running
+from tests.edges.operators.fake_job_service import running
 
 
 @given(st.lists(st.integers(1, 1_000), max_size=60), st.integers(1, 7))

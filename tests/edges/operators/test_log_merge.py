@@ -9,7 +9,7 @@ import pytest
 from supervisor.edges.operators.log_merge import as_pieces, merge
 from supervisor.edges.operators.log_streams import LogPiece
 from supervisor.errors import NoAnswerError
-from supervisor.ports import LogBytes
+from supervisor.ports.reports import LogBytes
 
 
 async def source(places: Sequence[tuple[int, int]], *, breaks: bool = False) -> AsyncGenerator[LogBytes]:

@@ -12,9 +12,9 @@ import pytest
 from supervisor.edges.operators import log_readers
 from supervisor.edges.operators.log_readers import LogReaders
 from supervisor.errors import ExhaustedError, NotFoundError
-from supervisor.ports import JobReport
-from supervisor.questions import CloseLogs, Logs, ReadLogs
-from tests.edges.operators.fake_desk import FakeDesk, running
+from supervisor.ports.questions import CloseLogs, Logs, ReadLogs
+from supervisor.ports.reports import JobReport
+from tests.edges.operators.fake_job_service import FakeJobService, running
 from tests.edges.operators.test_log_streams import put
 from tests.settling import settled
 
@@ -24,7 +24,7 @@ LIMIT_S = 20.0
 @asynccontextmanager
 async def readers(folder: Path) -> AsyncGenerator[tuple[LogReaders, JobReport]]:
     part = running(log_dir=str(folder / "job"))
-    found = LogReaders(FakeDesk(part))
+    found = LogReaders(FakeJobService(part))
     async with anyio.create_task_group() as tasks:
         await tasks.start(found.run)
         yield found, part

@@ -16,7 +16,7 @@ import pytest
 from supervisor.config.event_hooks import EventHooks
 from supervisor.edges.operators import notify_process
 from supervisor.edges.operators.notifier import EventHandler, Notifier, notifying
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 
 
 def event(number: int = 1, kind: str = "worker_failed", reason: str = "rank 1 failed") -> RecordedEvent:

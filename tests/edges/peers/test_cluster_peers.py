@@ -25,7 +25,7 @@ from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import FollowerPeers, LeaderPeers, Meeting
 from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.errors import ConfigurationError, NotNowError
-from supervisor.ports import Peers
+from supervisor.ports.edges import Peers
 from tests.cluster.fault_proxy import Weather, obey, serve
 from tests.settling import settled
 

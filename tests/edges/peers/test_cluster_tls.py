@@ -20,7 +20,7 @@ from supervisor.edges.peers.cluster_peers import Meeting
 from supervisor.edges.peers.cluster_tls import Pipe, TlsFiles
 from supervisor.edges.peers.door import WANTS_IN
 from supervisor.errors import ConfigurationError
-from supervisor.ports import Peers
+from supervisor.ports.edges import Peers
 from tests.edges.peers.certificates import make_authority, make_node
 from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TOKEN, Heard, again, free_port
 from tests.edges.peers.test_cluster_peers import peers as token_peers

@@ -14,7 +14,7 @@ from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.elastic_hosts import ElasticHosts
 from supervisor.edges.peers.listening import listen
 from supervisor.errors import ConfigurationError
-from supervisor.ports import RendezvousWish
+from supervisor.ports.job_requests import RendezvousWish
 from tests.edges.peers.test_elastic_peers import LIMIT_S, Place, begin
 
 

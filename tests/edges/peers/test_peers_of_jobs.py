@@ -20,8 +20,9 @@ from supervisor.edges.peers import peers_of_jobs
 from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.peers_of_jobs import FromPeers, Opener, PeersOfJobs, open_peers_of_jobs
 from supervisor.errors import ConfigurationError, NoAnswerError
-from supervisor.ports import JobReport, NodeReport, Post
-from supervisor.questions import LEADER, Answer, Handler, Part, PeersAndColleagues, Question, ShowPart
+from supervisor.ports.edges import Post
+from supervisor.ports.questions import LEADER, Answer, Handler, Part, PeersAndColleagues, Question, ShowPart
+from supervisor.ports.reports import JobReport, NodeReport
 from tests.settling import settled
 
 LIMIT_S = 10.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.question_codec import decode_answer, decode_question, encode_answer, encode_question
 from supervisor.edges.peers.record_codec import member_name
-from supervisor.questions import Answer, Question
+from supervisor.ports.questions import Answer, Question
 from tests.edges.peers import every_frame
 from tests.edges.peers.every_frame import Kind
 

@@ -17,7 +17,7 @@ from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_peers import Meeting
 from supervisor.edges.peers.switchboard import Switchboard
 from supervisor.errors import NoAnswerError, NotFoundError
-from supervisor.questions import (
+from supervisor.ports.questions import (
     LEADER,
     Answer,
     LogBytes,

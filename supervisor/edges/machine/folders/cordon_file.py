@@ -13,7 +13,7 @@ import anyio
 from anyio import CapacityLimiter
 
 from supervisor.edges.machine import records
-from supervisor.threads import in_thread
+from supervisor.edges.machine.own_process.threads import in_thread
 
 NAME = "cordoned"
 REASON_BYTES_MAX = 16 * 1024

@@ -14,7 +14,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core import gpu_verdict, nic_verdict
 from supervisor.core.node_health import Finding, Health
 from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 CONFIRM_S = 0.25
 

@@ -20,7 +20,7 @@ from anyio.abc import TaskGroup
 from supervisor.edges.machine.own_process import socket_relay
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.machine.processes.peer_identity import uid_of
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 SOCKET_MODE = 0o666
 BACKLOG = 4_096  # the kernel may reduce it to net.core.somaxconn

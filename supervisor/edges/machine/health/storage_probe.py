@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import anyio
 
-from supervisor import pauses
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.node_health import Finding, HealthCheckPolicy
 from supervisor.core.storage_verdict import (
@@ -23,6 +22,7 @@ from supervisor.core.storage_verdict import (
     nothing_found,
 )
 from supervisor.edges.machine.health.path_probes import PathProbes
+from supervisor.ports import pauses
 
 MOUNTINFO = "/proc/self/mountinfo"
 SO_FAR_S = 0.5  # for slow answers: nobody waits longer, unless the job is strict

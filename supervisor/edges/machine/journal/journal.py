@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from supervisor import threads
 from supervisor.edges.machine.journal.journal_batch import Batch
+from supervisor.edges.machine.own_process import threads
 from supervisor.errors import ConfigurationError
-from supervisor.ports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent
 
 if TYPE_CHECKING:
     from supervisor.edges.machine.journal.journal_reader import JournalReader

@@ -25,7 +25,7 @@ from supervisor.edges.machine.journal.journal_file import (
 )
 from supervisor.edges.machine.journal.lost_supervisors import judged
 from supervisor.errors import ConfigurationError
-from supervisor.ports import JobReport, RecordedEvent
+from supervisor.ports.reports import JobReport, RecordedEvent
 
 RECORDED_BY = "recorded_by"  # beside the report's own keys: lost_supervisors.own_identity of the supervisor
 REPORT_COLUMNS = "job_id, submitted_at_ns, report, updated_at_s"

@@ -21,7 +21,7 @@ from supervisor.edges.machine.journal.journal_file import (
 )
 from supervisor.edges.machine.journal.journal_reader import REPORT_COLUMNS, event_to_row, report_to_json, true_report
 from supervisor.edges.machine.journal.lost_supervisors import own_identity
-from supervisor.ports import JobReport
+from supervisor.ports.reports import JobReport
 
 RUNS_CACHED_MAX = 100
 ATTEMPTS = 3  # against another supervisor in the way, or a damaged file

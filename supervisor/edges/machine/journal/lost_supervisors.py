@@ -14,7 +14,7 @@ import msgspec
 
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.processes import job_claims, process_table
-from supervisor.ports import JobReport
+from supervisor.ports.reports import JobReport
 
 NS_PER_S = 1_000_000_000
 ENDED_RANKS = ("exited", "failed", "stopped")

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor import threads
 from supervisor.config.job_logs import current_cycle_info, cycle_info_name
 from supervisor.edges.machine import records
-from supervisor.ports import CycleInfo
+from supervisor.edges.machine.own_process import threads
+from supervisor.ports.reports import CycleInfo
 
 WAITING_MAX = 1000  # beyond it records are dropped, because the folder does not answer
 CLOSE_TIMEOUT_S = 2.0

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from supervisor import threads
 from supervisor.config.redaction import redacted_text
+from supervisor.edges.machine.own_process import threads
 
 if TYPE_CHECKING:
     from supervisor.edges.machine.logs.words_uplink import WordsUplink

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor import threads
 from supervisor.config.log_limits import LogLimits
 from supervisor.config.run_folder import RUN_PREFIX
 from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.own_process import threads
 
 LOCK_FILE = ".live"
 QUIET_S = 3600.0  # files written within this time stay: people read a failed job's logs and start the next one

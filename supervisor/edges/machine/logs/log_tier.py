@@ -15,8 +15,8 @@ from pathlib import Path
 import anyio
 
 import supervisor
-from supervisor.pauses import pause
-from supervisor.threads import in_thread
+from supervisor.edges.machine.own_process.threads import in_thread
+from supervisor.ports.pauses import pause
 
 ROOT = Path(supervisor.__file__).parent.parent
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.02, 5.0

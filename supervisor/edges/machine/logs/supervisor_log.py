@@ -19,13 +19,12 @@ from logging.handlers import QueueHandler, RotatingFileHandler
 from pathlib import Path
 from typing import TextIO, cast
 
-from supervisor import threads
 from supervisor.config.redaction import redacted_text
 from supervisor.core.event_weights import addition
 from supervisor.core.printable import lines, one_line
 from supervisor.edges.machine.logs import journald
 from supervisor.edges.machine.logs.journald import JournaldHandler
-from supervisor.edges.machine.own_process import standard_streams
+from supervisor.edges.machine.own_process import standard_streams, threads
 from supervisor.errors import ExhaustedError
 
 NAME = "holdfast"  # the root of all our loggers

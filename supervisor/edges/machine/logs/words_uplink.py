@@ -18,8 +18,8 @@ from collections import deque
 from holdfast_wire import framing, log_door
 from holdfast_wire.log_door import DoorPiece, DoorReceipt, DoorTrouble
 
-from supervisor import threads
 from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.own_process import threads
 
 WORDS_FILE = 0  # the number of the file; see supervisor/core/log_funnel/pieces.py
 KEPT_BYTES_MAX = 1024 * 1024

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from supervisor import threads
+from supervisor.edges.machine.own_process import threads
 
 _T = TypeVar("_T")
 

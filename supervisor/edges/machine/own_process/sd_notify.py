@@ -7,8 +7,8 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 
-from supervisor.pauses import pause
-from supervisor.ports import Clock
+from supervisor.ports.edges import Clock
+from supervisor.ports.pauses import pause
 
 STATUS_BYTES_MAX = 4096
 

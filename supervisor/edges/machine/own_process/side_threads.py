@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from supervisor import threads
+from supervisor.edges.machine.own_process import threads
 
 _T = TypeVar("_T")
 

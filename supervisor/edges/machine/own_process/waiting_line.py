@@ -10,9 +10,8 @@ import contextlib
 import sys
 import threading
 
-from supervisor import threads
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.machine.own_process import standard_streams
+from supervisor.edges.machine.own_process import standard_streams, threads
 
 FIRST_S = 0.7
 TICK_S = 1.0

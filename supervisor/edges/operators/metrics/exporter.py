@@ -14,14 +14,15 @@ from anyio.abc import TaskStatus
 from supervisor.edges.operators import http_server
 from supervisor.edges.operators.http_server import Answer, Request
 from supervisor.edges.operators.metrics.meter import Meter
-from supervisor.ports import Clock, JobDesk
+from supervisor.ports.edges import Clock
+from supervisor.ports.job_requests import JobRequests
 
 METRICS_SOCKET = "metrics.sock"
 PAGE, LIVE, READY = "/metrics", "/livez", "/readyz"
 
 
 async def run(
-    desk: JobDesk,
+    job_service: JobRequests,
     meter: Meter,
     *,
     clock: Clock,
@@ -32,9 +33,9 @@ async def run(
     """Serves at `address` and at the Unix socket `path` until cancelled. Raises ConfigurationError."""
     listener = await http_server.listen(address, path, what="metrics", flag="--metrics")
     routes = {
-        f"GET {PAGE}": partial(_metrics, desk, meter, clock),
+        f"GET {PAGE}": partial(_metrics, job_service, meter, clock),
         f"GET {LIVE}": _live,
-        f"GET {READY}": partial(_ready, desk),
+        f"GET {READY}": partial(_ready, job_service),
     }
     try:
         await http_server.serve(listener, routes, task_status=task_status)
@@ -43,13 +44,13 @@ async def run(
             os.unlink(path)
 
 
-async def _metrics(desk: JobDesk, meter: Meter, clock: Clock, _: Request) -> Answer:
+async def _metrics(job_service: JobRequests, meter: Meter, clock: Clock, _: Request) -> Answer:
     from supervisor.edges.operators.metrics import page  # Late: a node without Prometheus saves its memory.
 
     asked_s = clock.now_s()
     await anyio.lowlevel.checkpoint()
     lag_s = clock.now_s() - asked_s
-    return Answer(200, page.page(meter, desk.jobs(), desk.node(), lag_s=lag_s), page.CONTENT_TYPE)
+    return Answer(200, page.page(meter, job_service.jobs(), job_service.node(), lag_s=lag_s), page.CONTENT_TYPE)
 
 
 async def _live(_: Request) -> Answer:
@@ -57,6 +58,6 @@ async def _live(_: Request) -> Answer:
     return Answer(200, b"ok\n")
 
 
-async def _ready(desk: JobDesk, _: Request) -> Answer:
-    node = desk.node()
+async def _ready(job_service: JobRequests, _: Request) -> Answer:
+    node = job_service.node()
     return Answer(200, b"ok\n") if node.state == "ready" else Answer(503, f"{node.state}: {node.reason}\n".encode())

@@ -9,7 +9,7 @@ from collections import Counter
 import msgspec
 
 from supervisor.core.event_weights import CAUSES, ENDS, SETTLED, Weight, weight
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 
 BUCKETS_S = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0)
 STOP, START, WHOLE, INSIDE = "stop", "start", "whole", "inside_process"

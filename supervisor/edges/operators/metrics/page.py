@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from supervisor.core.facts import JobState
 from supervisor.edges.operators.metrics.meter import BUCKETS_S, Meter
-from supervisor.ports import JobReport, NodeReport
+from supervisor.ports.reports import JobReport, NodeReport
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 JOBS_MAX = 200  # if there are more, ranks of only the newest are listed

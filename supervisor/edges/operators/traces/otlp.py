@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from supervisor import __version__
 from supervisor.edges.operators.traces.recoveries import Recoveries, Recovery
 from supervisor.errors import ConfigurationError
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

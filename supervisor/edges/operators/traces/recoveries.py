@@ -8,7 +8,7 @@ import msgspec
 
 from supervisor.core.event_weights import CAUSES, ENDS, SETTLED, Weight, weight
 from supervisor.edges.operators.metrics.meter import JOBS_MAX, STALE_NS
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 
 EVENTS_MAX = 64  # per recovery; the last event is always kept
 # In the order of a recovery: a phase → the kind of the event that ends it.

@@ -1,6 +1,6 @@
 """Which backend does a name mean, and how is it opened?
 
-Third-party backends are found through an entry point (see supervisor/rendezvous_backend.py).
+Third-party backends are found through an entry point (see supervisor/ports/rendezvous_backend.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import cast
 
 from supervisor.config.job_spec import Nodes
 from supervisor.errors import ConfigurationError
-from supervisor.rendezvous_backend import ENTRY_POINTS, BackendFactory, Place, RendezvousBackend
+from supervisor.ports.rendezvous_backend import ENTRY_POINTS, BackendFactory, Place, RendezvousBackend
 
 
 def open_backend(job_id: str, nodes: Nodes) -> RendezvousBackend:

@@ -33,9 +33,9 @@ from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.listening import listen
 from supervisor.edges.peers.switchboard import Switchboard
 from supervisor.errors import NotNowError
-from supervisor.pauses import pause
-from supervisor.ports import Post
-from supervisor.rendezvous_backend import (
+from supervisor.ports.edges import Post
+from supervisor.ports.pauses import pause
+from supervisor.ports.rendezvous_backend import (
     BackendRefusedError,
     BackendUnavailableError,
     EndsLeads,

@@ -15,9 +15,9 @@ from supervisor.edges.peers.election.backends import open_backend
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.errors import ConfigurationError
-from supervisor.ports import Post
-from supervisor.questions import PeersAndColleagues
-from supervisor.rendezvous_backend import RendezvousBackend
+from supervisor.ports.edges import Post
+from supervisor.ports.questions import PeersAndColleagues
+from supervisor.ports.rendezvous_backend import RendezvousBackend
 
 PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends
 

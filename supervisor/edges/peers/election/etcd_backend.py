@@ -19,7 +19,7 @@ from holdfast_wire.v1 import etcd_pb2 as etcd
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.peers.election.etcd_client import CompactedError, EtcdClient, Login
 from supervisor.edges.peers.election.etcd_leftovers import KEPT_S, Leftovers
-from supervisor.rendezvous_backend import (
+from supervisor.ports.rendezvous_backend import (
     BackendRefusedError,
     BackendUnavailableError,
     Leader,

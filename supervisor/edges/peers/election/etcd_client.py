@@ -18,7 +18,7 @@ import msgspec
 from google.protobuf.message import Message
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
-from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError
+from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError
 
 CALL_TIMEOUT_S = 2.0
 REFUSED = frozenset({grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED})

@@ -14,7 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from supervisor.edges.peers.election.etcd_client import EtcdClient
-from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError
+from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError
 
 FOLDER = ".ended"  # no job has this id: ids do not begin with a dot
 KEPT_S = 900  # after the job's last leader: for nodes that do not know its verdict yet

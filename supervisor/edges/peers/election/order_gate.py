@@ -11,7 +11,7 @@ from supervisor.core.election import order_gate as machine
 from supervisor.core.election.order_gate import Deliver, WriteLedger
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Order
-from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError
+from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError
 
 WRITE_TIMEOUT_S = 3.0
 

@@ -24,9 +24,9 @@ from supervisor.edges.peers.cluster_frames import Aside
 from supervisor.edges.peers.cluster_server import ClusterServer
 from supervisor.edges.peers.election.order_gate import OrderGate
 from supervisor.edges.peers.election.voter import Voter
-from supervisor.pauses import pause
-from supervisor.ports import Post
-from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError, Lead, LeadLostError
+from supervisor.ports.edges import Post
+from supervisor.ports.pauses import pause
+from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError, Lead, LeadLostError
 
 _log = logging.getLogger("holdfast.cluster")
 

@@ -23,7 +23,7 @@ from supervisor.edges.peers.cluster_tls import LeadersTls, Tls, token_of
 from supervisor.edges.peers.introduction import Who
 from supervisor.edges.peers.relays.bundle import Bundle, Kind
 from supervisor.edges.peers.relays.trunk import TICK
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 TICK_S = 0.5  # between two reports to the leader about the nodes heard
 UNSENT_BYTES_MAX = 4 * 1024 * 1024  # waiting for a node that does not read; more, and its connection ends

@@ -16,7 +16,7 @@ from holdfast_wire import page
 
 from supervisor.core.facts import CallWatch, Progress, WatchMode
 from supervisor.edges.workers.channel.worker_codec import CallWatchTold, ProgressTold
-from supervisor.ports import Clock
+from supervisor.ports.edges import Clock
 
 NS_PER_S = 1_000_000_000
 CLOCK_TOLERANCE_NS = NS_PER_S  # clocks that differ by more are not the same clock

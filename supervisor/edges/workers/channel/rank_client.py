@@ -16,7 +16,7 @@ from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_connection import WorkerConnection
 from supervisor.edges.workers.stacks.stack_text import main_thread_first
 from supervisor.edges.workers.stacks.stacks_signal import ask_by_signal
-from supervisor.ports import Clock
+from supervisor.ports.edges import Clock
 
 CLIENT_SHARE = 0.3  # of the time for stacks, since milliseconds suffice; the rest is for the signal
 

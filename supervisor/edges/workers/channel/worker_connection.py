@@ -11,8 +11,8 @@ import anyio
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, FrameTooLongError
 
 from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
-from supervisor.pauses import pause
-from supervisor.ports import Clock
+from supervisor.ports.edges import Clock
+from supervisor.ports.pauses import pause
 
 FRAME_TIMEOUT_S = 5.0  # from the first byte of a frame to its last; for sending, too
 RECEIVE_BYTES = 4 * 1024  # at once: a burst on a thousand connections must not block the loop

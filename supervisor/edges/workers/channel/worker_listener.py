@@ -15,7 +15,7 @@ import anyio
 from supervisor.edges.machine.folders import socket_claim, socket_dir
 from supervisor.edges.machine.folders.socket_claim import FolderWatch, SocketDirClaim
 from supervisor.errors import HoldfastError
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 RETRY_FIRST_S = 0.25  # accept again after running out of descriptors; doubles while a deleted socket can't be restored
 RETRY_MAX_S = 30.0

@@ -36,7 +36,7 @@ from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_connection import WorkerConnection
 from supervisor.edges.workers.channel.worker_listener import WorkerListener
 from supervisor.edges.workers.page_hand_over import PageNote, PageOffers, ReturnedPage
-from supervisor.ports import Clock
+from supervisor.ports.edges import Clock
 
 HELLO_TIMEOUT_S = 5.0
 HELD_TIMEOUT_S = 5.0  # for a hello that came before its worker was announced

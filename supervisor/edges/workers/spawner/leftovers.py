@@ -10,11 +10,11 @@ import msgspec
 from holdfast_wire import spawner_link as wire
 
 from supervisor.edges.machine import records
+from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.keeping import Keeping
 from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end
 from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace, turns
-from supervisor.threads import in_thread
 
 KEPT_BYTES_MAX = 64 << 20
 EMPTIED_TIMEOUT_S = 5.0  # processes that can't be killed by then are abandoned

@@ -18,7 +18,7 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.whereabouts import whereabouts
 from supervisor.edges.workers.spawner import return_places
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 SILENT_S = 1.0  # after that, a spawner that answers nothing is reported; a stopped one at once
 GOES_ON_S = 5.0  # for a spawner that was continued; then it is killed

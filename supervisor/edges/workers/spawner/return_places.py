@@ -26,7 +26,7 @@ from supervisor.edges.machine.folders import closed_dir
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.workers.page_hand_over import ReturnedPage, note_from
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 SUCCESSION = "succession"  # the text that says which spawner of a job has which cycle
 LISTENS_WITHIN_S = 10.0  # a new spawner must start its interpreter first

@@ -20,7 +20,7 @@ from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, sta
 from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession
 from supervisor.edges.workers.spawner.worker_ends import OnEndSeen
 from supervisor.errors import HoldfastError, NotNowError
-from supervisor.ports import Spawner, nobody_asks
+from supervisor.ports.edges import Spawner, nobody_asks
 
 START_TIMEOUT_S = 10.0  # for folder, files, fork and exec of a spawner on a busy machine
 STUCK_STARTS_MAX = 2  # per job; each is a thread that waits for a file system

@@ -24,7 +24,7 @@ from supervisor.edges.workers.spawner.page_sending import PageSending
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.edges.workers.spawner.worker_ends import OnEndSeen, WorkerEnds
-from supervisor.ports import nobody_asks
+from supervisor.ports.edges import nobody_asks
 
 _log = logging.getLogger("holdfast.jobs")
 

@@ -19,7 +19,7 @@ from holdfast_wire import spawner_link as wire
 from supervisor.edges.workers.spawner.return_places import SUCCESSION, FoundSpawner, Succession, succession
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.errors import HoldfastError
-from supervisor.ports import Spawner
+from supervisor.ports.edges import Spawner
 
 OnMessage = Callable[[wire.FromSpawner], None]
 

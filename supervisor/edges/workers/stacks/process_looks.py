@@ -15,7 +15,7 @@ import anyio
 import msgspec
 
 from supervisor.core.process_facts import ChildProcess, ProcessFacts, ProcessState
-from supervisor.threads import in_thread
+from supervisor.edges.machine.own_process.threads import in_thread
 
 THREADS_MAX = 4  # each may wait in the kernel indefinitely
 CHILDREN_MAX = 64

@@ -22,6 +22,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.core.facts import Evidence
 from supervisor.core.process_facts import RankFacts
+from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.workers.stacks.process_looks import Look, ProcessLooks, facts_of, is_stopped
 from supervisor.edges.workers.stacks.source_line import source_line
 from supervisor.edges.workers.stacks.stack_text import (
@@ -32,8 +33,7 @@ from supervisor.edges.workers.stacks.stack_text import (
     grouped,
     was_forced,
 )
-from supervisor.pauses import pause
-from supervisor.threads import in_thread
+from supervisor.ports.pauses import pause
 
 Ask = Callable[[int, float], Awaitable[str | None]]
 

@@ -10,7 +10,7 @@ import os
 import signal
 import stat
 
-from supervisor.pauses import pause
+from supervisor.ports.pauses import pause
 
 HARMLESS_SIGNALS = (signal.SIGURG, signal.SIGWINCH)  # ignored if it comes late, or after an exec
 STACKS_BYTES_MAX = 1024 * 1024

@@ -10,7 +10,7 @@ from pathlib import Path
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.journal.journal_reader import JournalReader
-from supervisor.ports import JobNodeReport, JobReport, RankReport, RecordedEvent, SectionReport
+from supervisor.ports.reports import JobNodeReport, JobReport, RankReport, RecordedEvent, SectionReport
 
 
 def report(job_id: str = "train", submitted_at_ns: int = 1_000, state: JobState = JobState.RUNNING) -> JobReport:

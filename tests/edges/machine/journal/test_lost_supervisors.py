@@ -14,7 +14,7 @@ from supervisor.edges.machine.journal.journal_reader import open_reader
 from supervisor.edges.machine.journal.lost_supervisors import judged, own_identity
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.job_claims import JobClaims
-from supervisor.ports import JobNodeReport
+from supervisor.ports.reports import JobNodeReport
 from tests.edges.machine.journal.journal_samples import report, started
 
 AT_S = 1_700_000_000

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from supervisor.edges.machine.logs.cycle_info import CycleInfoFiles, document, end_left_over
-from supervisor.ports import CycleInfo
+from supervisor.ports.reports import CycleInfo
 
 RUNS = CycleInfo("11", 0, 2, 1_700_000_000_123_456_789, None, "/l/t_cycle2.log", "n[1-2]", "n3", "0-7,8-15", 0)
 

@@ -17,7 +17,7 @@ from supervisor.edges.operators.metrics.meter import (
     Meter,
     MeterHandler,
 )
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 
 S = 10**9
 

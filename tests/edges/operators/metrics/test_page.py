@@ -12,8 +12,8 @@ from supervisor.core.facts import JobState
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.operators.metrics import page as pages
 from supervisor.edges.operators.metrics.meter import Meter
-from supervisor.ports import CheckReport, JobReport, NodeReport, RecordedEvent
-from tests.edges.operators.fake_desk import running
+from supervisor.ports.reports import CheckReport, JobReport, NodeReport, RecordedEvent
+from tests.edges.operators.fake_job_service import running
 
 NODE = NodeReport("n0", "ready", version="1.2.3")
 DOCUMENT = Path(__file__).parents[4] / "docs/metrics.md"

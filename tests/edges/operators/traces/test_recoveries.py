@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.edges.operators.metrics.meter import JOBS_MAX
 from supervisor.edges.operators.traces.recoveries import EVENTS_MAX, Recoveries, Recovery
-from supervisor.ports import RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 
 
 def event(kind: str, at_s: int, job_id: str = "j") -> RecordedEvent:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import anyio
 
-from supervisor.rendezvous_backend import BackendUnavailableError, Leader, LeadLostError
+from supervisor.ports.rendezvous_backend import BackendUnavailableError, Leader, LeadLostError
 
 
 class Memory:

@@ -14,7 +14,7 @@ from supervisor.config.resolve import parse_run
 from supervisor.edges.peers.election import backends
 from supervisor.edges.peers.election.etcd_backend import EtcdBackend
 from supervisor.errors import ConfigurationError, InvalidRequestError
-from supervisor.rendezvous_backend import Place
+from supervisor.ports.rendezvous_backend import Place
 
 MODULE = """
 class Backend:

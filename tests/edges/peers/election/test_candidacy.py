@@ -7,7 +7,7 @@ from typing import cast
 from supervisor.core.correspondence import Candidate, Correspondence, Letters
 from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.election import candidacy
-from supervisor.rendezvous_backend import Leader
+from supervisor.ports.rendezvous_backend import Leader
 
 KNOWN = Correspondence(known_at_s=3.0, has_stopped=True)
 SAID = Correspondence(incarnation="i", term=7, letters=Letters(2, (b"x",), 5), known_at_s=4.0)

@@ -35,7 +35,7 @@ from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.election import elected_peers, election
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
-from supervisor.rendezvous_backend import Leader
+from supervisor.ports.rendezvous_backend import Leader
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
 from tests.edges.peers.test_cluster_peers import TLS
 

@@ -16,7 +16,7 @@ import pytest
 
 from supervisor.edges.peers.election import etcd_backend
 from supervisor.edges.peers.election.etcd_backend import EtcdBackend, EtcdLead
-from supervisor.rendezvous_backend import (
+from supervisor.ports.rendezvous_backend import (
     BackendRefusedError,
     BackendUnavailableError,
     Leader,

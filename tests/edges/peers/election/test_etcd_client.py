@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.edges.peers.election import etcd_client
 from supervisor.edges.peers.election.etcd_client import EtcdClient, Login
-from supervisor.rendezvous_backend import BackendRefusedError, BackendUnavailableError
+from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError
 from tests.etcd_server import free_ports
 from tests.settling import settled
 

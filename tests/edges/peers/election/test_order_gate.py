@@ -9,7 +9,7 @@ from supervisor.core.election import order_gate as machine
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import JoinAgain, Order
 from supervisor.edges.peers.election.order_gate import OrderGate
-from supervisor.rendezvous_backend import BackendUnavailableError, LeadLostError
+from supervisor.ports.rendezvous_backend import BackendUnavailableError, LeadLostError
 from tests.settling import settled
 
 

@@ -18,7 +18,7 @@ from supervisor.edges.peers.election import etcd_backend
 from supervisor.edges.peers.election.reign import Reign, read_ledger
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.listening import listen
-from supervisor.rendezvous_backend import Lead, Place
+from supervisor.ports.rendezvous_backend import Lead, Place
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
 from tests.etcd_server import etcd
 

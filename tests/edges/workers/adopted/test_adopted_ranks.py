@@ -17,7 +17,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.adopted.adopted_ranks import AdoptedRanks
 from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord
-from supervisor.ports import Spawner
+from supervisor.ports.edges import Spawner
 from tests.edges.workers.worker_side import until
 
 JOB = JobSpec(job_id="adopted", command=("train.py",), local_world_size=2)

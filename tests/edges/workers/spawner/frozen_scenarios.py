@@ -15,7 +15,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.edges.workers.spawner import spawner_link, spawner_succession
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
-from supervisor.ports import Spawner
+from supervisor.ports.edges import Spawner
 from tests.edges.workers.spawner.frozen_disk import frozen_disk, waiting
 from tests.edges.workers.worker_side import until
 

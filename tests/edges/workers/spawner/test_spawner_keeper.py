@@ -18,7 +18,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.edges.workers.spawner import leftovers, return_places, spawner_process
 from supervisor.edges.workers.spawner.spawner_keeper import STUCK_STARTS_MAX, SpawnerKeeper
-from supervisor.ports import Spawner
+from supervisor.ports.edges import Spawner
 from tests.edges.workers.worker_side import until
 
 LIMIT_S = 30

@@ -21,7 +21,7 @@ from supervisor.config import JobSpec
 from supervisor.core.facts import RestartRules
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
-from supervisor.ports import Spawner
+from supervisor.ports.edges import Spawner
 
 LIMIT_S = 60
 _of_earlier_tests: set[int] = set()  # children that this process had before

@@ -1,0 +1,204 @@
+"""Who learns what happened? The journal, the log and everyone who watches a job.
+
+If a later supervisor may take over the job, nobody reads an event before the job's spawner keeps it. Otherwise a
+supervisor killed in between would leave an event, or its number, that the next one gives again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import anyio
+import msgspec
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from supervisor.config.run_folder import run_name
+from supervisor.core.event_weights import Weight, weight
+from supervisor.core.facts import JobEvent
+from supervisor.engine.job_record import JobRecord
+from supervisor.ports.edges import Clock, Journal
+from supervisor.ports.reports import JobReport, RecordedEvent
+
+KEPT_EVENTS_MAX = 200  # kept for the next supervisor while the disk fails
+UNTOLD_EVENTS_MAX = 4096  # of a job whose spawner takes nothing: beyond this, they are told without being kept
+WATCHER_EVENTS_MAX = 4096  # a watcher further behind loses events and sees the gap by `sequence`
+
+_LEVELS = {  # log levels: below INFO, events go only to the files
+    Weight.ROUTINE: logging.DEBUG,
+    Weight.NEWS: logging.INFO,
+    Weight.FAULT: logging.WARNING,
+    Weight.LOSS: logging.ERROR,
+}
+
+_log = logging.getLogger("holdfast.jobs")
+_engine_log = logging.getLogger("holdfast")
+
+
+class EventPublisher:
+    """Numbers every event of every job and passes it on. Never blocks and never raises."""
+
+    def __init__(self, *, journal: Journal, clock: Clock, node_name: str) -> None:
+        self._journal = journal
+        self._clock = clock
+        self._node_name = node_name
+        self._watchers: dict[str, list[MemoryObjectSendStream[RecordedEvent]]] = {}
+        self._changed: dict[str, JobRecord] = {}
+        self._report: Callable[[JobRecord], JobReport] | None = None
+        self._untold: dict[str, list[RecordedEvent]] = {}  # job id -> numbered, and not yet kept
+        self._is_kept: Callable[[JobRecord], bool] = _is_never_kept
+        self._keep_soon: Callable[[JobRecord], None] = _nobody
+        self.on_recorded: Callable[[RecordedEvent], None] = _nobody  # events of this node
+        self.on_changed: Callable[[str], None] = _nobody  # gets the id of a job whose report has changed
+
+    def attach(self, report: Callable[[JobRecord], JobReport]) -> None:
+        """Sets how a job's report is made; call it once before anything is published."""
+        self._report = report
+
+    def tell_once_kept(self, is_kept: Callable[[JobRecord], bool], keep_soon: Callable[[JobRecord], None]) -> None:
+        """Holds back events of the jobs for which `is_kept` is true, until `tell`.
+
+        `keep_soon` is called when the first one waits, because an event between two turns would wait for the next turn.
+        """
+        self._is_kept, self._keep_soon = is_kept, keep_soon
+
+    def publish(self, job: JobRecord, event: JobEvent) -> None:
+        node = job.node_name(self._node_name)
+        if job.recorded_before and job.was_recorded(event, node=node):
+            return
+        recorded = job.record(event, node=node, at_ns=self._clock.unix_ns())
+        self._tell_or_wait(job, recorded)
+        self.changed(job)
+        self.on_recorded(recorded)
+        _log.log(
+            logging.DEBUG if _is_told_already(job, recorded) else _LEVELS[weight(recorded.kind)],
+            "%s",
+            recorded.reason,
+            extra={
+                "job_id": recorded.job_id,
+                "run": run_name(job.submitted_at_ns),
+                "cycle": recorded.cycle,
+                "rank": recorded.rank,
+                "kind": recorded.kind,
+                "event": recorded,
+            },
+        )
+
+    def take_in(self, job: JobRecord, event: RecordedEvent) -> None:
+        """Adds an event of another node, which has logged it there, to the history of the whole job."""
+        if job.recorded_before and job.was_taken_in(event):
+            return
+        job.sequence += 1
+        arrived = ("arrived_at_ns", str(self._clock.unix_ns()))
+        details = (*((key, job.redacted(value)) for key, value in event.details), arrived)
+        taken = msgspec.structs.replace(
+            event, sequence=job.sequence, reason=job.redacted(event.reason), details=details
+        )
+        self._tell_or_wait(job, taken)
+
+    def _tell_or_wait(self, job: JobRecord, recorded: RecordedEvent) -> None:
+        job_id = recorded.job_id
+        if not self._is_kept(job):
+            self.tell(job_id)
+            self._write(recorded)
+            self._show(recorded)
+            return
+        untold = self._untold.setdefault(job_id, [])
+        untold.append(recorded)
+        if len(untold) > UNTOLD_EVENTS_MAX:
+            self.tell(job_id)
+        elif len(untold) == 1:
+            self._keep_soon(job)
+
+    def has_untold(self, job_id: str) -> bool:
+        return job_id in self._untold
+
+    def tell(self, job_id: str, through_sequence: int | None = None) -> None:
+        """Hands on what was held back. None: all of it."""
+        untold = self._untold.pop(job_id, [])
+        later = [each for each in untold if through_sequence is not None and each.sequence > through_sequence]
+        if later:
+            self._untold[job_id] = later
+        for each in untold[: len(untold) - len(later)]:
+            self._write(each)
+            self._show(each)
+
+    def record_again(self, events: Sequence[RecordedEvent]) -> None:
+        """Records events again that the previous supervisor may not have saved; saved ones stay as they are."""
+        for event in events:
+            self._write(event)
+
+    def uncommitted(self, job_id: str) -> Sequence[RecordedEvent]:
+        """Returns the newest events that would be lost with this process, among them all that nobody was told of."""
+        return [*self._journal.uncommitted(job_id)[-KEPT_EVENTS_MAX:], *self._untold.get(job_id, ())]
+
+    def _write(self, recorded: RecordedEvent) -> None:
+        try:
+            self._journal.record(recorded)
+        except Exception as error:  # noqa: BLE001 - the bulkhead: a failure to record an event must not undo it
+            _engine_log.error("cannot record %s of job %s", recorded.kind, recorded.job_id, exc_info=error)
+
+    def _show(self, recorded: RecordedEvent) -> None:
+        for stream in self._watchers.get(recorded.job_id, []):
+            try:
+                stream.send_nowait(recorded)
+            except (anyio.WouldBlock, anyio.BrokenResourceError):
+                continue  # it sees the gap in `sequence`, or is about to leave
+
+    def changed(self, job: JobRecord) -> None:
+        """Notes that its report changed without an event; `settle` saves it."""
+        self._changed[job.spec.job_id] = job
+
+    def settle(self) -> None:
+        """Saves the reports of jobs with events. Never raises."""
+        changed, self._changed = self._changed, {}
+        if self._report is None:
+            return
+        for job_id, job in changed.items():
+            try:
+                self._journal.save(self._report(job))
+                self.on_changed(job_id)
+            except Exception as error:  # noqa: BLE001 - the bulkhead: one job's report must not affect the others
+                _engine_log.error("cannot save the report of job %s", job_id, exc_info=error)
+
+    def close(self, job_id: str) -> None:
+        """Ends the streams of watchers: the job's last event was published."""
+        self.tell(job_id)
+        for stream in self._watchers.pop(job_id, []):
+            stream.close()
+
+    @asynccontextmanager
+    async def watch(self, job_id: str, *, ended: bool) -> AsyncGenerator[AsyncIterator[RecordedEvent]]:
+        """Yields events from now on until the job's last one. `ended`: the job is over, and none will come."""
+        send: MemoryObjectSendStream[RecordedEvent]
+        receive: MemoryObjectReceiveStream[RecordedEvent]
+        send, receive = anyio.create_memory_object_stream[RecordedEvent](WATCHER_EVENTS_MAX)
+        if ended:
+            send.close()
+        else:
+            self._watchers.setdefault(job_id, []).append(send)
+        try:
+            async with receive:
+                yield receive
+        finally:
+            send.close()
+            watchers = self._watchers.get(job_id, [])
+            if send in watchers:
+                watchers.remove(send)
+
+
+def _nobody(what: object) -> None:
+    """Does nothing: there is no other node, or no later supervisor."""
+
+
+def _is_never_kept(job: JobRecord) -> bool:
+    del job
+    return False
+
+
+def _is_told_already(job: JobRecord, event: RecordedEvent) -> bool:
+    """Returns whether the event repeats known news: who asked for the stop is how the job ended."""
+    if event.kind == "stop_requested":
+        job.stop_reason = job.stop_reason or event.reason
+    return event.kind == "job_stopped" and event.reason == job.stop_reason

@@ -1,0 +1,170 @@
+"""What does the engine remember of each job besides the machines' state: its specification, processes and history?
+
+The machines decide from events alone. Names, pids, wall-clock times and sequence numbers, which only people and edges
+need, are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import anyio
+import msgspec
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.config.redaction import redacted, redacted_text, secret_values
+from supervisor.core.facts import Assignment, JobEvent, Verdict
+from supervisor.core.gpu_places import GpuPlace
+from supervisor.ports.edges import Spawner
+from supervisor.ports.reports import RankReport, RecordedEvent
+
+# Once per cycle. A supervisor that decides it again may word it differently, since ended processes give no stacks.
+DECIDED_ONCE = frozenset({"restart_decided"})
+ENDED_JOBS_MAX = 64  # ended jobs that stay in memory; the journal has all of them
+
+
+class CycleRecord(msgspec.Struct, frozen=True):
+    """How the workers of the running cycle were started: a replaced rank gets the same."""
+
+    assignment: Assignment
+    started_at_ns: int
+    token_path: str
+    store_host: str
+    store_port: int
+    respawns: int = 0
+    token: bytes = b""  # the secret of the cycle; never shown
+
+
+class RecordedCycle(msgspec.Struct):
+    """The leader's record of the newest cycle for other programs (cycle_records.py)."""
+
+    number: int
+    started_at_ns: int
+    nodes_max: int
+    parts: dict[str, tuple[int, ...]] = msgspec.field(default_factory=dict[str, tuple[int, ...]])  # node -> its ranks
+    standby: tuple[str, ...] = ()
+    generation: int = -1  # of the record as written
+    ended_at_ns: int | None = None
+
+
+class Shown(msgspec.Struct, frozen=True):
+    """What people may still see of a job whose machines are gone."""
+
+    restarts_used: int = 0
+    iteration: int = 0  # of the wrapped call
+    ranks: tuple[RankReport, ...] = ()
+
+
+class JobRecord(msgspec.Struct):
+    """One run of a job of this supervisor. Only the engine's loop writes it."""
+
+    spec: JobSpec
+    environment: Mapping[str, str]
+    submitted_at_ns: int
+    log_dir: str  # of this run only
+    shown_command: tuple[str, ...] = ()  # without its secrets
+    secrets: tuple[str, ...] = ()  # those of its command and its environment, which no text may show
+    spawner: Spawner | None = None
+    spawner_number: int = 0  # of the newest spawner, which may still be starting
+    spawner_doom: str = ""  # why to kill the newest spawner, if that was decided before it was there
+    spawner_reason: str = ""  # how workers are started and why
+    slower_told: bool = False  # whether people already know that something is slower than it could be
+    running: CycleRecord | None = None  # the newest cycle whose workers were ordered here
+    looks: set[anyio.CancelScope] = msgspec.field(default_factory=set[anyio.CancelScope])  # checks in progress
+    gpu_places: tuple[GpuPlace, ...] = ()  # of the GPUs that the job may use, if its workers are to be bound
+    is_returning: bool = False  # its spawner, started by a previous supervisor, is still being contacted
+    cgroups: set[str] = msgspec.field(default_factory=set[str])  # folders of its spawners, which contain the workers
+    pids: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # local rank -> pid, in that cycle
+    shown: Shown = Shown()
+    sequence: int = 0
+    verdict: Verdict | None = None
+    ended_at_ns: int | None = None
+    stop_reason: str = ""  # from the first request to stop
+    recorded_cycle: RecordedCycle | None = None
+    has_written_cycle: bool = False  # a previous process may have died before its record was on disk
+    # By node and its own submission: all its events up to this one are in the history of the whole job.
+    taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
+    taken_anew: dict[tuple[str, int], None] = msgspec.field(default_factory=dict[tuple[str, int], None])  # not kept yet
+    # Events that the previous supervisor may have recorded last: they are not recorded twice.
+    recorded_before: list[RecordedEvent] = msgspec.field(default_factory=list[RecordedEvent])
+
+    def __post_init__(self) -> None:
+        self.shown_command = redacted(self.spec.command)
+        self.secrets = secret_values(self.spec.command, self.environment)
+
+    def node_name(self, own: str) -> str:
+        """Returns the job's name for this node, which its supervisor calls `own`."""
+        return self.spec.nodes.name if self.spec.nodes is not None else own
+
+    def redacted(self, text: str) -> str:
+        """Returns a text about the job without the job's secrets: an exception may quote them."""
+        return redacted_text(text, self.secrets)
+
+    def record(self, event: JobEvent, *, node: str, at_ns: int) -> RecordedEvent:
+        """Returns the event with its place in the job's history."""
+        self.sequence += 1
+        return RecordedEvent(
+            job_id=self.spec.job_id,
+            sequence=self.sequence,
+            at_ns=at_ns,
+            kind=event.kind,
+            reason=self.redacted(event.reason),
+            cycle=event.cycle,
+            iteration=event.iteration,
+            node=node,
+            rank=event.rank,
+            details=tuple((key, self.redacted(value)) for key, value in event.details),
+        )
+
+    def forget_environment(self) -> None:
+        """Forgets the environment values, which are needed only while a spawner may have to be restarted."""
+        self.environment = {}
+
+    def begin_spawner(self, number: int) -> None:
+        self.spawner = None
+        self.spawner_number = number
+        self.spawner_doom = ""
+
+    def was_recorded(self, event: JobEvent, *, node: str) -> bool:
+        """Returns whether the previous supervisor recorded this event, which the same cause has repeated."""
+        what, reason = (event.kind, event.cycle, event.rank, node), self.redacted(event.reason)
+        return self._forget_recorded(
+            lambda known: (
+                (known.kind, known.cycle, known.rank, known.node) == what
+                and (known.reason == reason or event.kind in DECIDED_ONCE)
+            )
+        )
+
+    def was_taken_in(self, event: RecordedEvent) -> bool:
+        """Returns the same for an event that another node has sent again."""
+        what = (event.node, event.at_ns, event.kind, event.reason)
+        return self._forget_recorded(lambda known: (known.node, known.at_ns, known.kind, known.reason) == what)
+
+    def _forget_recorded(self, is_it: Callable[[RecordedEvent], bool]) -> bool:
+        known = next(filter(is_it, self.recorded_before), None)
+        if known is not None:
+            self.recorded_before.remove(known)
+        return known is not None
+
+    def take(self, life: tuple[str, int], through_sequence: int) -> None:
+        """Notes that the events of a node's life are here, up to this one."""
+        if self.taken.get(life) != through_sequence:
+            self.taken[life] = through_sequence
+            self.taken_anew[life] = None
+
+    @property
+    def cycle(self) -> int:
+        """Returns the cycle of the newest workers; 0 before the first."""
+        return self.running.assignment.cycle if self.running is not None else 0
+
+    @property
+    def first_rank(self) -> int:
+        return self.running.assignment.first_rank if self.running is not None else 0
+
+    def begin_cycle(self, running: CycleRecord) -> None:
+        self.running = running
+        self.pids = {}
+
+    def runs(self, cycle: int) -> bool:
+        """Returns whether the newest workers are those of this cycle."""
+        return self.running is not None and self.running.assignment.cycle == cycle

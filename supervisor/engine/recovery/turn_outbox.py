@@ -1,0 +1,169 @@
+"""What is sent at the end of a turn of the engine, together with data kept for a returning supervisor?
+
+All orders of a turn go out in one message with the state that led to them. So the next supervisor knows every order
+that was performed, and repeats none. Messages to ranks follow: no rank knows more than the kept data. Events follow,
+too: none is in the journal, or was read by people, that the next supervisor does not know.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+
+from holdfast_wire import spawner_link as link
+
+from supervisor.core.cluster.messages import Reported
+from supervisor.core.correspondence import Correspondence
+from supervisor.core.node import messages as node_messages
+from supervisor.core.node.job_machines import JobMachines
+from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.job_record import JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.engine.recovery.snapshot_texts import STATE, SnapshotTexts, are_parted, snapshot
+from supervisor.engine.report_queue import ReportQueue
+from supervisor.ports.edges import Clock, Meetings
+from supervisor.ports.pauses import pause
+
+TOGETHER_S = 0.2  # the state of a job of many nodes is long: the news of several of them are kept together
+
+_log = logging.getLogger("holdfast")
+
+
+class TurnOutbox:
+    """Keeps and sends. Use it only from the event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        jobs: Mapping[str, JobRecord],
+        publisher: EventPublisher,
+        clock: Clock,
+        reports: Mapping[str, ReportQueue],
+        start_soon: Callable[[Callable[[], Coroutine[object, object, None]]], None],
+    ) -> None:
+        self._engine = engine
+        self._jobs = jobs
+        self._publisher = publisher
+        self._clock = clock
+        self._reports = reports
+        self.meetings: Meetings | None = None  # where messages go to the other nodes of a job
+        self._texts = SnapshotTexts()
+        self._orders: dict[str, list[link.Order]] = {}
+        self._words: list[Callable[[], None]] = []
+        self._kept: dict[str, JobMachines] = {}
+        self._late: set[str] = set()  # jobs of which only the coordinator has moved, and nothing has left since
+        self._unfinished: dict[str, dict[int, node_messages.Action]] = {}
+        self._numbers = 0
+        self._start_soon = start_soon
+        self._settling: set[float] = set()  # after which pauses it is done
+        publisher.tell_once_kept(self._is_kept, self._keep_soon)
+
+    def order(self, job_id: str, message: link.Order) -> None:
+        """Queues an order for the job's spawner, to be sent at the end of the turn."""
+        self._orders.setdefault(job_id, []).append(message)
+
+    def say(self, word: Callable[[], None]) -> None:
+        """Queues a message to ranks, to be sent after the spawners have their orders."""
+        self._words.append(word)
+
+    def begin(self, action: node_messages.Action) -> int:
+        """Notes an action in progress, which the next supervisor would repeat. Returns the number for `end`."""
+        self._numbers += 1
+        # Spawners are found again, and reports to the coordinator wait in their own queue.
+        if not isinstance(action, node_messages.StartSpawner | node_messages.TellCoordinator):
+            self._unfinished.setdefault(action.job_id, {})[self._numbers] = action
+        return self._numbers
+
+    def end(self, job_id: str, number: int) -> None:
+        self._unfinished.get(job_id, {}).pop(number, None)
+
+    def settle(self, *, late_too: bool = False) -> None:
+        """Ends the turn: keeps and sends everything. `late_too`: even what need not be kept before something leaves."""
+        orders, self._orders = self._orders, {}
+        stepped = self._engine.take_stepped()
+        for job_id, job in self._jobs.items():
+            machines = self._engine.node_state.jobs.get(job_id)
+            has_untold = self._publisher.has_untold(job_id)
+            if has_untold and not self._is_kept(job):
+                self._publisher.tell(job_id)
+            is_late = late_too and job_id in self._late
+            if has_untold or job_id in orders or machines is not self._kept.get(job_id) or is_late:
+                self.keep(job, tuple(orders.get(job_id, ())))
+            elif job_id in stepped and are_parted(job.spec):  # Thousands of nodes report in hundreds of turns.
+                self._late.add(job_id)
+                self._keep_soon(job)
+            elif job_id in stepped:
+                self.keep(job)
+        words, self._words = self._words, []
+        for word in words:
+            word()
+
+    def keep_now(self, job_id: str) -> bool:
+        """Keeps a job between turns, before messages go out. Returns False until the job's spawner is found."""
+        job = self._jobs.get(job_id)
+        if job is not None:
+            self.keep(job)
+        return job is None or not job.is_returning
+
+    def keep(self, job: JobRecord, orders: tuple[link.Order, ...] = ()) -> None:
+        """Keeps the job's current state. Does nothing while it has no spawner."""
+        job_id = job.spec.job_id
+        machines = self._engine.node_state.jobs.get(job_id)
+        if job.spawner is None or machines is None or job.verdict is not None or not self.keeps(job):
+            return
+        self._kept[job_id] = machines
+        self._late.discard(job_id)
+        nodes, waiting = job.spec.nodes, self._engine.waiting(job_id)
+        queue, led = self._reports.get(job_id), self._engine.coordinators.get(job_id)
+        if nodes is not None and nodes.has_election:  # An elected leader begins with the ledger and what nodes say.
+            waiting, led = [each for each in waiting if not isinstance(each, Reported)], None
+        kept = snapshot(
+            job,
+            machines,
+            led,
+            waiting=waiting,
+            unfinished=self._unfinished.get(job_id, {}).values(),
+            reports=queue.waiting if queue is not None else (),
+            now_s=self._clock.now_s(),
+        )
+        try:
+            texts = self._texts.of(job, kept, self._publisher.uncommitted(job_id), partial(self._letters, job))
+        except (TypeError, ValueError) as error:
+            _log.error("job %s can't be kept for the next supervisor: %s", job_id, error, exc_info=error)
+            self._texts.forget(job_id)
+            texts = {STATE: ""}
+        job.spawner.keep(texts, orders, partial(self._publisher.tell, job_id, job.sequence))
+
+    def _letters(self, job: JobRecord, whole: bool) -> Correspondence | None:
+        if self.meetings is None or job.spec.nodes is None:
+            return None
+        return self.meetings.letters(job.spec.job_id, whole=whole)
+
+    def _is_kept(self, job: JobRecord) -> bool:
+        """Whether a spawner keeps the job, or will in a moment."""
+        return self.keeps(job) and job.verdict is None and (job.spawner is not None or job.is_returning)
+
+    def _keep_soon(self, job: JobRecord) -> None:
+        pause_s = 0.0 if job.spec.nodes is None else TOGETHER_S
+        if pause_s not in self._settling:
+            self._settling.add(pause_s)
+            self._start_soon(partial(self._settle_after, pause_s))
+
+    async def _settle_after(self, pause_s: float) -> None:
+        if pause_s:
+            await pause(pause_s, why="a turn within that time keeps them anyway, and others may come")
+        self._settling.discard(pause_s)
+        self.settle(late_too=True)
+
+    def keeps(self, job: JobRecord) -> bool:
+        """Returns whether orders for the job go this way."""
+        return job.spec.may_come_back
+
+    def forget(self, job_id: str) -> None:
+        """Forgets an ended job."""
+        self._texts.forget(job_id)
+        self._late.discard(job_id)
+        for each in (self._orders, self._kept, self._unfinished):
+            each.pop(job_id, None)

@@ -1,0 +1,1 @@
+"""What does the engine need of an edge, and what does it offer?"""

@@ -1,0 +1,110 @@
+"""What may people and programs ask of a supervisor, and of what is recorded?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+import msgspec
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.facts import Evidence
+from supervisor.ports.reports import JobReport, LogBytes, NodeReport, RecordedEvent
+
+
+class RendezvousWish(msgspec.Struct, frozen=True):
+    """A rendezvous of torchrun's agents for a supervisor to lead. Files are absolute paths; "": none."""
+
+    job_id: str
+    host: str
+    port: int
+    everywhere: bool = False  # at all addresses of the node
+    token_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_ca: str = ""
+
+
+class JobRequests(Protocol):
+    """The requests that people and programs may make of the engine. Refusals are `HoldfastError`s."""
+
+    async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
+        """Starts a job and returns its id."""
+        ...
+
+    def jobs(self) -> Sequence[JobReport]:
+        """Returns live and just ended jobs of this supervisor, newest first."""
+        ...
+
+    def job(self, job_id: str) -> JobReport | None: ...
+
+    def stop(self, job_id: str, *, reason: str, signal: int) -> None:
+        """Ends the job. signal 0: as a command does (SIGTERM to the ranks); else as if the launcher had received it."""
+        ...
+
+    def restart(self, job_id: str, *, reason: str) -> int:
+        """Starts a new cycle without using the restart budget. Returns its number."""
+        ...
+
+    async def look(self, job_id: str, *, this_node: bool = False) -> JobReport | None:
+        """Returns the job once it is taken over. Asks its nodes, or none (`this_node`); silent ones as last heard."""
+        ...
+
+    async def look_at_all(self) -> Sequence[JobReport]:
+        """Does the same for all jobs."""
+        ...
+
+    async def stacks(self, job_id: str, rank: int | None) -> Evidence:
+        """Returns the stacks of the ranks on all the job's nodes."""
+        ...
+
+    async def until_complete(self, job_id: str) -> None:
+        """Waits, for a bounded time, until the other nodes of a job that has ended have told their last events."""
+        ...
+
+    def events_elsewhere(
+        self, job_id: str, *, after_sequence: int, follow: bool
+    ) -> AsyncGenerator[RecordedEvent] | None:
+        """Yields the whole job's events if another node keeps them; None: this one does. Raises NoAnswerError."""
+        ...
+
+    def logs_elsewhere(
+        self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
+    ) -> Mapping[str, AsyncGenerator[LogBytes]]:
+        """Returns the output of the job's ranks on its other nodes, by node. Each source may raise NoAnswerError."""
+        ...
+
+    def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
+        """Yields events from now to the last. A slow reader may lose some: see `sequence`."""
+        ...
+
+    def node(self) -> NodeReport:
+        """Returns this node."""
+        ...
+
+    async def nodes(self) -> Sequence[NodeReport]:
+        """Returns this node, and those with which it shares a job."""
+        ...
+
+    async def lead_rendezvous(self, wish: RendezvousWish) -> bool:
+        """Leads a rendezvous. Returns False if the address is another node's, or another process leads there."""
+        ...
+
+    async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
+        """Cordons or uncordons a node; `node` "": this one. Raises NotFoundError or NoAnswerError."""
+        ...
+
+
+class JobHistory(Protocol):
+    """The recorded data, committed or not. Calls block on a disk: never call them on the event loop."""
+
+    def jobs(self, *, limit: int) -> Sequence[JobReport]:
+        """Returns jobs, newest first; live ones in their last saved state."""
+        ...
+
+    def job(self, job_id: str) -> JobReport | None: ...
+
+    def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> Sequence[RecordedEvent]:
+        """Returns events in the order of their sequence."""
+        ...

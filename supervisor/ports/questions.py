@@ -1,0 +1,162 @@
+"""What do the supervisors of one job ask each other on behalf of people, and what do they answer?
+
+A question or its answer may be lost: then the person learns that a node has not answered. Nothing that a job needs to
+run travels this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import msgspec
+
+from supervisor.core.facts import Evidence
+from supervisor.core.stragglers.messages import RankSections
+from supervisor.ports.edges import Peers
+from supervisor.ports.reports import JobReport, LogBytes, NodeReport, RecordedEvent
+
+LEADER = ""  # as the addressee: the node that coordinates the job, whichever it is
+
+# --- questions -----------------------------------------------------------------------------------------------------
+
+
+class ShowPart(msgspec.Struct, frozen=True):
+    """To a node: its own part of the job and the node itself, in their current state."""
+
+
+class ShowWhole(msgspec.Struct, frozen=True):
+    """To the leader: the job on all its nodes."""
+
+
+class TellNews(msgspec.Struct, frozen=True):
+    """To the leader: a node's new events in order, and its part of the job. The answer confirms them."""
+
+    part: JobReport
+    node: NodeReport
+    events: tuple[RecordedEvent, ...] = ()
+    gone_through: int = 0  # older events, up to this sequence, were dropped because too many waited
+    sent_at_ns: int = 0  # by the node's clock
+    after: int = 0  # the event of the node that came before the first of these; 0: none, or not known
+
+
+class ReadEvents(msgspec.Struct, frozen=True):
+    """To the leader: the whole job's next events; if there are none yet, it waits for one."""
+
+    after_sequence: int
+    wait_s: float = 0.0
+
+
+class ShowStacks(msgspec.Struct, frozen=True):
+    """To a node: the stacks of its ranks, or of one."""
+
+    budget_s: float
+    rank: int | None = None
+
+
+class ReadLogs(msgspec.Struct, frozen=True):
+    """To a node: the next output of its ranks. The first `step` opens a reader, each later one advances it."""
+
+    reader: str  # chosen by the asker; unique
+    step: int  # from 1; repeating the last step returns the same answer
+    rank: int | None = None
+    cycle: int | None = None
+    tail_lines: int = 0
+    follow: bool = False
+    wait_s: float = 0.0
+
+
+class CloseLogs(msgspec.Struct, frozen=True):
+    reader: str
+
+
+class SetCordon(msgspec.Struct, frozen=True):
+    """To a node: take part in no further cycle, or take part again."""
+
+    cordoned: bool
+    reason: str = ""
+
+
+class TellSections(msgspec.Struct, frozen=True):
+    """To the leader: how often the node's ranks have closed their sections, and how long these were open in total."""
+
+    cycle: int
+    names: tuple[str, ...]
+    ranks: tuple[RankSections, ...]  # with new values
+
+
+Question = ShowPart | ShowWhole | TellNews | ReadEvents | ShowStacks | ReadLogs | CloseLogs | SetCordon | TellSections
+
+# --- answers -------------------------------------------------------------------------------------------------------
+
+
+class Part(msgspec.Struct, frozen=True):
+    part: JobReport
+    node: NodeReport
+
+
+class Whole(msgspec.Struct, frozen=True):
+    job: JobReport
+    nodes: tuple[NodeReport, ...]
+
+
+class NewsTaken(msgspec.Struct, frozen=True):
+    through: int  # the newest event of the node that the leader has, by the node's own sequence
+    pace_s: float = 0.0  # the minimum until the node's next news: a leader of many nodes has little time for each
+
+
+class Events(msgspec.Struct, frozen=True):
+    events: tuple[RecordedEvent, ...]
+    is_last: bool = False  # the job has ended, and nothing will follow
+
+
+class Stacks(msgspec.Struct, frozen=True):
+    evidence: Evidence
+
+
+class Logs(msgspec.Struct, frozen=True):
+    pieces: tuple[LogBytes, ...]
+    is_last: bool = False
+
+
+class Done(msgspec.Struct, frozen=True):
+    node: NodeReport
+
+
+class SectionsTaken(msgspec.Struct, frozen=True):
+    pace_s: float  # the minimum until the node sends the next
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """The refusal of a question. `code` is the `reason` of a HoldfastError."""
+
+    code: str
+    message: str
+
+
+Answer = Part | Whole | NewsTaken | Events | Stacks | Logs | Done | SectionsTaken | Refused
+
+Handler = Callable[[str, str, Question], Awaitable[Answer]]  # job id, the node that asks
+
+
+class Colleagues(Protocol):
+    """The connection to the other supervisors of a job, for questions."""
+
+    def leads(self, job_id: str) -> bool:
+        """Returns whether this node is the job's leader now."""
+        ...
+
+    async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
+        """Asks a node. Raises NoAnswerError, or the HoldfastError with which the other side refuses."""
+        ...
+
+    def answer_with(self, handler: Handler) -> None:
+        """Sets who answers other nodes' questions; until then they are refused."""
+        ...
+
+
+class PeersAndColleagues(Peers, Protocol):
+    """All connections of a supervisor to the other nodes of its job."""
+
+    @property
+    def colleagues(self) -> Colleagues: ...

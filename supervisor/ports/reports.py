@@ -1,0 +1,135 @@
+"""How does a job look at one moment, as API, journal, command line and report share it?
+
+Times for people are Unix nanoseconds (`…_at_ns`); ages and limits are seconds, read at the time of the request.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.facts import JobState
+from supervisor.core.stragglers.messages import Straggler
+
+
+class SectionReport(msgspec.Struct, frozen=True):
+    """An open section of a rank. `limit_s` None: no limit."""
+
+    name: str
+    age_s: float
+    limit_s: float | None = None
+
+
+class RankReport(msgspec.Struct, frozen=True):
+    """One worker as people see it. `state`: starting, running, hung, exited, failed or stopped."""
+
+    rank: int
+    local_rank: int
+    node: str
+    state: str  # "stopped": we have ended it, or a signal has stopped the live process
+    pid: int | None = None
+    heartbeat_age_s: float | None = None  # None: no heartbeat yet
+    heartbeat_limit_s: float | None = None  # for the current silence; None: no limit
+    sections: tuple[SectionReport, ...] = ()
+    cycle_started_at_ns: int | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+
+
+class CheckReport(msgspec.Struct, frozen=True):
+    """The newest result of a node's check. `verdict`: healthy, suspect, unhealthy, unanswered or skipped."""
+
+    check: str
+    verdict: str
+    reason: str = ""
+    took_s: float = 0.0
+    subject: str = ""  # what was checked, if the check covers several things
+    found_at_ns: int = 0
+
+
+class JobNodeReport(msgspec.Struct, frozen=True):
+    """A node's part in a job. `state`: ready or cordoned; in a job on several nodes see core/cluster/roster.py."""
+
+    name: str
+    state: str
+    group_rank: int | None = 0  # None: it is not part of a cycle now
+    reason: str = ""  # of the state
+    heard_at_ns: int | None = None  # when the node was last heard, if its data is not current
+    lost_at_ns: int | None = None
+    ranks: tuple[int, ...] = ()  # ranks that it runs, or ran when last heard
+    log_dir: str = ""  # on that node
+    checks: tuple[CheckReport, ...] = ()
+    unreachable_pid: int | None = None  # of its spawner, if that does not answer
+    unreachable_state: str = ""  # of that process, its letter in /proc/PID/stat
+
+
+class JobReport(msgspec.Struct, frozen=True):
+    """One run of a job at one moment. Never contains an environment value or a token."""
+
+    job_id: str
+    state: JobState
+    submitted_at_ns: int  # tells runs of one id apart
+    cycle: int = 0
+    iteration: int = 0
+    max_restarts: int = 0
+    restarts_used: int = 0
+    reason: str = ""  # the reason of the state, as a sentence
+    nodes: tuple[JobNodeReport, ...] = ()
+    ranks: tuple[RankReport, ...] = ()
+    exit_code: int | None = None  # once it has ended
+    ended_at_ns: int | None = None
+    log_dir: str = ""  # of this run only
+    command: tuple[str, ...] = ()  # as the user typed it, without its secrets
+    supervisor_pid: int = 0
+    stragglers: tuple[Straggler, ...] = ()  # the slowest first
+
+
+class NodeReport(msgspec.Struct, frozen=True):
+    """A node with its supervisor. `state`: ready or cordoned; of another node also lost, or unknown."""
+
+    name: str
+    state: str
+    reason: str = ""
+    job_ids: tuple[str, ...] = ()
+    supervisor_pid: int = 0
+    version: str = ""
+    started_at_ns: int = 0
+    checks: tuple[CheckReport, ...] = ()  # those that its jobs have requested
+
+
+class CycleInfo(msgspec.Struct, frozen=True):
+    """A cycle as other programs read it in a file."""
+
+    job_id: str  # the scheduler's id of the job
+    attempt: int
+    cycle: int
+    started_at_ns: int
+    ended_at_ns: int | None  # None: it is running
+    log_path: str
+    active_nodes: str
+    standby_nodes: str
+    active_ranks: str
+    generation: int  # counts the writes of this record from 0
+
+
+class RecordedEvent(msgspec.Struct, frozen=True):
+    """One event of a job. `sequence` counts the job's events from 1 without gaps."""
+
+    job_id: str
+    sequence: int
+    at_ns: int
+    kind: str  # constant name in snake_case
+    reason: str
+    cycle: int = 0
+    iteration: int = 0
+    node: str = ""
+    rank: int | None = None
+    details: tuple[tuple[str, str], ...] = ()
+
+
+class LogBytes(msgspec.Struct, frozen=True):
+    """Some bytes of one rank's output; they may begin or end within a line."""
+
+    rank: int
+    cycle: int
+    is_stderr: bool
+    output: bytes

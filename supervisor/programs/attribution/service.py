@@ -1,0 +1,255 @@
+"""What can the attribution service be asked over HTTP, and what does it answer?
+
+POST /logs {"log_path", "analysis_intent": "progressive"|"terminal", "user", "job_id"} submits a log;
+GET /logs?log_path=… returns the result. Also: /healthz, /stats, /jobs, /inflight.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Literal
+
+import anyio
+import msgspec
+from anyio.abc import SocketStream, TaskStatus
+from anyio.streams.stapled import MultiListener
+
+from supervisor.config.redaction import redacted_url
+from supervisor.edges.machine.own_process.side_threads import SideThreads
+from supervisor.edges.operators import http_server
+from supervisor.edges.operators.browser_requests import is_name_of_here, page_elsewhere
+from supervisor.edges.operators.http_places import as_it_is
+from supervisor.edges.operators.http_server import Answer, Request
+from supervisor.errors import ExhaustedError, InvalidRequestError
+from supervisor.programs.attribution.analyses import Analyses, Asked, Result
+from supervisor.programs.attribution.posting import post_json
+from supervisor.programs.attribution.waiting_line import WaitingLine
+
+WAIT_S = 30.0
+WAITING_MAX = 16  # callers: less than connections, so that others are answered meanwhile
+PATH_BYTES_MAX = 4_095  # Linux's PATH_MAX without its final zero
+EXPORT_TIMEOUT_S = 10.0
+EXPORT_QUEUE_MAX = 256
+EXPORTS_STUCK_MAX = 4
+STOP_TIMEOUT_S = 4.0  # less than its supervisor waits for it to end
+
+_log = logging.getLogger("holdfast.attribution")
+
+
+class Submission(msgspec.Struct, frozen=True):
+    log_path: str
+    analysis_intent: Literal["progressive", "terminal"] = "terminal"
+    user: str = ""
+    job_id: str = ""
+
+
+class Recommendation(msgspec.Struct, frozen=True):
+    action: str
+    reason: str
+    source: str
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The answer to a GET; only the `status` "completed" has a recommendation."""
+
+    status: str
+    log_path: str
+    user: str = ""
+    job_id: str = ""
+    analysis_intent: str = ""
+    result: dict[str, object] | None = None
+    recommendation: Recommendation | None = None
+    error: str = ""
+
+
+async def serve(
+    analyses: Analyses,
+    listener: MultiListener[SocketStream],
+    stopped: anyio.Event,
+    *,
+    export_url: str = "",
+    is_private: bool = False,
+    login_of: Callable[[int], int] = as_it_is,
+    task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serves until stopped; then still analyses and exports what was submitted, for a limited time.
+
+    With `is_private`, which is for loopback addresses, it answers only this process's user, and root, and only by a
+    name that means this machine. `login_of`: see http_server.serve.
+    """
+    waits = _Waits()
+    answers = {
+        "POST /logs": partial(_submit, analyses),
+        "GET /logs": partial(_tell, analyses, waits),
+        "GET /healthz": _healthy,
+        "GET /stats": partial(_stats, analyses),
+        "GET /jobs": partial(_jobs, analyses),
+        "GET /inflight": partial(_in_flight, analyses),
+    }
+    routes = {route: partial(_unless_for_a_page, answer, is_private) for route, answer in answers.items()}
+    exporter = _Exporter(export_url)
+    if export_url:
+        analyses.on_result = exporter.take
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(exporter.run)
+        tasks.start_soon(analyses.run)
+        async with anyio.create_task_group() as serving:
+            await serving.start(
+                partial(http_server.serve, listener, routes, only_own_user=is_private, login_of=login_of)
+            )
+            task_status.started()
+            await stopped.wait()
+            serving.cancel_scope.cancel()
+        with anyio.move_on_after(STOP_TIMEOUT_S):
+            await analyses.idle()
+            await exporter.line.emptied()
+        tasks.cancel_scope.cancel()
+
+
+def outcome_of(path: str, result: Result | None, problem: str, *, is_due: bool) -> Outcome:
+    if result is None or is_due:
+        status = "pending" if is_due else "failed" if problem else "unknown"
+        return Outcome(status, path, error=problem)
+    asked, judgement = result.asked, result.judgement
+    details: dict[str, object] = msgspec.to_builtins(judgement)
+    return Outcome(
+        "completed",
+        path,
+        user=asked.user,
+        job_id=asked.job_id,
+        analysis_intent="terminal" if asked.is_terminal else "progressive",
+        result=details,
+        recommendation=Recommendation(judgement.advice, judgement.reason, result.source),
+    )
+
+
+def _json(status: int, document: object) -> Answer:
+    return Answer(status, msgspec.json.encode(document) + b"\n", "application/json")
+
+
+async def _unless_for_a_page(
+    answer: Callable[[Request], Awaitable[Answer]], is_private: bool, request: Request
+) -> Answer:
+    """Answers programs: no page has a reason to ask."""
+    host = request.headers.get("host", "")
+    if page := page_elsewhere(request.headers):
+        return _json(403, {"error": f"cannot answer: {page} asks, and this service is for programs; use curl"})
+    if is_private and not is_name_of_here(host):
+        why = f"{host!r} is no name of this machine; write its address, or localhost"
+        return _json(403, {"error": f"cannot answer: {why}"})
+    return await answer(request)
+
+
+def _why_no_path(text: str) -> str:
+    """Returns why no file can have this path; "" if one can."""
+    if "\0" in text:
+        return "cannot read log_path: it has a zero byte; write the path of a log"
+    if len(text.encode()) > PATH_BYTES_MAX:
+        return f"cannot read log_path: it has more than {PATH_BYTES_MAX} bytes; write the path of a log"
+    return ""
+
+
+async def _submit(analyses: Analyses, request: Request) -> Answer:
+    try:
+        asked = msgspec.json.decode(request.body, type=Submission)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return _json(400, {"error": f"cannot read the request: {error}"})
+    if why_not := _why_no_path(asked.log_path):
+        return _json(400, {"error": why_not})
+    is_terminal = asked.analysis_intent == "terminal"
+    try:
+        await analyses.submit(Asked(asked.log_path, is_terminal, asked.user, asked.job_id))
+    except InvalidRequestError as error:
+        return _json(403, {"error": str(error)})
+    except ExhaustedError as error:
+        return _json(503, {"error": str(error)})
+    return _json(202, {"status": "pending", "log_path": asked.log_path})
+
+
+class _Waits:
+    """The callers that wait for results. Of too many, the one that has waited longest is told that it is pending."""
+
+    def __init__(self) -> None:
+        self._scopes: OrderedDict[anyio.CancelScope, None] = OrderedDict()
+
+    async def wait(self, changed: anyio.Event) -> None:
+        """Waits for WAIT_S at most."""
+        if len(self._scopes) >= WAITING_MAX:
+            self._scopes.popitem(last=False)[0].cancel()
+        with anyio.move_on_after(WAIT_S) as scope:
+            self._scopes[scope] = None
+            try:
+                await changed.wait()
+            finally:
+                self._scopes.pop(scope, None)
+
+
+async def _tell(analyses: Analyses, waits: _Waits, request: Request) -> Answer:
+    wanted = request.query.get("log_path", "")
+    if why_not := _why_no_path(wanted):
+        return _json(400, {"error": why_not})
+    try:
+        path = await analyses.place(wanted)
+    except InvalidRequestError as error:
+        return _json(403, {"error": str(error)})
+    except ExhaustedError as error:
+        return _json(503, {"error": str(error)})
+    log = analyses.logs.get(path)
+    if log is None:
+        return _json(404, Outcome("unknown", wanted, error="this log was not submitted"))
+    if log.is_due and request.query.get("wait", "false") == "true":
+        await waits.wait(log.changed)
+    return _json(200, outcome_of(wanted, log.result, log.problem, is_due=log.is_due))
+
+
+async def _healthy(_: Request) -> Answer:
+    return _json(200, {"status": "ok"})
+
+
+async def _stats(analyses: Analyses, _: Request) -> Answer:
+    results = [log.result for log in analyses.logs.values() if log.result is not None]
+    advice: dict[str, int] = {}
+    for result in results:
+        advice[result.judgement.advice] = advice.get(result.judgement.advice, 0) + 1
+    return _json(200, {"logs": len(analyses.logs), "waiting": analyses.waiting, "advice": advice})
+
+
+async def _jobs(analyses: Analyses, _: Request) -> Answer:
+    found: dict[str, list[Outcome]] = {}
+    for path, log in analyses.logs.items():
+        outcome = outcome_of(path, log.result, log.problem, is_due=log.is_due)
+        found.setdefault(outcome.job_id, []).append(outcome)
+    return _json(200, found)
+
+
+async def _in_flight(analyses: Analyses, _: Request) -> Answer:
+    return _json(200, [path for path, log in analyses.logs.items() if log.is_due])
+
+
+class _Exporter:
+    """Posts each result to one URL. If that does not answer, only the export suffers."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._shown = redacted_url(url)
+        self._threads = SideThreads(stuck_max=EXPORTS_STUCK_MAX)
+        self.line: WaitingLine[bytes] = WaitingLine(most=EXPORT_QUEUE_MAX)
+
+    async def take(self, result: Result) -> None:
+        if self.line.is_full:
+            _log.warning("cannot export a result: %d already wait for %s", EXPORT_QUEUE_MAX, self._shown)
+            return
+        self.line.put(msgspec.json.encode(outcome_of(result.asked.path, result, "", is_due=False)))
+
+    async def run(self) -> None:
+        await self.line.serve(self._post)
+
+    async def _post(self, document: bytes) -> None:
+        post = partial(post_json, self._url, document, EXPORT_TIMEOUT_S)
+        try:
+            await self._threads.call(post, timeout_s=EXPORT_TIMEOUT_S, discard=len)
+        except (OSError, ValueError) as error:
+            _log.warning("cannot export a result to %s: %s", self._shown, str(error).replace(self._url, self._shown))

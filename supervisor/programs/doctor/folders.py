@@ -1,0 +1,140 @@
+"""Do the folders of sockets, history and logs exist, and are they safe and large enough?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from supervisor.edges.machine.folders import closed_dir, socket_dir, state_dir, user_dirs
+from supervisor.errors import ConfigurationError
+from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.machine import Machine
+
+FREE_MIN_BYTES = 1 << 30
+OF_NETWORKS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "gpfs", "beegfs", "fuse.sshfs", "9p"}
+
+
+def look(machine: Machine, *, sockets: str | None = None, state: str | None = None) -> list[Finding]:
+    area = Area("folders")
+    _service(area, machine, sockets)
+    _history(area, machine, state_dir.find(state, machine.environ))
+    _temporary(area, machine)
+    return area.findings
+
+
+def _service(area: Area, machine: Machine, explicit: str | None) -> None:
+    """Adds a finding on whose sockets a command would use."""
+    for place in socket_dir.candidates(explicit, machine.environ):
+        if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
+            area.ok("service", f"a supervisor answers at {place.path}")
+            return
+        if place.explicit or os.path.exists(place.path):
+            _unanswered(area, place)
+            return
+    area.ok("service", "none runs here: holdfast run supervises its own job")
+
+
+def _unanswered(area: Area, place: socket_dir.Candidate) -> None:
+    try:
+        if os.path.exists(place.path):
+            socket_dir.check(place.path)
+    except ConfigurationError as error:
+        area.problem(
+            "service",
+            str(error),
+            why="holdfast daemon would refuse it, since others could take its sockets' place",
+            remedy=f"chmod 0700 {place.path}, chown it to the service's user, or name another with --socket-dir",
+        )
+        return
+    told = f"nobody answers at {place.path}"
+    if place.explicit:
+        area.problem(
+            "service",
+            told,
+            why="it was named, so commands end with exit code 69 instead of looking elsewhere",
+            remedy=f"holdfast daemon --socket-dir {place.path}, or unset {socket_dir.SOCKET_DIR_VARIABLE}",
+        )
+    else:
+        area.note(
+            "service",
+            told,
+            why="a service ran there once; until it does again, holdfast run supervises its own job",
+            remedy="systemctl start holdfast, or holdfast daemon",
+        )
+
+
+def _history(area: Area, machine: Machine, path: Path) -> None:
+    there = _nearest(path)
+    fault = _fault(path, there)
+    if fault:
+        area.warn(
+            "state",
+            f"{path}: {fault}",
+            why="history and logs go to a folder below /tmp instead, and may not outlive the next reboot",
+            remedy=f"name one that can be written: --state-dir, or {state_dir.STATE_DIR_VARIABLE}",
+        )
+        return
+    kind = file_system(machine, there)
+    free = os.statvfs(there).f_bavail * os.statvfs(there).f_frsize
+    told = f"{path} on {kind or 'an unknown file system'}, {free / 2**30:.1f} GiB free"
+    if kind in OF_NETWORKS:
+        area.warn(
+            "state",
+            told,
+            why="where its server hangs, history and logs wait for it",
+            remedy=f"name a folder on a local disk: --state-dir, or {state_dir.STATE_DIR_VARIABLE}",
+        )
+    elif free < FREE_MIN_BYTES:
+        area.warn(
+            "state",
+            told,
+            why="on a full disk, output that nobody reads is lost; training goes on",
+            remedy=f"make room on the disk of {there}, or lower --log-gib-max",
+        )
+    else:
+        area.ok("state", told)
+
+
+def _nearest(path: Path) -> Path:
+    """Returns the folder itself, or the nearest existing folder above it."""
+    return next(each for each in (path, *path.parents) if os.path.exists(each))
+
+
+def _fault(path: Path, there: Path) -> str:
+    if there != path:
+        return "" if os.access(there, os.W_OK) else f"it is not there, and {there} may not be written"
+    if path.stat().st_uid != os.geteuid():
+        return f"it belongs to user id {path.stat().st_uid}, not {os.geteuid()}"
+    try:
+        closed_dir.write_probe(path)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def file_system(machine: Machine, path: Path) -> str:
+    """Returns the type of the file system as mounted; "" if the kernel does not report it."""
+    best, kind = "", ""
+    for line in machine.text("/proc/self/mountinfo").splitlines():
+        left, _, right = line.partition(" - ")
+        point = left.split()[4].replace("\\040", " ")
+        if (path.is_relative_to(point)) and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind
+
+
+def _temporary(area: Area, machine: Machine) -> None:
+    for folder in user_dirs.temp_dirs(machine.environ):
+        try:
+            closed_dir.write_probe(folder)
+        except OSError:
+            continue
+        if socket_dir.longest_socket_path_fits(folder / "holdfast-run-00000000"):
+            area.ok("sockets of a run", f"{folder}")
+            return
+    area.problem(
+        "sockets of a run",
+        "no folder for temporary files can be written",
+        why="holdfast run needs one for its sockets",
+        remedy="set TMPDIR to a folder of your own with a short path",
+    )

@@ -1,0 +1,214 @@
+"""Can stores be served and found, and do the nodes reach each other?"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import msgspec
+
+from supervisor.edges.machine.clock import Clock
+from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.machine import Machine
+
+ANSWER_TIMEOUT_S = 3.0
+REVERSE_SLOW_S = 0.005
+STORE_PORTS_MIN = 1024  # outside the kernel's range, for stores and the ports next to them
+BACKLOG_MIN = 1024
+T = TypeVar("T")
+INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """The address at which the nodes of a job meet."""
+
+    host: str
+    port: int
+    is_etcd: bool = False
+
+
+def look(machine: Machine, endpoint: Endpoint | None = None) -> list[Finding]:
+    area = Area("network")
+    _ports(area, machine)
+    _backlog(area, machine)
+    _name(area, os.uname().nodename)
+    _reverse(area, machine)
+    _interfaces(area, machine)
+    if endpoint is not None:
+        _endpoint(area, endpoint)
+    return area.findings
+
+
+def _ports(area: Area, machine: Machine) -> None:
+    words = machine.text("/proc/sys/net/ipv4/ip_local_port_range").split()
+    if len(words) != 2:
+        area.skip("ports", "the kernel does not report its range of ports")
+        return
+    low, high = map(int, words)
+    free = max(0, low - 1024) + (65535 - high)
+    if free >= STORE_PORTS_MIN:
+        area.ok("ports", f"{free} for stores, outside the kernel's own {low} to {high}")
+        return
+    area.problem(
+        "ports",
+        f"{free} for stores, outside the kernel's own {low} to {high}",
+        why="the kernel may give a store's port to somebody else before the store is served",
+        remedy="sysctl net.ipv4.ip_local_port_range='32768 60999'",
+    )
+
+
+def _backlog(area: Area, machine: Machine) -> None:
+    value = machine.text("/proc/sys/net/core/somaxconn")
+    if not value.isdigit():
+        area.skip("backlog", "the kernel does not report it")
+    elif int(value) >= BACKLOG_MIN:
+        area.ok("backlog", f"{value} connections may wait")
+    else:
+        area.note(
+            "backlog",
+            f"{value} connections may wait",
+            why="if more ranks connect at once, some try again a second later",
+            remedy="sysctl net.core.somaxconn=4096",
+        )
+
+
+def _name(area: Area, name: str) -> None:
+    found = _answered(lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
+    if found is None:
+        area.note(
+            "host name",
+            f"{name} cannot be resolved",
+            why="one node needs no name; with several nodes, --rdzv-endpoint gives the leader's address",
+            remedy=f"add {name} to DNS or /etc/hosts, or use IP addresses",
+        )
+        return
+    addresses = sorted({str(each[4][0]) for each in found})
+    area.ok("host name", f"{name} is {', '.join(addresses)}")
+
+
+def _reverse(area: Area, machine: Machine) -> None:
+    """Checks reverse lookups: torch's TCPStore server looks up the name of each address that connects, one by one."""
+    hosts = next(
+        (line for line in machine.text("/etc/nsswitch.conf").splitlines() if line.strip().startswith("hosts:")), ""
+    )
+    if hosts and "dns" not in hosts.split() and "resolve" not in hosts.split():
+        area.ok("reverse names", "not asked of DNS")
+        return
+    address = _outward_address()
+    if not address:
+        area.skip("reverse names", "this node has only loopback addresses")
+        return
+    clock = Clock()
+    started_s = clock.now_s()
+    _answered(lambda: socket.gethostbyaddr(address))
+    took_s = clock.now_s() - started_s
+    if took_s <= REVERSE_SLOW_S:
+        area.ok("reverse names", f"{address} in {took_s * 1000:.1f} ms")
+        return
+    area.warn(
+        "reverse names",
+        f"{address} takes {took_s * 1000:.0f} ms{' or longer' if took_s >= ANSWER_TIMEOUT_S else ''}",
+        why="torch's TCPStore looks up each rank that connects, one after the other: 1,024 ranks take 1,024 times this",
+        remedy="add the nodes to /etc/hosts, or write 'hosts: files' in /etc/nsswitch.conf",
+    )
+
+
+def _outward_address() -> str:
+    """Returns the address from which this node would reach others. Sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("192.0.2.1", 9))  # an address of TEST-NET-1, which nobody uses
+        address = str(probe.getsockname()[0])
+        return "" if address.startswith(("127.", "0.")) else address
+    return ""
+
+
+def _interfaces(area: Area, machine: Machine) -> None:
+    there = machine.names("/sys/class/net")
+    for variable in INTERFACES:
+        value = machine.environ.get(variable, "")
+        wanted = value.lstrip("^=")
+        if not wanted or value.startswith("^"):
+            continue
+        exact = value.startswith("=") or variable.startswith("GLOO")
+        missing = [
+            each
+            for each in wanted.split(",")
+            if not any(name == each if exact else name.startswith(each) for name in there)
+        ]
+        if missing:
+            area.problem(
+                variable,
+                f"{value}: there is no interface {missing[0]}; there are {', '.join(there) or 'none'}",
+                why="the process group cannot be made",
+                remedy=f"set {variable} to one of them, or unset it",
+            )
+        else:
+            area.ok(variable, value)
+
+
+def _endpoint(area: Area, endpoint: Endpoint) -> None:
+    place = f"{endpoint.host}:{endpoint.port}"
+    try:
+        socket.create_connection((endpoint.host, endpoint.port), ANSWER_TIMEOUT_S).close()
+    except ConnectionRefusedError:
+        if endpoint.is_etcd:
+            area.problem("endpoint", f"{place} refuses", why="no leader can be elected", remedy="start etcd there")
+        else:
+            area.note(
+                "endpoint", f"{place} refuses: no leader yet", why="the node with that address leads once it runs"
+            )
+        return
+    except OSError as error:
+        why = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        area.problem(
+            "endpoint",
+            f"{place}: {why}",
+            why="this node could not join the job",
+            remedy=f"check name and route, and let TCP port {endpoint.port} through the firewall",
+        )
+        return
+    if endpoint.is_etcd:
+        _etcd(area, place)
+    else:
+        area.ok("endpoint", f"somebody listens at {place}")
+
+
+def _etcd(area: Area, place: str) -> None:
+    """Asks etcd itself whether it has a leader and takes writes."""
+    try:
+        with urllib.request.urlopen(f"http://{place}/health", timeout=ANSWER_TIMEOUT_S) as answer:
+            healthy = str(json.loads(answer.read(4096)).get("health")) == "true"
+    except (OSError, ValueError, AttributeError) as error:
+        area.note(
+            "etcd", f"{place} does not say over plain HTTP whether it is healthy ({error})", why="it may want TLS"
+        )
+        return
+    if healthy:
+        area.ok("etcd", f"{place} is well")
+    else:
+        area.problem(
+            "etcd",
+            f"{place} reports that it is unhealthy",
+            why="no leader can be elected until it has a quorum",
+            remedy=f"etcdctl --endpoints http://{place} endpoint status --cluster -w table",
+        )
+
+
+def _answered(question: Callable[[], T]) -> T | None:
+    """Returns the answer; None if the question fails or takes longer than ANSWER_TIMEOUT_S, as a resolver may."""
+    found: list[T] = []
+
+    def ask() -> None:
+        with suppress(OSError):
+            found.append(question())
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(ANSWER_TIMEOUT_S)
+    return found[0] if found else None

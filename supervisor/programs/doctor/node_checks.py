@@ -1,0 +1,71 @@
+"""Would this node pass the checks that run before each cycle of the job?"""
+
+from __future__ import annotations
+
+import anyio
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core import gpu_verdict, nic_verdict, node_health, nvhcd_verdict, storage_verdict
+from supervisor.core.node_health import CheckPlan, Health
+from supervisor.edges.machine.gpus.node_gpus import NodeGpus
+from supervisor.edges.machine.health.node_checks import NodeChecks
+from supervisor.programs.doctor.finding import Area, Finding
+
+PATIENCE_S = 30.0  # a job waits longer for its health service; here a person waits
+UNHEALTHY_WHY = "this node would leave the job with exit code 1 before its first cycle"
+SILENT_WHY = "a check without an answer excludes no node, so what it looks for goes unnoticed"
+REMEDIES = {
+    nvhcd_verdict.CHECK: "systemctl status nvhcd, or the service that serves the socket",
+    storage_verdict.CHECK: "ls -ld the path, then findmnt and dmesg",
+    gpu_verdict.CHECK: "nvidia-smi -q, then dmesg | grep -i xid",
+    nic_verdict.CHECK: "ibstat, then the cable and the switch port",
+}
+
+
+def look(spec: JobSpec, node: str) -> list[Finding]:
+    """Runs each check once, as a job's supervisor would."""
+    area = Area("checks")
+    plans = spec.health.plans(node)
+    if not plans:
+        area.skip("node", "the job asks for none: write its options behind --, such as --ft-node-health-check-endpoint")
+        return area.findings
+    for found in anyio.run(_run_all, spec, plans):
+        _tell(area, found)
+    return area.findings
+
+
+async def _run_all(spec: JobSpec, plans: tuple[CheckPlan, ...]) -> list[node_health.Finding]:
+    gpus = NodeGpus(worker_socket="")
+    checks = NodeChecks(gpus.probes())
+    found: dict[str, tuple[node_health.Finding, ...]] = {}
+
+    async def run(plan: CheckPlan) -> None:
+        patience_s = min(PATIENCE_S, plan.deadline_s)
+        late = f"it has not answered within {patience_s:g} s"
+        found[plan.name] = (node_health.Finding(plan.name, plan.late, late, patience_s),)
+        with anyio.move_on_after(patience_s):
+            found[plan.name] = await checks.run(spec, plan.name, lambda _: None)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for plan in plans:
+                tasks.start_soon(run, plan)
+    finally:
+        checks.close()
+        await gpus.aclose()
+    return [each for plan in plans for each in found[plan.name]]
+
+
+def _tell(area: Area, found: node_health.Finding) -> None:
+    remedy = REMEDIES[found.check]
+    match found.health:
+        case Health.HEALTHY:
+            area.ok(
+                found.name, f"healthy, {found.took_s * 1000:.1f} ms" + (f"; {found.reason}" if found.reason else "")
+            )
+        case Health.UNHEALTHY:
+            area.problem(found.name, found.reason, why=UNHEALTHY_WHY, remedy=remedy)
+        case Health.UNANSWERED | Health.SUSPECT:
+            area.warn(found.name, found.reason, why=SILENT_WHY, remedy=remedy)
+        case Health.SKIPPED:
+            area.skip(found.name, found.reason or "this node has nothing of the kind")

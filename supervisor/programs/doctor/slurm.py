@@ -1,0 +1,102 @@
+"""Does Slurm leave a supervisor the time and the means to end and to replace the processes that it started?"""
+
+from __future__ import annotations
+
+import re
+
+from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.machine import Machine
+
+KILL_WAIT, UNKILLABLE, TRACK = "KillWait", "UnkillableStepTimeout", "ProctrackType"
+
+
+def look(machine: Machine, *, stop_timeout_s: float) -> list[Finding]:
+    """Checks Slurm's configuration. `stop_timeout_s`: how long the job's workers may take to stop."""
+    area = Area("slurm")
+    program = machine.program("scontrol")
+    if not program:
+        area.skip("settings", "scontrol is not in PATH")
+        return area.findings
+    answer = machine.ask([program, "show", "config"])
+    if answer.fault:
+        area.warn(
+            "settings",
+            f"scontrol show config: {answer.fault}",
+            why="what Slurm would do to a job that stops is not known",
+            remedy="check slurmctld: scontrol ping",
+        )
+        return area.findings
+    settings = read(answer.stdout)
+    _tracking(area, settings)
+    _kill_wait(area, settings, stop_timeout_s)
+    _unkillable(area, settings)
+    _kill_on_bad_exit(area, machine, settings)
+    return area.findings
+
+
+def read(text: str) -> dict[str, str]:
+    """Parses the output of `scontrol show config`: name → value."""
+    pairs = (re.match(r"(\w+)\s*=\s*(.*?)\s*$", line) for line in text.splitlines())
+    return {pair[1]: pair[2] for pair in pairs if pair}
+
+
+def _seconds(value: str) -> float | None:
+    """Reads a duration as Slurm prints it, such as "30 sec"; None if it is not one."""
+    found = re.match(r"(\d+)", value)
+    return float(found[1]) if found else None
+
+
+def _tracking(area: Area, settings: dict[str, str]) -> None:
+    kind = settings.get(TRACK, "")
+    if "cgroup" in kind:
+        area.ok(TRACK, kind)
+        return
+    area.warn(
+        TRACK,
+        kind or "not told",
+        why="processes that leave their session outlive the job, with the GPU memory that they hold",
+        remedy="ProctrackType=proctrack/cgroup in slurm.conf",
+    )
+
+
+def _kill_wait(area: Area, settings: dict[str, str], stop_timeout_s: float) -> None:
+    wait_s = _seconds(settings.get(KILL_WAIT, ""))
+    if wait_s is None:
+        area.skip(KILL_WAIT, "not told")
+    elif wait_s <= stop_timeout_s:
+        area.warn(
+            KILL_WAIT,
+            f"{wait_s:g} s, and the workers may take {stop_timeout_s:g} s to stop",
+            why="at scancel, preemption or the time limit, Slurm kills ranks that still write their checkpoint",
+            remedy=f"--shutdown-timeout {max(1.0, wait_s / 2):g}, or KillWait={stop_timeout_s * 2:.0f} in slurm.conf",
+        )
+    else:
+        area.ok(KILL_WAIT, f"{wait_s:g} s, above the {stop_timeout_s:g} s that the workers may take to stop")
+
+
+def _unkillable(area: Area, settings: dict[str, str]) -> None:
+    timeout_s, wait_s = _seconds(settings.get(UNKILLABLE, "")), _seconds(settings.get(KILL_WAIT, "")) or 0.0
+    if timeout_s is None:
+        area.skip(UNKILLABLE, "not told")
+    elif timeout_s < 120 or timeout_s <= wait_s:
+        area.note(
+            UNKILLABLE,
+            f"{timeout_s:g} s",
+            why="a rank that the GPU driver keeps for longer drains the node ('Kill task failed')",
+            remedy="UnkillableStepTimeout=180 in slurm.conf",
+        )
+    else:
+        area.ok(UNKILLABLE, f"{timeout_s:g} s")
+
+
+def _kill_on_bad_exit(area: Area, machine: Machine, settings: dict[str, str]) -> None:
+    value = machine.environ.get("SLURM_KILL_BAD_EXIT") or settings.get("KillOnBadExit", "")
+    if value.startswith("1"):
+        area.warn(
+            "KillOnBadExit",
+            "1: the first supervisor that ends with an error ends the step on all nodes",
+            why="an unhealthy node leaves with exit code 1, and a hot spare could have taken its place",
+            remedy="srun --kill-on-bad-exit=0 --no-kill holdfast run …",
+        )
+    else:
+        area.ok("KillOnBadExit", "a node may leave without ending the step")

@@ -1,0 +1,92 @@
+"""Do a job's timeouts fit each other, and the watchdogs of the libraries below it?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.programs.doctor.finding import Area, Finding
+
+FIRST_HEARTBEAT_MIN_S = 60.0  # a cold torch import, a model and its first batch
+WATCHDOG = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
+WATCHDOG_S = 480.0  # torch's default
+HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+
+
+def look(spec: JobSpec, environ: Mapping[str, str], *, has_gpus: bool) -> list[Finding]:
+    area = Area("timeouts")
+    limits = spec.hang_limits
+    _first(area, limits.initial_heartbeat_s, limits.heartbeat_s)
+    _sections(area, spec)
+    if has_gpus:
+        _watchdog(area, limits.heartbeat_s, environ)
+    else:
+        area.skip("nccl watchdog", "no GPU")
+    if environ.get(HANDLING) == "0":
+        area.warn(
+            HANDLING,
+            "0",
+            why="a collective whose peer has died waits until a hang is found, instead of failing",
+            remedy=f"unset {HANDLING}",
+        )
+    return area.findings
+
+
+def _first(area: Area, first_s: float | None, later_s: float | None) -> None:
+    if first_s is None:
+        area.ok("first heartbeat", "no limit")
+    elif first_s < FIRST_HEARTBEAT_MIN_S:
+        area.warn(
+            "first heartbeat",
+            f"{first_s:g} s",
+            why="importing torch, loading the model and its first batch count: a healthy start would be killed",
+            remedy="--ft-initial-rank-heartbeat-timeout 600",
+        )
+    elif later_s is not None and first_s < later_s:
+        area.note(
+            "first heartbeat",
+            f"{first_s:g} s, below the {later_s:g} s between later ones",
+            why="a start mostly takes longer than a step",
+            remedy=f"--ft-initial-rank-heartbeat-timeout {later_s:g}",
+        )
+    else:
+        area.ok("first heartbeat", f"{first_s:g} s")
+
+
+def _sections(area: Area, spec: JobSpec) -> None:
+    """Warns of a section whose limit exceeds the limit between two heartbeats: its own limit would never act."""
+    limits = spec.hang_limits
+    longest_s = limits.heartbeat_s
+    above = [
+        (name, limit_s)
+        for name, limit_s in limits.sections
+        if limit_s is not None and longest_s is not None and limit_s > longest_s
+    ]
+    if not limits.sections:
+        area.skip("sections", "none has a limit")
+    elif above:
+        name, limit_s = above[0]
+        area.note(
+            "sections",
+            f"{name} may take {limit_s:g} s, and two heartbeats may be {longest_s:g} s apart",
+            why="a script that sends heartbeats too is ended by the shorter one, in the middle of the section",
+            remedy=f"--ft-rank-heartbeat-timeout {limit_s * 1.5:g}, or a lower limit for {name}",
+        )
+    else:
+        area.ok("sections", f"{len(limits.sections)} have limits")
+
+
+def _watchdog(area: Area, limit_s: float | None, environ: Mapping[str, str]) -> None:
+    text = environ.get(WATCHDOG, "")
+    watchdog_s = float(text) if text.isdigit() else WATCHDOG_S
+    if limit_s is None or limit_s < watchdog_s:
+        area.ok(
+            "nccl watchdog", f"{watchdog_s:g} s, {'above the limit of heartbeats' if limit_s else 'the only limit'}"
+        )
+        return
+    area.note(
+        "nccl watchdog",
+        f"{watchdog_s:g} s, and two heartbeats may be {limit_s:g} s apart",
+        why="torch's watchdog ends a stuck rank before the hang is found: the restart comes, but without all stacks",
+        remedy=f"lower --ft-rank-heartbeat-timeout below {watchdog_s:g}, or export {WATCHDOG}={limit_s * 1.5:.0f}",
+    )

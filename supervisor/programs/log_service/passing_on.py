@@ -1,0 +1,56 @@
+"""What do a leaf and the sender of a node have in common? A queue between their callers and the next tier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from supervisor.core.log_funnel.pieces import Piece, Receipt
+from supervisor.core.log_funnel.relay import Relay
+from supervisor.programs.log_service.bells import Bell
+from supervisor.programs.log_service.secrets import Secrets
+from supervisor.programs.log_service.settings import Settings
+from supervisor.programs.log_service.upstream import Upstream
+
+
+class PassingOn:
+    """Passes pieces on; see links.Taker. `send` and `tell_trouble` are those of the callers' side."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        known: Secrets,
+        *,
+        bytes_max: int,
+        pieces_max: int,
+        send: Callable[[int, Receipt], None],
+        tell_trouble: Callable[[str], None],
+    ) -> None:
+        self.relay = Relay(bytes_max=bytes_max, pieces_max=pieces_max)
+        self._send = send
+        self._room = Bell()
+        self.on_change: Callable[[], None] = _nothing
+        self.upstream = Upstream(settings, known, self.relay, on_receipt=self._on_receipt, on_trouble=tell_trouble)
+        self.upstream.on_received = self._on_received
+
+    def take(self, link: int, piece: Piece) -> None:
+        self.relay.take(link, piece)
+        self.upstream.ring()
+
+    def lose(self, link: int) -> None:
+        self.relay.lose(link)
+
+    async def until_room(self) -> None:
+        while self.relay.is_full:
+            await self._room.wait()
+
+    def _on_receipt(self, link: int, receipt: Receipt) -> None:
+        self._send(link, receipt)
+
+    def _on_received(self) -> None:
+        self._room.ring()
+        if self.relay.is_empty:
+            self.on_change()
+
+
+def _nothing() -> None:
+    """Does nothing."""

@@ -1,0 +1,254 @@
+"""What does one process of the log server do from start to end?
+
+It ends once its supervisor has finished with it, or has died, and all data is passed on or written; or after a bounded
+time. If another supervisor will restart it, it ends at once: that loses nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Coroutine
+
+import anyio
+import msgspec
+from anyio import to_thread
+
+from supervisor.core.log_funnel.relay import PIECE_BYTES
+from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
+from supervisor.ports.pauses import pause
+from supervisor.programs.log_service.bells import Bell
+from supervisor.programs.log_service.door import Door
+from supervisor.programs.log_service.links import Links, Taker
+from supervisor.programs.log_service.passing_on import PassingOn
+from supervisor.programs.log_service.root_files import RootFiles
+from supervisor.programs.log_service.secrets import Secrets, secrets_of
+from supervisor.programs.log_service.settings import LEAF, ROOT, Next, Settings
+
+LEAF_BYTES_MAX = 64 * 1024 * 1024
+ROOT_BYTES_MAX = 64 * 1024 * 1024
+SENDER_BYTES_MAX = 8 * 1024 * 1024
+SENDER_PIECES_MAX = SENDER_BYTES_MAX // PIECE_BYTES
+LINE_BYTES_MAX = 64 * 1024
+AWAY = "away"  # the next tier can't be reached: the supervisor sends its current address
+WARNING = "warning: "  # a sentence for the user follows
+UNREACHED_TOLD_S = 10.0
+
+_log = logging.getLogger("holdfast.logs")
+
+
+class _Wishes:
+    """The requests of the supervisor on stdin."""
+
+    def __init__(self, settings: Settings, move: Callable[[str], None]) -> None:
+        self._settings = settings
+        self._move = move
+        self.ending = anyio.Event()
+        self.at_once = False
+        self.follows = False  # see settings.Next
+
+    async def read(self) -> None:
+        decode = msgspec.json.Decoder(Next).decode
+        fd, rest = sys.stdin.fileno(), b""
+        os.set_blocking(fd, False)
+        while True:
+            await anyio.wait_readable(fd)
+            if not (data := os.read(fd, LINE_BYTES_MAX)):
+                break
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                wish = decode(line)
+                if wish.finish:
+                    self.ending.set()
+                elif wish.follows:
+                    self.follows = True
+                else:
+                    self._move(wish.address)
+        self.at_once = self._settings.ends_with_supervisor and not self.ending.is_set()
+        self.ending.set()
+
+
+async def run(settings: Settings) -> bool:
+    """Runs until the end; returns whether all data was passed on or written. Raises HoldfastError."""
+    known = await to_thread.run_sync(secrets_of, settings)
+    if settings.tier == ROOT:
+        return await _run_root(settings, known)
+    if settings.tier == LEAF:
+        return await _run_leaf(settings, known)
+    return await _run_sender(settings, known)
+
+
+async def _run_root(settings: Settings, known: Secrets) -> bool:
+    links: list[Links] = []
+    files = RootFiles(
+        settings.job_id,
+        settings.cycle_prefix,
+        settings.supervisor_log,
+        on_receipt=lambda link, receipt: links[0].send(link, receipt),
+        on_trouble=lambda trouble: links[0].tell_trouble(trouble),
+    )
+    links.append(Links(settings.job_id, known, files, bytes_max=ROOT_BYTES_MAX))
+    return await _serve(settings, links[0], files.run, lambda: files.is_idle, files.aclose)
+
+
+async def _run_leaf(settings: Settings, known: Secrets) -> bool:
+    links: list[Links] = []
+    passing = PassingOn(
+        settings,
+        known,
+        bytes_max=2 * LEAF_BYTES_MAX,
+        pieces_max=settings.queue_chunks,
+        send=lambda link, receipt: links[0].send(link, receipt),
+        tell_trouble=lambda trouble: links[0].tell_trouble(trouble),
+    )
+    links.append(Links(settings.job_id, known, passing, bytes_max=LEAF_BYTES_MAX))
+    return await _serve(
+        settings, links[0], passing.upstream.run, lambda: passing.relay.is_empty, passing.upstream.part, passing
+    )
+
+
+async def _serve(
+    settings: Settings,
+    links: Links,
+    work: Callable[[], Coroutine[None, None, None]],
+    is_idle: Callable[[], bool],
+    part: Callable[[], Coroutine[None, None, None]],
+    passing: PassingOn | None = None,
+) -> bool:
+    """Runs a leaf or the root."""
+    changed = Bell()
+    links.on_change = changed.ring
+    if passing is not None:
+        passing.on_change = changed.ring
+    wishes = _Wishes(settings, passing.upstream.move if passing is not None else _nowhere)
+    address = await _address(settings.host, settings.port)
+    # Outside of the task group, so that an address that can't be had is told as it is.
+    async with links.serving(address), anyio.create_task_group() as tasks:
+        tasks.start_soon(work)
+        _log.info("%s listens at port %d", settings.name, settings.port)
+        _say("ready")
+        tasks.start_soon(wishes.read)
+        await wishes.ending.wait()
+        is_complete = False
+        if not wishes.at_once:
+            with anyio.move_on_after(settings.graceful_s):
+                await _until_quiet(links, is_idle, changed, settings)
+                await part()
+                is_complete = True
+        tasks.cancel_scope.cancel()
+        return is_complete
+    raise AssertionError
+
+
+async def _until_quiet(links: Links, is_idle: Callable[[], bool], changed: Bell, settings: Settings) -> None:
+    """Waits until all callers have nothing more to send, or nobody was there for a while and nothing waits.
+
+    A process that replaced another does not know its callers: they may still be coming.
+    """
+    while True:
+        while links.count or not is_idle():
+            await changed.wait_for_s(settings.quiet_s)
+        if not links.unparted and len(links.parted) >= settings.callers:
+            return
+        with anyio.move_on_after(settings.quiet_s) as quiet:
+            while not links.count:
+                await changed.wait()
+        if quiet.cancelled_caught and is_idle():
+            return
+
+
+async def _run_sender(settings: Settings, known: Secrets) -> bool:
+    doors: list[Door] = []
+    unreached = Unreached()
+
+    def tell_trouble(trouble: str) -> None:
+        unreached.note(trouble)
+        doors[0].tell_trouble(trouble)
+
+    def tell_away() -> None:
+        _say(AWAY)
+        if warning := unreached.warning(anyio.current_time()):
+            _say(f"{WARNING}{warning}")
+
+    passing = PassingOn(
+        settings,
+        known,
+        bytes_max=SENDER_BYTES_MAX,
+        pieces_max=SENDER_PIECES_MAX,
+        send=lambda link, receipt: doors[0].send(link, receipt),
+        tell_trouble=tell_trouble,
+    )
+    door = Door(_as_taker(passing))
+    doors.append(door)
+    changed = Bell()
+    door.on_change = passing.on_change = changed.ring
+    passing.upstream.on_away = tell_away
+    wishes = _Wishes(settings, passing.upstream.move)
+    is_complete = False
+    all_are_back_at_s = anyio.current_time() + settings.quiet_s
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(passing.upstream.run)
+        tasks.start_soon(door.run, settings.door_fd)
+        tasks.start_soon(wishes.read)
+        _say("ready")
+        await wishes.ending.wait()
+        if not wishes.at_once:
+            with anyio.move_on_after(settings.graceful_s):
+                if wishes.follows and (rest_s := all_are_back_at_s - anyio.current_time()) > 0:
+                    await pause(rest_s, why="nobody knows how many had sent to the one that has died")
+                while door.count or not passing.relay.is_empty:
+                    await changed.wait()
+                await passing.upstream.part()
+                is_complete = True
+        tasks.cancel_scope.cancel()
+    return is_complete
+
+
+class Unreached:
+    """Decides when the user is told that the log server is not there: once, if it lasts."""
+
+    def __init__(self) -> None:
+        self._trouble = ""
+        self._since_s: float | None = None
+        self._is_told = False
+
+    def note(self, trouble: str) -> None:
+        """`trouble` "": it was reached."""
+        self._trouble = trouble
+        if not trouble:
+            self._since_s, self._is_told = None, False
+
+    def warning(self, now_s: float) -> str:
+        """It is not reached at this moment; "": there is nothing to say yet, or it was said."""
+        if self._since_s is None:
+            self._since_s = now_s
+        if self._is_told or not self._trouble or now_s - self._since_s < UNREACHED_TOLD_S:
+            return ""
+        self._is_told = True
+        return f"{self._trouble}; up to 64 MiB of this node's output wait, further lines will be lost and counted"
+
+
+def _as_taker(passing: PassingOn) -> Taker:
+    return passing
+
+
+async def _address(host: str, port: int) -> str:
+    """Returns the address. A name that is loopback on this host is another address on others (see listening.py)."""
+    found = await anyio.getaddrinfo(host, port)
+    if all(is_loopback(str(each[4][0])) for each in found) and not is_meant_as_loopback(host):
+        return f"[::]:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _say(word: str) -> None:
+    """Writes to the supervisor, which may be gone."""
+    try:
+        sys.stdout.write(f"{word}\n")
+        sys.stdout.flush()
+    except OSError:
+        return
+
+
+def _nowhere(address: str) -> None:
+    del address  # the root is the last tier

@@ -1,0 +1,205 @@
+"""How does a job fare on a cluster whose nodes fail at a given rate? Simulates it with the production coordinator.
+
+The real machine decides on rounds, placement, spares, the restart policy and the ends of jobs. Its surroundings are
+modelled: nodes answer at once, ranks start and load for as long as the question says, and nodes fail at random.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+
+from supervisor.core import orders
+from supervisor.core.cluster import coordinator, endings
+from supervisor.core.cluster import messages as cluster
+from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
+from supervisor.programs.simulation.question import Life, Question
+from supervisor.programs.simulation.time_book import Spent, TimeBook
+from supervisor.programs.simulation.timeline import Alarm, Timeline
+
+JOB = "job"
+
+
+def simulate(question: Question, *, seed: int) -> Life:
+    """Returns one simulated life; the same question and seed give the same one."""
+    return _Play(question, seed).run()
+
+
+class _Play:
+    def __init__(self, question: Question, seed: int) -> None:
+        self._question = question
+        self._random = random.Random(seed)
+        self._timeline = Timeline()
+        self._book = TimeBook(question)
+        self._names = tuple(f"node{number:05}" for number in range(question.nodes + question.spares))
+        self._away: set[str] = set()
+        self._state = coordinator.initial_state(JOB)
+        self._alarm = Alarm(
+            self._timeline,
+            lambda: coordinator.next_deadline_s(self._state),
+            lambda: self._tell(cluster.DeadlineReached()),
+        )
+        self._reports: deque[cluster.Event] = deque()
+        self._is_stepping = False
+        self._part: frozenset[str] = frozenset()  # the nodes of the running cycle
+        self._starting: dict[str, None] = {}  # nodes that were ordered to start the next one
+        self._cycle = -1
+        self._is_hit = False  # a fault of this cycle is known or will be
+        self._is_queued = False  # the job has ended, and there are too few nodes to start it again
+
+    def run(self) -> Life:
+        end_s = self._question.duration_s
+        self._submit()
+        self._plan_fault()
+        while (next_s := self._timeline.next_s) is not None and next_s < end_s:
+            self._timeline.happen()
+        return self._book.close(end_s)
+
+    # --- the job
+
+    def _rules(self, number: int) -> JobRules:
+        question = self._question
+        return JobRules(
+            JOB,
+            question.ranks_per_node,
+            restart=RestartRules(max_restarts=question.max_restarts, min_nodes=question.nodes),
+            rendezvous=RendezvousRules(
+                max_nodes=question.nodes + question.spares, join_timeout_s=question.join_timeout_s
+            ),
+            facts=NodeFacts(infrastructure_rank=number),
+        )
+
+    def _submit(self) -> None:
+        self._state = coordinator.initial_state(JOB)
+        self._cycle, self._part, self._is_hit = -1, frozenset(), False
+        self._book.spend(self._timeline.now_s, Spent.WAITING)
+        for number, name in enumerate(self._names):
+            if name not in self._away:
+                self._join(name, number)
+
+    def _join(self, name: str, number: int) -> None:
+        self._tell(cluster.JobOpened(name, self._rules(number)))
+        self._tell(cluster.NodeJoined(name, -1))
+
+    def _tell(self, report: cluster.Event) -> None:
+        self._reports.append(report)
+        if self._is_stepping:
+            return
+        self._is_stepping = True
+        while self._reports:
+            jitter = self._random.random()
+            event, now_s = self._reports.popleft(), self._timeline.now_s
+            self._state, actions = coordinator.step(self._state, event, now_s=now_s, jitter=jitter)
+            for action in actions:
+                if isinstance(action, cluster.Send) and action.node not in self._away:
+                    self._obey(action.node, action.order)
+        self._is_stepping = False
+        if endings.is_over(self._state):
+            self._end_job()
+        else:
+            self._alarm.reset()
+
+    def _obey(self, name: str, order: orders.Order) -> None:
+        match order:
+            case orders.StartCycle():
+                self._start(name, order)
+            case orders.JoinAgain():
+                self._reports.append(cluster.NodeJoined(name, self._cycle))
+                self._book.spend(self._timeline.now_s, Spent.WAITING)
+            case orders.WindDown():
+                self._book.spend(self._timeline.now_s, Spent.WAITING)
+                self._reports.append(cluster.NodeStopped(name, all_succeeded=False))
+            case orders.Conclude(verdict):
+                self._book.ended(verdict.reason)
+                self._reports.append(cluster.VerdictTaken(name))
+            case _:
+                pass  # Modelled nodes serve no store, and their hangs need no evidence.
+
+    def _end_job(self) -> None:
+        self._part = frozenset()
+        self._book.spend(self._timeline.now_s, Spent.REQUEUED)
+        self._timeline.after(self._question.requeue_s, self._submit_again)
+
+    def _submit_again(self) -> None:
+        """Starts the job again once the scheduler has the nodes for it."""
+        self._is_queued = len(self._names) - len(self._away) < self._question.nodes
+        if not self._is_queued:
+            self._book.jobs += 1
+            self._submit()
+
+    # --- a cycle
+
+    def _start(self, name: str, order: orders.StartCycle) -> None:
+        if order.assignment.cycle != self._cycle:
+            self._cycle, self._starting = order.assignment.cycle, {}
+        self._starting[name] = None
+        if len(self._starting) < order.assignment.group_world_size:
+            return
+        part, cycle = frozenset(self._starting), self._cycle
+        if self._part:
+            self._book.spares_used += len(part - self._part)
+        if cycle:
+            self._book.restarts += 1
+        self._book.units_used(order.restarts_used)
+        self._part, self._is_hit = part, False
+        question = self._question
+        self._book.spend(self._timeline.now_s, Spent.STARTING)
+        starts_s = question.restart_s if cycle else question.cold_start_s
+        self._timeline.after(starts_s + question.load_s, lambda: self._train(cycle))
+
+    def _train(self, cycle: int) -> None:
+        if self._part and cycle == self._cycle and not self._is_hit:
+            self._book.spend(self._timeline.now_s, Spent.TRAINING)
+
+    # --- faults
+
+    def _plan_fault(self) -> None:
+        """Plans a fault of any node. Nodes that are away have none, which keeps the rate right."""
+        rate = len(self._names) / self._question.mtbf_s
+        self._timeline.after(self._random.expovariate(rate), self._strike)
+
+    def _strike(self) -> None:
+        self._plan_fault()
+        number = self._random.randrange(len(self._names))
+        name, kind = self._names[number], self._random.random()
+        if name in self._away:
+            return
+        question = self._question
+        if kind < question.lost_share:
+            self._lose(name, number)
+        elif name in self._part:
+            is_hang = kind < question.lost_share + question.hang_share
+            self._hit()
+            cycle, reason = self._cycle, f"a rank of {name} {'hangs' if is_hang else 'has failed'}"
+            delay_s = question.hang_timeout_s if is_hang else 0.0
+            self._timeline.after(delay_s, lambda: self._fail(name, cycle, reason))
+
+    def _hit(self) -> None:
+        """Stops training at the first fault of a cycle, whether it is known or not."""
+        self._book.faults += 1
+        if not self._is_hit:
+            self._is_hit = True
+            self._book.spend(self._timeline.now_s, Spent.UNNOTICED)
+
+    def _fail(self, name: str, cycle: int, reason: str) -> None:
+        if self._part and cycle == self._cycle and name not in self._away:
+            self._tell(cluster.NodeFailed(name, cycle, reason))
+
+    def _lose(self, name: str, number: int) -> None:
+        if name in self._part:
+            self._hit()
+        self._away.add(name)
+        self._book.away(len(self._away))
+        question = self._question
+        self._timeline.after(question.notice_loss_s, lambda: self._notice(name))
+        self._timeline.after(max(question.repair_s, question.notice_loss_s), lambda: self._come_back(name, number))
+
+    def _notice(self, name: str) -> None:
+        self._tell(cluster.NodeLost(name, f"node {name} is lost"))
+
+    def _come_back(self, name: str, number: int) -> None:
+        self._away.discard(name)
+        if self._is_queued:
+            self._submit_again()
+        elif not endings.is_over(self._state):
+            self._join(name, number)

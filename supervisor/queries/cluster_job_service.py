@@ -1,0 +1,385 @@
+"""How do people ask about jobs on several nodes and get the same answers on each node?
+
+The leader asks all nodes and merges their answers; the others ask the leader. Questions about this node alone go to the
+service (job_service.py). The machines wait for nothing here, and a node that does not answer is shown as last heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import anyio
+import msgspec
+
+from supervisor.core.cluster import evidence
+from supervisor.core.facts import Evidence
+from supervisor.edges.machine.own_process.threads import in_thread
+from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
+from supervisor.ports.job_requests import JobHistory, RendezvousWish
+from supervisor.ports.questions import (
+    LEADER,
+    Answer,
+    CloseLogs,
+    Colleagues,
+    Done,
+    Events,
+    NewsTaken,
+    Part,
+    Question,
+    ReadEvents,
+    ReadLogs,
+    SetCordon,
+    ShowPart,
+    ShowStacks,
+    ShowWhole,
+    Stacks,
+    TellNews,
+    TellSections,
+    Whole,
+)
+from supervisor.ports.reports import JobReport, LogBytes, NodeReport, RecordedEvent
+from supervisor.queries import remote_logs
+from supervisor.queries.cluster_view import ClusterView
+from supervisor.queries.job_service import STACKS_FOR_PEOPLE_S, JobService
+
+NODE_ANSWER_S = 1.0  # a node that takes longer to answer is shown as last heard
+LEADER_ANSWER_S = NODE_ANSWER_S + 1.0
+ORDER_ANSWER_S = 5.0
+STACKS_MARGIN_S = 1.5
+EVENTS_AT_ONCE = 200
+SLOW_SHOWN_MAX = 3  # sentences about slow ranks of one node, in the list of nodes
+EVENTS_WAIT_S = 20.0  # how long a follower's question waits for an event
+EVENTS_WAIT_MAX_S = 60.0
+LAST_EVENTS_S = 3.0  # that a reader waits for the last news of other nodes
+
+LogReader = Callable[[str, JobReport, ReadLogs | CloseLogs], Awaitable[Answer]]
+
+
+class ClusterJobService:
+    """Answers questions about all nodes; see ports.JobDesk. Runs on the event loop."""
+
+    def __init__(
+        self, *, job_service: JobService, book: ClusterView, colleagues: Colleagues, history: JobHistory
+    ) -> None:
+        self._job_service = job_service
+        self._book = book
+        self._colleagues = colleagues
+        self._history = history
+        self.read_logs: LogReader = _nothing_to_read
+        self.take_sections: Callable[[str, str, TellSections], Answer] = _compare_nothing
+        self.keep_cordon: Callable[[str], Awaitable[None]] = _kept_nowhere  # gets why the node is cordoned, "" if not
+        self.lead_for_torchrun: Callable[[RendezvousWish], Awaitable[bool]] = _lead_nothing
+        self.until_told: Callable[[str], Awaitable[None]] = _nothing_is_told
+        self.submit = job_service.submit
+        self.jobs = job_service.jobs
+        self.job = job_service.job
+        self.stop = job_service.stop
+        self.restart = job_service.restart
+        self.node = job_service.node
+        self.cordon = job_service.cordon
+        self.uncordon = job_service.uncordon
+
+    def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
+        return self._job_service.subscribe(job_id)
+
+    # --- looking ---------------------------------------------------------------------------------------------------
+
+    async def look(self, job_id: str, *, this_node: bool = False) -> JobReport | None:
+        await self._job_service.expected.until_known(job_id)
+        own = self._job_service.job(job_id)
+        if own is None or this_node or not self._book.is_shared(job_id):
+            return own
+        report, _ = await self._look(job_id)
+        own = self._job_service.job(job_id) or own
+        return msgspec.structs.replace(
+            report, submitted_at_ns=own.submitted_at_ns, log_dir=own.log_dir, supervisor_pid=own.supervisor_pid
+        )
+
+    async def look_at_all(self) -> Sequence[JobReport]:
+        found = {report.job_id: report for report in self._job_service.jobs()}
+
+        async def look(job_id: str) -> None:
+            found[job_id] = await self.look(job_id) or found[job_id]
+
+        async with anyio.create_task_group() as tasks:
+            for job_id, report in list(found.items()):
+                if not report.state.has_ended and self._book.is_shared(job_id):
+                    tasks.start_soon(look, job_id)
+        return list(found.values())
+
+    async def nodes(self) -> Sequence[NodeReport]:
+        own = self._job_service.node()
+        found: dict[str, NodeReport] = {}
+        slow: dict[str, list[str]] = {}
+        for job_id, (report, nodes) in (await self._look_at_shared()).items():
+            for straggler in report.stragglers:
+                name = own.name if straggler.node == self._book.own_name(job_id) else straggler.node
+                slow.setdefault(name, []).append(straggler.reason)
+            for each in nodes:
+                if each.name != self._book.own_name(job_id) and (each.name not in found or each.state != "lost"):
+                    found[each.name] = each
+        found |= {own.name: own}
+        for job_id in self._job_service.live_jobs():
+            if not self._book.is_shared(job_id):
+                slow.setdefault(own.name, []).extend(each.reason for each in self._job_service.stragglers(job_id))
+        return [_with_reasons(found[name], slow.get(name, [])) for name in sorted(found)]
+
+    async def _look_at_shared(self) -> dict[str, tuple[JobReport, tuple[NodeReport, ...]]]:
+        """Returns live jobs with other nodes, asking all at once: no job waits for the nodes of another."""
+        found: dict[str, tuple[JobReport, tuple[NodeReport, ...]]] = {}
+
+        async def look(job_id: str) -> None:
+            found[job_id] = await self._look(job_id)
+
+        async with anyio.create_task_group() as tasks:
+            for job_id in self._job_service.live_jobs():
+                if self._book.is_shared(job_id):
+                    tasks.start_soon(look, job_id)
+        return found
+
+    async def _look(self, job_id: str) -> tuple[JobReport, tuple[NodeReport, ...]]:
+        if self._colleagues.leads(job_id):
+            await self._ask_nodes(job_id)
+            report = self._book.merged(job_id)
+            return report, self._book.nodes(job_id)
+        if not self._has_ended(job_id):
+            try:
+                whole = await self._colleagues.ask(job_id, LEADER, ShowWhole(), timeout_s=LEADER_ANSWER_S)
+            except NoAnswerError as error:
+                report, nodes = self._book.last_whole(job_id)
+                is_known = any(each.name != self._book.own_name(job_id) for each in nodes)
+                others = "shown as they were" if is_known else "not shown"
+                reason = f"{report.reason} ({error}; the other nodes are {others})"
+                return msgspec.structs.replace(report, reason=reason), nodes
+            if isinstance(whole, Whole):
+                self._book.hear_whole(job_id, whole)
+                return whole.job, whole.nodes
+        return self._book.last_whole(job_id)
+
+    async def _ask_nodes(self, job_id: str) -> None:
+        found = self._book.roster(job_id)
+        if found is None or self._has_ended(job_id):
+            return
+
+        async def ask(name: str) -> None:
+            try:
+                answer = await self._colleagues.ask(job_id, name, ShowPart(), timeout_s=NODE_ANSWER_S)
+            except HoldfastError:
+                self._book.miss(job_id, name)
+            else:
+                if isinstance(answer, Part):
+                    self._book.hear(job_id, name, answer)
+
+        own_name = self._book.own_name(job_id)
+        async with anyio.create_task_group() as tasks:
+            for node in found.nodes:
+                if node.name != own_name and node.state != "lost":
+                    tasks.start_soon(ask, node.name)
+
+    def _has_ended(self, job_id: str) -> bool:
+        own = self._job_service.job(job_id)
+        return own is None or own.state.has_ended
+
+    # --- acting ----------------------------------------------------------------------------------------------------
+
+    async def stacks(self, job_id: str, rank: int | None) -> Evidence:
+        report = await self.look(job_id) if self._book.is_shared(job_id) else None
+        if report is None:
+            return await self._job_service.stacks(job_id, rank)
+        ranks = {each.rank: each for each in report.ranks}
+        unheard = ", ".join(
+            each.name for each in report.nodes if each.heard_at_ns and each.group_rank is not None and not each.ranks
+        )
+        if rank is not None and rank not in ranks and unheard:
+            raise NoAnswerError(f"cannot take stacks of rank {rank}: no answer of {unheard} yet; try again in a moment")
+        if rank is not None and rank not in ranks:
+            have = f"has ranks {min(ranks)} to {max(ranks)}" if ranks else "runs no ranks at this moment"
+            raise NotFoundError(f"cannot take stacks of rank {rank}: job {job_id} {have}")
+        wanted = [each for each in ranks.values() if rank in (None, each.rank)]
+        by_node: dict[str, list[int]] = {}
+        for each in wanted:
+            by_node.setdefault(each.node, []).append(each.rank)
+        parts = [Evidence(notes=(f"no answer of {unheard} yet",))] if unheard and rank is None else []
+        lost = {each.name for each in report.nodes if each.lost_at_ns is not None}
+
+        async def ask(node: str, of: list[int]) -> None:
+            try:
+                if node in lost:
+                    raise NoAnswerError("it is lost")
+                parts.append(await self._node_stacks(job_id, node, rank))
+            except HoldfastError as error:
+                plural = "s" if len(of) > 1 else ""
+                note = f"rank{plural} {', '.join(map(str, of))} of node {node}: {error}"
+                parts.append(Evidence(notes=(note,)))
+
+        async with anyio.create_task_group() as tasks:
+            for node, of in by_node.items():
+                tasks.start_soon(ask, node, of)
+        return evidence.merged(tuple(parts)) if parts else Evidence(notes=("no rank runs at this moment",))
+
+    async def _node_stacks(self, job_id: str, node: str, rank: int | None) -> Evidence:
+        if node == self._book.own_name(job_id):
+            return await self._job_service.stacks(job_id, rank)
+        question = ShowStacks(STACKS_FOR_PEOPLE_S, rank)
+        timeout_s = STACKS_FOR_PEOPLE_S + STACKS_MARGIN_S
+        answer = await self._colleagues.ask(job_id, node, question, timeout_s=timeout_s)
+        assert isinstance(answer, Stacks), "the codec lets nothing else through as an answer to ShowStacks"
+        return answer.evidence
+
+    async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
+        own = {self._book.own_name(job_id) for job_id in self._job_service.live_jobs()} | {
+            self._job_service.node().name
+        }
+        if node in ("", *own):
+            return await self._set_own_cordon(node, cordoned, reason)
+        known, lost = own, ""
+        for job_id, (report, _) in (await self._look_at_shared()).items():
+            for each in report.nodes:
+                if each.name == node and each.lost_at_ns is None:
+                    question = SetCordon(cordoned, reason)
+                    answer = await self._colleagues.ask(job_id, node, question, timeout_s=ORDER_ANSWER_S)
+                    assert isinstance(answer, Done), "the codec lets nothing else through as an answer to SetCordon"
+                    return answer.node
+                lost = each.reason if each.name == node else lost
+            known |= {each.name for each in report.nodes}
+        if lost:
+            raise NotFoundError(f"cannot change node {node}: {lost}")
+        verb = "cordon" if cordoned else "uncordon"
+        names = ", ".join(sorted(known))
+        raise NotFoundError(f"cannot {verb} node {node[:80]}: it is not among the nodes known here, {names}")
+
+    async def _set_own_cordon(self, name: str, cordoned: bool, reason: str) -> NodeReport:
+        """Cordons this node. `name`: its name in the job for which that is requested; "": its own name."""
+        if cordoned:
+            self._job_service.cordon(reason)
+        else:
+            self._job_service.uncordon()
+        own = self._job_service.node()
+        await self.keep_cordon(own.reason)
+        return msgspec.structs.replace(own, name=name or own.name)
+
+    async def lead_rendezvous(self, wish: RendezvousWish) -> bool:
+        return await self.lead_for_torchrun(wish)
+
+    # --- events and logs -------------------------------------------------------------------------------------------
+
+    async def until_complete(self, job_id: str) -> None:
+        with anyio.move_on_after(LAST_EVENTS_S):
+            await self.until_told(job_id)
+
+    def events_elsewhere(
+        self, job_id: str, *, after_sequence: int, follow: bool
+    ) -> AsyncGenerator[RecordedEvent] | None:
+        if self._colleagues.leads(job_id) or not self._book.is_shared(job_id) or self._has_ended(job_id):
+            return None
+        return self._leaders_events(job_id, after_sequence, follow)
+
+    async def _leaders_events(self, job_id: str, last: int, follow: bool) -> AsyncGenerator[RecordedEvent]:
+        wait_s = EVENTS_WAIT_S if follow else 0.0
+        while True:
+            question = ReadEvents(last, wait_s)
+            answer = await self._colleagues.ask(job_id, LEADER, question, timeout_s=wait_s + ORDER_ANSWER_S)
+            assert isinstance(answer, Events), "the codec lets nothing else through as an answer to ReadEvents"
+            for event in answer.events:
+                yield event
+                last = event.sequence
+            if answer.is_last or not (answer.events or follow):
+                return
+
+    def logs_elsewhere(
+        self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
+    ) -> Mapping[str, AsyncGenerator[LogBytes]]:
+        if not self._book.is_shared(job.job_id) or self._has_ended(job.job_id):
+            return {}
+        own_name = self._book.own_name(job.job_id)
+        return {
+            node.name: remote_logs.pieces(
+                self._colleagues, job.job_id, node.name,
+                rank=rank, cycle=cycle, tail_lines=tail_lines, follow=follow,
+            )
+            for node in job.nodes
+            if node.name != own_name and node.lost_at_ns is None
+        }  # fmt: skip
+
+    # --- what other nodes ask --------------------------------------------------------------------------------------
+
+    async def answer(self, job_id: str, by: str, question: Question) -> Answer:
+        """Answers a question; see questions.Handler."""
+        part = self._book.own_part(job_id)
+        if part is None:
+            raise NotFoundError(f"cannot answer node {by}: job {job_id} is not known here")
+        match question:
+            case ShowPart():
+                return part
+            case ShowWhole():
+                self._check_leads(job_id)
+                return Whole(*await self._look(job_id))
+            case TellNews():
+                self._check_leads(job_id)
+                return NewsTaken(self._book.take_news(job_id, by, question), self._book.pace_s(job_id))
+            case ReadEvents(after_sequence, wait_s):
+                self._check_leads(job_id)
+                return await self._read_events(job_id, after_sequence, min(wait_s, EVENTS_WAIT_MAX_S))
+            case ShowStacks(budget_s, rank):
+                return Stacks(await self._job_service.stacks(job_id, rank, min(budget_s, 2 * STACKS_FOR_PEOPLE_S)))
+            case SetCordon(cordoned, reason):
+                return Done(await self._set_own_cordon(self._book.own_name(job_id), cordoned, reason))
+            case TellSections():
+                self._check_leads(job_id)
+                return self.take_sections(job_id, by, question)
+            case ReadLogs() | CloseLogs():
+                return await self.read_logs(by, part.part, question)
+
+    def _check_leads(self, job_id: str) -> None:
+        if not self._colleagues.leads(job_id):
+            raise NoAnswerError(f"cannot answer for job {job_id}: this node does not lead it")
+
+    async def _read_events(self, job_id: str, after_sequence: int, wait_s: float) -> Events:
+        async with self._job_service.subscribe(job_id) as coming:  # before the past is read, to miss no event
+            events = await self._past_events(job_id, after_sequence)
+            if events or not wait_s:
+                return Events(events, is_last=not events and self._has_ended(job_id))
+            with anyio.move_on_after(wait_s):
+                async for _ in coming:
+                    break
+        events = await self._past_events(job_id, after_sequence)
+        return Events(events, is_last=not events and self._has_ended(job_id))
+
+    async def _past_events(self, job_id: str, after_sequence: int) -> tuple[RecordedEvent, ...]:
+        try:
+            events = await in_thread(
+                lambda: self._history.events(job_id, after_sequence=after_sequence, limit=EVENTS_AT_ONCE)
+            )
+        except OSError as error:
+            raise ExhaustedError(f"cannot show events of job {job_id}: {error}") from error
+        return tuple(events)
+
+
+def _with_reasons(node: NodeReport, slow: Sequence[str]) -> NodeReport:
+    """Adds why the node needs attention to the reason of its state."""
+    left_out = f"{len(slow) - SLOW_SHOWN_MAX} more, see holdfast status" if len(slow) > SLOW_SHOWN_MAX else ""
+    reasons = (node.reason, *slow[:SLOW_SHOWN_MAX], left_out)
+    return msgspec.structs.replace(node, reason="; ".join(filter(None, reasons)))
+
+
+async def _nothing_to_read(by: str, part: JobReport, question: ReadLogs | CloseLogs) -> Answer:
+    del part, question
+    raise InvalidRequestError(f"cannot show logs to node {by}: this supervisor reads none")
+
+
+def _compare_nothing(job_id: str, by: str, told: TellSections) -> Answer:
+    del told
+    raise InvalidRequestError(f"cannot compare the ranks of job {job_id} with those of node {by}: nobody compares here")
+
+
+async def _nothing_is_told(job_id: str) -> None:
+    """Does nothing: no other node tells anything."""
+
+
+async def _kept_nowhere(reason: str) -> None:
+    """Does nothing: a private supervisor ends with its job."""
+
+
+async def _lead_nothing(wish: RendezvousWish) -> bool:
+    raise InvalidRequestError(f"cannot lead the rendezvous of job {wish.job_id}: this supervisor serves one job alone")

@@ -1,0 +1,168 @@
+"""How does the leader of a job learn what happens on its other nodes, without anybody waiting for it?
+
+A node sends new events together with its own part of the report, and the next ones only once the leader has confirmed
+the last. So a slow or absent leader costs nothing here, and events keep their order; if there are too many, the oldest
+are dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup, TaskStatus
+
+from supervisor.errors import HoldfastError
+from supervisor.ports.edges import Clock
+from supervisor.ports.pauses import pause
+from supervisor.ports.questions import LEADER, Colleagues, NewsTaken, Part, TellNews
+from supervisor.ports.reports import RecordedEvent
+
+KEPT_EVENTS_MAX = 4096  # of a job, sent ones included: a new leader may want them
+AT_ONCE_MAX = 250
+AT_ONCE_CHARACTERS = 100_000  # of events sent together; the rest has to wait
+DETAILS_CHARACTERS_MAX = 50_000  # of one event; longer details stay in this node's journal
+TOGETHER_S = 0.05  # from the first event that is news: a restart is then over, or well under way
+PACE_S = 0.2  # between two messages of one node, unless the leader wants a longer pause
+PACE_MAX_S = 60.0
+ANSWER_TIMEOUT_S = 3.0
+AGAIN_S = 1.0  # after an unconfirmed message
+SPREAD_LAST_S = 1.0  # of many nodes' last news
+
+_log = logging.getLogger("holdfast")
+
+
+class _Kept(msgspec.Struct):
+    """The kept events of one job."""
+
+    events: deque[RecordedEvent] = msgspec.field(default_factory=lambda: deque[RecordedEvent](maxlen=KEPT_EVENTS_MAX))
+    told: int = 0  # the leader has all events up to this one
+    has_news: bool = False
+    is_served: bool = False  # a task sends its news
+    pace_s: float = 0.0  # as the leader requests
+
+
+class EventForwarder:
+    """Sends news. `note` and `changed` never block and never raise. A slow leader delays only its own job's news."""
+
+    def __init__(
+        self,
+        *,
+        colleagues: Colleagues,
+        own_part: Callable[[str], Part | None],
+        clock: Clock,
+        jitter: Callable[[], float],
+    ) -> None:
+        """`jitter` returns a random value from 0 to 1."""
+        self._colleagues = colleagues
+        self._own_part = own_part
+        self._clock = clock
+        self._jitter = jitter
+        self._jobs: dict[str, _Kept] = {}
+        self._tasks: TaskGroup | None = None
+
+    def note(self, event: RecordedEvent) -> None:
+        if event.sequence == 1:
+            self.forget(event.job_id)  # the id is used again
+        self._jobs.setdefault(event.job_id, _Kept()).events.append(event)
+        self.changed(event.job_id)
+
+    def recall(self, job_id: str, events: Sequence[RecordedEvent]) -> None:
+        """Restores the past of a job that another supervisor began: the leader says which events it has."""
+        kept = self._jobs.setdefault(job_id, _Kept())
+        kept.events.extendleft(reversed(events))
+        self.changed(job_id)
+
+    def changed(self, job_id: str) -> None:
+        if self._colleagues.leads(job_id):
+            return
+        kept = self._jobs.setdefault(job_id, _Kept())
+        kept.has_news = True
+        if self._tasks is not None and not kept.is_served:
+            kept.is_served = True
+            self._tasks.start_soon(self._serve, job_id, kept)
+
+    def forget(self, job_id: str) -> None:
+        """Forgets a job: nobody is left to be told."""
+        if (kept := self._jobs.pop(job_id, None)) is not None:
+            kept.has_news = False
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Runs until cancelled."""
+        async with anyio.create_task_group() as self._tasks:
+            task_status.started()
+            await anyio.sleep_forever()
+
+    async def _serve(self, job_id: str, kept: _Kept) -> None:
+        """Sends the news of one job until there are none."""
+        while kept.has_news:
+            await pause(TOGETHER_S, why="what follows from it in a moment is told together, and takes no time from it")
+            if kept.pace_s > PACE_S:
+                spread_s = kept.pace_s * self._jitter()
+                await pause(spread_s, why="a change concerns many nodes at once, whose news must not come together")
+            kept.has_news = False
+            try:
+                is_told = await self._tell(job_id, kept)
+            except Exception:  # noqa: BLE001 - the bulkhead: a failure to inform the leader must not end the job
+                _log.warning("the news of job %s cannot be told to its leader", job_id, exc_info=True)
+                is_told = False
+            pause_s = PACE_S if is_told else AGAIN_S
+            await pause(max(pause_s, kept.pace_s), why="what happens meanwhile is told together")
+        kept.is_served = False
+
+    async def tell_last(self, job_id: str) -> None:
+        """Sends what the leader does not have yet of a job that has ended. The caller bounds the time. Never raises."""
+        kept = self._jobs.get(job_id)
+        if kept is None:
+            return
+        if kept.pace_s > PACE_S:
+            spread_s = min(kept.pace_s, SPREAD_LAST_S) * self._jitter()
+            await pause(spread_s, why="the job ends on many nodes at once, whose news must not come together")
+        try:
+            while kept.events and (told := kept.told) < kept.events[-1].sequence:
+                if not await self._tell(job_id, kept) or kept.told == told:
+                    return
+        except Exception:  # noqa: BLE001 - the bulkhead: a failure to inform the leader must not disturb the end
+            _log.warning("the last news of job %s cannot be told to its leader", job_id, exc_info=True)
+
+    async def _tell(self, job_id: str, kept: _Kept) -> bool:
+        """Sends once. Returns False if it has to be repeated later."""
+        part = self._own_part(job_id)
+        if part is None or self._colleagues.leads(job_id):
+            return True
+        gone_through = kept.events[0].sequence - 1 if kept.events else 0
+        after = kept.told if gone_through < kept.told else 0
+        news = TellNews(part.part, part.node, _next_events(kept), gone_through, self._clock.unix_ns(), after)
+        try:
+            answer = await self._colleagues.ask(job_id, LEADER, news, timeout_s=ANSWER_TIMEOUT_S)
+        except HoldfastError:
+            kept.has_news = self._jobs.get(job_id) is kept
+            return False
+        if isinstance(answer, NewsTaken):
+            kept.told = answer.through
+            kept.pace_s = min(answer.pace_s, PACE_MAX_S)
+            if kept.events and kept.told < kept.events[-1].sequence:
+                kept.has_news = self._jobs.get(job_id) is kept
+        return True
+
+
+def _next_events(kept: _Kept) -> tuple[RecordedEvent, ...]:
+    """Returns the oldest unsent events, as many as one message holds."""
+    chosen: list[RecordedEvent] = []
+    characters = 0
+    for event in kept.events:
+        if event.sequence <= kept.told:
+            continue
+        size = len(event.reason) + sum(len(key) + len(value) for key, value in event.details)
+        if size > DETAILS_CHARACTERS_MAX:
+            details = (("left_out", f"{len(event.details)} details, which the journal of node {event.node} has"),)
+            event = msgspec.structs.replace(event, details=details)
+            size = len(event.reason)
+        characters += size
+        if chosen and (characters > AT_ONCE_CHARACTERS or len(chosen) == AT_ONCE_MAX):
+            break
+        chosen.append(event)
+    return tuple(chosen)

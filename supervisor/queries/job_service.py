@@ -1,0 +1,387 @@
+"""How do people and programs ask: submit, inspect, stop, restart, stacks?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+
+import anyio
+import msgspec
+
+import supervisor
+from supervisor.config import JobSpec
+from supervisor.config.run_folder import check_log_dir, run_folder
+from supervisor.config.told_settings import told_settings
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.messages import NodeCordoned
+from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
+from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node
+from supervisor.core.stragglers.messages import Straggler
+from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.job_record import ENDED_JOBS_MAX, JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.engine.perform import EnginePerformer
+from supervisor.engine.recovery.expected_jobs import ExpectedJobs, with_stopped
+from supervisor.errors import AlreadyExistsError, CordonedError, NotFoundError, NotNowError
+from supervisor.ports.edges import Claims, Clock, Meetings, Workers
+from supervisor.ports.reports import (
+    CheckReport,
+    JobNodeReport,
+    JobReport,
+    NodeReport,
+    RankReport,
+    RecordedEvent,
+    SectionReport,
+)
+
+STACKS_FOR_PEOPLE_S = 2.0  # a person may wait longer than a hang verdict does
+
+
+class JobService:
+    """Answers questions and requests; see ports.JobDesk. Runs on the event loop; answers show the current state."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        performer: EnginePerformer,
+        jobs: dict[str, JobRecord],
+        publisher: EventPublisher,
+        workers: Workers,
+        clock: Clock,
+        claims: Claims,
+        log_dir: str,
+    ) -> None:
+        self._engine = engine
+        self._performer = performer
+        self._jobs = jobs
+        self._publisher = publisher
+        self._workers = workers
+        self._clock = clock
+        self._claims = claims
+        self._joining: set[str] = set()  # jobs that still look for their other nodes and are not ours yet
+        self._node_name = engine.node_name
+        self._log_dir = log_dir
+        self._cordon_reason: str | None = None
+        self._ended: dict[str, anyio.Event] = {}
+        self.expected = ExpectedJobs(engine.node_name)  # of the supervisor before this one
+        self._started_at_ns = clock.unix_ns()
+        self.meetings: Meetings | None = None  # None: all jobs share one connection to other nodes, already open
+        self.on_cordon: Callable[[str], None] = _nobody  # gets the reason, "" at its end
+        # Gets the history of a job on several nodes that another supervisor began.
+        self.on_taken_back: Callable[[str, Sequence[RecordedEvent]], None] = _nobody_reads
+        self.stragglers: Callable[[str], tuple[Straggler, ...]] = _none_slow  # of a job that this node leads
+        self.on_submitted: Callable[[str], None] = _nobody  # gets the id of a job before anything of it starts
+        publisher.attach(self.report)
+
+    async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
+        self._check_not_cordoned(spec.job_id)
+        await self.expected.until_known(spec.job_id)
+        known = self._jobs.get(spec.job_id)
+        is_live = known is not None and (known.ended_at_ns is None or known.spawner is not None)
+        if is_live or spec.job_id in self.expected or spec.job_id in self._joining:
+            raise AlreadyExistsError(
+                f"cannot start job {spec.job_id}: this supervisor has a job of that id that has not ended; choose "
+                f"another --job-id, or holdfast stop {spec.job_id}"
+            )
+        check_log_dir(spec.log_dir)
+        submitted_at_ns = self._claims.take(spec.job_id, has_more_nodes=spec.nodes is not None)
+        if self.meetings is not None and spec.nodes is not None:
+            spec = await self._meet(self.meetings, spec)
+        self._forget_oldest()
+        self._jobs.pop(spec.job_id, None)  # an earlier run is in the journal; the newest comes last
+        job = JobRecord(
+            spec=spec,
+            environment=environment,
+            submitted_at_ns=submitted_at_ns,
+            log_dir=run_folder(spec.log_dir or self._log_dir, spec.job_id, submitted_at_ns),
+        )
+        self._jobs[spec.job_id] = job
+        self._ended[spec.job_id] = anyio.Event()
+        self.on_submitted(spec.job_id)
+        rules, checks = spec.rules(), spec.health.plans(job.node_name(self._node_name))
+        told = told_settings(spec)
+        self._engine.post(node_messages.JobSubmitted(rules, checks, spec.memory_rules(), job.node_name(""), told))
+        if self.meetings is not None:
+            self.meetings.begin(spec.job_id)
+        return spec.job_id
+
+    def _check_not_cordoned(self, job_id: str) -> None:
+        if self._cordon_reason is not None:
+            raise CordonedError(
+                f"cannot start job {job_id}: node {self._node_name} is cordoned ({self._cordon_reason}); "
+                f"try again once it takes jobs, or run holdfast uncordon {self._node_name}"
+            )
+
+    async def _meet(self, meetings: Meetings, spec: JobSpec) -> JobSpec:
+        """Returns the job as this node runs it, once the connection to its other nodes is open."""
+        self._joining.add(spec.job_id)
+        try:
+            met = await meetings.open(spec)
+            self._check_not_cordoned(spec.job_id)  # meeting took a while
+        except BaseException:  # whatever it is, release the id and raise it again
+            meetings.close(spec.job_id)
+            self._claims.release(spec.job_id)
+            raise
+        finally:
+            self._joining.discard(spec.job_id)
+        return met
+
+    def meet_by(self, meetings: Meetings) -> None:
+        """Sets how jobs on several nodes meet. What is kept of a job tells the next supervisor their messages."""
+        self.meetings = meetings
+        if (keeper := self._performer.keeper) is not None:
+            keeper.meetings = meetings
+            meetings.keep_by(keeper.keep_now)
+
+    def take_back(self, job: JobRecord) -> None:
+        """Continues a job of the previous supervisor."""
+        job_id = job.spec.job_id
+        self._jobs[job_id] = job
+        self._ended[job_id] = anyio.Event()
+        self.on_submitted(job_id)
+        self._publisher.changed(job)
+
+    def came_back(self, job_id: str) -> None:
+        """It was taken back, or has ended."""
+        self.expected.settle(job_id)
+        if job_id not in self._jobs:
+            self._publisher.close(job_id)
+
+    async def wait(self, job_id: str) -> JobRecord:
+        """Returns the job once it has ended."""
+        job = self._jobs[job_id]
+        await self._ended[job_id].wait()
+        return job
+
+    def close_job(self, job_id: str) -> None:
+        """Ends the record of a job, as the engine's performer requests once nothing is left: its id is free again."""
+        job = self._jobs[job_id]
+        job.ended_at_ns = self._clock.unix_ns()
+        job.forget_environment()
+        try:
+            self._claims.release(job_id)
+        finally:
+            if self.meetings is not None:
+                self.meetings.close(job_id)
+            self._publisher.changed(job)
+            self._publisher.settle()
+            self._publisher.close(job_id)
+            self._engine.forget(job_id)
+            self._ended[job_id].set()
+
+    def jobs(self) -> Sequence[JobReport]:
+        return [*self.expected.shown(), *(self._looked_at(job) for job in reversed(self._jobs.values()))]
+
+    def job(self, job_id: str) -> JobReport | None:
+        job = self._jobs.get(job_id)
+        return self._looked_at(job) if job is not None else self.expected.report(job_id)
+
+    def stop(self, job_id: str, *, reason: str, signal: int) -> None:
+        if self.expected.stop(job_id, reason, signal):
+            return
+        job = self._live(job_id, "stop")
+        self._engine.post(node_messages.StopRequested(job.spec.job_id, reason, signal))
+
+    def restart(self, job_id: str, *, reason: str) -> int:
+        job = self._live(job_id, "restart")
+        self._engine.post(node_messages.RestartRequested(job.spec.job_id, reason))
+        return job.cycle + 1
+
+    async def stacks(self, job_id: str, rank: int | None, budget_s: float = STACKS_FOR_PEOPLE_S) -> Evidence:
+        job = self._live(job_id, "take stacks of")
+        if rank is not None and not 0 <= rank - job.first_rank < job.spec.local_world_size:
+            raise NotFoundError(
+                f"cannot take stacks of rank {rank}: job {job_id} has ranks {job.first_rank} to "
+                f"{job.first_rank + job.spec.local_world_size - 1}"
+            )
+        return await self._performer.stacks.collect(job, cycle=job.cycle, budget_s=budget_s, rank=rank)
+
+    def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
+        job = self._jobs.get(job_id)
+        has_ended = job.ended_at_ns is not None if job is not None else job_id not in self.expected
+        return self._publisher.watch(job_id, ended=has_ended)
+
+    def node(self) -> NodeReport:
+        return NodeReport(
+            name=self._node_name,
+            state=self._state(),
+            reason=self._cordon_reason or "",
+            job_ids=(*(each.job_id for each in self.expected.shown()), *self.live_jobs()),
+            supervisor_pid=os.getpid(),
+            version=supervisor.__version__,
+            started_at_ns=self._started_at_ns,
+            checks=self._checks_of_all_jobs(),
+        )
+
+    def cordon(self, reason: str) -> None:
+        """Cordons this node. Running jobs continue; those on several nodes replace this node in their next cycle."""
+        self._cordon_reason = reason or "by an operator"
+        self._tell_cordon(self._cordon_reason)
+
+    def uncordon(self) -> None:
+        self._cordon_reason = None
+        self._tell_cordon("")
+
+    def _tell_cordon(self, reason: str) -> None:
+        self.on_cordon(reason)
+        for job_id in self.live_jobs():
+            job = self._jobs[job_id]
+            if job.spec.nodes is not None:
+                self._performer.report(job_id, NodeCordoned(job.node_name(self._node_name), reason))
+
+    async def end_all(self, reason: str) -> None:
+        """Stops every job and returns once nothing of them is left. Takes no new jobs meanwhile."""
+        self._cordon_reason = reason  # for the end of this process: nobody has cordoned the node
+        await self.expected.stop_all(reason)
+        live = self.live_jobs()
+        for job_id in live:
+            self.stop(job_id, reason=reason, signal=0)
+        for job_id in live:
+            await self._ended[job_id].wait()
+
+    def live_jobs(self) -> list[str]:
+        return [job_id for job_id, job in self._jobs.items() if job.verdict is None]
+
+    def report(self, job: JobRecord) -> JobReport:
+        """Returns the job's current state."""
+        view = node.view(self._engine.node_state, job.spec.job_id)
+        coordinated = self._engine.coordinators.get(job.spec.job_id)
+        if coordinated is not None:
+            job.shown = msgspec.structs.replace(
+                job.shown,
+                restarts_used=coordinator.restarts_used(coordinated),
+                iteration=coordinator.current_iteration(coordinated),
+            )
+        if job.verdict is not None:
+            state, reason = job.verdict.state, job.verdict.reason
+        elif view is not None:
+            state, reason = view.state, view.reason
+        else:
+            state, reason = JobState.PENDING, "waiting for the engine"
+        return JobReport(
+            job_id=job.spec.job_id,
+            state=state,
+            submitted_at_ns=job.submitted_at_ns,
+            cycle=job.cycle,
+            iteration=job.shown.iteration,
+            max_restarts=job.spec.restart.max_restarts,
+            restarts_used=job.shown.restarts_used,
+            reason=job.redacted(reason),
+            nodes=(JobNodeReport(job.node_name(self._node_name), self._state(), checks=self._checks(view)),),
+            ranks=self._rank_reports(job, view) if view is not None else job.shown.ranks,
+            exit_code=job.verdict.exit_code if job.verdict is not None else None,
+            ended_at_ns=job.ended_at_ns,
+            log_dir=job.log_dir,
+            command=job.shown_command,
+            supervisor_pid=os.getpid(),
+            stragglers=self.stragglers(job.spec.job_id) if job.verdict is None else (),
+        )
+
+    def _state(self) -> str:
+        return "ready" if self._cordon_reason is None else "cordoned"
+
+    def _checks(self, view: JobView | None) -> tuple[CheckReport, ...]:
+        if view is None or not view.checks:
+            return ()
+        ahead_ns = self._clock.unix_ns() - int(self._clock.now_s() * 1e9)
+        return tuple(
+            CheckReport(
+                each.finding.check,
+                each.finding.health.value,
+                each.finding.reason,
+                each.finding.took_s,
+                each.finding.subject,
+                ahead_ns + int(each.found_at_s * 1e9),
+            )
+            for each in view.checks
+        )
+
+    def _checks_of_all_jobs(self) -> tuple[CheckReport, ...]:
+        """Returns the checks of all jobs: if two jobs request the same check, its newest result counts."""
+        found: dict[tuple[str, str], CheckReport] = {}
+        for job_id in self.live_jobs():
+            for each in self._checks(node.view(self._engine.node_state, job_id)):
+                known = found.get((each.check, each.subject))
+                if known is None or known.found_at_ns < each.found_at_ns:
+                    found[each.check, each.subject] = each
+        return tuple(found.values())
+
+    def _looked_at(self, job: JobRecord) -> JobReport:
+        """Returns the same for a person, who also wants to know which processes are stopped."""
+        report = self.report(job)
+        ranks = tuple(
+            msgspec.structs.replace(each, state="stopped")
+            if each.state in ("running", "hung")
+            and each.pid is not None
+            and self._performer.stacks.is_stopped(each.pid)
+            else each
+            for each in report.ranks
+        )
+        report = msgspec.structs.replace(report, ranks=ranks)
+        pid = job.spawner.pid if job.spawner is not None and job.verdict is None else 0
+        if pid and self._performer.stacks.is_stopped(pid):
+            return with_stopped(report, pid, node=job.node_name(self._node_name))
+        return report
+
+    def _rank_reports(self, job: JobRecord, view: JobView) -> tuple[RankReport, ...]:
+        ranks = tuple(self._rank_report(job, rank) for rank in view.ranks)
+        job.shown = msgspec.structs.replace(job.shown, ranks=ranks)
+        return ranks
+
+    def _rank_report(self, job: JobRecord, rank: RankView) -> RankReport:
+        now_s = self._clock.now_s()
+        progress = None
+        if rank.limits is not None and job.verdict is None:
+            progress = self._workers.read_progress(job.spec.job_id, job.cycle, rank.local_rank) or rank.progress
+        limits = dict(rank.limits.sections) if rank.limits is not None else {}
+        heartbeat_at_s = progress.heartbeat_at_s if progress is not None else None
+        hang_limits = rank.limits or HangLimits(heartbeat_s=None)
+        heartbeat_limit_s = hang_limits.initial_heartbeat_s if heartbeat_at_s is None else hang_limits.heartbeat_s
+        return RankReport(
+            rank=rank.rank,
+            local_rank=rank.local_rank,
+            node=job.node_name(self._node_name),
+            state=rank.state,
+            pid=rank.pid,
+            heartbeat_age_s=max(0.0, now_s - heartbeat_at_s) if heartbeat_at_s is not None else None,
+            heartbeat_limit_s=heartbeat_limit_s,
+            sections=tuple(
+                SectionReport(name, max(0.0, now_s - opened_at_s), limits.get(name))
+                for name, opened_at_s in (progress.open_sections if progress is not None else ())
+            ),
+            cycle_started_at_ns=job.running.started_at_ns if job.running is not None else None,
+            exit_code=rank.exit.code if rank.exit is not None else None,
+            exit_signal=rank.exit.signal if rank.exit is not None else None,
+        )
+
+    def _live(self, job_id: str, verb: str) -> JobRecord:
+        self.expected.check_not_expected(job_id, verb)
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise NotFoundError(f"cannot {verb} job {job_id}: this supervisor has no such job; see holdfast jobs")
+        if job.verdict is not None:
+            raise NotNowError(f"cannot {verb} job {job_id}: it has ended ({job.verdict.state})")
+        return job
+
+    def _forget_oldest(self) -> None:
+        ended = [job_id for job_id, job in self._jobs.items() if job.verdict is not None]
+        for job_id in ended[: max(0, len(ended) - ENDED_JOBS_MAX)]:
+            del self._jobs[job_id]
+            del self._ended[job_id]
+
+
+def _none_slow(job_id: str) -> tuple[Straggler, ...]:
+    """Returns nothing: nobody compares the ranks."""
+    del job_id
+    return ()
+
+
+def _nobody_reads(job_id: str, events: Sequence[RecordedEvent]) -> None:
+    """Does nothing: nobody else reads them."""
+
+
+def _nobody(job_id: str) -> None:
+    """Does nothing: nobody prepares anything for a job."""

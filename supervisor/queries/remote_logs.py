@@ -1,0 +1,46 @@
+"""How does the output of ranks on another node get here: piece by piece, never faster than it is read?"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+
+import anyio
+
+from supervisor.errors import HoldfastError
+from supervisor.ports.questions import CloseLogs, Colleagues, Logs, ReadLogs
+from supervisor.ports.reports import LogBytes
+
+WAIT_S = 10.0  # a reader that follows gets an answer at least this often
+MARGIN_S = 5.0
+CLOSE_TIMEOUT_S = 1.0
+
+
+async def pieces(
+    colleagues: Colleagues,
+    job_id: str,
+    node: str,
+    *,
+    rank: int | None,
+    cycle: int | None,
+    tail_lines: int,
+    follow: bool,
+) -> AsyncGenerator[LogBytes]:
+    """Yields the pieces. Raises NoAnswerError, or the error with which the node refuses."""
+    reader, step, is_last = secrets.token_hex(8), 0, False
+    wait_s = WAIT_S if follow else 0.0
+    try:
+        while not is_last:
+            step += 1
+            question = ReadLogs(reader, step, rank, cycle, tail_lines, follow, wait_s)
+            answer = await colleagues.ask(job_id, node, question, timeout_s=wait_s + MARGIN_S)
+            assert isinstance(answer, Logs), "the codec lets nothing else through as an answer to ReadLogs"
+            for piece in answer.pieces:
+                yield piece
+            is_last = answer.is_last
+    finally:
+        if step and not is_last:
+            # Otherwise the node closes an unused reader by itself.
+            with anyio.move_on_after(CLOSE_TIMEOUT_S, shield=True), suppress(HoldfastError):
+                await colleagues.ask(job_id, node, CloseLogs(reader), timeout_s=CLOSE_TIMEOUT_S)

@@ -1,0 +1,129 @@
+"""How is a job's life derived from its report and its events?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from supervisor.config.told_settings import SOURCE, VALUE
+from supervisor.core.event_weights import ENDS, Weight, weight
+from supervisor.core.facts import JobState
+from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.report.timeline.course import course_of, with_phases
+from supervisor.report.timeline.cycles import cycles_of
+from supervisor.report.timeline.event_ordering import in_order
+from supervisor.report.timeline.incidents import incidents_of
+from supervisor.report.timeline.runs import runs_of
+from supervisor.report.timeline.timeline import Incident, Life, Run, Setting
+
+MARKS_MAX = 2_000
+STRAGGLER = "straggler_"  # the prefix of event kinds about slow ranks
+
+
+def life_of(report: JobReport, events: Iterable[RecordedEvent], *, now_ns: int) -> Life:
+    """Returns the job's life. The events may come in any order."""
+    ordered = in_order(events)
+    has_ended = report.state.has_ended
+    first_ns = ordered[0].at_ns if ordered else report.submitted_at_ns
+    began_ns = min(report.submitted_at_ns, first_ns) if report.submitted_at_ns else first_ns
+    until_ns = _until_ns(report, ordered, now_ns)
+    cycles = cycles_of(ordered)
+    has_failed = report.state is JobState.FAILED
+    incidents = incidents_of(ordered, cycles, has_failed=has_failed, has_ended=has_ended)
+    course = course_of(cycles, incidents, began_ns=began_ns, until_ns=until_ns, has_ended=has_ended)
+    marks = _marks(ordered, incidents)
+    runs = runs_of(ordered, until_ns=until_ns, state=report.state)
+    settings = _settings(ordered)
+    return Life(
+        job_id=report.job_id,
+        state=report.state,
+        reason=report.reason,
+        command=report.command,
+        began_ns=began_ns,
+        until_ns=max(until_ns, began_ns),
+        has_ended=has_ended,
+        exit_code=report.exit_code,
+        max_restarts=report.max_restarts,
+        restarts_used=max([report.restarts_used, *(each.units_used or 0 for each in incidents)]),
+        log_dir=report.log_dir,
+        nodes=report.nodes,
+        ranks=max((cycle.ranks for cycle in cycles), default=len(report.ranks)),
+        course=course,
+        cycles=cycles,
+        runs=runs,
+        incidents=with_phases(_with_nodes(incidents, runs), course, until_ns=until_ns),
+        marks=marks[-MARKS_MAX:],
+        stragglers=tuple(event for event in ordered if event.kind.startswith(STRAGGLER)),
+        settings=settings,
+        gaps=(*_gaps(report, ordered, len(marks)), *_other_nodes(report, settings)),
+    )
+
+
+def _with_nodes(incidents: tuple[Incident, ...], runs: Sequence[Run]) -> tuple[Incident, ...]:
+    """Names the nodes of culprits that ran on several."""
+    wanted = {(each.cycle, rank) for each in incidents if len(each.culprits) > 1 for rank in each.culprits}
+    homes = {(run.cycle, run.rank): run.node for run in runs if wanted and (run.cycle, run.rank) in wanted}
+    told: list[Incident] = []
+    for each in incidents:
+        nodes = dict.fromkeys(homes[each.cycle, rank] for rank in each.culprits if (each.cycle, rank) in homes)
+        told.append(msgspec.structs.replace(each, nodes=tuple(nodes)) if len(nodes) > 1 else each)
+    return tuple(told)
+
+
+def _until_ns(report: JobReport, events: Sequence[RecordedEvent], now_ns: int) -> int:
+    if not report.state.has_ended:
+        return now_ns
+    return report.ended_at_ns or (events[-1].at_ns if events else report.submitted_at_ns)
+
+
+def _marks(events: Sequence[RecordedEvent], incidents: Sequence[Incident]) -> tuple[RecordedEvent, ...]:
+    """Returns events that people should read besides the incidents."""
+    told = {event.sequence for incident in incidents for event in incident.events}
+    return tuple(
+        event
+        for event in events
+        if event.sequence not in told
+        and weight(event.kind) is not Weight.ROUTINE
+        and event.kind not in ENDS
+        and event.kind != "running_again"
+        and not event.kind.startswith(STRAGGLER)
+    )
+
+
+def _settings(events: Sequence[RecordedEvent]) -> tuple[Setting, ...]:
+    submitted = next((event for event in events if event.kind == "job_submitted" and event.details), None)
+    details = dict(submitted.details) if submitted is not None else {}
+    return tuple(
+        Setting(key.removeprefix(VALUE), value, details.get(SOURCE + key.removeprefix(VALUE), ""))
+        for key, value in details.items()
+        if key.startswith(VALUE)
+    )
+
+
+def _other_nodes(report: JobReport, settings: Iterable[Setting]) -> Iterable[str]:
+    """Of a job on several nodes, the node that led it has the whole; the others record their own parts."""
+    most = next((each.value.rpartition(":")[2] for each in settings if each.name == "nnodes"), "1")
+    if most.isdigit() and int(most) > 1 and len(report.nodes) == 1 and not report.nodes[0].log_dir:
+        yield (
+            f"this is the part of {report.nodes[0].name} alone; the node that led the job has recorded the whole: "
+            f"run holdfast report {report.job_id} there"
+        )
+
+
+def _gaps(report: JobReport, events: Sequence[RecordedEvent], marks: int) -> Iterable[str]:
+    if not events:
+        yield "no event of this job is recorded"
+        return
+    first = min(event.sequence for event in events)
+    if first > 1:
+        yield f"the first {first - 1} events are no longer recorded: what they reported is missing here"
+    elif len({event.sequence for event in events}) < max(event.sequence for event in events):
+        yield "some events are missing"
+    if marks > MARKS_MAX:
+        yield f"of {marks} other events, the newest {MARKS_MAX} are shown"
+    seen = {event.node for event in events}
+    silent = [node.name for node in report.nodes if node.name not in seen]
+    if len(report.nodes) > 1 and silent:
+        named = ", ".join(silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
+        yield f"no event of {named} is recorded here"

@@ -1,0 +1,1 @@
+"""Which thing gets which: one file constructs what one program is made of."""

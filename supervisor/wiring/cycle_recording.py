@@ -1,0 +1,79 @@
+"""What is wired so that cycles, and the supervisor's words about them, are written where the user wants them?
+
+This covers the records of cycles (--ft-cycle-info-dir) and the supervisor's words (--ft-nvrx-logfile). An attribution
+service (--ft-attribution-endpoint) learns of cycles in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
+
+from anyio.abc import TaskGroup
+
+from supervisor.core.orders import Order
+from supervisor.edges.machine.logs.cycle_info import CycleInfoFiles
+from supervisor.edges.machine.logs.job_words import JobWords, WordsPlace
+from supervisor.engine.cycle_records import RecordedPeers
+from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.job_record import JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.ports.edges import Clock, Peers
+
+if TYPE_CHECKING:
+    from supervisor.wiring.attribution import Attributions
+
+
+class Funnel(Protocol):
+    """The connection to the log server of a job that has one."""
+
+    on_finish: Callable[[str], None]  # called with the id of a job whose sender will end
+
+    def door_of(self, job_id: str) -> str: ...
+
+
+def recorded(
+    stack: contextlib.AsyncExitStack,
+    peers: Peers,
+    jobs: Mapping[str, JobRecord],
+    engine: Engine,
+    publisher: EventPublisher,
+    clock: Clock,
+    tasks: TaskGroup,
+    funnel: Funnel,
+) -> Peers:
+    """Yields the same peers, recorded. Closing `stack` writes what is left, for a bounded time."""
+    files = stack.enter_context(contextlib.closing(CycleInfoFiles()))
+
+    def place_of(job_id: str) -> WordsPlace:
+        job = jobs.get(job_id)
+        if job is None:
+            return WordsPlace()
+        door = funnel.door_of(job_id) if job.spec.has_log_server else ""
+        return WordsPlace(job.spec.logs.supervisor_log, door, job.submitted_at_ns)
+
+    words = stack.enter_context(contextlib.closing(JobWords(place_of, engine.node_name)))
+    words.open()
+    funnel.on_finish = words.finish
+    attributions: list[Attributions] = []
+
+    def of_all_jobs() -> Attributions:
+        if not attributions:
+            from supervisor.wiring.attribution import Attributions  # Late: few jobs ask for it.
+
+            attributions.append(Attributions(tasks, engine, publisher, clock))
+            stack.push_async_callback(attributions[0].aclose)
+        return attributions[0]
+
+    def attribute(job: JobRecord, order: Order) -> None:
+        if job.spec.attribution.is_asked:
+            of_all_jobs().saw(job, order)
+
+    def lead(job_id: str, leads: bool) -> None:
+        job = jobs.get(job_id)
+        if job is not None and job.spec.attribution.is_asked:
+            of_all_jobs().lead(job, leads=leads)
+
+    engine.on_lead = lead
+    return RecordedPeers(peers, jobs, engine, clock, files.keep, attribute)

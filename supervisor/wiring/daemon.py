@@ -1,0 +1,138 @@
+"""What does `holdfast daemon` serve besides its jobs, and which signals does it handle?"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal as signals
+from collections.abc import Sequence
+from functools import partial
+
+import anyio
+from anyio import to_thread
+
+from supervisor.config.daemon_settings import DaemonSettings
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.folders import socket_dir, state_dir
+from supervisor.edges.machine.folders.cordon_file import CordonFile
+from supervisor.edges.machine.own_process import fd_store, sd_notify
+from supervisor.edges.machine.own_process import signals as signal_edge
+from supervisor.edges.operators import control_api
+from supervisor.edges.operators.control_api import ControlApi
+from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX, ControlGate
+from supervisor.edges.operators.metrics import exporter
+from supervisor.edges.operators.metrics.meter import Meter, MeterHandler
+from supervisor.edges.operators.traces import otlp
+from supervisor.engine.output_plan import Console
+from supervisor.wiring.place import Place
+from supervisor.wiring.returning import make_room
+from supervisor.wiring.supervisor import Running, open_supervisor, peers_of_jobs, sweep
+
+_log = logging.getLogger("holdfast")
+
+
+async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Handler] = ()) -> int:
+    """Runs the node's supervisor until SIGTERM or SIGINT. Returns the exit code."""
+    folder = socket_dir.service_dir_for_daemon(settings.socket_dir)
+    socket_dir.make(folder)
+    state = state_dir.choose(settings.state_dir, folder)
+    place = Place(
+        folder,
+        state.path,
+        Console(present=False),
+        private=False,
+        supervisor_return_timeout_s=settings.supervisor_return_timeout_s,
+        log_limits=settings.log_limits,
+        warning=state.warning,
+    )
+    notifier = sd_notify.Notifier()
+    listener = _tcp_listener(settings)
+    meter = Meter()
+    handlers = (*log_handlers, MeterHandler(meter), *otlp.handlers(settings.otlp_traces))
+    async with open_supervisor(place, log_handlers=handlers, open_peers=peers_of_jobs(place)) as running:
+        running.journal.start()
+        if settings.user_service.door_fd < 0:  # otherwise root's process keeps the cordon
+            await _stay_cordoned(running)
+        if running.returning is not None:
+            await running.returning.run(running.tasks)
+        api = ControlApi(running.counter, running.journal, for_users=settings.user_service.door_fd >= 0)
+        if listener is not None:
+            await running.tasks.start(api.serve_tcp, listener)
+        gate = _gate(running, api)
+        await running.tasks.start(gate.run)
+        await running.tasks.start(
+            partial(
+                exporter.run, running.counter, meter, clock=Clock(), address=settings.metrics,
+                path=folder / exporter.METRICS_SOCKET,
+            )
+        )  # fmt: skip
+        stopped = anyio.Event()
+        leave = partial(_make_room, running, notifier)
+
+        def on_signal(number: int) -> None:
+            if number == signals.SIGUSR1:
+                leave()
+            stopped.set()
+
+        await running.tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1"), on_signal)
+        if settings.user_service.door_fd >= 0:
+            from supervisor.wiring.handed_over_connections import (
+                serve_own_door,  # Late: a service of one user has none.
+            )
+
+            stays = settings.listen is not None or settings.metrics is not None
+            running.tasks.start_soon(
+                partial(
+                    serve_own_door, settings.user_service.door_fd, gate=gate, job_service=running.job_service,
+                    end=stopped.set, make_room=leave, stays=stays,
+                )
+            )  # fmt: skip
+        running.tasks.start_soon(notifier.keep_watchdog)
+        running.tasks.start_soon(sweep)
+        if gate.listener is not None:
+            notifier.store(gate.listener.fileno(), fd_store.CONTROL)
+        notifier.ready(f"serving {folder}")
+        _log.info("supervisor %s serves %s", os.getpid(), folder)
+        await stopped.wait()
+        notifier.stopping("ending the jobs")
+        await running.job_service.end_all("the node's supervisor was stopped")
+    notifier.close()
+    return 0
+
+
+async def _stay_cordoned(running: Running) -> None:
+    """Keeps the node cordoned: whatever the reason for this start, only an operator lifts the cordon."""
+    file = CordonFile(running.place.state_dir)
+    running.counter.keep_cordon = file.keep
+    reason = await to_thread.run_sync(file.read)
+    if reason:
+        running.job_service.cordon(reason)
+        _log.warning("this node is still cordoned (%s): holdfast uncordon lets it take jobs", reason)
+
+
+def _tcp_listener(settings: DaemonSettings) -> control_api.SecureListener | None:
+    if settings.listen is None or settings.tls is None:
+        return None
+    host, port = settings.listen
+    return control_api.secure_listener(
+        f"{host}:{port}",
+        certificate=settings.tls.certificate,
+        key=settings.tls.key,
+        client_authority=settings.tls.authority,
+    )
+
+
+def _gate(running: Running, api: ControlApi) -> ControlGate:
+    path = running.place.control_socket
+    return ControlGate(
+        socket_path=path,
+        load=lambda: api,
+        eager=True,
+        connections_max=NODE_CONNECTIONS_MAX,
+        listener=fd_store.kept_listener(fd_store.take_kept(), fd_store.CONTROL, path),
+    )
+
+
+def _make_room(running: Running, notifier: sd_notify.Notifier) -> None:
+    notifier.stopping("leaving the jobs to the next supervisor")
+    make_room(running.journal)

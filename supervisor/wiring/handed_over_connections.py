@@ -1,0 +1,61 @@
+"""How does the supervisor of one of several users cooperate with root's process, which sends its clients?"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import anyio
+
+from supervisor.edges.operators.control_gate import ControlGate
+from supervisor.edges.users import door_words as words
+from supervisor.edges.users.user_link import OwnDoor
+from supervisor.ports.pauses import pause
+from supervisor.queries.job_service import JobService
+
+IDLE_S = 60.0  # without jobs and clients; then it asks root's process whether it may end
+
+_log = logging.getLogger("holdfast.users")
+
+
+async def serve_own_door(
+    door_fd: int,
+    *,
+    gate: ControlGate,
+    job_service: JobService,
+    end: Callable[[], None],
+    make_room: Callable[[], None],
+    stays: bool,
+    idle_s: float = IDLE_S,
+) -> None:
+    """Serves until cancelled. `stays`: it is needed even without jobs."""
+    told = ""  # the cordon, as root's process knows it
+
+    def hear(word: words.ToUser) -> None:
+        nonlocal told
+        match word:
+            case words.Cordon(reason):
+                told = reason
+                if reason:
+                    job_service.cordon(reason)
+                else:
+                    job_service.uncordon()
+            case words.Leave() | words.End():
+                end()
+            case words.MakeRoom():
+                make_room()
+            case _:
+                _log.debug("%s has no meaning here", word)
+
+    def cordoned(reason: str) -> None:
+        if reason != told:
+            door.say(words.Cordon(reason))
+
+    door = OwnDoor(door_fd, take=gate.admit, hear=hear)
+    job_service.on_cordon = cordoned
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(door.run)
+        while not stays:
+            await pause(idle_s, why="nobody tells that nobody has come for a while")
+            if not gate.connections and not job_service.live_jobs():
+                door.say_idle()

@@ -1,0 +1,326 @@
+"""What is started so that one process writes the logs of all nodes (--ft-enable-log-server), where, and for how long?
+
+Each node has a sender. The node that leads the job also has the leaves and the root; if another node leads later, its
+own replace them. All are separate processes (log_service/): a flood of lines takes no time from a supervisor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+
+from supervisor.config.job_logs import log_door
+from supervisor.config.job_spec import EMBEDDED
+from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.facts import JobEvent
+from supervisor.core.ledger import Ledger
+from supervisor.core.orders import Order
+from supervisor.engine.job_record import JobRecord
+from supervisor.ports.edges import Peers
+from supervisor.wiring.place import Place
+
+if TYPE_CHECKING:
+    from supervisor.edges.machine.logs.log_tier import LogTier
+
+DOOR_BACKLOG = 64
+SENDER_LOG = "log_sender.log"  # in the folder of the run's logs
+SENDER_ENDS_IN_S = 15.0  # after its supervisor: orphaned log processes give up by then
+
+Publish = Callable[[JobRecord, JobEvent], None]
+
+
+@runtime_checkable
+class KnowsLeaders(Protocol):
+    def leader_host(self, job_id: str) -> str: ...
+
+
+class _JobTiers:
+    """The processes that run here for one job."""
+
+    def __init__(self, job: JobRecord) -> None:
+        self.job = job
+        self.door: socket.socket | None = None
+        self.door_inode = 0
+        self.sender: LogTier | None = None
+        self.servers: list[LogTier] = []
+        self.root: LogTier | None = None
+        self.before_root: list[anyio.Event] = []  # the root waits for these ends
+        self.server_scopes: list[anyio.CancelScope] = []
+
+
+class LogFunnel:
+    """The log processes of one supervisor. A job without a log server costs only a check of its settings."""
+
+    def __init__(
+        self, tasks: TaskGroup, jobs: Mapping[str, JobRecord], publish: Publish, *, worker_socket: Path, private: bool
+    ) -> None:
+        self._tasks = tasks
+        self._jobs = jobs
+        self._publish = publish
+        self._worker_socket = str(worker_socket)
+        self._private = private
+        self._tiers: dict[str, _JobTiers] = {}
+        self.on_finish: Callable[[str], None] = _nobody  # called with the id of a job whose sender will end
+        self.elected_host: Callable[[str], str] = _nowhere  # returns the host of the node elected to lead a job
+
+    def door_of(self, job_id: str) -> str:
+        """Returns the socket that takes this node's output for the files of a job."""
+        return log_door(self._worker_socket, job_id)
+
+    def submitted(self, job_id: str) -> None:
+        job = self._jobs[job_id]
+        if not job.spec.has_log_server:
+            return
+        tiers = self._tiers[job_id] = _JobTiers(job)
+        try:
+            tiers.door = _listen(self.door_of(job_id))
+            tiers.door_inode = Path(self.door_of(job_id)).stat().st_ino
+        except OSError as error:
+            self._tell(job, f"cannot take the lines of this node's workers: {error.strerror}")
+            return
+        tiers.sender = self._start(tiers, self._sender_settings(job, tiers.door.fileno()), "the sender of this node")
+        self._tell_address(tiers)
+
+    def finished(self, job_id: str) -> None:
+        """Ends the sender first: the leaves wait for it, and the root for them."""
+        tiers = self._tiers.pop(job_id, None)
+        if tiers is None:
+            return
+        self.on_finish(job_id)
+        for each in (tiers.sender, *tiers.servers):
+            if each is not None:
+                each.finish()
+        if tiers.root is not None:
+            self._tasks.start_soon(self._finish_root, tiers)
+
+    async def _finish_root(self, tiers: _JobTiers) -> None:
+        began_s = anyio.current_time()
+        for each in tiers.before_root:
+            await each.wait()
+        if tiers.root is not None:
+            tiers.root.finish(spent_s=anyio.current_time() - began_s)
+
+    def lead(self, job_id: str) -> None:
+        """Starts the job's leaves and root here: this node leads the job."""
+        tiers = self._tiers.get(job_id)
+        if tiers is None or tiers.root is not None:
+            return
+        server = tiers.job.spec.log_server
+        leaves = self._leaves(tiers.job)
+        tiers.root = self._start(tiers, self._server_settings(tiers.job, -1), "the root of the log server")
+        from supervisor.core.log_funnel.tiers import root_port
+
+        address = _address(self._leader_host(tiers.job), root_port(server.port, leaves))
+        for leaf in range(leaves):
+            tier = self._start(tiers, self._server_settings(tiers.job, leaf), f"leaf {leaf} of the log server")
+            tier.tell(_line({"address": address}))
+            tiers.servers.append(tier)
+        self._tell_address(tiers)
+
+    def follow(self, job_id: str) -> None:
+        """Ends this node's servers at once: another node leads, or will. Their callers keep all data."""
+        tiers = self._tiers.get(job_id)
+        if tiers is None or tiers.root is None:
+            return
+        for scope in tiers.server_scopes:
+            scope.cancel()
+        tiers.servers, tiers.root, tiers.server_scopes, tiers.before_root = [], None, [], []
+
+    def fed_by(self, peers: Peers, colleagues: object) -> Peers:
+        """Wraps the peers. `colleagues` may know where elected leaders are."""
+        if isinstance(colleagues, KnowsLeaders):
+            self.elected_host = colleagues.leader_host
+        return FunnelledPeers(peers, self)
+
+    def finish_all(self) -> None:
+        for job_id in list(self._tiers):
+            self.finished(job_id)
+
+    # --- one process -----------------------------------------------------------------------------------------------
+
+    def _start(self, tiers: _JobTiers, settings: Mapping[str, object], what: str) -> LogTier:
+        from supervisor.edges.machine.logs.log_tier import LogTier
+
+        is_sender = settings["tier"] == "sender"
+        tier = LogTier(
+            _line(settings),
+            ends_in_s=float(str(settings["graceful_s"])),
+            on_lost=lambda why: self._tell(tiers.job, f"{what} is replaced: {why}"),
+            on_away=lambda: self._tell_address(tiers),
+            on_warning=lambda warning: self._tell(tiers.job, warning),
+            door_fd=tiers.door.fileno() if tiers.door is not None and is_sender else -1,
+        )
+        ended, scope = anyio.Event(), anyio.CancelScope()
+        if not is_sender:
+            tiers.server_scopes.append(scope)
+        if settings["tier"] != "root":
+            tiers.before_root.append(ended)
+        self._tasks.start_soon(self._keep, tiers, tier, what, ended, scope)
+        return tier
+
+    async def _keep(
+        self, tiers: _JobTiers, tier: LogTier, what: str, ended: anyio.Event, scope: anyio.CancelScope
+    ) -> None:
+        try:
+            with scope:
+                if not await tier.run():
+                    why = f"{what} could not pass on everything in time"
+                    self._tell(tiers.job, f"lines of the job may be missing in its logs: {why}")
+        finally:
+            ended.set()
+            if tier is tiers.sender:
+                self._close_door(tiers)
+
+    def _close_door(self, tiers: _JobTiers) -> None:
+        """Closes the door once no sender needs it. The job's next run may have its own door there already."""
+        if tiers.door is not None:
+            tiers.door.close()
+        path = Path(self.door_of(tiers.job.spec.job_id))
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_ino == tiers.door_inode:
+                path.unlink()
+
+    def _tell(self, job: JobRecord, sentence: str) -> None:
+        self._publish(job, JobEvent("log_server_trouble", sentence, cycle=job.cycle))
+
+    def _tell_address(self, tiers: _JobTiers) -> None:
+        """Tells the sender where its leaf is, as far as known."""
+        from supervisor.core.log_funnel.tiers import leaf_port, shard
+
+        spec = tiers.job.spec
+        host = self._leader_host(tiers.job)
+        if tiers.sender is None or not host or spec.nodes is None:
+            return
+        leaf = shard(spec.facts.infrastructure_rank, spec.nodes.name, self._leaves(tiers.job))
+        tiers.sender.tell(_line({"address": _address(host, leaf_port(spec.log_server.port, leaf))}))
+
+    # --- settings --------------------------------------------------------------------------------------------------
+
+    def _leaves(self, job: JobRecord) -> int:
+        from supervisor.core.log_funnel.tiers import leaf_count
+
+        nodes = job.spec.nodes
+        return leaf_count(job.spec.log_server.leaves, nodes.max_nodes if nodes is not None else 1)
+
+    def _shared_settings(self, job: JobRecord) -> dict[str, object]:
+        nodes = job.spec.nodes
+        assert nodes is not None
+        return {
+            "job_id": job.spec.job_id,
+            "token_file": nodes.token_file,
+            "tls_cert": nodes.tls_cert,
+            "tls_key": nodes.tls_key,
+            "tls_ca": nodes.tls_ca,
+            "ends_with_supervisor": not self._private,
+        }
+
+    def _sender_settings(self, job: JobRecord, door_fd: int) -> dict[str, object]:
+        from supervisor.edges.machine.logs.log_tier import END_MARGIN_S
+
+        assert job.spec.nodes is not None
+        name = job.spec.nodes.name
+        return {
+            **self._shared_settings(job), "tier": "sender", "name": f"node {name}", "door_fd": door_fd,
+            "graceful_s": min(SENDER_ENDS_IN_S, job.spec.log_server.graceful_s + END_MARGIN_S),
+            "log_path": f"{job.log_dir}/{SENDER_LOG}",
+        }  # fmt: skip
+
+    def _server_settings(self, job: JobRecord, leaf: int) -> dict[str, object]:
+        """Returns the settings. `leaf` -1: of the root."""
+        from supervisor.config.job_logs import server_log_prefix
+        from supervisor.core.log_funnel.tiers import leaf_port, queue_chunks, root_port
+
+        logs, leaves, nodes = job.spec.logs, self._leaves(job), job.spec.nodes
+        assert nodes is not None
+        server, host = job.spec.log_server, self._leader_host(job)
+        shared = {**self._shared_settings(job), "host": host}
+        if nodes.backend != EMBEDDED:  # another node leads soon, and its root waits for the end of this one
+            shared["ends_with_supervisor"] = True
+        own_log = f"{server_log_prefix(logs, server)}_{'root' if leaf < 0 else f'leaf_{leaf}'}.log"
+        if leaf < 0:
+            return {
+                **shared, "tier": "root", "name": "root", "port": root_port(server.port, leaves), "log_path": own_log,
+                "cycle_prefix": logs.cycle_prefix, "supervisor_log": logs.supervisor_log,
+                "graceful_s": 2 * server.graceful_s, "callers": leaves,
+            }  # fmt: skip
+        return {
+            **shared, "tier": "leaf", "name": f"leaf {leaf}", "port": leaf_port(server.port, leaf),
+            "log_path": own_log, "graceful_s": server.graceful_s, "callers": max(1, nodes.min_nodes // leaves),
+            "queue_chunks": queue_chunks(server.leaf_queue_chunks, nodes.max_nodes, leaves),
+        }  # fmt: skip
+
+    def _leader_host(self, job: JobRecord) -> str:
+        """Returns the leader's host; "" if none is known. An embedded leader is where the nodes meet."""
+        nodes = job.spec.nodes
+        if nodes is None or nodes.backend != EMBEDDED:
+            return self.elected_host(job.spec.job_id)
+        return nodes.host
+
+
+class FunnelledPeers:
+    """Passes everything to the real peers; see ports.Peers. The node that gives orders leads, and has the servers."""
+
+    def __init__(self, peers: Peers, funnel: LogFunnel) -> None:
+        self._peers = peers
+        self._funnel = funnel
+        self.leads = peers.leads
+
+    def send(self, node: str, job_id: str, order: Order) -> None:
+        self._funnel.lead(job_id)
+        self._peers.send(node, job_id, order)
+
+    def report(self, job_id: str, report: Report) -> None:
+        if not self._peers.leads(job_id):
+            self._funnel.follow(job_id)
+        self._peers.report(job_id, report)
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        self._peers.record(job_id, ledger)
+
+
+@contextlib.asynccontextmanager
+async def opened(place: Place, jobs: Mapping[str, JobRecord], publish: Publish) -> AsyncGenerator[LogFunnel]:
+    """Yields the funnel. At the end, waits for data in transit as long as the job's settings say."""
+    async with anyio.create_task_group() as tasks:
+        funnel = LogFunnel(tasks, jobs, publish, worker_socket=place.worker_socket, private=place.private)
+        yield funnel
+        funnel.finish_all()
+
+
+def _listen(path: str) -> socket.socket:
+    """Returns a listening socket. Raises OSError."""
+    Path(path).unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+        os.chmod(path, 0o600)
+        listener.listen(DOOR_BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _nobody(job_id: str) -> None:
+    del job_id  # there are no words about it
+
+
+def _nowhere(job_id: str) -> str:
+    del job_id
+    return ""
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _line(words: Mapping[str, object]) -> bytes:
+    return msgspec.json.encode(words)

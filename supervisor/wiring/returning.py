@@ -1,0 +1,396 @@
+"""How does a supervisor that comes back take over its predecessor's jobs?
+
+The predecessor was killed, crashed, or made room for another version. Its spawners live on with the workers, and each
+keeps the data needed here. A job that can't be taken over is ended, never left beside a second one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import anyio
+import msgspec
+from anyio.abc import TaskGroup
+from holdfast_wire import spawner_link as wire
+from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, encode
+
+from supervisor.core import job_phases
+from supervisor.core.facts import JobEvent, JobState
+from supervisor.core.node import messages as node_messages
+from supervisor.core.node import rank_monitor, spawner_watch
+from supervisor.core.silence import counted_from
+from supervisor.edges.machine.folders.token_files import TokenFiles
+from supervisor.edges.machine.journal.journal import Journal
+from supervisor.edges.machine.own_process.threads import in_thread, in_thread_if_any
+from supervisor.edges.machine.processes import job_claims
+from supervisor.edges.machine.processes.job_claims import JobClaims
+from supervisor.edges.workers.channel.worker_server import WorkerServer
+from supervisor.edges.workers.spawner import leftovers, return_places
+from supervisor.edges.workers.spawner.leftovers import Leftover
+from supervisor.edges.workers.spawner.reaching import Reaching
+from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
+from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.job_record import JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.engine.perform import EnginePerformer
+from supervisor.engine.recovery import snapshot_texts
+from supervisor.engine.recovery.record_text import UnreadableError
+from supervisor.engine.recovery.snapshot_texts import Restored
+from supervisor.engine.recovery.state_snapshot import StateSnapshot
+from supervisor.engine.spawner_reports import SpawnerReports
+from supervisor.ports.edges import Clock
+from supervisor.ports.reports import JobNodeReport, JobReport, RecordedEvent
+from supervisor.queries.job_service import JobService
+from supervisor.report.timeline.event_ordering import ARRIVED
+
+RETURN_S = 1.5  # people may ask after that, even if a spawner still loads
+ENDED_S = 5.0  # for the spawner of a job that is not taken over: its workers get SIGKILL
+JOURNAL_FLUSH_S = 1.0  # for data that the next supervisor reads from the journal instead of the spawners
+RECORDED_S = 1.0  # for what the journal says of a job whose spawner does not answer
+EVENTS_MAX = 1_000  # of one job, recorded after the kept data
+
+_log = logging.getLogger("holdfast")
+
+
+def make_room(journal: Journal) -> NoReturn:
+    """Ends this process for the next supervisor: nothing of the jobs may be closed or removed here."""
+    _log.info("supervisor %s leaves its jobs to the next one", os.getpid())
+    journal.flush(JOURNAL_FLUSH_S)
+    os._exit(0)
+
+
+class Returning(msgspec.Struct, frozen=True):
+    """The services that a job needs to continue."""
+
+    folder: Path
+    clock: Clock
+    engine: Engine
+    job_service: JobService
+    performer: EnginePerformer
+    publisher: EventPublisher
+    journal: Journal
+    workers: WorkerServer
+    tokens: TokenFiles
+    claims: JobClaims
+    spawners: SpawnerKeeper
+    faults: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # job id -> why its record is unreadable
+
+    async def run(self, tasks: TaskGroup) -> None:
+        """Takes back the existing jobs. Returns when done, or after RETURN_S; the rest continues in `tasks`."""
+        self._forget_ended(tasks)
+        self.workers.pages = self.spawners.pages  # the spawners hold them for the supervisor after this one
+        lodgers = await in_thread(self._lodgers)
+        self.job_service.expected.expect(lodgers)
+        waiting = len(lodgers)
+        done = anyio.Event()
+
+        async def take_back(job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]]) -> None:
+            nonlocal waiting
+            found: list[FoundSpawner] = []
+            try:
+                await self._take_back(job_id, places, found)
+            except Exception as error:  # noqa: BLE001 - the bulkhead: a job that can't be taken over must not end the others
+                _log.error("cannot take over job %s: %s", job_id, error, exc_info=error)
+                await self._give_up(job_id, found, f"a fault of Holdfast: {error}")
+            self.job_service.came_back(job_id)
+            waiting -= 1
+            if not waiting:
+                done.set()
+
+        for job_id, places in lodgers.items():
+            tasks.start_soon(take_back, job_id, places)
+        if lodgers:
+            with anyio.move_on_after(RETURN_S):
+                await done.wait()
+
+    def _forget_ended(self, tasks: TaskGroup) -> None:
+        """Removes a job's kept data once its end is on the disk: else the next supervisor would not know it."""
+        finish = self.performer.on_finished
+
+        async def forget(job_id: str) -> None:
+            with anyio.CancelScope(shield=True):
+                await in_thread_if_any(partial(self.journal.flush, JOURNAL_FLUSH_S))  # It writes by itself, too.
+                self.spawners.forget(job_id)
+
+        def finished(job_id: str) -> None:
+            try:
+                finish(job_id)
+            finally:
+                tasks.start_soon(forget, job_id)
+
+        self.performer.on_finished = finished
+
+    def _lodgers(self) -> dict[str, list[tuple[ReturnPlace, Lodger]]]:
+        """Returns the lodgers by job, including dead ones."""
+        found: dict[str, list[tuple[ReturnPlace, Lodger]]] = {}
+        for place in return_places.places(self.folder):
+            try:
+                lodger = place.lodger()
+            except OSError as error:
+                lodger = self._without_record(place, error)
+            if lodger is not None:
+                found.setdefault(lodger.job_id, []).append((place, lodger))
+            else:
+                place.remove()
+        return found
+
+    def _without_record(self, place: ReturnPlace, error: OSError) -> Lodger | None:
+        """Returns for whom a record stood that can't be read: who listens there, or the job whose state is kept there.
+
+        Returns None if nobody knows.
+        """
+        why = f"the record {place.record_path} of its spawner can't be read: {error.strerror or error}"
+        lodger = place.listener()
+        leftover = leftovers.read(place) if lodger is None else None
+        if leftover is not None:
+            with contextlib.suppress(UnreadableError):
+                lodger = return_places.nobody(snapshot_texts.restored(leftover.texts).record.spec.job_id)
+        if lodger is None:
+            _log.error("%s; which job it stood for is not known, and nothing of it is left", why)
+        else:
+            _log.warning("job %s: %s", lodger.job_id, why)
+            self.faults[lodger.job_id] = why
+        return lodger
+
+    async def _take_back(
+        self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]], found: list[FoundSpawner]
+    ) -> None:
+        """Takes over the job. `found` gets its spawners, as long as nobody else has them."""
+        reaching = Reaching(places, found)
+        await reaching.run(partial(self._show, job_id, reaching))
+        found.sort(key=return_places.turns_of, reverse=True)
+        try:
+            return_places.check_whole(found)
+            restored = snapshot_texts.restored(found[0].texts)
+        except return_places.IncompleteError as error:
+            await self._end_lost(job_id, places, found, _why_killed(reaching) or str(error))
+            return
+        except UnreadableError as error:
+            if found[0].texts:
+                _log.error("cannot take over job %s, which ends: %s", job_id, error)
+                await self._give_up(job_id, found, str(error))
+            else:
+                _log.warning("job %s had not begun when its supervisor was lost: submit it again", job_id)
+                await _end_all(found)
+            return
+        for place, _ in places:
+            if all(each.place is not place for each in found):
+                place.remove()  # of a spawner that the job does not need
+        past = await self._recorded_after(restored)
+        history = await self._history(restored, past)
+        await self._meet_again(restored)
+        self._go_on(restored, found, past)
+        self._begin(restored, history)
+        self._stop_if_asked(job_id)
+
+    async def _show(self, job_id: str, reaching: Reaching) -> None:
+        """Lets people see and stop a job whose spawner does not answer."""
+        recorded = JobReport(job_id, JobState.STARTING, self.clock.unix_ns())
+        with anyio.move_on_after(RECORDED_S):
+            known = await in_thread(partial(self.journal.recorded, job_id), abandon_on_cancel=True)
+            recorded = recorded if known is None or known.state.has_ended else known
+        self.job_service.expected.show(recorded, reaching.silent, reaching.end)
+
+    def _stop_if_asked(self, job_id: str) -> bool:
+        asked = self.job_service.expected.stop_asked(job_id)
+        if asked is not None:
+            self.engine.post(node_messages.StopRequested(job_id, asked.reason, asked.signal))
+        return asked is not None
+
+    async def _recorded_after(self, restored: Restored) -> list[RecordedEvent]:
+        job_id, last = restored.record.spec.job_id, restored.snapshot.sequence
+        return await in_thread(partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX))
+
+    async def _history(self, restored: Restored, past: Sequence[RecordedEvent]) -> list[RecordedEvent]:
+        """Returns what was recorded on a node that follows, or may have to: its leader may not have all of it."""
+        letters = restored.letters
+        if letters is None or (letters.leads and letters.candidate is None):
+            return []
+        last = restored.snapshot.sequence
+        known = await in_thread(
+            partial(
+                self.journal.events,
+                restored.record.spec.job_id,
+                after_sequence=max(0, last - EVENTS_MAX),
+                limit=EVENTS_MAX,
+            )
+        )
+        all_of_it = {event.sequence: event for event in (*known, *restored.events, *past)}
+        own = (all_of_it[sequence] for sequence in sorted(all_of_it))
+        return [event for event in own if all(name != ARRIVED for name, _ in event.details)]
+
+    async def _meet_again(self, restored: Restored) -> None:
+        if self.job_service.meetings is not None and restored.record.spec.nodes is not None:
+            await self.job_service.meetings.reopen(restored.record.spec, restored.letters)
+
+    def _begin(self, restored: Restored, history: Sequence[RecordedEvent]) -> None:
+        """Lets waiting messages of the other nodes in, after the restored ones."""
+        job_id = restored.record.spec.job_id
+        if self.job_service.meetings is not None:
+            self.job_service.meetings.begin(job_id)
+        if history:
+            self.job_service.on_taken_back(job_id, history)
+
+    def _put_back(self, restored: Restored, past: Sequence[RecordedEvent], claim: Sequence[int]) -> None:
+        """Restores the job as it was known there."""
+        record, kept = restored.record, restored.snapshot
+        job_id = record.spec.job_id
+        record.sequence = max([record.sequence, *(event.sequence for event in past)])
+        record.recorded_before += past
+        self.claims.take_back(job_id, record.submitted_at_ns, claim)
+        self.job_service.take_back(record)
+        self.publisher.record_again(restored.events)
+        self.engine.take_back(job_id, kept.machines, kept.coordinator)
+
+    def _go_on(self, restored: Restored, found: list[FoundSpawner], past: Sequence[RecordedEvent]) -> None:
+        record, kept = restored.record, restored.snapshot
+        job_id = record.spec.job_id
+        self._put_back(restored, past, found[0].claims)
+        found[0].claims = ()
+        self._open_cycle(record, kept, found)
+        for each in found:
+            each.drop_pages()
+        self.spawners.found[job_id] = [*found]
+        found.clear()
+        self.performer.take_back(record, kept.unfinished, kept.reports)
+        if isinstance(kept.machines.spawner, spawner_watch.Killing):
+            record.spawner_doom = kept.machines.spawner.reason
+        for event in kept.waiting:
+            self.engine.post(event)
+        self.engine.post(node_messages.SupervisorReturned(job_id))
+        self._read_pages(record)
+        workers = f"{len(record.pids)} worker{'' if len(record.pids) == 1 else 's'}"
+        text = f"this supervisor (pid {os.getpid()}) goes on with {workers} of the one before it"
+        self.publisher.publish(record, JobEvent("supervisor_returned", text, record.cycle))
+
+    def _open_cycle(self, record: JobRecord, kept: StateSnapshot, found: Sequence[FoundSpawner]) -> None:
+        running, job_id = record.running, record.spec.job_id
+        if running is None:
+            return
+        cycle = running.assignment.cycle
+        self.tokens.take_back(job_id, cycle, running.token)
+        self.workers.open_cycle(
+            job_id,
+            cycle,
+            token=running.token,
+            spec=record.spec,
+            limits=kept.machines.job.limits or record.spec.hang_limits,
+            first_rank=running.assignment.first_rank,
+        )
+        for local_rank, pid in record.pids.items():
+            self.workers.expect(job_id, cycle, local_rank, pid)
+        for local_rank, monitor in enumerate(kept.machines.monitors):
+            if isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading | rank_monitor.Hung):
+                progress = counted_from(monitor.progress, self.clock.now_s())
+                pages = [each.pages.pop((cycle, local_rank), None) for each in found]
+                self.workers.recall(job_id, cycle, local_rank, progress, next(filter(None, pages), None))
+
+    def _read_pages(self, record: JobRecord) -> None:
+        """Reads the pages at once: what was kept of a rank may be as old as its limit, and its verdict as late."""
+        job_id, cycle = record.spec.job_id, record.cycle
+        for local_rank in record.pids:
+            progress = self.workers.read_progress(job_id, cycle, local_rank)
+            if progress is not None and progress.read_at_s is not None:
+                self.engine.post(node_messages.ProgressRead(job_id, cycle, local_rank, progress))
+
+    # --- a spawner that ended meanwhile ----------------------------------------------------------------------------
+
+    async def _give_up(self, job_id: str, found: list[FoundSpawner], why: str) -> None:
+        """Ends a job that can't be taken over, as far as it was."""
+        await _end_all(found)
+        if self.job_service.job(job_id) is not None:
+            self.engine.post(node_messages.JobAbandoned(job_id, f"it could not be taken over: {why}"))
+        else:
+            await self._record_lost(job_id, f"supervisor {os.getpid()} could not take it over: {why}")
+
+    async def _record_lost(self, job_id: str, reason: str) -> None:
+        """Records the end of a job of which too little is kept to go on, as its supervisor recorded it last."""
+        known = await in_thread(partial(self.journal.recorded, job_id))
+        if known is None or known.state.has_ended:
+            now_ns = self.clock.unix_ns()
+            known = JobReport(job_id, JobState.FAILED, now_ns, nodes=(JobNodeReport(self.engine.node_name, "ready"),))
+        reason = f"{reason}; last: {known.reason}" if known.reason else reason
+        at_ns = self.clock.unix_ns()
+        ended = msgspec.structs.replace(known, state=JobState.FAILED, reason=reason, ended_at_ns=at_ns, ranks=())
+        self.journal.save(ended)
+
+    async def _end_lost(
+        self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]], found: Sequence[FoundSpawner], reason: str
+    ) -> None:
+        """Ends a job whose spawner is lost, since nothing may run without it; reports how, as far as known."""
+        reason = "; ".join(filter(None, (self.faults.get(job_id), reason)))
+        for each in found:
+            each.kill()
+        left = [(place, lodger, await in_thread(partial(leftovers.read, place))) for place, lodger in places]
+        known = [(place, leftover) for place, _, leftover in left if leftover is not None]
+        newest_place, newest = max(known, key=lambda each: each[1].turns, default=(None, None))
+        restored = None
+        try:
+            restored = snapshot_texts.restored(newest.texts if newest is not None else {})
+        except UnreadableError as error:
+            _log.error("job %s has ended, and nobody knows how: %s; %s", job_id, reason, error)
+            await self._record_lost(job_id, f"{reason}; how it ended is not known: {error}")
+        if not _is_taken(job_id, restored):
+            for _, lodger, leftover in left:
+                stuck = await leftovers.end(lodger, leftover)
+                if stuck:
+                    _log.error("processes %s of job %s can't be killed and were given up", stuck, job_id)
+        concludes = restored is not None and not _is_taken(job_id, restored)
+        for place, _ in places:
+            if not concludes or place is not newest_place:
+                place.remove()
+        if restored is not None and newest_place is not None and newest is not None and concludes:
+            self.spawners.gone[job_id] = newest_place  # until the end is on the disk: see _forget_ended
+            past = await self._recorded_after(restored)
+            await self._meet_again(restored)
+            self._conclude(restored, newest, reason, past)
+            self._begin(restored, ())
+
+    def _conclude(self, restored: Restored, left: Leftover, reason: str, past: Sequence[RecordedEvent]) -> None:
+        record, job_id = restored.record, restored.record.spec.job_id
+        record.is_returning = False
+        self._put_back(restored, past, ())
+        for event in restored.snapshot.waiting:
+            self.engine.post(event)
+        reports = SpawnerReports(record, record.spawner_number, workers=self.workers, publisher=self.publisher)
+        for message in left.reports:
+            for event in reports.read(message):
+                self.engine.post(event)
+        was_stopped = self._stop_if_asked(job_id)
+        if was_stopped or isinstance(restored.snapshot.machines.job.phase, job_phases.Closing):
+            self.engine.post(node_messages.SpawnerLost(job_id, record.spawner_number, reason))
+        else:
+            why = f"{reason}; its workers were ended, and its environment is kept nowhere: start the job again"
+            self.engine.post(node_messages.JobAbandoned(job_id, why))
+
+
+def _is_taken(job_id: str, restored: Restored | None) -> bool:
+    """Returns whether a later run has the job's id: its processes have the same mark."""
+    holder = job_claims.holder(job_id)
+    return holder is not None and (restored is None or holder.since_ns != restored.record.submitted_at_ns)
+
+
+def _why_killed(reaching: Reaching) -> str:
+    pids = ", ".join(map(str, reaching.killed))
+    return pids and f"its spawner (pid {pids}) did not answer, so it was killed with all that it had started"
+
+
+async def _end_all(found: Sequence[FoundSpawner]) -> None:
+    """Lets the spawners end their processes and themselves. Returns once the job's id is free, or after ENDED_S."""
+    for each in found:
+        with contextlib.suppress(OSError):
+            each.socket.send(encode(wire.encode(wire.End()), frame_bytes_max=SPAWNER_FRAME_BYTES_MAX))
+        each.drop_claims()
+    with anyio.move_on_after(ENDED_S):
+        for each in found:
+            await anyio.wait_readable(each.pidfd)
+            each.place.remove()
+    for each in found:
+        each.close()

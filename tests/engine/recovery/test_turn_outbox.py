@@ -1,0 +1,179 @@
+"""What is sent at the end of a turn? Orders with the kept data, then messages to ranks; else all at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import msgspec
+from holdfast_wire import spawner_link as link
+
+from supervisor.config import JobSpec
+from supervisor.config.job_spec import KEPT_NODES_MAX
+from supervisor.core.calls.words import CallRefused
+from supervisor.core.cluster.messages import DeadlineReached, Reported
+from supervisor.core.facts import RendezvousRules
+from supervisor.core.node import messages as node_messages
+from supervisor.engine.recovery import snapshot_texts
+from supervisor.engine.recovery.snapshot_texts import WHOLE_NODES_MAX
+from tests.engine.world import ObedientSpawner, World
+from tests.queries.colleagues import SHARED
+from tests.queries.test_job_service_meetings import FakeMeetings
+
+LIMIT_S = 10.0
+
+
+async def test_orders_and_words_leave_once_the_turn_is_over(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        spawner = await world.submit(JobSpec("j", ("t.py",)))
+        spawner.heard.clear()
+        world.performer.perform(node_messages.KillTree("j", 0))
+        world.performer.perform(node_messages.TellRanks("j", 0, (0,), CallRefused(1, "no")))
+        assert not spawner.heard
+        assert not world.workers.told
+        world.performer.settled()
+        assert [type(each) for each in spawner.heard] == [link.KillTree]
+        assert world.workers.told == [((0,), CallRefused(1, "no"))]
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_is_kept_is_the_job_as_it_stands(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        spawner = await world.submit(JobSpec("j", ("t.py",)))
+        restored = snapshot_texts.restored(spawner.kept)
+        assert restored.snapshot.machines == world.engine.node_state.jobs["j"]
+        assert restored.snapshot.coordinator == world.engine.coordinators["j"]
+        assert restored.record.environment == {"A": "secret"}
+        assert restored.record.pids == world.jobs["j"].pids
+        assert [event.kind for event in restored.events] == world.journal.kinds()
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_is_under_way_is_begun_again_by_the_next_supervisor(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        spawner = await world.submit(JobSpec("j", ("t.py",)))
+        collect = node_messages.CollectEvidence("j", 0, 1.0)
+        world.performer.perform(collect)
+        world.engine.post(node_messages.DeadlineReached())
+        world.performer.perform(node_messages.KillTree("j", 0))
+        world.performer.settled()
+        assert snapshot_texts.restored(spawner.kept).snapshot.unfinished == (collect,)
+        await world.settle()
+        world.performer.perform(node_messages.KillTree("j", 0))
+        world.performer.settled()
+        assert snapshot_texts.restored(spawner.kept).snapshot.unfinished == ()
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_supervisor_that_does_not_come_back_keeps_nothing(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        spawner = await world.submit(JobSpec("j", ("t.py",)))
+        assert not spawner.kept
+
+
+async def test_a_record_that_can_t_be_written_leaves_nothing_that_is_old(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        spawner: ObedientSpawner = await world.submit(JobSpec("j", ("t.py",)))
+        machines = world.engine.node_state.jobs["j"]
+        life = msgspec.structs.replace(machines.job, reason=object())  # pyright: ignore[reportArgumentType]
+        world.engine.take_back("j", msgspec.structs.replace(machines, job=life), None)
+        world.performer.settled()
+        assert spawner.kept["state"] == ""
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_the_nodes_have_told_each_other_is_kept_with_the_turn(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        meetings = FakeMeetings()
+        world.job_service.meet_by(meetings)
+        spawner = await world.submit(SHARED)
+        assert snapshot_texts.restored(spawner.kept).letters == meetings.letters("j")
+        spawner.kept.clear()
+        assert meetings.keep("j")
+        assert snapshot_texts.restored(spawner.kept).letters == meetings.letters("j")
+        assert meetings.keep("a job that nobody knows")
+        tasks.cancel_scope.cancel()
+
+
+async def test_words_wait_until_the_spawner_of_another_supervisor_is_found(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        meetings = FakeMeetings()
+        world.job_service.meet_by(meetings)
+        spawner = await world.submit(SHARED)
+        world.jobs["j"].spawner, world.jobs["j"].is_returning = None, True
+        spawner.kept.clear()
+        assert not meetings.keep("j")
+        assert not spawner.kept
+        tasks.cancel_scope.cancel()
+
+
+async def test_of_an_elected_leader_nothing_is_kept_that_the_next_one_learns_otherwise(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        assert SHARED.nodes is not None
+        nodes = msgspec.structs.replace(SHARED.nodes, backend="etcd")
+        spawner = await world.submit(msgspec.structs.replace(SHARED, nodes=nodes))
+        world.engine.post(Reported("j", DeadlineReached()))
+        world.performer.perform(node_messages.KillTree("j", 0))
+        world.performer.settled()
+        kept = snapshot_texts.restored(spawner.kept).snapshot
+        assert (kept.coordinator, kept.waiting) == (None, ())
+        assert kept.machines == world.engine.node_state.jobs["j"]
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_only_the_coordinator_of_many_knows_is_kept_as_soon_as_anything_leaves(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        meetings = FakeMeetings()
+        world.job_service.meet_by(meetings)
+        assert SHARED.nodes is not None
+        nodes = msgspec.structs.replace(SHARED.nodes, leads=True, max_nodes=WHOLE_NODES_MAX + 1)
+        rendezvous = RendezvousRules(max_nodes=WHOLE_NODES_MAX + 1)
+        spawner = await world.submit(msgspec.structs.replace(SHARED, nodes=nodes, rendezvous=rendezvous))
+
+        def kept() -> bool:
+            coordinator = snapshot_texts.restored(spawner.kept).snapshot.coordinator
+            assert coordinator is not None
+            known = coordinator.members.get("n0")
+            assert known is not None
+            return known.cordoned == world.engine.coordinators["j"].members["n0"].cordoned
+
+        await world.pass_deadlines(until_s=world.clock.at_s + 60.0)
+        assert kept()
+
+        def move(reason: str) -> None:
+            members = world.engine.coordinators["j"].members
+            members.put("n0", msgspec.structs.replace(members["n0"], cordoned=reason))
+            world.engine.handle(Reported("j", DeadlineReached()))
+            world.performer.settled()
+            assert not kept()
+
+        move("words for other nodes leave")
+        assert meetings.keep("j")
+        assert kept()
+        move("an order for the spawner leaves")
+        world.performer.perform(node_messages.KillTree("j", 7))
+        world.performer.settled()
+        assert kept()
+        move("nothing leaves")
+        with anyio.fail_after(LIMIT_S):
+            while not kept():  # noqa: ASYNC110 - kept data has no event
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+
+
+async def test_of_a_leader_of_too_many_nodes_nothing_is_kept(tmp_path: Path) -> None:
+    async with anyio.create_task_group() as tasks:
+        world = World(tasks, tmp_path, keeps=True)
+        assert SHARED.nodes is not None
+        nodes = msgspec.structs.replace(SHARED.nodes, leads=True, max_nodes=KEPT_NODES_MAX + 1)
+        spawner = await world.submit(msgspec.structs.replace(SHARED, nodes=nodes))
+        assert not spawner.kept
+        tasks.cancel_scope.cancel()

@@ -1,0 +1,38 @@
+"""A machine made of files: what would doctor find on another machine?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from supervisor.programs.doctor.finding import Finding, Grade
+from supervisor.programs.doctor.machine import Machine
+
+
+def machine_of(root: Path, files: dict[str, str] | None = None, environ: dict[str, str] | None = None) -> Machine:
+    """Makes a machine. `files`: path → text. A path that ends with / is an empty folder."""
+    for name, text in (files or {}).items():
+        path = root / name.lstrip("/")
+        if name.endswith("/"):
+            path.mkdir(parents=True, exist_ok=True)
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return Machine(root, {"PATH": str(root / "bin")} | (environ or {}))
+
+
+def program(root: Path, name: str, script: str) -> None:
+    """Adds a program to the machine's PATH."""
+    path = root / "bin" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def graded(findings: list[Finding]) -> dict[str, Grade]:
+    """Returns check → its grade."""
+    return {finding.check: finding.grade for finding in findings}
+
+
+def the(findings: list[Finding], check: str) -> Finding:
+    (found,) = [finding for finding in findings if finding.check == check]
+    return found

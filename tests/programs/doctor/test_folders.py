@@ -1,0 +1,83 @@
+"""Are unusable folders found before a job needs them?"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from supervisor.programs.doctor import folders
+from supervisor.programs.doctor.finding import Finding, Grade
+from supervisor.programs.doctor.machine import Machine
+from tests.programs.doctor.machines import the
+
+
+def look(tmp_path: Path, sockets: str | None = None, state: str | None = None) -> list[Finding]:
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    return folders.look(Machine(environ=environ), sockets=sockets, state=state or str(tmp_path / "state"))
+
+
+@pytest.fixture(autouse=True)
+def no_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders.socket_dir, "SYSTEM_DIR", tmp_path / "system")
+
+
+def test_without_a_service_a_run_helps_itself(tmp_path: Path):
+    assert the(look(tmp_path), "service").grade is Grade.OK
+
+
+def test_a_folder_of_a_service_that_has_ended(tmp_path: Path):
+    folder = tmp_path / "run" / "holdfast"
+    folder.mkdir(parents=True, mode=0o700)
+    assert the(look(tmp_path), "service").grade is Grade.NOTE
+    folder.chmod(0o755)
+    found = the(look(tmp_path), "service")
+    assert found.grade is Grade.PROBLEM
+    assert "0755" in found.found
+
+
+def test_a_named_folder_must_be_served(tmp_path: Path):
+    named = tmp_path / "n"
+    named.mkdir(mode=0o700)
+    found = the(look(tmp_path, sockets=str(named)), "service")
+    assert (found.grade, found.found) == (Grade.PROBLEM, f"nobody answers at {named}")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(named / "control.sock"))
+        server.listen()
+        assert the(look(tmp_path, sockets=str(named)), "service").grade is Grade.OK
+
+
+def test_state_goes_where_it_can_be_written(tmp_path: Path):
+    found = the(look(tmp_path), "state")
+    assert found.grade in (Grade.OK, Grade.WARNING), "a nearly full disk is a warning"
+    assert str(tmp_path / "state") in found.found
+    assert not (tmp_path / "state").exists(), "nothing is made"
+    file = tmp_path / "file"
+    file.write_text("")
+    found = the(look(tmp_path, state=str(file)), "state")
+    assert (found.grade, found.found) == (Grade.WARNING, f"{file}: Not a directory")
+
+
+def test_a_file_system_is_named_by_its_closest_mount(tmp_path: Path):
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(
+        "1 1 8:1 / / rw - ext4 /dev/sda rw\n"
+        "2 1 0:9 / /srv rw,relatime shared:1 - nfs4 server:/srv rw\n"
+        "3 1 0:8 / /srv/a\\040b rw - lustre x rw\n"
+    )
+    machine = Machine(tmp_path)
+    assert folders.file_system(machine, Path("/var")) == "ext4"
+    assert folders.file_system(machine, Path("/srv/me")) == "nfs4"
+    assert folders.file_system(machine, Path("/srv/a b/c")) == "lustre"
+
+
+def test_state_on_a_network_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def file_system(machine: Machine, path: Path) -> str:
+        del machine, path
+        return "nfs4"
+
+    monkeypatch.setattr(folders, "file_system", file_system)
+    found = the(look(tmp_path), "state")
+    assert found.grade is Grade.WARNING
+    assert "nfs4" in found.found

@@ -1,0 +1,82 @@
+"""Is a kernel that lacks a feature distinguished from one that has it?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from supervisor.programs.doctor import kernel
+from supervisor.programs.doctor.finding import Grade
+from tests.programs.doctor.machines import graded, machine_of, the
+
+RELEASE = "/proc/sys/kernel/osrelease"
+
+
+def limited_to(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def getrlimit(number: int) -> tuple[int, int]:
+        del number
+        return limit, limit
+
+    monkeypatch.setattr(resource, "getrlimit", getrlimit)
+
+
+@pytest.mark.parametrize(
+    ("release", "grade"),
+    [
+        ("6.18.44-fc", Grade.OK),
+        ("5.14.0-362.el9", Grade.OK),
+        ("5.10.0", Grade.NOTE),
+        ("4.18.0-553.el8", Grade.PROBLEM),
+        ("", Grade.SKIPPED),
+    ],
+)
+def test_version(release: str, grade: Grade, tmp_path: Path):
+    assert the(kernel.look(machine_of(tmp_path, {RELEASE: release})), "version").grade is grade
+
+
+@pytest.mark.parametrize(("limit", "grade"), [(1024, Grade.WARNING), (4096, Grade.OK), (-1, Grade.OK)])
+def test_open_files(limit: int, grade: Grade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    limited_to(limit, monkeypatch)
+    assert the(kernel.look(machine_of(tmp_path)), "open files").grade is grade
+
+
+def test_processes_are_limited_by_the_control_group_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    limited_to(-1, monkeypatch)
+    machine = machine_of(tmp_path, {"/proc/self/cgroup": "0::/a/b\n", "/sys/fs/cgroup/a/b/pids.max": "512\n"})
+    found = the(kernel.look(machine), "processes")
+    assert (found.grade, found.found) == (Grade.WARNING, "at most 512, threads counted")
+    (tmp_path / "sys/fs/cgroup/a/b/pids.max").write_text("max\n")
+    assert the(kernel.look(machine), "processes").grade is Grade.OK
+
+
+def test_locked_memory_matters_with_infiniband_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    limited_to(65536, monkeypatch)
+    assert the(kernel.look(machine_of(tmp_path)), "locked memory").grade is Grade.SKIPPED
+    found = the(kernel.look(machine_of(tmp_path, {"/sys/class/infiniband/mlx5_0/": ""})), "locked memory")
+    assert (found.grade, found.found) == (Grade.WARNING, "at most 64 KiB a process")
+
+
+def test_no_shared_memory_is_told(tmp_path: Path):
+    assert the(kernel.look(machine_of(tmp_path)), "/dev/shm").grade is Grade.WARNING
+
+
+def test_this_machine_has_an_answer_for_everything():
+    found = kernel.look(kernel.Machine())
+    assert set(graded(found)) == {"version", "open files", "processes", "/dev/shm", "locked memory", "stacks", "clock"}
+    assert all(each.why for each in found if each.grade not in (Grade.OK, Grade.SKIPPED))
+
+
+def test_a_kernel_that_refuses_process_descriptors_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refused(pid: int) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "pidfd_open", refused)
+    found = the(kernel.look(machine_of(tmp_path)), "process descriptors")
+    assert (found.grade, "pidfd_open is refused" in found.found) == (Grade.PROBLEM, True)
+    monkeypatch.delattr(os, "pidfd_open")
+    found = the(kernel.look(machine_of(tmp_path)), "process descriptors")
+    assert "this Python was built without pidfd_open" in found.found

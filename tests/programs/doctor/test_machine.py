@@ -1,0 +1,36 @@
+"""Does a machine answer every question within a deadline, even about what it lacks?"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.programs.doctor.machines import machine_of, program
+
+
+def test_files_and_folders_that_are_not_there_are_empty(tmp_path: Path):
+    machine = machine_of(tmp_path, {"/proc/a": " 1\n", "/sys/b/c": ""})
+    assert machine.text("/proc/a") == "1"
+    assert machine.text("/proc/none") == ""
+    assert machine.names("/sys/b") == ["c"]
+    assert machine.names("/sys/none") == []
+
+
+def test_a_program_is_asked(tmp_path: Path):
+    program(tmp_path, "tell", "echo yes")
+    program(tmp_path, "fail", "echo first >&2; echo last >&2; exit 3")
+    program(tmp_path, "mute", "exit 3")
+    machine = machine_of(tmp_path)
+    assert machine.ask([machine.program("tell")]).stdout == "yes\n"
+    assert machine.ask([machine.program("fail")]).fault == "last"
+    assert machine.ask([machine.program("mute")]).fault == "it ended with exit code 3"
+    assert machine.program("none-such") == ""
+    assert machine.ask(["/none/such"]).fault == "it cannot be started (No such file or directory)"
+
+
+def test_a_program_that_hangs_is_left(tmp_path: Path):
+    program(tmp_path, "hang", "exec sleep 60")
+    machine = machine_of(tmp_path, environ={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    started_s = time.monotonic()
+    assert machine.ask([machine.program("hang")], timeout_s=0.1).fault == "no answer within 0.1 s"
+    assert time.monotonic() - started_s < 30

@@ -1,0 +1,121 @@
+"""Are ports, names and places that a job would lack found before it starts?"""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from supervisor.programs.doctor import network
+from supervisor.programs.doctor.finding import Finding, Grade
+from supervisor.programs.doctor.network import Endpoint
+from tests.programs.doctor.machines import machine_of, the
+
+NO_DNS = {"/etc/nsswitch.conf": "hosts: files\n"}
+RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
+
+
+def look(
+    root: Path, files: dict[str, str], endpoint: Endpoint | None = None, environ: dict[str, str] | None = None
+) -> list[Finding]:
+    return network.look(machine_of(root, NO_DNS | files, environ), endpoint)
+
+
+@pytest.mark.parametrize(
+    ("ports", "grade"), [("32768\t60999", Grade.OK), ("1024 65535", Grade.PROBLEM), ("", Grade.SKIPPED)]
+)
+def test_ports(ports: str, grade: Grade, tmp_path: Path):
+    assert the(look(tmp_path, {RANGE: ports}), "ports").grade is grade
+
+
+@pytest.mark.parametrize(("value", "grade"), [("128", Grade.NOTE), ("4096", Grade.OK), ("", Grade.SKIPPED)])
+def test_backlog(value: str, grade: Grade, tmp_path: Path):
+    assert the(look(tmp_path, {"/proc/sys/net/core/somaxconn": value}), "backlog").grade is grade
+
+
+def no_name(address: str) -> tuple[str, list[str], list[str]]:
+    return address, [], []
+
+
+def test_reverse_names_are_asked_where_dns_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert the(look(tmp_path, {}), "reverse names").found == "not asked of DNS"
+    monkeypatch.setattr(network, "_outward_address", lambda: "192.0.2.7")
+    monkeypatch.setattr(network, "REVERSE_SLOW_S", 0.0)
+    monkeypatch.setattr(socket, "gethostbyaddr", no_name)
+    found = the(look(tmp_path, {"/etc/nsswitch.conf": "hosts: files dns\n"}), "reverse names")
+    assert found.grade is Grade.WARNING
+    assert found.found.startswith("192.0.2.7 takes ")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "grade"),
+    [
+        ("NCCL_SOCKET_IFNAME", "eth", Grade.OK),
+        ("NCCL_SOCKET_IFNAME", "=eth", Grade.PROBLEM),
+        ("NCCL_SOCKET_IFNAME", "=eth0", Grade.OK),
+        ("NCCL_SOCKET_IFNAME", "ib0,eth0", Grade.PROBLEM),
+        ("GLOO_SOCKET_IFNAME", "eth", Grade.PROBLEM),
+        ("GLOO_SOCKET_IFNAME", "eth0", Grade.OK),
+    ],
+)
+def test_interfaces(variable: str, value: str, grade: Grade, tmp_path: Path):
+    found = look(tmp_path, {"/sys/class/net/eth0/": "", "/sys/class/net/lo/": ""}, environ={variable: value})
+    assert the(found, variable).grade is grade
+
+
+def test_interfaces_that_are_left_out_need_not_be_there(tmp_path: Path):
+    found = look(tmp_path, {"/sys/class/net/lo/": ""}, environ={"NCCL_SOCKET_IFNAME": "^docker0"})
+    assert [each for each in found if each.check == "NCCL_SOCKET_IFNAME"] == []
+
+
+def test_an_endpoint_that_nobody_serves_is_a_leader_to_come_but_no_etcd(tmp_path: Path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    assert the(look(tmp_path, {}, Endpoint("127.0.0.1", port)), "endpoint").grade is Grade.NOTE
+    assert the(look(tmp_path, {}, Endpoint("127.0.0.1", port, is_etcd=True)), "endpoint").grade is Grade.PROBLEM
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = Endpoint("127.0.0.1", server.getsockname()[1])
+        assert the(look(tmp_path, {}, endpoint), "endpoint").grade is Grade.OK
+
+
+def test_a_name_that_cannot_be_resolved(tmp_path: Path):
+    found = the(look(tmp_path, {}, Endpoint("no-such-host.invalid", 29400)), "endpoint")
+    assert found.grade is Grade.PROBLEM
+    assert found.found.startswith("no-such-host.invalid:29400: ")
+
+
+@contextmanager
+def etcd_that_says(answer: bytes) -> Generator[Endpoint]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None:
+            del format, args
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Endpoint("127.0.0.1", server.server_address[1], is_etcd=True)
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("answer", "grade"),
+    [
+        (b'{"health":"true"}', Grade.OK),
+        (b'{"health":"false"}', Grade.PROBLEM),
+        (b"<html>", Grade.NOTE),
+        (b"[]", Grade.NOTE),
+    ],
+)
+def test_etcd_says_how_it_is(answer: bytes, grade: Grade, tmp_path: Path):
+    with etcd_that_says(answer) as endpoint:
+        assert the(look(tmp_path, {}, endpoint), "etcd").grade is grade

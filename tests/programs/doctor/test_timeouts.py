@@ -1,0 +1,51 @@
+"""Are timeouts that would end healthy ranks found?"""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.config.job_spec import JobSpec
+from supervisor.core.facts import HangLimits
+from supervisor.programs.doctor import timeouts
+from supervisor.programs.doctor.finding import Finding, Grade
+from tests.programs.doctor.machines import the
+
+
+def look(limits: HangLimits, *, environ: dict[str, str] | None = None, has_gpus: bool = False) -> list[Finding]:
+    spec = JobSpec(job_id="j", command=("t.py",), hang_limits=limits)
+    return timeouts.look(spec, environ or {}, has_gpus=has_gpus)
+
+
+@pytest.mark.parametrize(
+    ("first_s", "later_s", "grade"),
+    [(None, 30.0, Grade.OK), (5.0, 30.0, Grade.WARNING), (60.0, 90.0, Grade.NOTE), (600.0, 90.0, Grade.OK)],
+)
+def test_first_heartbeat(first_s: float | None, later_s: float, grade: Grade):
+    assert the(look(HangLimits(first_s, later_s)), "first heartbeat").grade is grade
+
+
+@pytest.mark.parametrize(
+    ("sections", "grade"),
+    [
+        ((), Grade.SKIPPED),
+        ((("step", 5.0), ("load", None)), Grade.OK),
+        ((("step", 5.0), ("checkpoint", 120.0)), Grade.NOTE),
+    ],
+)
+def test_sections(sections: tuple[tuple[str, float | None], ...], grade: Grade):
+    assert the(look(HangLimits(None, 60.0, sections)), "sections").grade is grade
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "watchdog", "grade"),
+    [(2700.0, "", Grade.NOTE), (300.0, "", Grade.OK), (300.0, "200", Grade.NOTE), (None, "", Grade.OK)],
+)
+def test_nccl_ends_a_rank_before_we_see_it_hang(limit_s: float | None, watchdog: str, grade: Grade):
+    environ = {timeouts.WATCHDOG: watchdog} if watchdog else {}
+    found = look(HangLimits(None, limit_s), environ=environ, has_gpus=True)
+    assert the(found, "nccl watchdog").grade is grade
+    assert the(look(HangLimits(None, limit_s)), "nccl watchdog").grade is Grade.SKIPPED
+
+
+def test_errors_that_torch_is_told_to_ignore():
+    assert the(look(HangLimits(), environ={timeouts.HANDLING: "0"}), timeouts.HANDLING).grade is Grade.WARNING

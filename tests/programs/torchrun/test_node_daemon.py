@@ -1,0 +1,69 @@
+"""Is a supervisor of this node asked to lead, and does torchrun continue without one?"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from anyio import to_thread
+
+from supervisor.edges.machine.journal.journal import Journal
+from supervisor.ports.job_requests import RendezvousWish
+from supervisor.programs.torchrun import node_daemon
+from tests.edges.operators.fake_job_service import FakeJobService, serving
+from tests.edges.operators.test_event_streams import unexpected
+
+WISH = RendezvousWish("torch", "127.0.0.1", 29400)
+
+
+@pytest.fixture(autouse=True)
+def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_SOCKET_DIR", str(tmp_path))
+
+
+async def test_a_supervisor_is_asked_and_its_word_counts(tmp_path: Path):
+    journal = Journal(tmp_path, on_alarm=unexpected)
+    job_service = FakeJobService()
+    async with serving(job_service, tmp_path / "control.sock", journal):
+        assert await node_daemon.leads(WISH)
+        assert not await node_daemon.leads(RendezvousWish("other", "127.0.0.1", 29400))
+        assert not await node_daemon.leads(RendezvousWish("torch", "127.0.0.1", 0)), "a refusal"
+    assert [call[0] for call in job_service.calls] == ["lead", "lead"]
+
+
+async def test_without_one_torchrun_leads_itself(tmp_path: Path):
+    assert not await node_daemon.leads(WISH)
+    (tmp_path / "control.sock").touch()
+    assert not await node_daemon.leads(WISH)
+
+
+async def test_one_that_is_no_supervisor_is_passed_by(tmp_path: Path):
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "control.sock"))
+        listener.listen()
+
+        def hang_up() -> None:
+            for _ in range(2):  # the check whether anybody is there, and the call
+                listener.accept()[0].close()
+            listener.close()
+
+        import threading
+
+        thread = threading.Thread(target=hang_up)
+        thread.start()
+        assert not await to_thread.run_sync(lambda: node_daemon._ask(WISH))  # pyright: ignore[reportPrivateUsage]
+        thread.join()
+
+
+def test_workers_inherit_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(__import__("sys").modules, "grpc", raising=False)
+    for value in (None, "1"):
+        if value is None:
+            monkeypatch.delenv("GRPC_ENABLE_FORK_SUPPORT", raising=False)
+        else:
+            monkeypatch.setenv("GRPC_ENABLE_FORK_SUPPORT", value)
+        with node_daemon._without_fork_support():  # pyright: ignore[reportPrivateUsage]
+            assert os.environ["GRPC_ENABLE_FORK_SUPPORT"] == "0"
+        assert os.environ.get("GRPC_ENABLE_FORK_SUPPORT") == value

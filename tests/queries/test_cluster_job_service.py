@@ -1,0 +1,205 @@
+"""Do the leader and any other node give the same answers, and what happens if a node does not answer?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from supervisor.core.cluster.messages import NodeLost
+from supervisor.core.facts import Evidence, StackGroup
+from supervisor.errors import NoAnswerError, NotFoundError
+from supervisor.ports.questions import (
+    LEADER,
+    Answer,
+    Done,
+    Events,
+    NewsTaken,
+    Part,
+    Question,
+    ReadEvents,
+    SetCordon,
+    ShowPart,
+    ShowStacks,
+    ShowWhole,
+    Stacks,
+    TellNews,
+    Whole,
+)
+from supervisor.ports.reports import JobNodeReport, NodeReport
+from tests.queries.colleagues import happened, part, shared_job
+from tests.settling import settled
+
+
+def spare(question: Question) -> Answer:
+    match question:
+        case ShowPart():
+            return part("n1")
+        case SetCordon(cordoned, reason):
+            return Done(NodeReport("n1", "cordoned" if cordoned else "ready", reason))
+        case ShowStacks():
+            return Stacks(Evidence((StackGroup((2, 3), "main"),), source="py-spy"))
+        case _:
+            raise AssertionError(question)
+
+
+def always(answer: Answer) -> Callable[[Question], Answer]:
+    return lambda _: answer
+
+
+async def test_the_leader_asks_its_nodes_and_shows_one_that_is_silent_as_it_was(tmp_path: Path):
+    async with shared_job(tmp_path) as shared:
+        await shared.bring_spare()
+        shared.colleagues.answers["n1"] = spare
+        report = await shared.job_service.look("j")
+        assert report is not None
+        assert [(node.name, node.state, node.heard_at_ns) for node in report.nodes] == [
+            ("n0", "active", None), ("n1", "spare", None),
+        ]  # fmt: skip
+        shared.colleagues.answers.clear()
+        shared.world.clock.at_s += 3.2
+        report = await shared.job_service.look("j")
+        assert report is not None
+        assert report.nodes[1].heard_at_ns == 100 * 10**9
+        assert [each.reason for each in await shared.job_service.nodes()] == ["", "no answer for 3.2 s"]
+        assert [each.job_id for each in await shared.job_service.look_at_all()] == ["j"]
+
+
+async def test_a_node_that_has_not_been_heard_since_the_leader_came_back_is_not_passed_over(tmp_path: Path):
+    async with shared_job(tmp_path) as shared:
+        await shared.bring_spare()
+        report = await shared.job_service.look("j")
+        assert report is not None
+        assert [(node.name, node.heard_at_ns) for node in report.nodes] == [("n0", None), ("n1", 100 * 10**9)]
+        assert [(each.name, each.state) for each in await shared.job_service.nodes()] == [
+            ("n0", "ready"),
+            ("n1", "unknown"),
+        ]
+        shared.colleagues.answers["n1"] = spare
+        report = await shared.job_service.look("j")
+        assert report is not None
+        assert [node.heard_at_ns for node in report.nodes] == [None, None]
+        assert [each.state for each in await shared.job_service.nodes()] == ["ready", "ready"]
+
+
+async def test_stacks_of_a_node_that_has_not_been_heard_yet_are_said_to_be_missing(tmp_path: Path):
+    async with shared_job(tmp_path, leads=False) as shared:
+        told = part("leader", 0, 1)
+        nodes = (JobNodeReport("leader", "active"), JobNodeReport("n1", "active", 1, heard_at_ns=1))
+        shared.colleagues.answers[LEADER] = always(Whole(replace(told.part, nodes=nodes), (told.node,)))
+        shared.colleagues.answers["leader"] = always(Stacks(Evidence((StackGroup((0, 1), "main"),), source="py-spy")))
+        evidence = await shared.job_service.stacks("j", None)
+        assert ([group.ranks for group in evidence.groups], evidence.notes) == ([(0, 1)], ("no answer of n1 yet",))
+        with pytest.raises(NoAnswerError, match="stacks of rank 3: no answer of n1 yet; try again in a moment"):
+            await shared.job_service.stacks("j", 3)
+        assert not (await shared.job_service.stacks("j", 1)).notes
+
+
+async def test_others_show_what_the_leader_says_under_their_own_supervisor(tmp_path: Path):
+    async with shared_job(tmp_path, leads=False) as shared:
+        told = part("leader", 0, 1)
+        shared.colleagues.answers[LEADER] = always(Whole(told.part, (told.node,)))
+        report = await shared.job_service.look("j")
+        assert report is not None
+        own = shared.world.job_service.job("j")
+        assert own is not None
+        assert (report.supervisor_pid, report.log_dir) == (own.supervisor_pid, own.log_dir)
+        assert [rank.node for rank in report.ranks] == ["leader", "leader"]
+        assert [each.name for each in await shared.job_service.nodes()] == ["leader", "n0"]
+        shared.colleagues.answers.clear()
+        report = await shared.job_service.look("j")
+        assert report is not None
+        assert "no answer within 2 s; the other nodes are shown as they were" in report.reason
+        assert [rank.node for rank in report.ranks] == ["n0", "n0"]
+
+
+async def test_stacks_are_collected_from_all_nodes(tmp_path: Path):
+    async with shared_job(tmp_path, leads=False) as shared:
+        told = part("n1", 2, 3)
+        own = await shared.job_service.look("j")
+        assert own is not None
+        whole = Whole(told.part, (told.node,))
+        shared.colleagues.answers[LEADER] = always(whole)
+        shared.colleagues.answers["n1"] = spare
+        evidence = await shared.job_service.stacks("j", None)
+        assert [group.ranks for group in evidence.groups] == [(2, 3)]
+        with pytest.raises(NotFoundError, match="job j has ranks 2 to 3"):
+            await shared.job_service.stacks("j", 9)
+        del shared.colleagues.answers["n1"]
+        evidence = await shared.job_service.stacks("j", 3)
+        assert evidence.notes == ("rank 3 of node n1: cannot ask node n1: no answer within 3.5 s",)
+
+
+async def test_a_node_is_cordoned_from_any_other(tmp_path: Path):
+    async with shared_job(tmp_path) as shared:
+        await shared.bring_spare()
+        shared.colleagues.answers["n1"] = spare
+        assert await shared.job_service.set_cordon("n1", cordoned=True, reason="why") == NodeReport(
+            "n1", "cordoned", "why"
+        )
+        assert (await shared.job_service.set_cordon("", cordoned=True, reason="own")).reason == "own"
+        await shared.world.settle()
+        assert "node n0 takes part in no later cycle: own" in [each.reason for each in shared.world.journal.events]
+        with pytest.raises(NotFoundError, match=r"cannot uncordon node n9: it is not among .* n0, n1"):
+            await shared.job_service.set_cordon("n9", cordoned=False)
+        await shared.report(NodeLost("n1", "node n1 is lost: silence"))
+        with pytest.raises(NotFoundError, match="cannot change node n1: node n1 is lost: silence"):
+            await shared.job_service.set_cordon("n1", cordoned=False)
+
+
+async def test_a_leader_answers_its_nodes(tmp_path: Path):
+    async with shared_job(tmp_path) as shared:
+        await shared.bring_spare()
+        told = part("n1")
+        answer = await shared.job_service.answer("j", "n1", TellNews(told.part, told.node, happened("n1", 1)))
+        assert isinstance(answer, NewsTaken)
+        assert answer.through == 1
+        assert isinstance(await shared.job_service.answer("j", "n1", ShowPart()), Part)
+        whole = await shared.job_service.answer("j", "n1", ShowWhole())
+        assert isinstance(whole, Whole)
+        assert [node.name for node in whole.job.nodes] == ["n0", "n1"]
+        found = await shared.job_service.answer("j", "n1", ReadEvents(0))
+        assert isinstance(found, Events)
+        last = found.events[-1].sequence
+        assert (found.events[-1].reason, found.is_last) == ("n1 1", False)
+        assert await shared.job_service.answer("j", "n1", ReadEvents(last)) == Events(())
+        with pytest.raises(NotFoundError, match="job x is not known here"):
+            await shared.job_service.answer("x", "n1", ShowPart())
+
+
+async def test_one_that_waits_for_events_is_answered_when_one_happens(tmp_path: Path):
+    async with shared_job(tmp_path) as shared:
+        answers: list[Answer] = []
+
+        async def wait() -> None:
+            last = shared.world.journal.events[-1].sequence
+            answers.append(await shared.job_service.answer("j", "n1", ReadEvents(last, wait_s=30.0)))
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait)
+            await settled()
+            told = part("n1")
+            await shared.job_service.answer("j", "n1", TellNews(told.part, told.node, happened("n1", 1)))
+        assert isinstance(answers[0], Events)
+        assert [event.reason for event in answers[0].events] == ["n1 1"]
+
+
+async def test_events_are_read_from_the_leader(tmp_path: Path):
+    async with shared_job(tmp_path, leads=False) as shared:
+        pages = [Events(happened("n1", 1, 2)), Events(happened("n1", 3)), Events((), is_last=True)]
+        shared.colleagues.answers[LEADER] = lambda _: pages.pop(0)
+        events = shared.job_service.events_elsewhere("j", after_sequence=0, follow=True)
+        assert events is not None
+        assert [event.sequence async for event in events] == [1, 2, 3]
+        asked = [each.after_sequence for _, each in shared.colleagues.asked if isinstance(each, ReadEvents)]
+        assert asked == [0, 2, 3]
+        shared.colleagues.answers.clear()
+        events = shared.job_service.events_elsewhere("j", after_sequence=0, follow=False)
+        assert events is not None
+        with pytest.raises(NoAnswerError):
+            await anext(events)
+    async with shared_job(tmp_path) as shared:
+        assert shared.job_service.events_elsewhere("j", after_sequence=0, follow=False) is None

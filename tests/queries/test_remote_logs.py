@@ -1,0 +1,52 @@
+"""Does output of another node come in order and to its end, and is its reader closed if nobody reads?"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+
+from supervisor.errors import NoAnswerError
+from supervisor.ports.questions import Answer, CloseLogs, Logs, Question, ReadLogs
+from supervisor.ports.reports import LogBytes
+from supervisor.queries import remote_logs
+from tests.queries.colleagues import FakeColleagues
+
+
+def piece(text: str) -> LogBytes:
+    return LogBytes(0, 0, False, text.encode())
+
+
+def node(*answers: Logs) -> FakeColleagues:
+    left = list(answers)
+
+    def answer(question: Question) -> Answer:
+        return left.pop(0) if isinstance(question, ReadLogs) else Logs((), is_last=True)
+
+    colleagues = FakeColleagues(leads=True)
+    colleagues.answers["n1"] = answer
+    return colleagues
+
+
+def read(colleagues: FakeColleagues, *, follow: bool = False):
+    return remote_logs.pieces(colleagues, "j", "n1", rank=None, cycle=None, tail_lines=0, follow=follow)
+
+
+async def test_all_pieces_come_step_by_step():
+    colleagues = node(Logs((piece("a"), piece("b"))), Logs(()), Logs((piece("c"),)), Logs((), is_last=True))
+    assert [each.output async for each in read(colleagues)] == [b"a", b"b", b"c"]
+    steps = [question.step for _, question in colleagues.asked if isinstance(question, ReadLogs)]
+    assert steps == [1, 2, 3, 4]
+    assert len({question.reader for _, question in colleagues.asked if isinstance(question, ReadLogs)}) == 1
+
+
+async def test_a_reader_that_is_left_is_closed():
+    colleagues = node(Logs((piece("a"), piece("b"))))
+    async with aclosing(read(colleagues, follow=True)) as pieces:
+        assert (await anext(pieces)).output == b"a"
+    assert isinstance(colleagues.asked[-1][1], CloseLogs)
+
+
+async def test_a_node_that_does_not_answer_is_an_error():
+    with pytest.raises(NoAnswerError, match="cannot ask node n1"):
+        await anext(read(FakeColleagues(leads=True)))

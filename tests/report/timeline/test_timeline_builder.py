@@ -1,0 +1,272 @@
+"""Is a job's life reported correctly: cycles, incidents with causes and costs, and the course of the whole time?"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.facts import JobState
+from supervisor.core.silence import Silence
+from supervisor.ports.reports import RecordedEvent
+from supervisor.report.timeline.incidents import silence_s
+from supervisor.report.timeline.timeline import Life, Outcome, Phase, RunEnd, Trouble
+from supervisor.report.timeline.timeline_builder import life_of
+from tests.report.timeline.jobs import BEGAN_NS, Told, killed_and_hung
+
+
+def told(job: Told, state: JobState = JobState.SUCCEEDED, *, now_s: float = 0.0) -> Life:
+    return life_of(job.report(state), job.events, now_ns=BEGAN_NS + round(now_s * 1e9))
+
+
+def course(life: Life) -> list[tuple[str, float]]:
+    return [(span.phase.value, round(span.took_s, 2)) for span in life.course]
+
+
+def test_a_killed_rank_and_a_hang():
+    life = told(killed_and_hung())
+    killed, hung = life.incidents
+    assert (killed.trouble, killed.outcome, killed.culprits, killed.node) == (
+        Trouble.FAILURE, Outcome.RESTARTED, (1,), "vm"
+    )  # fmt: skip
+    assert killed.cause == "rank 1 (pid 101) was killed by SIGKILL"
+    assert killed.decision == "restarting at once, restarts used 1 of 5"
+    assert killed.cost_s(life.until_ns) == pytest.approx(0.6)
+    assert [(span.phase.value, round(span.took_s, 2)) for span in killed.phases] == [
+        ("deciding", 0.1), ("stopping", 0.2), ("meeting", 0.2), ("starting", 0.1)
+    ]  # fmt: skip
+    assert (hung.trouble, hung.culprits, hung.units_used) == (Trouble.HANG, (2,), 2)
+    assert hung.cost_s(life.until_ns) == pytest.approx(2.7)  # including the two seconds before it was noticed
+    assert hung.phases[0].phase is Phase.UNNOTICED
+    assert [group.ranks for group in hung.stacks] == ["2", "0, 1"]  # the culprit's own first
+
+
+def test_the_course_has_no_gap():
+    life = told(killed_and_hung())
+    assert course(life) == [
+        ("waiting", 2.0), ("starting", 0.1), ("running", 7.9), ("deciding", 0.1), ("stopping", 0.2), ("meeting", 0.2),
+        ("starting", 0.1), ("running", 7.4), ("unnoticed", 2.0), ("deciding", 0.2), ("stopping", 0.2), ("meeting", 0.2),
+        ("starting", 0.1), ("running", 8.8), ("ending", 0.5),
+    ]  # fmt: skip
+    assert life.running_share == pytest.approx((7.9 + 7.4 + 8.8) / 30)
+
+
+def test_each_process_of_each_rank():
+    life = told(killed_and_hung())
+    assert [(run.cycle, run.end) for run in life.runs if run.rank == 1] == [
+        (0, RunEnd.FAILED), (1, RunEnd.STOPPED), (2, RunEnd.EXITED)
+    ]  # fmt: skip
+
+
+def test_a_job_that_runs_is_told_so_far():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    life = told(job, JobState.RUNNING, now_s=60)
+    assert course(life) == [("waiting", 2.0), ("starting", 0.1), ("running", 57.9)]
+    assert {run.end for run in life.runs} == {RunEnd.RUNS}
+
+
+def test_an_incident_that_is_not_over():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.say(10, "worker_failed", "rank 1 was killed by SIGKILL", rank=1)
+    job.say(10.1, "workers_stopping")
+    (incident,) = told(job, JobState.RESTARTING, now_s=13).incidents
+    assert (incident.outcome, incident.until_ns) == (Outcome.OPEN, None)
+    assert incident.cost_s(BEGAN_NS + 13 * 10**9) == pytest.approx(3)
+
+
+def test_the_last_fault_ends_the_job():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.say(10, "worker_failed", "rank 1 failed with exit code 1: ZeroDivisionError: no samples", rank=1)
+    job.stop(10, cycle=0, ranks=(0,))
+    job.say(11, "job_failed", "rank 1 failed with exit code 1: ZeroDivisionError: no samples; restarts used 0 of 0")
+    life = told(job, JobState.FAILED)
+    assert [each.outcome for each in life.incidents] == [Outcome.ENDED_JOB]
+    assert life.course[-1].phase is Phase.ENDING
+
+
+def test_the_end_of_a_job_that_ends_well_is_no_incident():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.stop(10, cycle=0, ranks=range(2), code_0=True)
+    job.say(11, "job_succeeded")
+    assert told(job).incidents == ()
+
+
+def test_the_root_cause_is_to_blame_and_not_what_was_seen_first():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.say(10, "worker_failed", "rank 0 (pid 100) failed with exit code 1: Connection reset", rank=0)
+    job.say(10.1, "worker_failed", "rank 1 (pid 101) was killed by SIGKILL", rank=1)
+    job.say(10.2, "root_cause_found", "rank 1 (pid 101) was killed by SIGKILL; it came before rank 0 failed")
+    job.decide(10.2, "rank 1 (pid 101) was killed by SIGKILL", cycle=0)
+    job.stop(10.3, cycle=0, ranks=())
+    job.begin(11, cycle=1, ranks=range(2))
+    (incident,) = told(job).incidents
+    assert (incident.culprits, incident.followers) == ((1,), (0,))
+
+
+def test_a_restart_inside_the_processes():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.say(10, "iteration_interrupted", "iteration 0 of call 1 is interrupted: rank 1 failed: ValueError: x", rank=1)
+    job.say(10.05, "iteration_restarted", "iteration 1 begins with all 2 ranks", iteration=1)
+    job.stop(20, cycle=0, ranks=range(2), code_0=True)
+    job.say(20.2, "job_succeeded")
+    life = told(job)
+    (incident,) = life.incidents
+    assert (incident.trouble, incident.outcome, incident.cause) == (
+        Trouble.EXCEPTION, Outcome.INSIDE, "rank 1 failed: ValueError: x"
+    )  # fmt: skip
+    assert ("interrupted", 0.05) in course(life)
+
+
+def test_stacks_that_come_late_belong_to_the_last_incident():
+    job = killed_and_hung()
+    late = RecordedEvent("job", 99, BEGAN_NS + 11 * 10**9, "stacks_collected", "", 0, 0, "vm", None,
+                         (("ranks 0", "a (b.py:1)"),))  # fmt: skip
+    life = life_of(job.report(), [*job.events, late], now_ns=0)
+    assert [group.ranks for group in life.incidents[0].stacks] == ["0"]
+
+
+def test_the_loss_of_a_node():
+    job = Told()
+    for node, ranks in (("node1", (0, 1)), ("node2", (2, 3))):
+        job.begin(2, cycle=0, ranks=ranks, node=node)
+    job.decide(10, "node node2 is lost: nothing was heard for 2.5 s", cycle=0)
+    job.stop(10.1, cycle=0, ranks=(0, 1), node="node1")
+    for node, ranks in (("node1", (0, 1)), ("node3", (2, 3))):
+        job.begin(12, cycle=1, ranks=ranks, node=node)
+    life = told(job, JobState.RUNNING, now_s=20)
+    (incident,) = life.incidents
+    assert (incident.trouble, incident.node, incident.culprits) == (Trouble.NODE_LOST, "node2", ())
+    assert incident.cause == "node node2 is lost: nothing was heard for 2.5 s"
+    assert incident.phases[0].took_s == pytest.approx(2.5)
+    assert {run.end for run in life.runs if run.node == "node2"} == {RunEnd.LOST}
+
+
+def test_a_request_is_no_fault():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.say(5, "restart_requested", "holdfast restart by ann")
+    job.stop(5, cycle=0, ranks=range(2))
+    job.begin(6, cycle=1, ranks=range(2))
+    (incident,) = told(job, JobState.RUNNING, now_s=9).incidents
+    assert (incident.trouble, incident.cause) == (Trouble.REQUESTED, "holdfast restart by ann")
+
+
+def test_a_fault_that_leads_to_nothing_is_a_remark():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.say(5, "node_suspect", "node vm is suspect: memory was in use")
+    job.stop(10, cycle=0, ranks=range(2), code_0=True)
+    job.say(11, "job_succeeded")
+    life = told(job)
+    assert life.incidents == ()
+    assert [mark.kind for mark in life.marks] == ["node_suspect"]
+
+
+def test_what_is_missing_is_said():
+    job = killed_and_hung()
+    assert told(job).gaps == ()
+    job.events = job.events[5:]
+    assert "the first 5 events are no longer recorded" in told(job).gaps[0]
+    job.events = []
+    assert told(job).gaps == ("no event of this job is recorded",)
+
+
+def test_the_clock_of_a_node_that_is_far_off_does_not_tear_the_order():
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    arrived_ns = BEGAN_NS + 10 * 10**9
+    job.say(86_410, "worker_failed", "rank 1 was killed", rank=1, details=[("arrived_at_ns", str(arrived_ns))])
+    job.decide(10.1, "rank 1 was killed", cycle=0)
+    job.stop(10.2, cycle=0, ranks=(0,))
+    job.begin(11, cycle=1, ranks=range(2))
+    (incident,) = told(job, JobState.RUNNING, now_s=20).incidents
+    assert incident.noticed_ns == arrived_ns
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "has been in section 'batch' for {age} (limit {limit})",
+        "has been silent for {age} (limit {limit})",
+        "executed no Python code for {age} (soft timeout {limit})",
+    ],
+)
+def test_the_core_says_a_silence_as_it_is_read_here(text: str):
+    assert silence_s(Silence(10.0, 2.0, text).reason(12.5)) == pytest.approx(2.5)
+    assert silence_s(Silence(10.0, 0.05, text).reason(10.0)) == pytest.approx(0.05)
+
+
+def test_other_durations_are_no_silence():
+    assert silence_s("rank 1 has failed within 5 s in 11 iterations in a row") == 0
+    assert silence_s("nothing was heard for 2.5 s; restarting at once") == 2.5
+
+
+KINDS = (
+    "job_submitted", "cycle_started", "worker_started", "workers_started", "worker_failed", "worker_exited",
+    "hang_detected", "hang_explained", "stacks_collected", "restart_decided", "workers_stopping", "workers_stopped",
+    "running_again", "iteration_interrupted", "iteration_restarted", "node_lost", "rank_replaced", "fault_tolerated",
+    "root_cause_found", "job_failed", "job_succeeded", "something_new",
+)  # fmt: skip
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(KINDS), st.integers(0, 3), st.none() | st.integers(0, 3), st.sampled_from(["vm", "node2"]),
+        st.floats(0, 100), st.sampled_from(["", "rank 1 was killed", "silent for 3.0 s (limit 3.0 s)", "\x00</b>"]),
+    ),
+    max_size=40,
+)  # fmt: skip
+
+
+@given(
+    EVENTS, st.sampled_from([JobState.RUNNING, JobState.SUCCEEDED, JobState.FAILED]), st.randoms(use_true_random=False)
+)
+def test_any_events_in_any_order_make_a_life(
+    parts: list[tuple[str, int, int | None, str, float, str]], state: JobState, chance: random.Random
+):
+    """The course covers the whole time, no incident has a negative cost, and no process ends before it starts."""
+    job = Told()
+    for kind, cycle, rank, node, at_s, reason in parts:
+        job.say(at_s, kind, reason, cycle=cycle, rank=rank, node=node)
+    shuffled = list(job.events)
+    chance.shuffle(shuffled)
+    life = life_of(job.report(state), shuffled, now_ns=BEGAN_NS + 200 * 10**9)
+    at_ns = life.began_ns
+    for span in life.course:
+        assert span.from_ns == at_ns < span.to_ns
+        at_ns = span.to_ns
+    assert at_ns == life.until_ns
+    assert all(each.cost_s(life.until_ns) >= 0 for each in life.incidents)
+    assert [each.number for each in life.incidents] == list(range(1, len(life.incidents) + 1))
+    assert all(run.ended_ns is None or run.ended_ns >= run.started_ns for run in life.runs)
+    assert life_of(job.report(state), job.events, now_ns=BEGAN_NS + 200 * 10**9) == life
+
+
+def test_culprits_on_several_nodes_are_named_with_all_of_them():
+    job = Told()
+    for node, rank in (("n0", 0), ("n1", 1)):
+        job.begin(0.0, cycle=0, ranks=[rank], node=node)
+    job.say(5.0, "hang_detected", "rank 0 sent no heartbeat for 3.0 s (limit 3.0 s)", rank=0, node="n0")
+    job.say(5.1, "hang_explained", "ranks 0 and 1 give no stack", node="n0", details=(("culprits", "0, 1"),))
+    job.say(5.2, "job_failed", "ranks 0 and 1 give no stack; restarts used 3 of 3", node="n0")
+    (incident,) = told(job, JobState.FAILED).incidents
+    assert (incident.culprits, incident.nodes) == ((0, 1), ("n0", "n1"))
+
+
+def test_of_several_nodes_one_that_did_not_lead_says_so():
+    job = Told()
+    job.say(0.0, "job_submitted", details=(("set nnodes", "2:2"), ("from nnodes", "--nnodes 2")))
+    job.begin(0.5, cycle=0, ranks=[1])
+    job.say(8.9, "worker_failed", "rank 1 (pid 101) was killed by SIGKILL", rank=1)
+    job.say(9.0, "job_failed", "rank 1 (pid 101) was killed by SIGKILL; restarts used 3 of 3")
+    life = told(job, JobState.FAILED)
+    assert life.gaps == (
+        "this is the part of vm alone; the node that led the job has recorded the whole: run holdfast report job there",
+    )
+    assert life.restarts_used == 3

@@ -1,0 +1,36 @@
+"""Which settings of a node's service reach the supervisors of its users?"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from supervisor.config.daemon_settings import parse_daemon
+from supervisor.edges.machine.processes.peer_identity import ROOT, Identity
+from supervisor.edges.operators.traces import otlp
+from supervisor.errors import ConfigurationError
+from supervisor.wiring.users_daemon import arguments_of
+
+ALICE = Identity(54321, 54321, ())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may serve other users")
+def test_recoveries_of_all_users_are_traced_and_roots_jobs_alone_are_measured():
+    flags = ["--otlp-traces", "http://collector:4318", "--metrics", "localhost:9464"]
+    settings = parse_daemon(["--users", "all", *flags], environ={})
+    of_alice, of_root = arguments_of(ALICE, settings), arguments_of(ROOT, settings)
+    assert of_alice[-2:] == ["--otlp-traces", "http://collector:4318"]
+    assert of_root == [*of_alice, "--metrics", "localhost:9464"]
+    assert parse_daemon(of_alice, environ={}).otlp_traces == "http://collector:4318"
+
+
+def test_a_collector_that_no_user_could_reach_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch):
+    otlp.check_for_users("")
+    with pytest.raises(ConfigurationError, match="its address contains a password, which users could read"):
+        otlp.check_for_users("http://me:hunter2@collector:4318")
+    monkeypatch.setattr(otlp, "find_spec", dict[str, str]().get)
+    with pytest.raises(ConfigurationError, match=r"http://x: opentelemetry\.sdk is not installed"):
+        otlp.check_for_users("http://x")
+    monkeypatch.setattr(otlp, "find_spec", str)
+    otlp.check_for_users("http://x")
