@@ -20,7 +20,7 @@ from supervisor.edges.operators import grpc_discovery
 from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX
 from supervisor.edges.operators.control_service import ControlService
 from supervisor.edges.rpc.messages import Stream
-from supervisor.edges.rpc.server import GrpcConnection, Places
+from supervisor.edges.rpc.serving import GrpcServer
 from supervisor.errors import ConfigurationError
 from supervisor.ports.job_requests import JobHistory, JobRequests
 
@@ -68,33 +68,23 @@ class ControlApi:
     def __init__(self, job_service: JobRequests, history: JobHistory, *, for_users: bool = False) -> None:
         """`for_users`: one of several users' supervisors, whose jobs get the limits of the submitting process."""
         service = ControlService(job_service, history, for_users=for_users)
-        self._handlers = {**service.handlers(), **grpc_discovery.handlers()}
-        self._places = Places(CONCURRENT_CALLS_MAX)
-        self._connections: set[GrpcConnection] = set()
-        self._has_ended = False
+        self._server = GrpcServer(
+            {**service.handlers(), **grpc_discovery.handlers()},
+            calls_max=CONCURRENT_CALLS_MAX,
+            message_bytes_max=MESSAGE_BYTES_MAX,
+        )
 
     async def serve(self, client: socket.socket) -> None:
         """Answers a client on this node until it leaves, or until a moment after `end`. Is not cancelled before."""
         await self._serve(SocketStream(client), client)
 
     async def _serve(self, stream: Stream, client: socket.socket | None) -> None:
-        connection = GrpcConnection(
-            stream, self._handlers, self._places, message_bytes_max=MESSAGE_BYTES_MAX, client=client
-        )
-        if self._has_ended:
-            return
-        self._connections.add(connection)
-        try:
-            with anyio.CancelScope(shield=True):  # half an answer is worse than half a second
-                await connection.run()
-        finally:
-            self._connections.discard(connection)
+        with anyio.CancelScope(shield=True):  # half an answer is worse than half a second
+            await self._server.serve(stream, client)
 
     def end(self) -> None:
         """Ends all connections: calls in flight have a moment."""
-        self._has_ended = True
-        for connection in self._connections:
-            connection.end()
+        self._server.end()
 
     async def serve_tcp(
         self, listener: SecureListener, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED

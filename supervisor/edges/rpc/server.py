@@ -99,6 +99,7 @@ class GrpcConnection:
         places: Places,
         *,
         message_bytes_max: int,
+        streams_max: int = STREAMS_PER_CONNECTION_MAX,
         client: socket.socket | None = None,
     ) -> None:
         self.client = client
@@ -108,7 +109,7 @@ class GrpcConnection:
         self._message_bytes_max = message_bytes_max
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
         self._h2.local_settings = Settings(
-            client=False, initial_values={SettingCodes.MAX_CONCURRENT_STREAMS: STREAMS_PER_CONNECTION_MAX}
+            client=False, initial_values={SettingCodes.MAX_CONCURRENT_STREAMS: streams_max}
         )
         self._calls: dict[int, Call] = {}
         self._unsent = bytearray()

@@ -1,8 +1,7 @@
 """Who may connect to the health service, how many at a time, and which user made a call?
 
-gRPC neither bounds connections nor knows who connects. So a plain socket listens, the kernel says who connects, and
-each user has a number of places. A connection gets one behind the gate once it has sent its first bytes, and loses it
-if no call follows: users who fill their places with connections that ask nothing keep nobody out but themselves.
+The kernel says who connects, and each user has a number of places. A connection loses its place if no call follows:
+users who fill their places with connections that ask nothing keep nobody out but themselves.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ import errno
 import math
 import socket
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.edges.machine.own_process import socket_relay
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.machine.processes.peer_identity import uid_of
 from supervisor.ports.pauses import pause
@@ -25,11 +23,14 @@ from supervisor.ports.pauses import pause
 SOCKET_MODE = 0o666
 BACKLOG = 4_096  # the kernel may reduce it to net.core.somaxconn
 AT_ONCE_MAX = 256  # accepted before those that are in are served
-CONNECTIONS_MAX = 256  # each needs three descriptors
+CONNECTIONS_MAX = 256
 CONNECTIONS_OF_ONE_MAX = 16
 IDLE_S = 10.0  # without a call
 SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORTAGE_PAUSE_S = 0.25
+
+
+Serve = Callable[[socket.socket], Awaitable[None]]
 
 
 class _Connection:
@@ -40,7 +41,7 @@ class _Connection:
 
 
 class HealthGate:
-    """Listens for the server behind it."""
+    """Listens for a server."""
 
     def __init__(self, listener: socket.socket, login_of: Callable[[int], int]) -> None:
         """`login_of`: see Logins.of. A login and its subordinate user ids are one user here."""
@@ -49,12 +50,12 @@ class HealthGate:
         self._knocks = Knocks()
         self._connections: list[_Connection] = []  # the oldest first
         self._of_user: Counter[int] = Counter()
-        self._by_name: dict[str, _Connection] = {}  # as gRPC names the peer of a call
+        self._by_client: dict[socket.socket, _Connection] = {}
 
     @contextmanager
-    def calling(self, peer: str) -> Generator[int]:
+    def calling(self, client: socket.socket) -> Generator[int]:
         """Yields the user who calls; the connection keeps its place meanwhile. Raises LookupError if it has ended."""
-        connection = self._by_name[peer]
+        connection = self._by_client[client]
         connection.calls += 1
         connection.scope.deadline = math.inf
         try:
@@ -64,14 +65,14 @@ class HealthGate:
             if not connection.calls:
                 connection.scope.deadline = anyio.current_time() + IDLE_S
 
-    async def run(self, inner: int) -> None:
-        """Passes connections on to the server whose socket file is open as `inner`, until cancelled."""
+    async def run(self, serve: Serve) -> None:
+        """Serves each connection that has a place, until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
                 await anyio.wait_readable(self._listener)
-                await self._accept(inner, tasks)
+                await self._accept(serve, tasks)
 
-    async def _accept(self, inner: int, tasks: TaskGroup) -> None:
+    async def _accept(self, serve: Serve, tasks: TaskGroup) -> None:
         for _ in range(AT_ONCE_MAX):
             try:
                 client = self._listener.accept()[0]
@@ -89,7 +90,7 @@ class HealthGate:
                 client.close()
                 continue
             client.setblocking(False)
-            tasks.start_soon(self._serve, client, connection, inner)
+            tasks.start_soon(self._serve, client, connection, serve)
 
     def _admitted(self, client: socket.socket) -> _Connection | None:
         """Gives the connection a place, if its user may have one more."""
@@ -125,22 +126,11 @@ class HealthGate:
             if not self._of_user[connection.uid]:
                 del self._of_user[connection.uid]
 
-    async def _serve(self, client: socket.socket, connection: _Connection, inner: int) -> None:
-        with ExitStack() as closing:
-            closing.enter_context(client)
-            closing.callback(self._forget, connection)
-            with connection.scope:
-                await anyio.wait_readable(client)
-                try:
-                    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-                    closing.enter_context(server)
-                    server.bind("")  # The kernel chooses a name; gRPC reports it as the peer of the call.
-                    name = f"unix-abstract:{server.getsockname()[1:].decode()}"
-                    self._by_name[name] = connection
-                    closing.callback(self._by_name.pop, name)
-                    server.connect(f"/proc/self/fd/{inner}")
-                except OSError:
-                    return  # The server is closing, or no descriptor is left; the client sees its connection end.
-                async with anyio.create_task_group() as pair:
-                    pair.start_soon(socket_relay.copy, client, server)
-                    await socket_relay.copy(server, client)
+    async def _serve(self, client: socket.socket, connection: _Connection, serve: Serve) -> None:
+        self._by_client[client] = connection
+        try:
+            with client, connection.scope:
+                await serve(client)
+        finally:
+            del self._by_client[client]
+            self._forget(connection)

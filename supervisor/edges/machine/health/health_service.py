@@ -14,42 +14,35 @@ import socket
 import subprocess
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NoReturn, Protocol, cast
-
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # else gRPC's fork handlers sometimes kill a program that we start
 
 import anyio
-import grpc.aio
 from anyio import to_thread
 from anyio.abc import Process, TaskGroup
+from google.protobuf.message import DecodeError
 from nvhcd import nvhcd_pb2 as wire
 
 from supervisor.config.healthd_file import HealthdSettings
-from supervisor.edges.machine.health.health_gate import BACKLOG, SOCKET_MODE, HealthGate
+from supervisor.edges.machine.health.health_gate import BACKLOG, CONNECTIONS_MAX, SOCKET_MODE, HealthGate
 from supervisor.edges.machine.health.health_runs import HealthRuns
 from supervisor.edges.machine.processes import socket_probe
 from supervisor.edges.machine.processes.logins import Logins
+from supervisor.edges.machine.processes.socket_stream import SocketStream
+from supervisor.edges.rpc.server import Call
+from supervisor.edges.rpc.serving import GrpcServer
+from supervisor.edges.rpc.statuses import CallError, Status
 from supervisor.errors import ConfigurationError, ExhaustedError, InUseError
 
 ARGUMENTS_MAX, ARGUMENT_BYTES_MAX = 32, 4096
-OPTIONS = (("grpc.max_receive_message_length", 192 * 1024), ("grpc.max_concurrent_streams", 4))
+METHOD = b"/nvhcd.HealthCheckService/RunHealthCheck"
+REQUEST_BYTES_MAX = 192 * 1024
+CALLS_OF_CONNECTION_MAX = 4
 OUTPUT_BYTES_MAX = 512 * 1024  # of each stream; the rest is dropped
 LAST_OUTPUT_S = 0.5  # for data left in the pipes; a process that left the session may hold them open
-STOP_GRACE_S = 1.0
 PROBE_S = 1.0  # for a connection to another service
 
 _log = logging.getLogger("holdfast.healthd")
-_grpc = cast("Any", grpc)
-
-
-class _Call(Protocol):
-    """What gRPC tells of a call, and how to refuse it."""
-
-    def peer(self) -> str: ...
-
-    async def abort(self, code: grpc.StatusCode, details: str) -> NoReturn: ...
 
 
 class HealthService:
@@ -60,27 +53,28 @@ class HealthService:
         self._gate = gate
         self._runs = HealthRuns(self._check, tasks)
 
-    def handler(self) -> object:
-        run = _grpc.unary_unary_rpc_method_handler(
-            self._run,
-            request_deserializer=wire.HealthCheckRequest.FromString,
-            response_serializer=wire.HealthCheckResponse.SerializeToString,
-        )
-        return _grpc.method_handlers_generic_handler("nvhcd.HealthCheckService", {"RunHealthCheck": run})
+    async def run(self, call: Call) -> None:
+        """Answers a call. Raises CallError."""
+        try:
+            request = wire.HealthCheckRequest.FromString(await call.receive() or b"")
+        except DecodeError as error:
+            raise CallError(Status.INVALID_ARGUMENT, "cannot check the node: the request can't be decoded") from error
+        response = await self._response(call, tuple(request.args))
+        await call.send(response.SerializeToString())
 
-    async def _run(self, request: wire.HealthCheckRequest, context: _Call) -> wire.HealthCheckResponse:
-        arguments = tuple(request.args)
+    async def _response(self, call: Call, arguments: tuple[str, ...]) -> wire.HealthCheckResponse:
         if len(arguments) > ARGUMENTS_MAX or any(
             "\0" in each or len(each.encode()) > ARGUMENT_BYTES_MAX for each in arguments
         ):
             return _unable(f"more than {ARGUMENTS_MAX} arguments, or one above {ARGUMENT_BYTES_MAX} bytes")
+        assert call.client is not None, "the gate's connections are sockets"
         try:
-            with self._gate.calling(context.peer()) as uid:
+            with self._gate.calling(call.client) as uid:
                 return await self._runs.result(uid, arguments)
         except ExhaustedError as error:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
-        except LookupError:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "cannot check the node: the connection has ended")
+            raise CallError(Status.RESOURCE_EXHAUSTED, str(error)) from error
+        except LookupError as error:
+            raise CallError(Status.UNAVAILABLE, "cannot check the node: the connection has ended") from error
 
     async def _check(self, arguments: Sequence[str]) -> wire.HealthCheckResponse:
         script = self._settings.healthcheck_path
@@ -159,29 +153,27 @@ async def serving(settings: HealthdSettings) -> AsyncGenerator[None]:
         with listener:
             async with anyio.create_task_group() as tasks:
                 gate = HealthGate(listener, (await to_thread.run_sync(Logins)).of)
-                server = cast("Any", grpc.aio).server(options=OPTIONS)
-                server.add_generic_rpc_handlers((HealthService(settings, gate, tasks).handler(),))
-                inner = await _start(server)
+                server = GrpcServer(
+                    {METHOD: HealthService(settings, gate, tasks).run},
+                    calls_max=CONNECTIONS_MAX * CALLS_OF_CONNECTION_MAX,
+                    message_bytes_max=REQUEST_BYTES_MAX,
+                    streams_max=CALLS_OF_CONNECTION_MAX,
+                )
+                tasks.start_soon(gate.run, partial(_serve, server))
                 try:
-                    tasks.start_soon(gate.run, inner)
                     yield
                 finally:
                     with anyio.CancelScope(shield=True):
-                        await server.stop(STOP_GRACE_S)
+                        server.end()
+                        await server.until_gone()
                     tasks.cancel_scope.cancel()
-                    os.close(inner)
     finally:
         with suppress(FileNotFoundError):
             os.unlink(path)
 
 
-async def _start(server: Any) -> int:  # noqa: ANN401 - gRPC has no types
-    """Starts the server behind the gate. Returns its socket file, which no longer has a name for others to call."""
-    with TemporaryDirectory(prefix="holdfast-healthd-") as folder:
-        path = f"{folder}/grpc.sock"
-        server.add_insecure_port(f"unix:{path}")
-        await server.start()
-        return os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+async def _serve(server: GrpcServer, client: socket.socket) -> None:
+    await server.serve(SocketStream(client), client)
 
 
 def _bound(path: Path) -> socket.socket:

@@ -19,6 +19,7 @@ import pytest
 
 from supervisor.edges.machine.health import health_gate
 from supervisor.edges.machine.health.health_gate import HealthGate
+from supervisor.edges.machine.processes.socket_stream import SocketStream
 from tests.e2e.launch import wait_until
 
 ALICE, BOB = 54321, 54322
@@ -32,7 +33,7 @@ printf '{"fail_count": 0}'
 """
 ASK = """
 import asyncio, json, os, sys, time
-import anyio, anyio.to_thread, grpc.aio, nvhcd.nvhcd_pb2
+import anyio, anyio.to_thread, nvhcd.nvhcd_pb2, supervisor.edges.rpc.client
 from supervisor.edges.machine.health import nvhcd_client
 from tests.e2e.launch import wait_until
 uid = int(sys.argv[2])
@@ -91,12 +92,13 @@ async def settled() -> None:
 
 
 class Gate:
-    """A gate in this process, before a server that echoes; `as_user` is whom the kernel names."""
+    """A gate in this process, before a server that reads; `as_user` is whom the kernel names."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.path = str(folder / "gate.sock")
-        self.listener = self._listen(self.path)
-        self.inner = self._listen(str(folder / "inner.sock"))
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self.listener.bind(self.path)
+        self.listener.listen(1_000)
         self.gate = HealthGate(self.listener, lambda uid: ALICE if uid in SUBORDINATE else uid)
         self.as_user = ALICE
         monkeypatch.setattr(health_gate, "uid_of", self._uid_of)
@@ -107,11 +109,10 @@ class Gate:
         del client
         return self.as_user
 
-    def _listen(self, path: str) -> socket.socket:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        listener.bind(path)
-        listener.listen(1_000)
-        return listener
+    async def serve(self, client: socket.socket) -> None:
+        self.accepted.append(client)
+        while await SocketStream(client).receive():
+            pass
 
     async def connect(self, uid: int, data: bytes = b"x") -> socket.socket:
         self.as_user = uid
@@ -123,28 +124,16 @@ class Gate:
         await settled()
         return client
 
-    def peer_of_newest(self) -> str:
-        """Returns the name that gRPC would report."""
-        while True:
-            try:
-                self.accepted.append(self.inner.accept()[0])
-                self.accepted[-1].setblocking(False)
-            except BlockingIOError:
-                break
-        return f"unix-abstract:{self.accepted[-1].getpeername()[1:].decode()}"
-
 
 @asynccontextmanager
 async def gate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[Gate]:
     made = Gate(folder, monkeypatch)
-    inner = os.open(folder / "inner.sock", os.O_PATH)
     with anyio.fail_after(30):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(made.gate.run, inner)
+            tasks.start_soon(made.gate.run, made.serve)
             yield made
             tasks.cancel_scope.cancel()
-    os.close(inner)
-    for each in (made.listener, made.inner, *made.accepted, *made.clients):
+    for each in (made.listener, *made.clients):
         each.close()
 
 
@@ -165,13 +154,6 @@ async def test_places_are_counted_by_user(tmp_path: Path, monkeypatch: pytest.Mo
         assert [is_open(each) for each in (*of_alice, of_bob)] == [True, True, False, True]
         of_alice[0].close()
         await settled()
-        game.peer_of_newest()
-        for each in game.accepted:  # as the server does when a client has gone
-            with suppress(BlockingIOError):
-                while each.recv(100):
-                    pass
-                each.close()
-        await settled()
         assert is_open(await game.connect(ALICE))
 
 
@@ -180,7 +162,7 @@ async def test_subordinate_user_ids_count_for_their_login(tmp_path: Path, monkey
     async with gate(tmp_path, monkeypatch) as game:
         of_alice = [await game.connect(uid) for uid in (100_000, 123_456, 165_535, ALICE)]
         assert [is_open(each) for each in of_alice] == [True, True, False, False]
-        with game.gate.calling(game.peer_of_newest()) as uid:
+        with game.gate.calling(game.accepted[-1]) as uid:
             assert uid == ALICE
 
 
@@ -188,7 +170,7 @@ async def test_the_user_with_most_connections_makes_room(tmp_path: Path, monkeyp
     monkeypatch.setattr(health_gate, "CONNECTIONS_MAX", 3)
     async with gate(tmp_path, monkeypatch) as game:
         calling = await game.connect(ALICE)
-        with game.gate.calling(game.peer_of_newest()) as uid:
+        with game.gate.calling(game.accepted[-1]) as uid:
             assert uid == ALICE
             idle = [await game.connect(ALICE) for _ in range(2)]
             of_bob = await game.connect(BOB)
@@ -201,7 +183,7 @@ async def test_a_connection_without_a_call_loses_its_place(tmp_path: Path, monke
     monkeypatch.setattr(health_gate, "IDLE_S", 0.5)
     async with gate(tmp_path, monkeypatch) as game:
         calling = await game.connect(ALICE)
-        peer = game.peer_of_newest()
+        peer = game.accepted[-1]
         with game.gate.calling(peer):
             silent, half = await game.connect(ALICE, b""), await game.connect(ALICE, b"half a request")
             for each in (silent, half):
