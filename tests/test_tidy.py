@@ -22,7 +22,6 @@ CODE_LINES_MAX = 350
 FUNCTION_LINES_MAX = 70
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
 LOG_SERVICE = "supervisor/programs/log_service/"
-ETCD = "supervisor/edges/peers/election/etcd_"
 CLOCK_FILE = "supervisor/edges/machine/clock.py"
 WALL_CLOCK = {"time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime", "time.strftime"}
 MONOTONIC_CLOCK = {
@@ -307,11 +306,9 @@ def test_grpc_stays_with_the_operators():
         _at(path, node)
         for path, node in _spots(("supervisor",), ast.Import, ast.ImportFrom)
         if re.search(r"\bgrpc\w*\b", ast.unparse(node))
-        if not _name(path).startswith(
-            ("supervisor/edges/operators/", "supervisor/edges/machine/health/", "supervisor/cli/", LOG_SERVICE, ETCD)
-        )
+        if not _name(path).startswith(("supervisor/edges/operators/", "supervisor/cli/", LOG_SERVICE))
     ]
-    _report(found, "grpc is imported where gRPC is spoken: operators, health, cli, log_service and the edge to etcd")
+    _report(found, "grpc is imported where gRPC is spoken: operators, cli, log_service")
 
 
 # --- documents and the whole tree ----------------------------------------------------------------------------------

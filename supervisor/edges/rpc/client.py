@@ -33,6 +33,7 @@ from supervisor.edges.rpc.statuses import CallError, Status, percent_decoded, st
 OVERHEAD_BYTES_MAX = 64 * 1024  # that a peer may send between two parts of answers
 PING_AFTER_S = 5.5  # of silence: etcd ends connections that send a PING more often than every 5 s
 PONG_S = 2.0
+READ_S = 0.05  # at least, before a silence is judged: what has arrived was maybe not read yet
 Metadata = Sequence[tuple[str, str]]
 _BY_RESET: dict[int, Status] = {
     ErrorCodes.REFUSED_STREAM: Status.UNAVAILABLE,
@@ -100,7 +101,8 @@ class GrpcClient:
     ) -> None:
         self.name = name
         self.lost = ""  # why it can't be used any more
-        self.heard_at_s = anyio.current_time()
+        self.has_greeted = False
+        self._heard_at_s = anyio.current_time()
         self._stream = stream
         self._message_bytes_max = message_bytes_max
         self._headers = ((":method", "POST"), (":scheme", scheme), (":authority", authority))
@@ -108,7 +110,7 @@ class GrpcClient:
         self._h2.initiate_connection()
         self._calls: dict[int, ClientCall] = {}
         self._overhead_bytes = 0
-        self._has_greeted = False
+        self._awaits = False  # something was sent since the peer was heard
         self._pinged_at_s: float | None = None
         self._is_reading = self._is_writing = False
         self._changed = anyio.Event()
@@ -139,8 +141,8 @@ class GrpcClient:
         except H2Error as error:
             self._lose(f"{self.name} takes no call ({type(error).__name__})")
             raise CallError(Status.UNAVAILABLE, self.lost) from error
-        if not self._calls:
-            self.heard_at_s, self._pinged_at_s = anyio.current_time(), None  # Nobody has listened until now.
+        if not self._calls and not self._awaits:
+            self._heard_at_s, self._pinged_at_s = anyio.current_time(), None  # Nobody has listened until now.
         call = self._calls[number] = ClientCall(self, number, self._message_bytes_max)
         try:
             yield call
@@ -153,7 +155,7 @@ class GrpcClient:
 
     async def until_greeted(self) -> None:
         """Returns once the peer has spoken HTTP/2. Raises CallError."""
-        await self._until(lambda: self._has_greeted)
+        await self._until(lambda: self.has_greeted)
 
     # --- for the calls ---------------------------------------------------------------------------------------------
 
@@ -202,19 +204,19 @@ class GrpcClient:
 
     async def _read(self) -> None:
         """Reads once. After a long silence, asks whether the peer is there."""
-        until_s = self.heard_at_s + PING_AFTER_S if self._pinged_at_s is None else self._pinged_at_s + PONG_S
+        until_s = self._heard_at_s + PING_AFTER_S if self._pinged_at_s is None else self._pinged_at_s + PONG_S
         data = None
-        with anyio.CancelScope(deadline=until_s):
+        with anyio.CancelScope(deadline=max(until_s, anyio.current_time() + READ_S)):
             data = await self._stream.receive()
         if data is None and self._pinged_at_s is not None:
-            self._lose(f"{self.name} has been silent for {anyio.current_time() - self.heard_at_s:.1f} s")
+            self._lose(f"{self.name} has been silent for {anyio.current_time() - self._heard_at_s:.1f} s")
         elif data is None:
             self._pinged_at_s = anyio.current_time()
             self._h2.ping(bytes(8))
         elif not data:
             self._lose(f"{self.name} has closed the connection")
         else:
-            self.heard_at_s, self._pinged_at_s = anyio.current_time(), None
+            self._heard_at_s, self._pinged_at_s, self._awaits = anyio.current_time(), None, False
             self._take_data(data)
 
     def _take_data(self, data: bytes) -> None:
@@ -230,7 +232,7 @@ class GrpcClient:
     def _take(self, event: Event) -> None:
         match event:
             case RemoteSettingsChanged():
-                self._has_greeted = True
+                self.has_greeted = True
             case PingAckReceived():
                 self._overhead_bytes = 0
             case ConnectionTerminated():
@@ -266,6 +268,7 @@ class GrpcClient:
         is_whole = False
         try:
             while data := self._h2.data_to_send():
+                self._awaits = True
                 if not await self._stream.send(data):
                     self._lose(f"{self.name} has closed the connection")
                     break

@@ -14,7 +14,7 @@ from supervisor.edges.machine.folders import socket_dir
 from supervisor.errors import HoldfastError
 from supervisor.ports.job_requests import RendezvousWish
 
-_FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"  # see edges/operators/control_api.py; torchrun starts programs, too
+_FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"  # gRPC's fork handlers sometimes kill a program that torchrun starts
 
 _log = logging.getLogger("holdfast.torchrun")
 

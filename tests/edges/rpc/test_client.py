@@ -338,6 +338,26 @@ async def test_a_silent_peer_is_asked_and_then_given_up(monkeypatch: pytest.Monk
         assert "S has been silent for 0." in failed[0]
 
 
+async def test_short_calls_one_after_the_other_find_a_silent_peer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "PING_AFTER_S", 0.1)
+    monkeypatch.setattr(client_module, "PONG_S", 0.1)
+    async with against() as (client, _, _):
+        with anyio.fail_after(LIMIT_S):
+            while not client.lost:
+                with pytest.raises(CallError):
+                    await client.unary("/x", b"", timeout_s=0.08)
+        assert "S has been silent for 0." in client.lost
+
+
+async def test_a_connection_that_nobody_used_is_no_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "PING_AFTER_S", 0.1)
+    async with pair(echo=echo_one) as (client, _):
+        for _ in range(2):
+            assert await client.unary("/echo", b"x", timeout_s=LIMIT_S) == b"x"
+            await anyio.sleep(0.3)
+            assert client._pinged_at_s is None  # pyright: ignore[reportPrivateUsage]
+
+
 async def test_a_peer_that_does_not_read_costs_the_deadline_and_the_connection() -> None:
     async with against() as (client, peer, _):
         peer.h2.increment_flow_control_window(1 << 30)

@@ -5,7 +5,6 @@ Third-party backends are found through an entry point (see supervisor/ports/rend
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import entry_points
 from typing import cast
 
@@ -27,8 +26,7 @@ def open_backend(job_id: str, nodes: Nodes) -> RendezvousBackend:
 
 def _factory(name: str) -> BackendFactory:
     if name == "etcd":
-        os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # Before grpc is loaded: see edges/operators/control_api.py.
-        from supervisor.edges.peers.election import etcd_backend  # Late: grpc is slow to load.
+        from supervisor.edges.peers.election import etcd_backend  # Late: few jobs need it.
 
         return etcd_backend.open_backend
     for found in entry_points(group=ENTRY_POINTS):

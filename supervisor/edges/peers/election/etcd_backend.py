@@ -7,18 +7,19 @@ once. etcd_leftovers.py decides how long it outlives its job.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import ssl
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 import anyio
-import grpc
 import msgspec
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.peers.election.etcd_client import CompactedError, EtcdClient, Login
 from supervisor.edges.peers.election.etcd_leftovers import KEPT_S, Leftovers
+from supervisor.edges.peers.election.etcd_member import Endpoint, endpoint_of
 from supervisor.ports.rendezvous_backend import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -168,7 +169,7 @@ class EtcdBackend:
 
     async def close(self) -> None:
         if self._opened is not None:
-            await self._opened.close()
+            self._opened.close()
 
     async def _read(self) -> tuple[Leader | None, int]:
         """Returns the leader, and the revision at which it was read."""
@@ -195,19 +196,32 @@ def open_backend(place: Place) -> EtcdBackend:
         raise ValueError("cert and key go together")
     if bool(options.get("user")) != bool(options.get("password_file")):
         raise ValueError("user and password_file go together")
-    first = f"[{place.host}]:{place.port}" if ":" in place.host else f"{place.host}:{place.port}"
-    targets = (first, *(each for each in options.get("endpoints", "").split("|") if each))
+    others = tuple(endpoint_of(each) for each in options.get("endpoints", "").split("|") if each)
+    endpoints = (Endpoint(place.host, place.port), *others)
 
     def open_client() -> EtcdClient:
         login = Login(options["user"], _password(options["password_file"])) if "user" in options else None
-        return EtcdClient(targets, credentials=_credentials(files) if protocol == "https" else None, login=login)
+        return EtcdClient(endpoints, tls=_trust(files) if protocol == "https" else None, login=login)
 
     return EtcdBackend(place, open_client, Clock().unix_ns)
 
 
-def _credentials(files: dict[str, str]) -> grpc.ChannelCredentials:
-    authority, key, certificate = (_read(files[name]) if files[name] else None for name in ("cacert", "key", "cert"))
-    return grpc.ssl_channel_credentials(authority, key, certificate)
+def _trust(files: Mapping[str, str]) -> ssl.SSLContext:
+    """Returns whom to trust and what to show: `cacert`, and `cert` with `key`. Without `cacert`: the system's."""
+    for path in filter(None, files.values()):
+        _read(path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    try:
+        if files["cacert"]:
+            context.load_verify_locations(files["cacert"])
+        else:
+            context.load_default_certs()
+        if files["cert"]:
+            context.load_cert_chain(files["cert"], files["key"], password="")  # else it would ask the terminal for one
+    except (OSError, ValueError) as error:
+        raise BackendRefusedError(f"cannot use the certificates of etcd: {error}; check --rdzv-conf") from error
+    return context
 
 
 def _read(path: str) -> bytes:

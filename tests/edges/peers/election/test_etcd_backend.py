@@ -242,19 +242,35 @@ async def test_certificates_and_passwords(tmp_path: Path):
                    (("cacert", "ca.pem"), ("cert", "client.pem"), ("key", "client.key"))}  # fmt: skip
         trusted = etcd_backend.open_backend(place(server, **options))
         await (await elected(trusted)).resign()
-        with pytest.raises(BackendUnavailableError):
-            await etcd_backend.open_backend(place(server)).leader()
+        await refused(place(server), BackendUnavailableError, "has closed the connection")
+        await refused(place(server, protocol="https"), BackendUnavailableError, "its certificate is not trusted: ")
+        alone = place(server, cacert=options["cacert"])
+        await refused(alone, BackendUnavailableError, "it does not trust this node: .*alert")
+        elsewhere = msgspec.structs.replace(place(server, **options), host="127.0.0.2")
+        await refused(elsewhere, BackendUnavailableError, "cannot reach 127.0.0.2")
+        named = msgspec.structs.replace(place(server, **options), host="localhost")
+        await refused(named, BackendUnavailableError, "certificate is not valid for 'localhost'")
+        await refused(place(server, cacert=str(password)), BackendRefusedError, "cannot use the certificates of etcd")
+        await refused(place(server, cacert="/nowhere"), BackendRefusedError, "cannot read /nowhere: No such file")
         for command in ("user add root:secret", "user grant-role root root", "auth enable"):
             server.ctl(*trust, *command.split())
         named = {**options, "user": "root", "password_file": str(password)}
         backend = etcd_backend.open_backend(place(server, **named))
         await (await elected(backend)).write(b"kept")
+        await backend.close()
+        await refused(place(server, **options), BackendRefusedError, "permission denied")
         password.write_text("wrong")
-        with pytest.raises(BackendRefusedError, match="authentication failed"):
-            await etcd_backend.open_backend(place(server, **named)).leader()
+        await refused(place(server, **named), BackendRefusedError, "authentication failed")
         password.chmod(0o644)
-        with pytest.raises(BackendRefusedError, match="others may read it"):
-            await etcd_backend.open_backend(place(server, **named)).leader()
+        await refused(place(server, **named), BackendRefusedError, "others may read it")
+        await trusted.close()
+
+
+async def refused(where: Place, kind: type[Exception], why: str) -> None:
+    backend = etcd_backend.open_backend(where)
+    with pytest.raises(kind, match=why):
+        await backend.leader()
+    await backend.close()
 
 
 @pytest.mark.parametrize(
@@ -265,6 +281,7 @@ async def test_certificates_and_passwords(tmp_path: Path):
         ({"protocol": "http", "cacert": "x"}, "certificates have no use with protocol=http"),
         ({"cert": "x"}, "cert and key go together"),
         ({"user": "x"}, "user and password_file go together"),
+        ({"endpoints": "10.0.0.2:2379|10.0.0.3"}, "10.0.0.3 is not HOST:PORT"),
     ],
 )
 def test_options_that_can_not_be_meant(options: dict[str, str], message: str):

@@ -13,9 +13,11 @@ from supervisor.edges.peers.election import etcd_leftovers
 from supervisor.edges.peers.election.etcd_backend import EtcdBackend, EtcdLead
 from supervisor.edges.peers.election.etcd_client import EtcdClient, Login
 from supervisor.edges.peers.election.etcd_leftovers import CLOCKS_DIFFER_MAX_S, KEPT_S, Leftovers
+from supervisor.edges.peers.election.etcd_member import Endpoint, endpoint_of
 from supervisor.ports.rendezvous_backend import BackendUnavailableError, Place
 from tests.etcd_server import Etcd, etcd
 
+OPENED: list[EtcdClient] = []
 LIMIT_S = 40.0
 LONG_S = KEPT_S + CLOCKS_DIFFER_MAX_S + 1
 
@@ -25,6 +27,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Generator[Etcd]:
     with etcd(tmp_path_factory.mktemp("etcd")) as started:
         started.ctl("endpoint", "health")
         yield started
+
+
+@pytest.fixture(autouse=True)
+def closing() -> Generator[None]:
+    yield
+    while OPENED:
+        OPENED.pop().close()
 
 
 @pytest.fixture
@@ -39,12 +48,14 @@ class Cluster:
         self.now_s = 1e9
         self._server, self._prefix, self._login = server, prefix, login
 
-    async def lead(self, job_id: str) -> EtcdLead:
-        def open_client() -> EtcdClient:
-            return EtcdClient((self._server.endpoint,), login=self._login)
+    def _open_client(self) -> EtcdClient:
+        client = EtcdClient([endpoint_of(self._server.endpoint)], login=self._login)
+        OPENED.append(client)
+        return client
 
+    async def lead(self, job_id: str) -> EtcdLead:
         place = Place(job_id, "127.0.0.1", self._server.port, {"etcd_prefix": self._prefix}, ttl_s=20.0)
-        backend = EtcdBackend(place, open_client, lambda: int(self.now_s * 1e9))
+        backend = EtcdBackend(place, self._open_client, lambda: int(self.now_s * 1e9))
         with anyio.fail_after(LIMIT_S):
             while True:  # on a busy machine, etcd may not answer in time
                 with suppress(BackendUnavailableError):
@@ -158,6 +169,6 @@ async def test_a_user_who_may_reach_the_keys_of_one_job_alone_leaves_its_end_wit
 
 
 async def test_etcd_that_does_not_answer_stops_no_leader_that_leaves():
-    client = EtcdClient(("127.0.0.1:1",))
+    client = EtcdClient([Endpoint("127.0.0.1", 1)])
     await Leftovers(client, "/p", lambda: 0).remove_old()
-    await client.close()
+    client.close()

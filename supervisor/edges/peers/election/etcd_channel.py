@@ -1,0 +1,158 @@
+"""Which member of etcd is asked, and which one next if it does not answer?
+
+A call goes to the member that answered the last one. If it can't be reached, says that it is unavailable, or keeps a
+call waiting, the next calls go to the others first; a call itself is never repeated. Connections stay open.
+"""
+
+from __future__ import annotations
+
+import math
+import ssl
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from socket import SOCK_STREAM
+
+import anyio
+
+from supervisor.edges.peers.election.etcd_member import Endpoint, Member
+from supervisor.edges.peers.name_lookup import Found, look_up
+from supervisor.edges.rpc.client import ClientCall, GrpcClient, Metadata
+from supervisor.edges.rpc.statuses import CallError, Status
+
+NEXT_AFTER_S = 0.25  # without an answer of one member, the next one is asked for a connection, too
+SLOW_S = 0.5  # a call that was given up after that counts against its member
+LOOK_UP_AGAIN_S = 10.0
+LOOK_UP_S = 1.0  # if addresses are known already
+
+
+class EtcdChannel:
+    """The members of one etcd. Use it in one event loop only."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], tls: ssl.SSLContext | None) -> None:
+        self._endpoints = endpoints
+        self._tls = tls
+        self._members: list[Member] = []  # the one to be asked first
+        self._looking_up = anyio.Lock()
+        self._is_outdated = True  # the list of members
+        self._looked_up_at_s = -math.inf
+
+    async def unary(self, method: str, request: bytes, *, timeout_s: float, metadata: Metadata = ()) -> bytes:
+        """Returns the one answer. Raises CallError."""
+        member = None
+        try:
+            with anyio.fail_after(timeout_s):
+                member, client = await self._connected()
+                with self._judging(member):
+                    return await client.unary(method, request, timeout_s=timeout_s, metadata=metadata)
+        except TimeoutError:
+            raise CallError(Status.DEADLINE_EXCEEDED, _late(member, timeout_s)) from None
+
+    @asynccontextmanager
+    async def call(self, method: str, *, connect_s: float, metadata: Metadata = ()) -> AsyncGenerator[ClientCall]:
+        """Begins a call without a deadline, and gives it up at the end of the block. Raises CallError."""
+        try:
+            with anyio.fail_after(connect_s):
+                member, client = await self._connected()
+        except TimeoutError:
+            raise CallError(Status.UNAVAILABLE, _late(None, connect_s)) from None
+        try:
+            with client.call(method, metadata=metadata) as call:
+                yield call
+        except CallError as error:
+            self._judge(member, error)
+            raise
+
+    def close(self) -> None:
+        for member in self._members:
+            member.close()
+
+    # --- which member ----------------------------------------------------------------------------------------------
+
+    async def _connected(self) -> tuple[Member, GrpcClient]:
+        """Returns the first member that answers. Raises CallError."""
+        if self._is_outdated:
+            await self._look_up()
+        first = self._members[0]
+        if (ready := first.ready) is not None:
+            return first, ready
+        found: list[tuple[Member, GrpcClient]] = []
+        errors: list[str] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def connect(member: Member, over: anyio.Event) -> None:
+                try:
+                    found.append((member, await member.connected()))
+                    tasks.cancel_scope.cancel()
+                except CallError as error:
+                    errors.append(str(error))
+                over.set()
+
+            for member in tuple(self._members):
+                over = anyio.Event()
+                tasks.start_soon(connect, member, over)
+                with anyio.move_on_after(NEXT_AFTER_S):
+                    await over.wait()
+        if not found:
+            self._is_outdated = True  # They may have other addresses by now.
+            raise CallError(Status.UNAVAILABLE, "; ".join(errors))
+        self._members.sort(key=lambda each: each is not found[0][0])
+        return found[0]
+
+    @contextmanager
+    def _judging(self, member: Member) -> Generator[None]:
+        begun_s = anyio.current_time()
+        try:
+            yield
+        except CallError as error:
+            self._judge(member, error)
+            raise
+        except BaseException:  # given up: raised again
+            if anyio.current_time() - begun_s >= SLOW_S:
+                self._ask_later(member)
+            raise
+
+    def _judge(self, member: Member, error: CallError) -> None:
+        if error.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
+            self._ask_later(member)
+
+    def _ask_later(self, member: Member) -> None:
+        self._members.sort(key=lambda each: each is member)
+
+    # --- addresses -------------------------------------------------------------------------------------------------
+
+    async def _look_up(self) -> None:
+        """Looks the endpoints up. One that can't be looked up keeps its known addresses. Raises CallError."""
+        async with self._looking_up:
+            now_s = anyio.current_time()
+            if not self._is_outdated or (self._members and now_s < self._looked_up_at_s + LOOK_UP_AGAIN_S):
+                return
+            members: list[Member] = []
+            errors: list[str] = []
+            for endpoint in self._endpoints:
+                known = [each for each in self._members if each.endpoint == endpoint]
+                found = None
+                try:
+                    with anyio.move_on_after(LOOK_UP_S if known else math.inf):
+                        found = await look_up(endpoint.host, endpoint.port, kind=SOCK_STREAM)
+                except OSError as error:
+                    errors.append(f"cannot look up {endpoint.host}: {error.strerror or error}")
+                if found is None:
+                    members += known
+                else:
+                    members += [self._member(endpoint, each, known) for each in found]
+            for each in self._members:
+                if each not in members:
+                    each.close()
+            self._members = members
+            if not members:
+                raise CallError(Status.UNAVAILABLE, "; ".join(errors))
+            self._is_outdated, self._looked_up_at_s = False, now_s
+
+    def _member(self, endpoint: Endpoint, found: Found, known: Sequence[Member]) -> Member:
+        same = (each for each in known if each.found[-1] == found[-1])
+        return next(same, None) or Member(endpoint, found, self._tls)
+
+
+def _late(member: Member | None, timeout_s: float) -> str:
+    has_not = f"{member.name} has not" if member is not None else "no member has"
+    return f"{has_not} answered within {timeout_s:g} s"

@@ -1,0 +1,185 @@
+"""How is one member of etcd reached, over TCP and, where it has certificates, TLS?
+
+A connection that is being made outlives the call that began it, and the next call goes on with it. So a slow member is
+reached in the end, however short the deadlines of calls are.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+
+import anyio
+import msgspec
+
+from supervisor.edges.machine.processes.socket_stream import READ_BYTES_MAX, SocketStream
+from supervisor.edges.peers.cluster_connect import reason_of
+from supervisor.edges.peers.name_lookup import Found
+from supervisor.edges.rpc.client import GrpcClient
+from supervisor.edges.rpc.statuses import CallError, Status
+
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    host: str
+    port: int
+
+
+def endpoint_of(text: str) -> Endpoint:
+    """Reads HOST:PORT or [ADDRESS]:PORT. Raises ValueError."""
+    host, _, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not host or not (port.isascii() and port.isdigit()) or not 0 < int(port) < 65_536:
+        raise ValueError(f"{text} is not HOST:PORT")
+    return Endpoint(host, int(port))
+
+
+class Member:
+    """One address of etcd, and the connection to it if there is one."""
+
+    def __init__(self, endpoint: Endpoint, found: Found, tls: ssl.SSLContext | None) -> None:
+        host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
+        self.name = f"{host}:{endpoint.port}"
+        self.endpoint = endpoint
+        self.found = found
+        self._tls = tls
+        self._connecting = anyio.Lock()
+        self._stream: MemberStream | None = None
+        self._client: GrpcClient | None = None
+
+    @property
+    def ready(self) -> GrpcClient | None:
+        """Returns the client if the member has answered and the connection has not ended, as far as is known."""
+        client = self._client
+        return client if client is not None and client.has_greeted and not client.lost else None
+
+    async def connected(self) -> GrpcClient:
+        """Returns a client once the member has answered. Raises CallError. Call it again if it was cancelled."""
+        async with self._connecting:
+            if self._client is not None and self._client.lost:
+                self.close()
+            if self._client is None:
+                self._client = await self._connect()
+            client, stream = self._client, self._stream
+        try:
+            await client.until_greeted()
+        except CallError as error:
+            if stream is None or not stream.refusal:
+                raise
+            raise CallError(Status.UNAVAILABLE, f"{error}: it does not trust this node: {stream.refusal}") from error
+        return client
+
+    async def _connect(self) -> GrpcClient:
+        try:
+            self._stream = self._stream or MemberStream(self.found, self.endpoint.host, self._tls)
+            await self._stream.connect()
+        except OSError as error:
+            self.close()
+            raise CallError(Status.UNAVAILABLE, f"cannot reach {self.name}: {_reason(error)}") from error
+        scheme = "https" if self._tls is not None else "http"
+        return GrpcClient(
+            self._stream, name=self.name, authority=self.name, scheme=scheme, message_bytes_max=ANSWER_BYTES_MAX
+        )
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+        self._stream = self._client = None
+
+
+class MemberStream:
+    """The bytes of a connection; see rpc.messages.Stream."""
+
+    def __init__(self, found: Found, host: str, tls: ssl.SSLContext | None) -> None:
+        """Raises OSError."""
+        family, kind, protocol, _, self._address = found
+        self._socket = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
+        self._wire = SocketStream(self._socket)
+        self._has_begun = self._has_reached = self._is_sending = False
+        self._arrived, self._leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = tls.wrap_bio(self._arrived, self._leaving, server_hostname=host) if tls is not None else None
+        self._is_trusted = tls is None
+        self.refusal = ""  # TLS's reason of the member to end the connection
+
+    async def connect(self) -> None:
+        """Raises OSError; a certificate that is not trusted is one, too."""
+        if not self._has_begun:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _check(self._socket.connect_ex(self._address))
+            self._has_begun = True
+        if not self._has_reached:
+            await anyio.wait_writable(self._socket)
+            _check(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+            self._has_reached = True
+        while self._tls is not None and not self._is_trusted:
+            try:
+                self._tls.do_handshake()
+                self._is_trusted = True
+            except ssl.SSLWantReadError:
+                if not await self._send_leaving() or not await self._take_arrived():
+                    raise ConnectionResetError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)) from None
+        await self._send_leaving()
+
+    async def receive(self) -> bytes:
+        """Returns what has arrived; b"" once the member has ended or lost the connection."""
+        if self._tls is None:
+            return await self._wire.receive()
+        while True:
+            try:
+                return self._tls.read(READ_BYTES_MAX)
+            except ssl.SSLWantReadError:
+                if not await self._send_leaving() or not await self._take_arrived():
+                    return b""
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return b""
+            except ssl.SSLError as error:
+                self.refusal = str(error)
+                return b""
+
+    async def send(self, data: bytes) -> bool:
+        """Returns False if the member can't be reached any more."""
+        if self._tls is None:
+            return await self._wire.send(data)
+        try:
+            self._tls.write(data)
+        except ssl.SSLError:
+            return False
+        return await self._send_leaving()
+
+    async def _take_arrived(self) -> bool:
+        data = await self._wire.receive()
+        self._arrived.write(data)
+        return bool(data)
+
+    async def _send_leaving(self) -> bool:
+        """Sends TLS records. Who sends already sends all."""
+        if self._is_sending:
+            return True
+        self._is_sending = True
+        try:
+            while data := self._leaving.read():
+                if not await self._wire.send(data):
+                    return False
+        finally:
+            self._is_sending = False
+        return True
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _check(code: int) -> None:
+    if code not in (0, errno.EINPROGRESS):
+        raise OSError(code, os.strerror(code))
+
+
+def _reason(error: OSError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    return str(error) if isinstance(error, ssl.SSLError) else reason_of(error)
