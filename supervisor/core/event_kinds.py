@@ -157,6 +157,7 @@ _NODES = {
     ),
     "node_uncordoned": Kind(_NEWS, "The node takes jobs again."),
     "leader_changed": Kind(_NEWS, "Another node leads the job now; the cycle continues."),
+    "leader_resigned": Kind(_NEWS, "The leader hears too few nodes; a node that hears more of them leads next."),
     "leader_left_out": Kind(
         _NEWS,
         "The leading node may not run ranks itself, as the reason says; it only led.",

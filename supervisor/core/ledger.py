@@ -30,6 +30,7 @@ class Ledger(msgspec.Struct, frozen=True):
     parts: tuple[str, ...] = ()  # the nodes of that cycle, by group rank
     processes: tuple[str, ...] = ()  # the node process that received each order, by group rank; "": unknown
     witnesses: tuple[str, ...] = ()  # nodes heard by the leader (see fence.py)
+    resigned: tuple[str, ...] = ()  # nodes that have given up the lead since that cycle, as they heard too few others
     former: Former | None = None  # the previous run, if some of its nodes may not know its end
 
 

@@ -100,6 +100,12 @@ class Introduce(msgspec.Struct, frozen=True):
     """Report this node's state (NodeStands) to a new leader. The node's own side sends this order."""
 
 
+class Resign(msgspec.Struct, frozen=True):
+    """The leader gives up its lead, once what it has decided is recorded. Only its own node gets this order."""
+
+    reason: str
+
+
 class StandBack(msgspec.Struct, frozen=True):
     """Kill the workers, because another node may soon take this one's place; then wait for a leader.
 
@@ -111,5 +117,5 @@ class StandBack(msgspec.Struct, frozen=True):
 
 Order = (
     StartCycle | JoinAgain | UseStore | TakeStacks | ActOnHang | TellMembers | ReplaceRanks | SettleCall | WindDown
-    | Conclude | Introduce | StandBack
+    | Conclude | Introduce | Resign | StandBack
 )  # fmt: skip

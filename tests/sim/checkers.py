@@ -10,7 +10,7 @@ from supervisor.core.cluster import coordinator
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
 from supervisor.core.node import messages
 from supervisor.core.orders import Conclude, Order, StartCycle
-from tests.sim.faults import WISHES, Fault, Kind
+from tests.sim.faults import CUTS, WISHES, Fault, Kind
 from tests.sim.setup import HEARTBEAT_S, LIMIT_S
 
 if TYPE_CHECKING:
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from tests.sim.world import World
 
 _OF_LEADER = frozenset({
-    Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE, Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT, Kind.BACKEND_LOST,
-    Kind.BACKEND_CUT, Kind.NODE_CRASH,
+    Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE, Kind.BACKEND_LOST, Kind.BACKEND_CUT, Kind.NODE_CRASH,
 })  # fmt: skip
 # Verdicts of nodes that can't know how the job continues elsewhere, or that it has ended.
 ELSEWHERE = ("the job may still run on the nodes that it had", "the job has ended, or still runs on other nodes")
 UNDER_WAY_S = 3.0  # events planned sooner than that may be answers
+ALL_HAVE_JOINED_S = 10.0  # else the lost node may be the only one that the ledger names
 SLACK_S = 0.5  # for a kill, on top of the spawner's own time
 
 
@@ -225,7 +225,7 @@ class Budget(Checker):
     def _units_at_most(self, fault: Fault) -> int:
         """A stopped leader loses each of its nodes at a separate moment; so does an elected one."""
         is_of_leader = fault.kind in _OF_LEADER and (
-            fault.node == self.world.leader.name or self.world.backend is not None
+            self.world.leader.name in fault.nodes or self.world.backend is not None
         )
         return max(1, len(self.world.setup.names) - 1) if is_of_leader else 1
 
@@ -332,6 +332,19 @@ class Outcome(Checker):
                     self.complain(f"nothing went wrong, and the job fails: {verdict}")
 
 
+class Progress(Checker):
+    """One cut of a node, or between two, ends no job that could do without that node, whoever leads."""
+
+    def end(self) -> None:
+        world, struck, rules = self.world, self.world.struck, self.world.setup.rules
+        if world.backend is None or len(struck) != 1 or struck[0].kind not in CUTS or not rules.restart.max_restarts:
+            return
+        verdicts = [host.verdict for host in world.hosts.values() if host.verdict is not None]
+        is_enough = len(world.hosts) > rules.restart.min_nodes and struck[0].at_s > ALL_HAVE_JOINED_S
+        if is_enough and not any(each.state is JobState.SUCCEEDED for each in verdicts):
+            self.complain(f"one cut of {struck[0].nodes} ends the job: {verdicts}")
+
+
 class NoEarlyHang(Checker):
     """A rank is called hung only after the allowed silence, and only once."""
 
@@ -406,7 +419,7 @@ class BoundedState(Checker):
 
 def all_of(world: World) -> list[Checker]:
     kinds = (
-        Exclusivity, OneLeader, OneRun, ConsecutiveRanks, Budget, Agreement, Outcome, NoEarlyHang,
+        Exclusivity, OneLeader, OneRun, ConsecutiveRanks, Budget, Agreement, Outcome, Progress, NoEarlyHang,
         NoHealthyWorkerEnded, Liveness, BoundedState,
     )  # fmt: skip
     return [kind(world) for kind in kinds]

@@ -40,6 +40,8 @@ class Kind(enum.StrEnum):
     CUT_UP = enum.auto()  # nothing comes from the node
     CUT_DOWN = enum.auto()  # nothing comes to the node
     PEERS_CUT = enum.auto()  # from all other nodes; the election backend stays reachable
+    PAIR_CUT = enum.auto()  # of the node and one other from each other; the election backend stays reachable
+    PAIR_CUT_ONE_WAY = enum.auto()  # nothing comes from the node to that other
     SLOW_LINK = enum.auto()
     BACKEND_CUT = enum.auto()  # the node does not reach the election backend
     BACKEND_LOST = enum.auto()  # it has no quorum
@@ -54,11 +56,13 @@ class Kind(enum.StrEnum):
 
 WISHES = frozenset({Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.RESTART, Kind.EXCLUDE, Kind.SHUTDOWN})
 _SPOILS_NOTHING = frozenset({Kind.TERM_IGNORED, Kind.EVIDENCE_ABSENT, Kind.ITERATION_UNREADABLE})
-_OF_NETWORK = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT, Kind.SLOW_LINK})
-_OF_ELECTION = frozenset({Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.BACKEND_LOST, Kind.BACKEND_SLOW, Kind.LEASES_REVOKED})
-_PASSES = frozenset(
-    {Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE}
-)
+_OF_PAIR = frozenset({Kind.PAIR_CUT, Kind.PAIR_CUT_ONE_WAY})
+CUTS = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT}) | _OF_PAIR
+_OF_NETWORK = CUTS | {Kind.SLOW_LINK}
+_OF_ELECTION = _OF_PAIR | {
+    Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.BACKEND_LOST, Kind.BACKEND_SLOW, Kind.LEASES_REVOKED
+}  # fmt: skip
+_PASSES = CUTS | {Kind.BACKEND_CUT, Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE}
 
 # The relative frequency of each kind.
 _WEIGHTS: dict[Kind, float] = dict.fromkeys(Kind, 1.0) | {
@@ -86,6 +90,11 @@ class Fault:
     node: str
     local_rank: int = 0
     lasts_s: float = 0.0
+    other: str = ""  # of a pair
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return (self.node, self.other) if self.other else (self.node,)
 
     @property
     def is_harmful(self) -> bool:
@@ -114,7 +123,8 @@ class Fault:
     def __str__(self) -> str:
         lasts = "" if not self.lasts_s else " for good" if self.lasts_s >= FOREVER_S else f" for {self.lasts_s:.3f} s"
         rank = f" rank {self.local_rank}" if self.kind.startswith("rank_") else ""
-        return f"{self.at_s:9.3f} s {self.kind} {self.node}{rank}{lasts}"
+        pair = f" and {self.other}" if self.other else ""
+        return f"{self.at_s:9.3f} s {self.kind} {self.node}{pair}{rank}{lasts}"
 
 
 def draw_schedule(setup: Setup) -> tuple[Fault, ...]:
@@ -155,7 +165,8 @@ def _fault(kind: Kind, setup: Setup, draw: random.Random) -> Fault:
     node = draw.choice(nodes[1:] if is_apart else nodes)
     local_rank = draw.randrange(setup.rules.local_world_size)
     at_s = draw.choice([draw.uniform(0, 3), *[draw.uniform(0, setup.horizon_s)] * 3])
-    return Fault(at_s, kind, node, local_rank, _lasts_s(kind, draw))
+    other = draw.choice([each for each in nodes if each != node]) if kind in _OF_PAIR else ""
+    return Fault(at_s, kind, node, local_rank, _lasts_s(kind, draw), other)
 
 
 def _lasts_s(kind: Kind, draw: random.Random) -> float:
@@ -171,7 +182,7 @@ def _lasts_s(kind: Kind, draw: random.Random) -> float:
             return draw.choice([FOREVER_S, draw.uniform(0.5, 4), draw.uniform(5, 60)])
         case Kind.NODE_PAUSE | Kind.SUPERVISOR_PAUSE:
             return draw.choice([draw.uniform(0.1, HARMLESS_S), draw.uniform(0.1, HARMLESS_S), draw.uniform(2, 20)])
-        case Kind.CUT | Kind.CUT_UP | Kind.CUT_DOWN | Kind.PEERS_CUT:
+        case _ if kind in CUTS:
             return draw.choice([draw.uniform(0.1, HARMLESS_S), draw.uniform(2, 8), draw.uniform(2, 60), FOREVER_S])
         case Kind.BACKEND_CUT | Kind.BACKEND_LOST:
             return draw.choice([draw.uniform(0.1, 4), draw.uniform(1, BACKEND_HARMLESS_S), draw.uniform(10, 100)])

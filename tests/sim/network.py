@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from supervisor.core.cluster.messages import NodeHeard, NodeSilent
 from supervisor.edges.peers.cluster_client import FENCE_S
 from supervisor.edges.peers.cluster_link import ALIVE_S, SILENCE_S
 from supervisor.edges.peers.cluster_server import LOST_S
@@ -40,6 +41,7 @@ class Reach:
     sends_from_s: float = 0.0
     hears_from_s: float = 0.0
     nodes_from_s: float = 0.0  # the same for the other nodes only
+    sends_to_from_s: dict[str, float] = field(default_factory=dict[str, float])  # by node
     backend_from_s: float = 0.0  # the same for the backend that elects the leader
 
 
@@ -64,6 +66,7 @@ class Way:
             and now_s >= receiver.hears_from_s
             and now_s >= sender.nodes_from_s
             and now_s >= receiver.nodes_from_s
+            and now_s >= sender.sends_to_from_s.get(self.receiver.name, 0.0)
         )
 
     def slow_down(self, by_s: float, until_s: float) -> None:
@@ -181,7 +184,7 @@ class Link:
 
     def connect(self) -> None:
         """Connects: the leader has accepted the node."""
-        self.is_connected = self.was_connected = True
+        self.is_connected = self.was_connected = True  # to a leader that has not known it, or has not noticed
         self._leader_heard_s = self.confirmed_s = now_s = self._world.timeline.now_s - self._late_s
         if self._is_well:
             self._on_known(ALL_IS_WELL)
@@ -208,7 +211,8 @@ class Link:
         self.leave_way()
 
         def notice() -> None:
-            self.is_connected = self.is_connected and not self.up.is_open
+            if self.is_connected and self.up.is_open:
+                self._notice(is_connected=False)
 
         if self.is_connected:
             self.disturb()
@@ -279,7 +283,8 @@ class Link:
     def _say_alive(self, is_open: bool, *, both: bool) -> None:
         now_s = self._world.timeline.now_s
         if not self.is_connected and both and is_open and self._is_answered():
-            self.is_connected = self.enter()
+            if self.enter():
+                self._notice(is_connected=True)
             is_open = self.is_open
         is_carried = self.via is None or self.via.carries
         if both and self.is_connected and is_carried and self.up.is_open:
@@ -324,9 +329,22 @@ class Link:
             link._lose_connection(is_silent=False)
 
     def _lose_connection(self, *, is_silent: bool) -> None:
-        self.is_connected, self.said_s = False, self._world.timeline.now_s
+        self._notice(is_connected=False)
+        self.said_s = self._world.timeline.now_s
         self.may_be_sent_on = not is_silent
         self.leave_way()
+
+    def _notice(self, *, is_connected: bool) -> None:
+        """Has the leader notice at once that the connection has ended, or is back."""
+        self.is_connected = is_connected
+        name = self.node.name
+        noticed = NodeHeard(name) if is_connected else NodeSilent(name)
+
+        def notice() -> None:
+            if self._is_served() and not self._leader_gave_up:
+                self.leader.coordinate(noticed)
+
+        self.leader.receive(notice)
 
     def leave_way(self) -> None:
         if self.relaying is not None:

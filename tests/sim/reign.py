@@ -119,6 +119,8 @@ class Reign:
                     self._deliver(node, order)
                 case order_gate.WriteLedger(ledger):
                     self._write(ledger)
+                case order_gate.EndLead(reason):
+                    self._resign(reason)
         self._plan_gate()
 
     def _plan_gate(self) -> None:
@@ -242,11 +244,15 @@ class Reign:
         else:
             resign(False)
 
-    def end(self, why: str) -> None:
+    def _resign(self, why: str) -> None:
+        self.end(why, has_resigned=True)
+        self._backend.ask(self.host, lambda: self._backend.resign(self.term), lambda _: None)
+
+    def end(self, why: str, *, has_resigned: bool = False) -> None:
         """Closes its server; waiting orders are never sent."""
         if not self.is_over:
             self.is_over = True
             self._gate.waiting.clear()
             for link in self.nodes.values():
                 link.disturb()
-            self._voter.lose_lead(self, why)
+            self._voter.lose_lead(self, why, has_resigned=has_resigned)

@@ -133,6 +133,8 @@ def _strike_node(world: World, host: Host, fault: Fault) -> bool:
             _freeze(world, host, until_s)
         case Kind.ITERATION_UNREADABLE:
             host.iteration_unreadable_until_s = until_s
+        case Kind.PAIR_CUT | Kind.PAIR_CUT_ONE_WAY:
+            _cut_pair(host, world.hosts[fault.other], until_s, is_both=fault.kind is Kind.PAIR_CUT)
         case Kind.CUT | Kind.CUT_UP | Kind.CUT_DOWN | Kind.PEERS_CUT | Kind.SLOW_LINK:
             return _disturb(host, fault, until_s)
         case Kind.BACKEND_CUT | Kind.BACKEND_LOST | Kind.BACKEND_SLOW | Kind.LEASES_REVOKED:
@@ -162,6 +164,14 @@ def _disturb(host: Host, fault: Fault, until_s: float) -> bool:
             return True
     _doubt(host)
     return True
+
+
+def _cut_pair(host: Host, other: Host, until_s: float, *, is_both: bool) -> None:
+    for sender, receiver in ((host, other), (other, host))[: 2 if is_both else 1]:
+        cut = sender.reach.sends_to_from_s
+        cut[receiver.name] = max(cut.get(receiver.name, 0.0), until_s)
+    for each in (host, other):
+        _doubt(each)
 
 
 def _strike_backend(world: World, host: Host, fault: Fault, until_s: float) -> bool:

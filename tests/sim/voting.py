@@ -219,10 +219,10 @@ class Voter:
 
         self.backend.ask(self.host, lambda: self.backend.leader, told)
 
-    def lose_lead(self, reign: Reign, why: str) -> None:
+    def lose_lead(self, reign: Reign, why: str, *, has_resigned: bool) -> None:
         if self.reign is reign:
             self.reign = None
-            self._take(candidate.LeadLost(why))
+            self._take(candidate.LeadLost(why, has_resigned))
             self._take(candidate.Left())
 
     # --- as a follower

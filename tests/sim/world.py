@@ -201,7 +201,7 @@ class World:
         most_s = HARMLESS_S - (self.setup.answer_max_s if self.setup.answer_max_s > PROMPT_S else 0.0)
         if self.setup.fan_out:
             most_s -= RELAYED_LATER_S
-        if self.backend is not None and fault.node == self.leader.name:
+        if self.backend is not None and self.leader.name in fault.nodes:
             most_s = min(most_s, HARMLESS_TO_LEADER_S)
         return fault.lasts_s > most_s
 
@@ -210,8 +210,8 @@ class World:
         if not fault.passes and not fault.is_of_election:
             return False
         self._passing = [each for each in self._passing if each.is_over_s + TOUCHES_S > fault.at_s]
-        concerned = {fault.node, self.leader.name}
-        concerns_all = self.backend is not None or self.setup.fan_out or fault.node == self.leader.name
-        is_added = any(concerns_all or each.node in concerned for each in self._passing)
+        concerned = {*fault.nodes, self.leader.name}
+        concerns_all = self.backend is not None or self.setup.fan_out or self.leader.name in fault.nodes
+        is_added = any(concerns_all or concerned.intersection(each.nodes) for each in self._passing)
         self._passing.append(fault)
         return is_added

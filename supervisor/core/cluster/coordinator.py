@@ -21,6 +21,7 @@ from supervisor.core.cluster import (
     evidence,
     membership,
     node_loss,
+    resignation,
     restart_policy,
     rounds,
     takeover,
@@ -40,7 +41,7 @@ from supervisor.core.cluster.coordinator_states import (
     with_member,
     without,
 )
-from supervisor.core.cluster.membership import BUSY, UNHEARD, Member, MemberState
+from supervisor.core.cluster.membership import BUSY, Member, MemberState
 from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_sentences import succeeded_sentence
@@ -62,7 +63,7 @@ def current_iteration(state: State) -> int:
 
 def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
     """Takes one event. `jitter` is a random value from 0 to 1."""
-    return takeover.with_record(*_step(state, event, now_s, jitter))
+    return takeover.with_record(*resignation.after(*_step(state, event, now_s, jitter)))
 
 
 def _step(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
@@ -127,8 +128,13 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             return _step_calls(state, event, now_s, jitter)
         case cluster_messages.StacksWanted() | cluster_messages.StacksTaken():
             return _step_evidence(state, event, now_s)
-        case cluster_messages.NodeExcluded() | cluster_messages.NodeCordoned():
-            return _let_go(*rounds.keep_out(state, event, now_s), event.node)
+        case (
+            cluster_messages.NodeExcluded() | cluster_messages.NodeCordoned() | cluster_messages.NodeSilent()
+            | cluster_messages.NodeHeard()
+        ):  # fmt: skip
+            state, actions = rounds.keep_out(state, event)
+            state, more = _use_ready(state, now_s, jitter)
+            return rounds.let_go(state, (*actions, *more), event.node)
         case cluster_messages.StopAsked() | cluster_messages.JobForbidden():
             return endings.wind_down(state, endings.outcome_asked(state, event), now_s)
         case cluster_messages.RestartAsked(reason):
@@ -170,26 +176,13 @@ def _node_emptied(
         emptied = msgspec.structs.replace(known, state=MemberState.JOINED, cause=event.cause)
     else:
         emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
-    state = with_member(state, event.node, emptied)
+    return rounds.let_go(*_use_ready(with_member(state, event.node, emptied), now_s, jitter), event.node)
+
+
+def _use_ready(state: State, now_s: float, jitter: float) -> Outcome:
+    """Has the ready nodes take part where they are needed: in the round, or in a wrapped call's vacant part."""
     offer = node_loss.offer(state)
-    outcome = rounds.close_round(state, now_s) if offer is None else _step_calls(state, offer, now_s, jitter)
-    return _let_go(*outcome, event.node)
-
-
-def _let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
-    """Releases an excluded node once nothing runs there; only the leader's node must wait for the job's end."""
-    known = state.members.get(node)
-    if (
-        known is None
-        or node == state.leader
-        or not isinstance(state.phase, Gathering | Running)
-        or not known.excluded
-        or known.state in (*BUSY, *UNHEARD)
-    ):
-        return state, actions
-    state = with_member(state, node, msgspec.structs.replace(known, state=MemberState.REFUSED))
-    reason = f"{known.excluded}; the job goes on without it"
-    return state, (*actions, Send(node, orders.Conclude(Verdict(JobState.FAILED, 1, reason))))
+    return rounds.close_round(state, now_s) if offer is None else _step_calls(state, offer, now_s, jitter)
 
 
 def _store_served(state: State, event: cluster_messages.StoreServed) -> Outcome:

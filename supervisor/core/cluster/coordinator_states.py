@@ -93,6 +93,7 @@ class State(msgspec.Struct, frozen=True):
     store: UseStore | None = None  # of the last cycle, once it is served
     lost_in_call: tuple[NodeLost, ...] = ()  # nodes that the wrapped call continues without, or with a spare instead
     evidence: evidence.State = msgspec.field(default_factory=evidence.initial_state)
+    resigned: tuple[str, ...] = ()  # nodes that have given up the lead since the last cycle (resignation.py)
     recorded: Ledger | None = None  # what a later leader will know; None: there will be none
     former: Former | None = None  # the previous run, if this leader has begun another one of the same id
 

@@ -97,7 +97,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             cluster_messages.NodeJoined() | cluster_messages.NodeFailed() | cluster_messages.NodeDown()
             | cluster_messages.NodeSucceeded() | cluster_messages.VerdictTaken() | cluster_messages.StoreServed()
             | cluster_messages.CallReport() | cluster_messages.StacksWanted() | cluster_messages.NodeExcluded()
-            | cluster_messages.NodeCordoned()
+            | cluster_messages.NodeCordoned() | cluster_messages.NodeSilent() | cluster_messages.NodeHeard()
             | cluster_messages.RestartAsked() | cluster_messages.JobForbidden() | cluster_messages.NodeLost()
         ):  # fmt: skip
             return state, ()  # It crossed the order to stop, which the node answers next.

@@ -33,6 +33,7 @@ class Member(msgspec.Struct, frozen=True):
     cycle: int = -1  # the last one it took part in
     excluded: str = ""  # why it takes part in no later cycle
     cordoned: str = ""  # why an operator keeps it out of later cycles for now
+    is_silent: bool = False  # nothing is heard from it now: it may be lost already
     lost: tuple[int, ...] = ()  # ranks that a wrapped call has continued without
     cause: Cause | None = None  # of the first failure on it, when it stopped
     all_succeeded: bool = False  # when it stopped for good
@@ -40,7 +41,8 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def is_ready(self) -> bool:
-        return self.state is MemberState.JOINED and not self.excluded and not self.cordoned
+        joined = self.state is MemberState.JOINED
+        return joined and not self.excluded and not self.cordoned and not self.is_silent
 
     @property
     def is_returning(self) -> bool:

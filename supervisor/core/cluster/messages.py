@@ -88,6 +88,18 @@ class NodeLost(msgspec.Struct, frozen=True):
     reason: str
 
 
+class NodeSilent(msgspec.Struct, frozen=True):
+    """The leader hears nothing from a node, for now. If that lasts, the node is lost. Never sent between nodes."""
+
+    node: str
+
+
+class NodeHeard(msgspec.Struct, frozen=True):
+    """A silent node is heard again. Never sent between nodes."""
+
+    node: str
+
+
 class VerdictTaken(msgspec.Struct, frozen=True):
     """The node knows how the job ended (answer to Conclude)."""
 
@@ -188,7 +200,7 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 Event = (
     JobOpened | NodeJoined | NodeFailed | NodeDown | NodeSucceeded | NodeStopped | NodeLost | VerdictTaken
     | StoreServed | CallReport | StacksWanted | StacksTaken | NodeExcluded | NodeCordoned | StopAsked | RestartAsked
-    | JobForbidden | NodeStands | DeadlineReached
+    | JobForbidden | NodeSilent | NodeHeard | NodeStands | DeadlineReached
 )  # fmt: skip
 
 

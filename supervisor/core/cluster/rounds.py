@@ -6,13 +6,15 @@ nothing of the last cycle is left, and the last call is over. Which nodes take p
 
 from __future__ import annotations
 
+from typing import assert_never
+
 import msgspec
 
 from supervisor.core import orders
 from supervisor.core.cluster import endings, evidence, wrapped_call
 from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, said, with_member, with_parts
-from supervisor.core.cluster.membership import UNHEARD, Member, MemberState
-from supervisor.core.cluster.messages import Action, NodeCordoned, NodeExcluded, Send
+from supervisor.core.cluster.membership import BUSY, UNHEARD, Member, MemberState
+from supervisor.core.cluster.messages import Action, NodeCordoned, NodeExcluded, NodeHeard, NodeSilent, Send
 from supervisor.core.cluster.placement import Placement, place
 from supervisor.core.cluster.shortage import missing_sentence, names
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
@@ -97,21 +99,44 @@ def close_round(state: State, now_s: float) -> Outcome:
     return state, (*found, *_placed(state, placed, before), *parts)
 
 
-def keep_out(state: State, event: NodeExcluded | NodeCordoned, now_s: float) -> Outcome:
-    """Keeps the node out of the next rounds, for good or until uncordoned. A running cycle continues."""
-    if isinstance(event, NodeExcluded):
-        known = state.members.get(event.node) or Member(MemberState.FAILED)
-        state = with_member(state, event.node, msgspec.structs.replace(known, excluded=event.reason))
-        return close_round(state, now_s)
+def keep_out(state: State, event: NodeExcluded | NodeCordoned | NodeSilent | NodeHeard) -> Outcome:
+    """Keeps the node out of the next rounds: for good, until uncordoned, or until it is heard. A cycle continues."""
     known = state.members.get(event.node)
-    if known is None or known.cordoned == event.reason:
-        return state, ()
-    state = with_member(state, event.node, msgspec.structs.replace(known, cordoned=event.reason))
-    kind, text = "node_uncordoned", "takes part in later cycles again"
-    if event.reason:
-        kind, text = "node_cordoned", f"takes part in no later cycle: {event.reason}"
-    state, actions = close_round(state, now_s)
-    return state, (said(state, kind, f"node {event.node} {text}"), *actions)
+    match event:
+        case NodeExcluded(reason=reason):
+            known = known or Member(MemberState.FAILED)
+            return with_member(state, event.node, msgspec.structs.replace(known, excluded=reason)), ()
+        case NodeSilent() | NodeHeard():
+            if known is None or known.state in UNHEARD:
+                return state, ()
+            is_silent = isinstance(event, NodeSilent)
+            return with_member(state, event.node, msgspec.structs.replace(known, is_silent=is_silent)), ()
+        case NodeCordoned(reason=reason):
+            if known is None or known.cordoned == reason:
+                return state, ()
+            state = with_member(state, event.node, msgspec.structs.replace(known, cordoned=reason))
+            kind, text = "node_uncordoned", "takes part in later cycles again"
+            if reason:
+                kind, text = "node_cordoned", f"takes part in no later cycle: {reason}"
+            return state, (said(state, kind, f"node {event.node} {text}"),)
+        case _:
+            assert_never(event)
+
+
+def let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
+    """Releases an excluded node once nothing runs there; only the leader's node must wait for the job's end."""
+    known = state.members.get(node)
+    if (
+        known is None
+        or node == state.leader
+        or not isinstance(state.phase, Gathering | Running)
+        or not known.excluded
+        or known.state in (*BUSY, *UNHEARD)
+    ):
+        return state, actions
+    state = with_member(state, node, msgspec.structs.replace(known, state=MemberState.REFUSED))
+    reason = f"{known.excluded}; the job goes on without it"
+    return state, (*actions, Send(node, orders.Conclude(Verdict(JobState.FAILED, 1, reason))))
 
 
 def excluded_verdict(state: State) -> Verdict | None:
@@ -226,6 +251,7 @@ def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: floa
         calls=wrapped_call.initial_state(len(chosen) * state.rules.local_world_size),
         store=None,
         lost_in_call=(),
+        resigned=(),
         evidence=evidence.initial_state(),
     )
     return state, tuple(Send(node, start_order(state, part, reason)) for part, node in enumerate(chosen))

@@ -74,6 +74,7 @@ def _others(members: Mapping[str, Member], before: Sequence[str]) -> list[str]:
     starting = [node for node, each in members.items() if each.state is MemberState.OPENED]
     down = [node for node, each in members.items() if each.is_returning]
     busy = [node for node, each in members.items() if each.state in BUSY]
+    silent = [node for node, each in members.items() if each.is_silent and each.state is MemberState.JOINED]
     lost = [node for node in before if members[node].state is MemberState.LOST]
     cordoned = [node for node, each in members.items() if each.cordoned and each.state is not MemberState.LOST]
     excluded = [each.excluded for each in members.values() if each.excluded]
@@ -84,6 +85,8 @@ def _others(members: Mapping[str, Member], before: Sequence[str]) -> list[str]:
         parts.append(f"{_of(down)} without a spawner")
     if busy:
         parts.append(f"workers of the last cycle may still run on {names(busy)}")
+    if silent:
+        parts.append(f"{_of(silent)} not heard at present")
     if lost:
         parts.append(f"{_of(lost)} lost")
     if cordoned:

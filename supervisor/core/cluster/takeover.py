@@ -10,7 +10,15 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core import fence, orders
-from supervisor.core.cluster import endings, inherited_cycle, membership, restart_policy, rounds, wrapped_call
+from supervisor.core.cluster import (
+    endings,
+    inherited_cycle,
+    membership,
+    resignation,
+    restart_policy,
+    rounds,
+    wrapped_call,
+)
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.coordinator_states import (
     Ended,
@@ -44,6 +52,7 @@ ENDS_AS_BEFORE = (
 _OfNode = (
     cluster_messages.NodeJoined | cluster_messages.NodeFailed | cluster_messages.NodeDown
     | cluster_messages.NodeSucceeded | cluster_messages.NodeStopped | cluster_messages.VerdictTaken
+    | cluster_messages.NodeSilent | cluster_messages.NodeHeard
 )  # fmt: skip
 Resolved = tuple[State, tuple[Action, ...], tuple[Event, ...]]  # the events are then handled as if they came now
 
@@ -53,7 +62,9 @@ def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: fl
     ledger = taken.ledger
     phase = TakingOver(now_s + TAKE_OVER_S) if ledger != Ledger() else Unopened()
     former = taken.former or ledger.former
-    return State(job_id, leader, phase=phase, cycle=ledger.cycle, recorded=ledger, former=former)
+    return State(
+        job_id, leader, phase=phase, cycle=ledger.cycle, resigned=ledger.resigned, recorded=ledger, former=former
+    )
 
 
 def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resolved:
@@ -97,10 +108,12 @@ def with_record(state: State, actions: tuple[Action, ...]) -> Outcome:
 
 
 def ledger_of(state: State) -> Ledger:
+    witnesses = () if state.leader in state.resigned else state.members.witnesses  # It answers nobody afterwards.
     opened = state.cycle + 1 if isinstance(state.phase, Gathering) else max(state.cycle, 0)
     ledger = Ledger(
         state.cycle, opened, state.policy.used,
-        parts=state.parts, processes=state.processes, witnesses=state.members.witnesses, former=state.former,
+        parts=state.parts, processes=state.processes, witnesses=witnesses, resigned=state.resigned,
+        former=state.former,
     )  # fmt: skip
     match state.phase:
         case Ended(verdict) | WindingDown(Verdict() as verdict):
@@ -234,7 +247,22 @@ def _wait(state: State, phase: TakingOver, now_s: float) -> Outcome:
     if phase.is_told:
         return state, ()
     state = msgspec.structs.replace(state, phase=msgspec.structs.replace(phase, is_told=True))
-    return state, (said(state, "rendezvous_waits", f"{text}; nothing new begins before one has"),)
+    waits = said(state, "rendezvous_waits", f"{text}; nothing new begins before one has")
+    state, resigns = _resigned(state, phase)
+    return state, (waits, *resigns)
+
+
+def _resigned(state: State, phase: TakingOver) -> Outcome:
+    """Gives up the lead if other nodes may hear those that this one waits for."""
+    if state.recorded is None or state.leader not in phase.stands:
+        return state, ()
+    needed = phase.stands[state.leader].rules.restart.min_nodes
+    known = {*phase.stands, *state.recorded.parts, *state.recorded.witnesses}
+    state, resigns = resignation.resigned(state, known, heard=len(phase.stands), needed=needed)
+    if not resigns:
+        return state, ()
+    recorded = msgspec.structs.replace(state.recorded or Ledger(), resigned=state.resigned)
+    return msgspec.structs.replace(state, recorded=recorded), (cluster_messages.Record(recorded), *resigns)
 
 
 def _why_it_waits(witnesses: tuple[str, ...]) -> tuple[str, str]:

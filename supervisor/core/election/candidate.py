@@ -22,6 +22,7 @@ from supervisor.core.ledger import Former, Ledger, of_this_run
 
 JITTER_S = 0.2  # before a node asks to lead, so that not all ask at once
 AGAIN_S = 0.5
+STANDS_AGAIN_S = 10.0  # after it has given up the lead for another node: by then, one that can lead does
 WISHES_KEPT_S = 10.0  # a person's request is repeated to a new leader that comes within this time
 
 # --- phases --------------------------------------------------------------------------------------------------------
@@ -85,6 +86,7 @@ class State(msgspec.Struct, frozen=True):
     left_at_s: float | None = None  # when the previous leader may last have heard this node
     met_term: int = 0  # of the first leader that this process met; 0: none yet
     wishes: tuple[tuple[float, Wish], ...] = ()
+    stands_from_s: float | None = None  # it gave up the lead; until then, others may lead
     has_stopped: bool = False  # as reported
     is_asking: bool = False  # who leads
 
@@ -147,6 +149,7 @@ class LeadLost(msgspec.Struct, frozen=True):
     """The own lead has ended. It is being left; `Left` follows."""
 
     why: str
+    has_resigned: bool = False  # for a node that hears more of the others
 
 
 class LinkLost(msgspec.Struct, frozen=True):
@@ -299,12 +302,8 @@ def _change(
             return _win(state, term, ledger)
         case LeadNotWon():
             return _not_won(state, now_s, jitter)
-        case LeadLost(why):
-            assert isinstance(state.phase, Leading), "only a lead can be lost"
-            met_term = state.met_term or state.phase.term
-            phase = Leaving(state.phase.term)
-            state = msgspec.structs.replace(state, phase=phase, left_at_s=now_s, met_term=met_term)
-            return state, (Coordinate(cluster.LeadershipLost(why)),)
+        case LeadLost():
+            return _lose_lead(state, event, now_s)
         case LinkLost():
             return _lose_link(state, event, now_s, jitter)
         case Left():
@@ -338,6 +337,8 @@ def _decide(state: State, now_s: float, jitter: float) -> _Result:
     if leader is not None and leader.node != state.node:
         state = msgspec.structs.replace(state, phase=Following(leader))
         return state, (Follow(leader), Obey(orders.Introduce()))
+    if state.stands_from_s is not None and now_s < state.stands_from_s:
+        return msgspec.structs.replace(state, phase=Waiting(state.stands_from_s)), ()
     return msgspec.structs.replace(state, phase=Preparing(now_s + jitter * JITTER_S)), ()
 
 
@@ -375,6 +376,19 @@ def _win(state: State, term: int, ledger: Ledger) -> _Result:
     state = msgspec.structs.replace(state, phase=Leading(term), waits_since_s=None, newest_term=term)
     taken = Coordinate(cluster.LeadershipTaken(term, found, former))
     return state, (Lead(term, found, former), taken, Obey(orders.Introduce()))
+
+
+def _lose_lead(state: State, event: LeadLost, now_s: float) -> _Result:
+    assert isinstance(state.phase, Leading), "only a lead can be lost"
+    state = msgspec.structs.replace(
+        state,
+        phase=Leaving(state.phase.term),
+        left_at_s=now_s,
+        met_term=state.met_term or state.phase.term,
+        stands_from_s=now_s + STANDS_AGAIN_S if event.has_resigned else None,
+    )
+    told = (Obey(orders.Resign(event.why)),) if event.has_resigned else ()
+    return state, (Coordinate(cluster.LeadershipLost(event.why)), *told)
 
 
 def _not_won(state: State, now_s: float, jitter: float) -> _Result:

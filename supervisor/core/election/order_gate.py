@@ -12,7 +12,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.ledger import Ledger
-from supervisor.core.orders import Order
+from supervisor.core.orders import Order, Resign
 
 WRITE_AGAIN_S = 0.2
 
@@ -68,7 +68,13 @@ class WriteLedger(msgspec.Struct, frozen=True):
     ledger: Ledger
 
 
-Action = Deliver | WriteLedger
+class EndLead(msgspec.Struct, frozen=True):
+    """Tell the backend that this node no longer leads. All that was decided before is kept."""
+
+    reason: str
+
+
+Action = Deliver | WriteLedger | EndLead
 
 # --- the machine ---------------------------------------------------------------------------------------------------
 
@@ -87,9 +93,9 @@ class State(msgspec.Struct, frozen=True):
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
     match event:
-        case OrderGiven(node, order):
+        case OrderGiven():
             if not state.waiting and now_s < state.valid_until_s:
-                return state, (Deliver(node, order),)
+                return state, (_out(event),)
             return _put(state, event, now_s), ()
         case LedgerChanged(ledger):
             if state.waiting and isinstance(state.waiting[-1], Ledger):
@@ -115,6 +121,10 @@ def next_deadline_s(state: State) -> float | None:
     return state.writes_from_s if waits_to_write else None
 
 
+def _out(given: OrderGiven) -> Deliver | EndLead:
+    return EndLead(given.order.reason) if isinstance(given.order, Resign) else Deliver(given.node, given.order)
+
+
 def _put(state: State, item: OrderGiven | Ledger, now_s: float) -> State:
     state.waiting.append(item)
     return state if state.waits_since_s is not None else msgspec.structs.replace(state, waits_since_s=now_s)
@@ -138,7 +148,8 @@ def _go(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
         first = waiting[0]
         if isinstance(first, Ledger):
             if state.writes is None and now_s >= state.writes_from_s:
-                witnesses = state.witnesses | frozenset(first.witnesses)
+                # Without witnesses, this leader answers only while it is sure that it leads.
+                witnesses = state.witnesses | frozenset(first.witnesses) if first.witnesses else frozenset[str]()
                 state = msgspec.structs.replace(state, writes=first, witnesses=witnesses)
                 actions.append(WriteLedger(first))
             break
@@ -146,5 +157,5 @@ def _go(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
             break
         waiting.popleft()
         waits_since_s = now_s
-        actions.append(Deliver(first.node, first.order))
+        actions.append(_out(first))
     return msgspec.structs.replace(state, waits_since_s=waits_since_s if waiting else None), tuple(actions)

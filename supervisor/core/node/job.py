@@ -25,7 +25,7 @@ from supervisor.core.node import messages as node_messages
 
 Order = (
     orders.StartCycle | orders.JoinAgain | orders.UseStore | orders.WindDown | orders.Conclude | orders.Introduce
-    | orders.StandBack
+    | orders.Resign | orders.StandBack
 )  # fmt: skip
 Report = group.GroupReport | group.HangReport
 Event = node_messages.SpawnerReport | Order | job_wishes.Wish | Report
@@ -131,6 +131,9 @@ def _obey(state: State, event: Order, now_s: float) -> Outcome:
             return _conclude(state, verdict)
         case orders.Introduce():
             return state, (moves.tell(state, job_stand.stands(state)),)
+        case orders.Resign(reason):
+            waits = isinstance(state.phase, phases.Pending | phases.Rendezvous | phases.Down)
+            return (msgspec.structs.replace(state, reason=reason) if waits else state), ()
         case orders.StandBack(reason):
             return _stand_back(state, reason)
         case _:

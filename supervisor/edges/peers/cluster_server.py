@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster import suspicion
-from supervisor.core.cluster.messages import NodeLost, Reported
+from supervisor.core.cluster.messages import NodeHeard, NodeLost, NodeSilent, Reported
 from supervisor.core.cluster.relays import Relays
 from supervisor.core.correspondence import Correspondence, Letters
 from supervisor.core.node.messages import Ordered
@@ -242,6 +242,8 @@ class ClusterServer:
             known = None
         if known is None:
             known = self._know(hello.node, hello.incarnation, Letters())
+        elif known.conversation.line is None:
+            self._on_report(Reported(self._job_id, NodeHeard(hello.node)))
         self._count(known, is_direct=is_direct)
         known.conversation.hold(line, on_end=partial(self._miss, hello.node, known))
         self._looked_at.put(known.conversation, anyio.current_time())
@@ -342,6 +344,7 @@ class ClusterServer:
     def _miss(self, name: str, node: KnownNode, why: str) -> None:
         assert self._tasks is not None
         self._count(node, is_direct=False)
+        self._on_report(Reported(self._job_id, NodeSilent(name)))
         self._tasks.start_soon(self._wait_for_return, name, node, why)
 
     async def _wait_for_return(self, name: str, node: KnownNode, why: str) -> None:

@@ -16,7 +16,7 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from supervisor.core.cluster.messages import NodeLost, Reported
+from supervisor.core.cluster.messages import NodeHeard, NodeLost, NodeSilent, Reported
 from supervisor.core.elastic import elastic_round
 from supervisor.core.elastic.messages import AgentLost, DeadlineReached, ElasticOrder, ElasticReport, Event
 from supervisor.edges.peers.cluster_client import ClusterClient
@@ -115,6 +115,8 @@ class ElasticLeader:
         match reported.report:
             case NodeLost(node, reason):
                 self._take(AgentLost(node, reason))
+            case NodeSilent() | NodeHeard():
+                pass  # an agent counts until it is lost
             case other:
                 _log.warning("a report is dropped, %s: this leads a rendezvous of torchrun", type(other).__name__)
 

@@ -6,12 +6,16 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.coordinator_states import Gathering
 from supervisor.core.cluster.messages import (
+    DeadlineReached,
     Event,
     JobOpened,
     NodeFailed,
+    NodeHeard,
     NodeJoined,
     NodeLost,
+    NodeSilent,
     NodeSucceeded,
     Publish,
     StoreServed,
@@ -67,3 +71,21 @@ def test_a_lost_node_that_is_back_and_tells_its_old_fault_takes_no_second_unit()
     assert [each.event.kind for each in play.of(Publish)] == ["fault_folded"]
     play >> NodeJoined("b", 0)
     assert (play.state.cycle, coordinator.restarts_used(play.state)) == (1, 1)
+
+
+def test_no_cycle_is_placed_on_a_node_that_is_silent_already_and_one_fault_takes_one_unit() -> None:
+    play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
+    rules = JobRules("job", 2, restart=RestartRules(max_restarts=3, min_nodes=2))
+    for node in NODES:
+        play >> JobOpened(node, rules)
+        play >> NodeJoined(node, -1)
+    assert play.state.parts == ("a", "b")
+    play >> NodeSilent("b") >> NodeSilent("c")  # one switch
+    play >> NodeLost("b", "node b is lost")
+    play >> NodeJoined("a", 0)
+    assert isinstance(play.state.phase, Gathering), "c is no place for a cycle"
+    play.at(60.0) >> DeadlineReached()
+    assert "node c is not heard at present" in play.of(Publish)[0].event.reason
+    play >> NodeHeard("c")
+    assert (play.state.parts, coordinator.restarts_used(play.state)) == (("a", "c"), 1)
+    play >> NodeSilent("nobody") << ()

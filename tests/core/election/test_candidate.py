@@ -25,6 +25,7 @@ from supervisor.core.election import candidate, node_fence
 from supervisor.core.election.candidate import (
     AGAIN_S,
     JITTER_S,
+    STANDS_AGAIN_S,
     WISHES_KEPT_S,
     AskForLead,
     AskWhoLeads,
@@ -297,3 +298,19 @@ def test_whatever_happens_it_has_one_connection_or_one_lead_or_neither(
             assert due_s is not None
             assert due_s > now_s or under_way == "", "it rings again and again"
         assert state.fence.until_s >= node_fence.FENCE_S
+
+
+def test_a_leader_that_has_resigned_lets_others_lead_for_a_while() -> None:
+    play = leading()
+    play >> LeadLost("it hears too few", has_resigned=True)
+    play << (Coordinate(LeadershipLost("it hears too few")), Obey(orders.Resign("it hears too few")))
+    play >> Left() << ()
+    assert play.state.phase == Waiting(JITTER_S + STANDS_AGAIN_S)
+    play >> LeaderSeen(C) >> LinkLost("", None, was_heard=False)
+    play.at(play.now_s + AGAIN_S) >> DeadlineReached()
+    assert play.state.phase == Following(C), "tried again"
+    play >> LeaderSeen(None) >> LinkLost("", None, was_heard=False)
+    assert isinstance(play.state.phase, Waiting)
+    play.at(JITTER_S + STANDS_AGAIN_S) >> DeadlineReached()
+    play.at(play.now_s + JITTER_S) >> DeadlineReached()
+    play.has(AskForLead())

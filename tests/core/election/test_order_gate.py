@@ -15,6 +15,7 @@ from supervisor.core.election.order_gate import (
     Action,
     DeadlineReached,
     Deliver,
+    EndLead,
     Event,
     LeadRenewed,
     LedgerChanged,
@@ -28,7 +29,7 @@ from supervisor.core.election.order_gate import (
     step,
 )
 from supervisor.core.ledger import Ledger
-from supervisor.core.orders import JoinAgain
+from supervisor.core.orders import JoinAgain, Resign
 from tests.core.playbook import Playbook
 
 
@@ -173,3 +174,12 @@ def test_it_does_the_same_as_its_slow_twin(told: list[tuple[float, Event]]) -> N
 def test_the_answer_to_no_question_is_a_defect() -> None:
     with pytest.raises(AssertionError, match="one write"):
         step(State(1.0), LedgerWritten(), now_s=0.0)
+
+
+def test_a_resignation_takes_effect_once_all_before_it_is_kept_and_the_leader_answers_only_while_it_is_sure() -> None:
+    play = gate(witnesses=("a", "b"))
+    play >> LedgerChanged(Ledger(2)) << ()  # without witnesses: the next leader need not meet any
+    play >> OrderGiven("a", Resign("it hears too few")) << ()
+    play >> DeadlineReached() << WriteLedger(Ledger(2))
+    assert play.state.witnesses == frozenset()
+    play >> LedgerWritten() << EndLead("it hears too few")

@@ -16,19 +16,21 @@ from supervisor.core.calls.words import ToRank, Word
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.node.messages import Ordered
-from supervisor.core.orders import Introduce, Order, StandBack, TellMembers
+from supervisor.core.orders import Introduce, Order, Resign, StandBack, TellMembers
 from supervisor.edges.peers.cluster_frames import Frame, Unknown
 
 Kind = type[msgspec.Struct]
 
 HANDSHAKE: tuple[Kind, ...] = tuple(each for each in get_args(Frame) if each not in (Unknown, Ordered, Reported))
-# Orders of a node's own side, when its connection to the leader changes.
-OWN_ORDERS: tuple[Kind, ...] = (Introduce, StandBack)
+# Orders of a node's own side, when its connection to the leader or its own lead changes.
+OWN_ORDERS: tuple[Kind, ...] = (Introduce, Resign, StandBack)
 ORDERS: tuple[Kind, ...] = tuple(each for each in get_args(Order) if each not in OWN_ORDERS)
 # The coordinator's own clock, and observations of its own node's server.
 NEVER_TRAVEL: tuple[Kind, ...] = (
     cluster_messages.DeadlineReached,
+    cluster_messages.NodeHeard,
     cluster_messages.NodeLost,
+    cluster_messages.NodeSilent,
     cluster_messages.JobForbidden,
 )
 REPORTS: tuple[Kind, ...] = tuple(each for each in get_args(cluster_messages.Event) if each not in NEVER_TRAVEL)

@@ -15,7 +15,15 @@ from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 
 from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, NodeStopped, Reported
+from supervisor.core.cluster.messages import (
+    NodeDown,
+    NodeHeard,
+    NodeJoined,
+    NodeLost,
+    NodeSilent,
+    NodeStopped,
+    Reported,
+)
 from supervisor.core.facts import JobState, RendezvousRules, Verdict
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
@@ -47,11 +55,14 @@ class Heard:
     def __init__(self) -> None:
         self.events: list[Ordered | Reported | JobAbandoned] = []
         self.fences: list[FenceMoved] = []
+        self.silences: list[NodeSilent | NodeHeard] = []
         self._changed = anyio.Event()
 
     def post(self, event: Ordered | Reported | FenceMoved | JobAbandoned) -> None:
         if isinstance(event, FenceMoved):
             self.fences.append(event)
+        elif isinstance(event, Reported) and isinstance(event.report, NodeSilent | NodeHeard):
+            self.silences.append(event.report)
         else:
             self.events.append(event)
         self._changed.set()
@@ -171,6 +182,7 @@ async def test_a_wire_that_breaks_all_the_time_loses_and_doubles_nothing(monkeyp
             tasks.cancel_scope.cancel()
         assert at_leader.reports() == [NodeDown("b", number) for number in range(60)]
         assert heard.orders() == [again(number) for number in range(60)][-len(heard.events) :]
+        assert at_leader.silences[:3] == [NodeSilent("b"), NodeHeard("b"), NodeSilent("b")]
 
 
 async def test_a_lost_node_is_told(monkeypatch: pytest.MonkeyPatch):

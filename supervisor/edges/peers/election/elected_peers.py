@@ -311,7 +311,7 @@ class ElectedPeers:
         finally:
             self._reign = None
             self.colleagues.is_leader = False
-            self._take(candidate.LeadLost(why))
+            self._take(candidate.LeadLost(why, reign.has_resigned))
             with anyio.CancelScope(shield=True):
                 await reign.end()
         _log.warning("this node no longer leads job %s: %s", voter.job_id, why)

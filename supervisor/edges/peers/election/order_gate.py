@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterable
 import anyio
 
 from supervisor.core.election import order_gate as machine
-from supervisor.core.election.order_gate import Deliver, WriteLedger
+from supervisor.core.election.order_gate import Deliver, EndLead, WriteLedger
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Order
 from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError
@@ -16,6 +16,10 @@ from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnav
 WRITE_TIMEOUT_S = 3.0
 
 _log = logging.getLogger("holdfast.cluster")
+
+
+class ResignedError(Exception):
+    """Raised once the leader has given up the lead, and all that it decided before is kept."""
 
 
 class OrderGate:
@@ -28,6 +32,7 @@ class OrderGate:
         self._deliver = deliver
         self._state = machine.State(valid_until_s, frozenset(witnesses))
         self._to_write: Ledger | None = None
+        self._resigns = ""  # why
         self._changed = anyio.Event()
 
     def send(self, node: str, order: Order) -> None:
@@ -62,8 +67,13 @@ class OrderGate:
             await self._changed.wait()
 
     async def run(self, write: Callable[[Ledger], Coroutine[None, None, None]]) -> None:
-        """Runs until cancelled. Retries `write` after BackendUnavailableError; its other errors end the gate."""
+        """Runs until cancelled. Retries `write` after BackendUnavailableError; its other errors end the gate.
+
+        Raises ResignedError.
+        """
         while True:
+            if self._resigns:
+                raise ResignedError(self._resigns)
             if self._to_write is not None:
                 ledger, self._to_write = self._to_write, None
                 self._take(await _written(ledger, write))
@@ -81,7 +91,10 @@ class OrderGate:
                     self._deliver(node, order)
                 case WriteLedger(ledger):
                     self._to_write = ledger
-        if not isinstance(event, machine.OrderGiven | machine.DeadlineReached):  # nothing waits for these
+                case EndLead(reason):
+                    self._resigns = reason
+        is_order = isinstance(event, machine.OrderGiven | machine.DeadlineReached)
+        if not is_order or self._resigns:  # else nothing waits for this
             changed, self._changed = self._changed, anyio.Event()
             changed.set()
 

@@ -22,7 +22,7 @@ from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers import garbage
 from supervisor.edges.peers.cluster_frames import Aside
 from supervisor.edges.peers.cluster_server import ClusterServer
-from supervisor.edges.peers.election.order_gate import OrderGate
+from supervisor.edges.peers.election.order_gate import OrderGate, ResignedError
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.ports.edges import Post
 from supervisor.ports.pauses import pause
@@ -59,6 +59,7 @@ class Reign:
             nodes_max=voter.others_max,
             may_answer=self._may_answer,
         )
+        self.has_resigned = False
         self._ended = ""
         self._is_concluded = False
 
@@ -71,7 +72,8 @@ class Reign:
             async def until_lost(work: Callable[[], Coroutine[None, None, None]]) -> None:
                 try:
                     await work()
-                except LeadLostError as error:
+                except (LeadLostError, ResignedError) as error:
+                    self.has_resigned = isinstance(error, ResignedError)
                     self._ended = str(error)
                     tasks.cancel_scope.cancel()
 
@@ -84,7 +86,7 @@ class Reign:
 
     async def end(self) -> None:
         """Gives the lead up, so that others do not wait for it to expire."""
-        if not self._ended:
+        if not self._ended or self.has_resigned:
             await self._keep_last(self._ledger)
             await self.lead.resign()
 

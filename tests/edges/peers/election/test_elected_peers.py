@@ -406,3 +406,19 @@ async def test_an_end_that_was_not_told_holds_for_a_new_process_too():
         (taken,) = c.reports(LeadershipTaken)
         assert isinstance(taken, LeadershipTaken)
         assert taken.ledger == ENDED
+
+
+async def test_a_leader_resigns_once_its_ledger_is_kept_and_another_node_leads_at_once():
+    memory = Memory()
+    async with node(memory, "a") as a:
+        await a.until(lambda: a.reports(LeadershipTaken))
+        async with node(memory, "b") as b:
+            await a.until(lambda: len(a.reports(NodeStands)) == 2)
+            assert a.peers is not None
+            a.peers.record(JOB, Ledger(4, resigned=("a",)))
+            a.peers.send("a", JOB, orders.Resign("it hears too few"))
+            await b.until(lambda: b.reports(LeadershipTaken))
+            assert b.reports(LeadershipTaken)[0].ledger == Ledger(4, resigned=("a",))  # pyright: ignore
+            await b.until(lambda: len(b.reports(NodeStands)) == 2)
+            assert a.reports(LeadershipLost) == [LeadershipLost("it hears too few")]
+            assert a.ordered(orders.Resign) == [orders.Resign("it hears too few")]

@@ -1,0 +1,112 @@
+"""A leader that hears too few nodes, while the others are enough for a cycle, lets another node lead."""
+
+# pyright: reportUnusedExpression=false
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.cluster import coordinator, resignation
+from supervisor.core.cluster.coordinator_states import Gathering, Running, TakingOver
+from supervisor.core.cluster.messages import (
+    DeadlineReached,
+    JobOpened,
+    MemberState,
+    NodeCordoned,
+    NodeJoined,
+    NodeLost,
+    Record,
+    Send,
+)
+from supervisor.core.facts import JobRules, RestartRules
+from supervisor.core.fence import TAKE_OVER_S
+from supervisor.core.ledger import Ledger
+from supervisor.core.orders import Resign
+from tests.core.new_leader import IN_CYCLE_4, kinds, new_leader, of_nodes, orders_to, stands
+from tests.core.playbook import Playbook
+
+
+def leading(*others: str, needed: int) -> Playbook[coordinator.State]:
+    """Returns node a, which leads a job in its first cycle."""
+    play = new_leader(Ledger())
+    rules = JobRules("job", 1, restart=RestartRules(max_restarts=3, min_nodes=needed))
+    for node in ("a", *others):
+        play >> JobOpened(node, rules)
+    for node in ("a", *others):
+        play >> NodeJoined(node, -1)
+    assert isinstance(play.state.phase, Running)
+    return play
+
+
+def lose(play: Playbook[coordinator.State], *nodes: str) -> None:
+    for node in nodes:
+        play >> NodeLost(node, f"node {node} is lost")
+
+
+def last_ledger(play: Playbook[coordinator.State]) -> Ledger:
+    return play.of(Record)[-1].ledger
+
+
+def test_a_leader_that_hears_nobody_records_that_it_resigns_and_says_why() -> None:
+    play = leading("b", "c", "d", needed=3)
+    lose(play, "b")
+    assert not orders_to(play, Resign), "the others may be lost: three of four are heard"
+    lose(play, "c")
+    assert orders_to(play, Resign) == ["a"]
+    assert "leader_resigned" in kinds(play)
+    (order,) = (each.order for each in play.of(Send) if isinstance(each.order, Resign))
+    assert "hears 2 of 4 nodes, and a cycle needs 3" in order.reason
+    assert play.last.index(play.of(Record)[0]) < play.last.index(Send("a", order)), "it is recorded first"
+    # Nobody hears it any more once that is recorded, so the next leader need not meet one of its nodes.
+    assert (last_ledger(play).resigned, last_ledger(play).witnesses) == (("a",), ())
+    assert last_ledger(play).restarts_used == 1, "one fault takes one unit, whoever leads"
+    lose(play, "d")
+    assert not orders_to(play, Resign), "once is enough"
+
+
+def test_a_leader_keeps_the_lead_if_the_others_are_too_few_or_kept_out() -> None:
+    play = leading("b", "c", needed=3)
+    lose(play, "b", "c")
+    assert not orders_to(play, Resign)
+    play = leading("b", "c", "d", needed=3)
+    play >> NodeCordoned("d", "a bad fan")
+    lose(play, "b", "c")
+    assert not orders_to(play, Resign)
+
+
+def test_a_leader_that_is_not_elected_has_nobody_to_resign_for() -> None:
+    rules = JobRules("job", 1, restart=RestartRules(max_restarts=3, min_nodes=2))
+    play = Playbook(coordinator.step, coordinator.initial_state("job", leader="a"), jitter=0.0)
+    for node in ("a", "b", "c"):
+        play >> JobOpened(node, rules)
+        play >> NodeJoined(node, -1)
+    lose(play, "b", "c")
+    assert isinstance(play.state.phase, Gathering)
+    assert not orders_to(play, Resign)
+
+
+def test_each_node_resigns_once_and_only_a_few_until_a_cycle_is_ordered() -> None:
+    paid = Ledger(4, 5, 2)
+    for resigned, resigns in (((), True), (("b",), True), (("a",), False), (("b", "c", "d"), False)):
+        assert len(resigned) <= resignation.RESIGNATIONS_MAX
+        play = new_leader(msgspec.structs.replace(of_nodes(paid, "b", "c"), witnesses=(), resigned=resigned))
+        play >> stands("a", None, MemberState.JOINED)
+        play.at(TAKE_OVER_S) >> DeadlineReached()
+        assert isinstance(play.state.phase, Gathering)
+        assert orders_to(play, Resign) == (["a"] if resigns else [])
+    play >> stands("b", 0, MemberState.JOINED)
+    play >> stands("c", 1, MemberState.JOINED)
+    assert isinstance(play.state.phase, Running)
+    assert last_ledger(play).resigned == ()
+
+
+def test_a_new_leader_that_meets_none_of_the_nodes_that_it_waits_for_resigns() -> None:
+    play = new_leader(of_nodes(IN_CYCLE_4, "b", "c"))
+    play >> stands("a", None, MemberState.JOINED)
+    play.at(TAKE_OVER_S) >> DeadlineReached()
+    assert isinstance(play.state.phase, TakingOver)
+    assert orders_to(play, Resign) == ["a"]
+    # The leader before may still lead, so the next one has to meet one of its nodes.
+    assert (last_ledger(play).resigned, last_ledger(play).witnesses) == (("a",), ("b", "c"))
+    play.at(TAKE_OVER_S + 1.0) >> DeadlineReached()
+    assert not orders_to(play, Resign)
