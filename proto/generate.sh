@@ -24,6 +24,6 @@ mkdir -p "$out"
 out=$(CDPATH='' cd -- "$out" && pwd)
 cd "$here"
 "$tools" -m grpc_tools.protoc -I. "--python_out=$out" "--pyi_out=$out" \
-    holdfast_wire/v1/worker.proto holdfast_wire/v1/cluster.proto holdfast_wire/v1/etcd.proto holdfast_wire/v1/logs.proto \
+    holdfast_wire/v1/worker.proto holdfast_wire/v1/cluster.proto holdfast_wire/v1/etcd.proto \
     nvhcd/nvhcd.proto
 "$tools" -m grpc_tools.protoc -I. "--python_out=$out" "--pyi_out=$out" "--grpc_python_out=$out" holdfast_wire/v1/control.proto

@@ -21,7 +21,6 @@ PRODUCT = ("holdfast_command.py", "holdfast_torchrun.py", "supervisor", "worker_
 CODE_LINES_MAX = 350
 FUNCTION_LINES_MAX = 70
 FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}
-LOG_SERVICE = "supervisor/programs/log_service/"
 CLOCK_FILE = "supervisor/edges/machine/clock.py"
 WALL_CLOCK = {"time.time", "time.time_ns", "time.localtime", "time.gmtime", "time.ctime", "time.strftime"}
 MONOTONIC_CLOCK = {
@@ -306,9 +305,9 @@ def test_grpc_stays_with_the_operators():
         _at(path, node)
         for path, node in _spots(("supervisor",), ast.Import, ast.ImportFrom)
         if re.search(r"\bgrpc\w*\b", ast.unparse(node))
-        if not _name(path).startswith(("supervisor/edges/operators/", "supervisor/cli/", LOG_SERVICE))
+        if not _name(path).startswith(("supervisor/edges/operators/", "supervisor/cli/"))
     ]
-    _report(found, "grpc is imported where gRPC is spoken: operators, cli, log_service")
+    _report(found, "grpc is imported where gRPC is spoken: operators, cli")
 
 
 # --- documents and the whole tree ----------------------------------------------------------------------------------

@@ -10,10 +10,6 @@ import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-# Read when grpc is loaded.
-os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Its own words about connections that come and go are not ours.
-
 LINE_BYTES_MAX = 64 * 1024
 WORDS_MAX = 10_000
 WORDS_END_S = 1.0
@@ -58,7 +54,7 @@ class _Words(logging.handlers.QueueListener):
 
 def _open_log(path: str) -> _Words | None:
     """The file may lie on a disk that does not answer: a thread writes it."""
-    logger = logging.getLogger("holdfast.logs")
+    logger = logging.getLogger("holdfast")
     logger.propagate = False
     logging.raiseExceptions = False  # Words that do not fit are dropped.
     if not path:

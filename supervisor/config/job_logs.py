@@ -18,7 +18,7 @@ DEFAULT_SUFFIX = ".log"
 
 
 class LogServer(msgspec.Struct, frozen=True):
-    """With several nodes, one process writes each file of the whole job, and gets the lines of all nodes over gRPC."""
+    """With several nodes, one process writes each file of the whole job, and gets the lines of all nodes."""
 
     enabled: bool = False
     port: int = 50051  # of the first leaf

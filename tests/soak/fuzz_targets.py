@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, cast, get_args
 import h11
 import msgspec
 from google.protobuf.message import DecodeError
-from holdfast_wire import framing, log_door, page, spawner_link
+from holdfast_wire import framing, log_frames, page, spawner_link
+from holdfast_wire.log_pieces import Piece, Receipt
 from holdfast_wire.v1 import control_pb2, worker_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,13 +27,11 @@ from supervisor.config.resolve import parse_run
 from supervisor.core.attribution.analysis import Analysis
 from supervisor.core.facts import JobState
 from supervisor.core.ledger import Ledger
-from supervisor.core.log_funnel.pieces import Piece, Receipt
 from supervisor.core.node_health import HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import Reply, judge
 from supervisor.edges.operators import control_answers, control_codec, http_server
 from supervisor.edges.peers import cluster_codec, question_codec
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.cluster_session import SessionError
 from supervisor.edges.peers.door import REFUSED, SENT_ON, NodesDoor, Proofs, letter_of
 from supervisor.edges.peers.election import etcd_backend, reign
 from supervisor.edges.peers.relays.bundle import Bundle, Kind
@@ -53,8 +52,6 @@ from supervisor.ports.rendezvous_backend import BackendRefusedError
 from supervisor.ports.reports import JobReport, RecordedEvent
 from supervisor.programs.attribution import service as service_of_attribution
 from supervisor.programs.attribution.analyses import Analyses
-from supervisor.programs.log_service import frames_codec
-from supervisor.programs.log_service.frames_codec import Batch, Terms
 from tests.edges.peers import every_frame
 from tests.soak import fuzz_rpc
 from tests.soak.fuzz import Target
@@ -143,23 +140,14 @@ def _wires() -> Iterator[Target]:
     )  # fmt: skip
     reports = [spawner_link.encode(each) for each in _from_spawner()]
     yield Target("a spawner's reports", reports, spawner_link.decode, (spawner_link.SpawnerProtocolError,))
-    pieces = (
-        log_door.DoorPiece(1, 2, 3, 4, True, b"x\n"),
-        log_door.DoorReceipt(1, 2, False),
-        log_door.DoorTrouble("x"),
-    )
+    said = (
+        Piece(1, 2, 3, 4, b"x\n", True), Receipt(1, 2, False), log_frames.Trouble("x"), log_frames.Terms(9, 100),
+        log_frames.Greeting(), log_frames.Hello(log_frames.VERSION, "j", "node 1", b"p" * 32),
+        log_frames.Welcome(b"p" * 32), log_frames.Refusal("x"), log_frames.Parting(), log_frames.Alive(),
+    )  # fmt: skip
     yield Target(
-        "pieces of a log process", [log_door.encode(each) for each in pieces], log_door.decode, (log_door.DoorError,)
+        "pieces of logs", [log_frames.encode(each) for each in said], log_frames.decode, (log_frames.LogFrameError,)
     )
-    batch = Batch(
-        [Piece(1, 7, 2, 3, b"a\nb\n"), Piece(5, 0, 0, 0, b"", True)], [Receipt(5, 9, True)], Terms(9, 0.1, "x")
-    )
-    proofs = frames_codec.Proofs(b"token")
-    logs = [
-        frames_codec.encode(batch),
-        *(frames_codec.hello("j", "n", each) for each in (proofs, frames_codec.Proofs())),
-    ]
-    yield Target("log frames", logs, _read_log_frame, (SessionError,))
     parts = [
         struct.pack(">BII", kind, 7, len(data)) + data for kind, data in ((1, b""), (2, b"x" * 9), (3, b""), (9, b"?"))
     ]
@@ -205,24 +193,6 @@ class _Page:
         self._stamps.take(self._page.read(len(NAMES)), now_ns=NOW_NS)
         self._stamps.progress(read_at_s=NOW_NS / 1e9)
         SectionTallies(NAMES).take(self._page.read_tallies(len(NAMES)))
-
-
-def _read_log_frame(data: bytes) -> None:
-    """Reads it as each side does at each moment. A side refuses what is not for its moment."""
-    proofs = frames_codec.Proofs(b"token")
-    readers: tuple[Callable[[bytes], object], ...] = (
-        frames_codec.decode,
-        lambda said: frames_codec.welcome(said, "j", proofs),
-        lambda said: frames_codec.check_welcome(said, "j", "n", proofs),
-    )
-    refusals: list[SessionError] = []
-    for read in readers:
-        try:
-            read(data)
-        except SessionError as error:
-            refusals.append(error)
-    if len(refusals) == len(readers):
-        raise refusals[0]
 
 
 class _Heard:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from supervisor.core.log_funnel.pieces import Piece, Receipt
+from holdfast_wire.log_pieces import Piece, Receipt
 
 PIECE_BYTES = 256  # memory that a piece takes besides its lines
 WINDOW_LEAST_BYTES = 32 * 1024

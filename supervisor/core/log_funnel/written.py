@@ -7,8 +7,7 @@ size show how much was done, whenever the writer died.
 from __future__ import annotations
 
 import msgspec
-
-from supervisor.core.log_funnel.pieces import Piece, Receipt
+from holdfast_wire.log_pieces import Piece, Receipt
 
 FILES_KEPT_MAX = 16  # the newest; of older ones, streams that have ended are forgotten
 

@@ -50,16 +50,17 @@ class Line(asyncio.Protocol):
         greeting: bytes = b"",
         frame_bytes_max: int = FRAME_BYTES_MAX,
         door: NodesDoor | None = None,
+        unsent_bytes_max: int = UNSENT_BYTES_MAX,
     ) -> None:
         """Creates a line. `pipe` None: no TLS. `greeting` is sent first. `frame_bytes_max` holds until `listen`.
 
-        `door` comes before all of it.
-
+        `door` comes before all of it. `unsent_bytes_max`: above this, `is_writable` is False.
         """
         self._pipe = pipe
         if pipe is not None:
             pipe.on_step = self._take_step
         self._greeting = greeting
+        self._unsent_bytes_max = unsent_bytes_max
         self._door = door
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -70,6 +71,7 @@ class Line(asyncio.Protocol):
         self._on_end: OnEnd | None = None
         self._on_writable: Callable[[], None] | None = None
         self.is_writable = True
+        self._is_held_back = False
         self._lost = ""  # why the connection is lost while a step of the handshake may yet give a better reason
         self.ended = ""  # the reason; "": the line is open
         self.distrust = False  # the sides do not trust each other; another attempt would not help
@@ -184,10 +186,19 @@ class Line(asyncio.Protocol):
             _log.warning("a connection of the cluster stream has met a defect", exc_info=True)
             self.end("a defect was met")
 
+    def hold_back(self) -> None:
+        """Reads nothing more until `read_on`; frames that have come by then are still passed on."""
+        self._is_held_back = True
+        self._read_on(wanted=False)
+
+    def read_on(self) -> None:
+        self._is_held_back = False
+        self._read_on(wanted=not self._frames)
+
     def _read_on(self, *, wanted: bool) -> None:
         if self._transport is None or self.ended:
             return
-        if wanted:
+        if wanted and not self._is_held_back:
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
@@ -196,10 +207,10 @@ class Line(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
+        self._transport.set_write_buffer_limits(high=self._unsent_bytes_max)
         sock = cast("socket.socket | None", transport.get_extra_info("socket"))
-        if sock is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, self._unsent_bytes_max)
         if self._door is not None:
             self._transport.write(self._door.says)
         if self._greeting:

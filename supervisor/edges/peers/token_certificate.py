@@ -8,13 +8,11 @@ certificate, and clocks play no part.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from supervisor.errors import ConfigurationError
 
 PURPOSE = b"holdfast cluster certificate 1"
 NAME = "a job of Holdfast"
-PROCESS_NAME = "process.holdfast"  # of the certificate of one process
 VALID_FROM, VALID_UNTIL = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)  # any clock is in it
 SERIAL_NUMBER = 1
 
@@ -42,44 +40,3 @@ def pem_of(token: bytes) -> bytes:
     )
     private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return private + certificate.public_bytes(Encoding.PEM)
-
-
-class ProcessPem(NamedTuple):
-    key: bytes
-    certificate: bytes
-    authority: bytes
-
-
-def process_pem_of(token: bytes) -> ProcessPem:
-    """Returns a certificate for this process alone, signed with the token's, for gRPC, which knows no Ed25519 keys of
-    processes. Raises ConfigurationError if the library is missing.
-    """
-    pem = pem_of(token)
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-        load_pem_private_key,
-    )
-    from cryptography.x509.oid import NameOID
-
-    signer = load_pem_private_key(pem, None)
-    assert isinstance(signer, Ed25519PrivateKey)
-    authority = x509.load_pem_x509_certificate(pem)
-    key = generate_private_key(SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, PROCESS_NAME)])
-    certificate = (
-        x509.CertificateBuilder(
-            authority.subject, name, key.public_key(), x509.random_serial_number(), VALID_FROM, VALID_UNTIL
-        )
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(PROCESS_NAME)]), critical=False)
-        .sign(signer, None)
-    )
-    return ProcessPem(
-        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-        certificate.public_bytes(Encoding.PEM),
-        authority.public_bytes(Encoding.PEM),
-    )

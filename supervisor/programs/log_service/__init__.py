@@ -1,1 +1,1 @@
-"""The log server of a job (--ft-enable-log-server): processes that talk over gRPC, one of which writes the files."""
+"""The log server of a job (--ft-enable-log-server): processes on all nodes, one of which writes the files."""

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import anyio
 from anyio import to_thread
+from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, cycle_of_file
 
 from supervisor.config.job_logs import cycle_log_path
-from supervisor.core.log_funnel.pieces import SUPERVISORS, Piece, Receipt, cycle_of_file
 from supervisor.core.log_funnel.written import KNOWN, Entry, Part, Positions
 from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.position_file import PositionFile
@@ -84,6 +84,10 @@ class FileWriter:
 
     # --- see links.Taker ---------------------------------------------------------------------------------------------
 
+    @property
+    def is_full(self) -> bool:
+        return self.waiting_bytes > 2 * WRITE_BYTES or len(self._before) > WRITE_PIECES_MAX
+
     def take(self, link: int, piece: Piece) -> None:
         if not self._paths.path_of(piece.file):
             _log.warning("a piece for file %d is dropped: this job does not have it", piece.file)
@@ -109,7 +113,7 @@ class FileWriter:
             del self._links[stream]
 
     async def until_room(self) -> None:
-        while self.waiting_bytes > 2 * WRITE_BYTES or len(self._before) > WRITE_PIECES_MAX:
+        while self.is_full:
             await self._room.wait()
 
     # --- the disk ----------------------------------------------------------------------------------------------------

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.core.log_funnel.pieces import Piece, Receipt
+from holdfast_wire.log_pieces import Piece, Receipt
+
 from supervisor.core.log_funnel.relay import Relay
+from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.programs.log_service.bells import Bell
-from supervisor.programs.log_service.secrets import Secrets
 from supervisor.programs.log_service.settings import Settings
 from supervisor.programs.log_service.upstream import Upstream
 
@@ -18,7 +19,7 @@ class PassingOn:
     def __init__(
         self,
         settings: Settings,
-        known: Secrets,
+        tls: Tls | None,
         *,
         bytes_max: int,
         pieces_max: int,
@@ -29,8 +30,12 @@ class PassingOn:
         self._send = send
         self._room = Bell()
         self.on_change: Callable[[], None] = _nothing
-        self.upstream = Upstream(settings, known, self.relay, on_receipt=self._on_receipt, on_trouble=tell_trouble)
+        self.upstream = Upstream(settings, tls, self.relay, on_receipt=self._on_receipt, on_trouble=tell_trouble)
         self.upstream.on_received = self._on_received
+
+    @property
+    def is_full(self) -> bool:
+        return self.relay.is_full
 
     def take(self, link: int, piece: Piece) -> None:
         self.relay.take(link, piece)

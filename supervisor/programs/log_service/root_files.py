@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 
 import anyio
+from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt
 
-from supervisor.core.log_funnel.pieces import SUPERVISORS, Piece, Receipt
 from supervisor.programs.log_service.file_writer import FileWriter, Paths
 from supervisor.programs.log_service.position_file import place_beside
 
@@ -54,6 +54,10 @@ class RootFiles:
         return self._cycles.is_idle and self._words.is_idle
 
     # --- see links.Taker ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_full(self) -> bool:
+        return self._cycles.is_full
 
     def take(self, link: int, piece: Piece) -> None:
         if piece.file != SUPERVISORS or self._words is self._cycles:

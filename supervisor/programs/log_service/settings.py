@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from supervisor.edges.peers import job_secrets
+from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.cluster_tls import Tls, TlsFiles
+
 SENDER, LEAF, ROOT = "sender", "leaf", "root"
 
 
@@ -29,6 +33,11 @@ class Settings(msgspec.Struct, frozen=True):
     quiet_s: float = 3.0  # a caller that lost its connection returns within this time
     log_path: str = ""  # for its own messages
 
+    def tls(self) -> Tls | None:
+        """Returns what protects the connections; None: nothing. Blocks on the disk. Raises ConfigurationError."""
+        files = TlsFiles(self.tls_cert, self.tls_key, self.tls_ca) if self.tls_cert else None
+        return job_secrets.read(self.token_file, files)
+
 
 class Next(msgspec.Struct, frozen=True):
     """A later line: the next tier's address, or that nothing more comes. The end of stdin means its death."""
@@ -36,3 +45,9 @@ class Next(msgspec.Struct, frozen=True):
     address: str = ""
     finish: bool = False
     follows: bool = False  # this process replaces a dead one, whose senders will come here
+
+
+def address_of(text: str) -> PeerAddress:
+    """Returns the address that a supervisor has written as "host:port" or "[host]:port"."""
+    host, _, port = text.rpartition(":")
+    return PeerAddress(host.strip("[]"), int(port))

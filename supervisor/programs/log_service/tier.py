@@ -16,15 +16,16 @@ import msgspec
 from anyio import to_thread
 
 from supervisor.core.log_funnel.relay import PIECE_BYTES
-from supervisor.edges.peers.own_address import is_loopback, is_meant_as_loopback
+from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.ports.pauses import pause
+from supervisor.programs.log_service import door
 from supervisor.programs.log_service.bells import Bell
-from supervisor.programs.log_service.door import Door
-from supervisor.programs.log_service.links import Links, Taker
+from supervisor.programs.log_service.links import Links
 from supervisor.programs.log_service.passing_on import PassingOn
 from supervisor.programs.log_service.root_files import RootFiles
-from supervisor.programs.log_service.secrets import Secrets, secrets_of
-from supervisor.programs.log_service.settings import LEAF, ROOT, Next, Settings
+from supervisor.programs.log_service.server import Server
+from supervisor.programs.log_service.settings import LEAF, ROOT, Next, Settings, address_of
 
 LEAF_BYTES_MAX = 64 * 1024 * 1024
 ROOT_BYTES_MAX = 64 * 1024 * 1024
@@ -41,7 +42,7 @@ _log = logging.getLogger("holdfast.logs")
 class _Wishes:
     """The requests of the supervisor on stdin."""
 
-    def __init__(self, settings: Settings, move: Callable[[str], None]) -> None:
+    def __init__(self, settings: Settings, move: Callable[[PeerAddress], None]) -> None:
         self._settings = settings
         self._move = move
         self.ending = anyio.Event()
@@ -63,23 +64,23 @@ class _Wishes:
                     self.ending.set()
                 elif wish.follows:
                     self.follows = True
-                else:
-                    self._move(wish.address)
+                elif wish.address:
+                    self._move(address_of(wish.address))
         self.at_once = self._settings.ends_with_supervisor and not self.ending.is_set()
         self.ending.set()
 
 
 async def run(settings: Settings) -> bool:
     """Runs until the end; returns whether all data was passed on or written. Raises HoldfastError."""
-    known = await to_thread.run_sync(secrets_of, settings)
+    tls = await to_thread.run_sync(settings.tls)
     if settings.tier == ROOT:
-        return await _run_root(settings, known)
+        return await _run_root(settings, tls)
     if settings.tier == LEAF:
-        return await _run_leaf(settings, known)
-    return await _run_sender(settings, known)
+        return await _run_leaf(settings, tls)
+    return await _run_sender(settings, tls)
 
 
-async def _run_root(settings: Settings, known: Secrets) -> bool:
+async def _run_root(settings: Settings, tls: Tls | None) -> bool:
     links: list[Links] = []
     files = RootFiles(
         settings.job_id,
@@ -88,28 +89,29 @@ async def _run_root(settings: Settings, known: Secrets) -> bool:
         on_receipt=lambda link, receipt: links[0].send(link, receipt),
         on_trouble=lambda trouble: links[0].tell_trouble(trouble),
     )
-    links.append(Links(settings.job_id, known, files, bytes_max=ROOT_BYTES_MAX))
-    return await _serve(settings, links[0], files.run, lambda: files.is_idle, files.aclose)
+    links.append(Links(files, bytes_max=ROOT_BYTES_MAX))
+    return await _serve(settings, tls, links[0], files.run, lambda: files.is_idle, files.aclose)
 
 
-async def _run_leaf(settings: Settings, known: Secrets) -> bool:
+async def _run_leaf(settings: Settings, tls: Tls | None) -> bool:
     links: list[Links] = []
     passing = PassingOn(
         settings,
-        known,
+        tls,
         bytes_max=2 * LEAF_BYTES_MAX,
         pieces_max=settings.queue_chunks,
         send=lambda link, receipt: links[0].send(link, receipt),
         tell_trouble=lambda trouble: links[0].tell_trouble(trouble),
     )
-    links.append(Links(settings.job_id, known, passing, bytes_max=LEAF_BYTES_MAX))
+    links.append(Links(passing, bytes_max=LEAF_BYTES_MAX))
     return await _serve(
-        settings, links[0], passing.upstream.run, lambda: passing.relay.is_empty, passing.upstream.part, passing
+        settings, tls, links[0], passing.upstream.run, lambda: passing.relay.is_empty, passing.upstream.part, passing
     )
 
 
 async def _serve(
     settings: Settings,
+    tls: Tls | None,
     links: Links,
     work: Callable[[], Coroutine[None, None, None]],
     is_idle: Callable[[], bool],
@@ -122,9 +124,9 @@ async def _serve(
     if passing is not None:
         passing.on_change = changed.ring
     wishes = _Wishes(settings, passing.upstream.move if passing is not None else _nowhere)
-    address = await _address(settings.host, settings.port)
+    server = Server(settings.job_id, tls, links)
     # Outside of the task group, so that an address that can't be had is told as it is.
-    async with links.serving(address), anyio.create_task_group() as tasks:
+    async with server.serving(PeerAddress(settings.host, settings.port)), anyio.create_task_group() as tasks:
         tasks.start_soon(work)
         _log.info("%s listens at port %d", settings.name, settings.port)
         _say("ready")
@@ -158,13 +160,13 @@ async def _until_quiet(links: Links, is_idle: Callable[[], bool], changed: Bell,
             return
 
 
-async def _run_sender(settings: Settings, known: Secrets) -> bool:
-    doors: list[Door] = []
+async def _run_sender(settings: Settings, tls: Tls | None) -> bool:
+    links: list[Links] = []
     unreached = Unreached()
 
     def tell_trouble(trouble: str) -> None:
         unreached.note(trouble)
-        doors[0].tell_trouble(trouble)
+        links[0].tell_trouble(trouble)
 
     def tell_away() -> None:
         _say(AWAY)
@@ -173,23 +175,23 @@ async def _run_sender(settings: Settings, known: Secrets) -> bool:
 
     passing = PassingOn(
         settings,
-        known,
+        tls,
         bytes_max=SENDER_BYTES_MAX,
         pieces_max=SENDER_PIECES_MAX,
-        send=lambda link, receipt: doors[0].send(link, receipt),
+        send=lambda link, receipt: links[0].send(link, receipt),
         tell_trouble=tell_trouble,
     )
-    door = Door(_as_taker(passing))
-    doors.append(door)
+    links.append(Links(passing))
     changed = Bell()
-    door.on_change = passing.on_change = changed.ring
+    links[0].on_change = passing.on_change = changed.ring
     passing.upstream.on_away = tell_away
     wishes = _Wishes(settings, passing.upstream.move)
     is_complete = False
     all_are_back_at_s = anyio.current_time() + settings.quiet_s
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(passing.upstream.run)
-        tasks.start_soon(door.run, settings.door_fd)
+        tasks.start_soon(links[0].run)
+        tasks.start_soon(door.take_connections, settings.door_fd, links[0])
         tasks.start_soon(wishes.read)
         _say("ready")
         await wishes.ending.wait()
@@ -197,7 +199,7 @@ async def _run_sender(settings: Settings, known: Secrets) -> bool:
             with anyio.move_on_after(settings.graceful_s):
                 if wishes.follows and (rest_s := all_are_back_at_s - anyio.current_time()) > 0:
                     await pause(rest_s, why="nobody knows how many had sent to the one that has died")
-                while door.count or not passing.relay.is_empty:
+                while links[0].count or not passing.relay.is_empty:
                     await changed.wait()
                 await passing.upstream.part()
                 is_complete = True
@@ -229,18 +231,6 @@ class Unreached:
         return f"{self._trouble}; up to 64 MiB of this node's output wait, further lines will be lost and counted"
 
 
-def _as_taker(passing: PassingOn) -> Taker:
-    return passing
-
-
-async def _address(host: str, port: int) -> str:
-    """Returns the address. A name that is loopback on this host is another address on others (see listening.py)."""
-    found = await anyio.getaddrinfo(host, port)
-    if all(is_loopback(str(each[4][0])) for each in found) and not is_meant_as_loopback(host):
-        return f"[::]:{port}"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def _say(word: str) -> None:
     """Writes to the supervisor, which may be gone."""
     try:
@@ -250,5 +240,5 @@ def _say(word: str) -> None:
         return
 
 
-def _nowhere(address: str) -> None:
+def _nowhere(address: PeerAddress) -> None:
     del address  # the root is the last tier

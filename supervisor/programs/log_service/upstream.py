@@ -5,42 +5,37 @@ The data that the relay keeps is sent again over each new connection. Receipts c
 
 from __future__ import annotations
 
-import asyncio  # grpc.aio raises its errors
+import asyncio  # the clock of lines
 import logging
+import ssl
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
 
 import anyio
+from holdfast_wire import log_frames
+from holdfast_wire.log_frames import LogFrameError, Parting, Terms, Trouble
+from holdfast_wire.log_pieces import Piece, Receipt
 
-from supervisor.core.log_funnel.pieces import Piece, Receipt
 from supervisor.core.log_funnel.relay import Relay
+from supervisor.edges.peers import cluster_connect
+from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
+from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.cluster_session import SessionError
+from supervisor.edges.peers.cluster_tls import Pipe, Tls, token_of
+from supervisor.edges.peers.door import WANTS_IN, NodesDoor, key_of
 from supervisor.ports.pauses import pause
-from supervisor.programs.log_service import frames_codec, same_user, secrets
+from supervisor.programs.log_service import introduction
 from supervisor.programs.log_service.bells import Bell
-from supervisor.programs.log_service.frames_codec import Batch, Terms
-from supervisor.programs.log_service.secrets import Secrets
+from supervisor.programs.log_service.links import ALIVE_S
 from supervisor.programs.log_service.settings import Settings
 
 HANDSHAKE_S = 10.0
+SILENCE_S = 2 * ALIVE_S  # a server that has said nothing for so long stands still, or its machine is gone
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.05, 1.0
 BATCH_BYTES = 512 * 1024
+UNSENT_BYTES_MAX = 2 * 1024 * 1024  # nothing is urgent here, and the next tier may have to wait for its turn
+JOINED_BYTES_MAX = log_frames.LINES_BYTES_MAX // 2  # of one piece that was several
 EAGER_BYTES = 32 * 1024  # this much waiting data ends a pause
-ALIVE_MS = 5000
-OPTIONS = (
-    ("grpc.max_receive_message_length", frames_codec.MESSAGE_BYTES_MAX),
-    ("grpc.max_send_message_length", frames_codec.MESSAGE_BYTES_MAX),
-    ("grpc.keepalive_time_ms", ALIVE_MS),
-    ("grpc.keepalive_timeout_ms", ALIVE_MS),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.bdp_probe", 0),
-    ("grpc.use_local_subchannel_pool", 1),  # otherwise grpc's own back-off would outlive the channel
-    ("grpc.enable_http_proxy", 0),
-)
-
-STRANGER = "it does not know the job's token; give all nodes the same token_file"
-NOT_TRUSTED = "Tls handshake failed"  # gRPC's words
+SILENT = "it does not answer"
 
 _log = logging.getLogger("holdfast.logs")
 
@@ -51,14 +46,17 @@ class Upstream:
     def __init__(
         self,
         settings: Settings,
-        known: Secrets,
+        tls: Tls | None,
         relay: Relay,
         *,
         on_receipt: Callable[[int, Receipt], None],
         on_trouble: Callable[[str], None],
     ) -> None:
         self._settings = settings
-        self._secrets = known
+        self._tls = tls
+        self._door_key = key_of(token_of(tls))
+        self._session: ssl.SSLSession | None = None  # of the last connection
+        self._is_careful = False  # the last connection went silent: large packets may be lost
         self._relay = relay
         self._on_receipt = on_receipt
         self._on_trouble = on_trouble
@@ -71,13 +69,13 @@ class Upstream:
         self._moved = Bell()
         self.on_received: Callable[[], None] = _nothing  # called after each receipt
         self.on_away: Callable[[], None] = _nothing
-        self.address = ""  # of the next tier; "": unknown yet
+        self.address: PeerAddress | None = None  # of the next tier; None: unknown yet
 
     def ring(self) -> None:
         """Notes that there is data to send."""
         self._bell.ring()
 
-    def move(self, address: str) -> None:
+    def move(self, address: PeerAddress) -> None:
         """Changes the address of the next tier."""
         if address != self.address:
             _log.info("the next tier is at %s", address)
@@ -95,7 +93,7 @@ class Upstream:
         """Runs until cancelled."""
         again_s = AGAIN_FIRST_S
         while True:
-            if not self.address:
+            if self.address is None:
                 self.on_away()
                 await self._moved.wait_for_s(AGAIN_MOST_S)
                 continue
@@ -109,110 +107,91 @@ class Upstream:
             if self._has_parted or (self._parting and self._relay.is_empty):
                 self._parted.set()
                 return
+            self._is_careful = why == SILENT
             _log.warning("%s cannot be reached: %s", address, why)
             self._on_trouble(f"the log server at {address} cannot be reached: {why}")
             self.on_away()
             again_s = AGAIN_FIRST_S if was_connected else min(AGAIN_MOST_S, again_s * 2)
             await self._moved.wait_for_s(again_s)
 
-    async def _cancel_if_moved(self, address: str, scope: anyio.CancelScope) -> None:
+    async def _cancel_if_moved(self, address: PeerAddress, scope: anyio.CancelScope) -> None:
         while address == self.address:
             await self._moved.wait()
         scope.cancel()
 
-    async def _connect(self, address: str) -> tuple[str, bool]:
+    async def _connect(self, address: PeerAddress) -> tuple[str, bool]:
         """Makes one connection; returns why it ended, and whether it had begun."""
-        import grpc.aio
-
-        has_secrets = bool(self._secrets.certificate)
+        pipe = Pipe(self._tls, leads=False, session=self._session) if self._tls is not None else None
+        door = NodesDoor(WANTS_IN, self._door_key)
+        line = Line(pipe=pipe, door=door, frame_bytes_max=INTRODUCTION_BYTES_MAX, unsent_bytes_max=UNSENT_BYTES_MAX)
         try:
-            if not has_secrets:
-                same_user.check_called(address)
-            async with await self._channel(address) as channel:
-                call = channel.stream_stream(frames_codec.METHOD)()
-                with anyio.fail_after(HANDSHAKE_S):
-                    await self._introduce(call)
-                if not has_secrets:
-                    same_user.check_called(address)  # Another process may have taken the port since.
-                self._on_trouble("")
-                self._relay.begin_again()
-                self._bell.ring()
-                self._is_connected = True
-                return await self._converse(call), True
-        except SessionError as error:
-            return str(error), False
+            with anyio.fail_after(HANDSHAKE_S):
+                await cluster_connect.connect(lambda: line, address.host, address.port, is_careful=self._is_careful)
+                await introduction.introduce(
+                    line, self._settings.job_id, self._settings.name, has_secrets=self._tls is not None
+                )
+            self._session = pipe.session if pipe is not None else None
+            return await self._converse(line), True
         except TimeoutError:
-            return "it does not answer", False
-        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            return _in_words(error, is_from_token=self._secrets.is_from_token), False
+            return SILENT, False
+        except OSError as error:
+            return cluster_connect.reason_of(error), False
+        except (LinkLostError, SessionError) as error:
+            return str(error), False
+        finally:
+            line.end("this process has nothing more to send", says_all=True)
 
-    async def _converse(self, call: Any) -> str:  # noqa: ANN401 - grpc's own
+    async def _converse(self, line: Line) -> str:
         """Sends and receives; returns why the connection ended."""
-        import grpc.aio
-
-        why = "the connection has ended"
+        self._on_trouble("")
+        self._relay.begin_again()
+        self._is_connected = True
+        line.listen(self._hear, lambda _: None, self._bell.ring)
+        self._bell.ring()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._speak, call)
-            try:
-                await self._listen(call)
-            except SessionError as error:
-                why = str(error)
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-                why = _in_words(error, is_from_token=self._secrets.is_from_token)
+            tasks.start_soon(self._speak, line)
+            tasks.start_soon(self._watch, line)
+            why = await line.until_ended()
             tasks.cancel_scope.cancel()
-        return why
+            return why
+        raise AssertionError
 
-    async def _channel(self, address: str) -> Any:  # noqa: ANN401 - grpc's own
-        import grpc.aio
+    async def _watch(self, line: Line) -> None:
+        loop = asyncio.get_running_loop()
+        while (left_s := line.heard_at_s + SILENCE_S - loop.time()) > 0.0:
+            await pause(left_s, why="silence makes no event")
+        line.end(SILENT)
 
-        credentials = secrets.channel_credentials(self._secrets)
-        if credentials is None:
-            return grpc.aio.insecure_channel(address, options=OPTIONS)
-        host, _, port = address.rpartition(":")
-        name = await secrets.name_of(self._secrets, self._settings, host.strip("[]"), int(port))
-        options = (*OPTIONS, ("grpc.ssl_target_name_override", name)) if name else OPTIONS
-        return grpc.aio.secure_channel(address, credentials, options=options)
-
-    async def _introduce(self, call: Any) -> None:  # noqa: ANN401 - grpc's own
-        job_id, name, proofs = self._settings.job_id, self._settings.name, self._secrets.own_proofs
-        await call.write(frames_codec.hello(job_id, name, proofs))
-        frames_codec.check_welcome(await _read(call), job_id, name, proofs)
-
-    async def _listen(self, call: Any) -> None:  # noqa: ANN401 - grpc's own
-        while (data := await _read(call)) != b"":
-            batch = frames_codec.decode(data)
-            if batch.terms is not None:
-                self._agree(batch.terms)
-            for receipt in batch.receipts:
-                link = self._relay.receive(receipt)
-                if link is not None:
+    def _hear(self, payload: bytes) -> None:
+        try:
+            message = log_frames.decode(payload)
+        except LogFrameError as error:
+            raise SessionError(str(error)) from error
+        match message:
+            case Receipt() as receipt:
+                if (link := self._relay.receive(receipt)) is not None:
                     self._on_receipt(link, receipt)
-            self._bell.ring()
-            self.on_received()
+                self._bell.ring()
+                self.on_received()
+            case Terms(window_bytes, pause_ms):
+                self._relay.window_bytes, self._pause_s = window_bytes, pause_ms / 1000
+                self._bell.ring()
+            case Trouble(reason):
+                self._on_trouble(reason)
+            case _:
+                pass
 
-    def _agree(self, terms: Terms) -> None:
-        self._relay.window_bytes = terms.window_bytes
-        self._pause_s = terms.pause_s
-        self._on_trouble(terms.trouble)
-
-    async def _speak(self, call: Any) -> None:  # noqa: ANN401 - grpc's own
-        import grpc.aio
-
-        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # the reader learns the reason
-            await self._say_all(call)
-
-    async def _say_all(self, call: Any) -> None:  # noqa: ANN401 - grpc's own
+    async def _speak(self, line: Line) -> None:
         while True:
             await self._bell.wait()
-            while pieces := self._relay.next(BATCH_BYTES):
-                await call.write(frames_codec.encode(Batch(pieces=_joined(pieces))))
+            while line.is_writable and (pieces := self._relay.next(BATCH_BYTES)):
+                line.send(*map(log_frames.encode, _joined(pieces)))
                 if self._pause_s and self._relay.unsent_bytes < EAGER_BYTES:
                     await pause(
                         self._pause_s, why="with many nodes, few long messages are cheaper than many short ones"
                     )
             if self._parting and self._relay.is_empty:
-                await call.write(frames_codec.encode(Batch(parts=True)))
-                await call.done_writing()
+                line.send(log_frames.encode(Parting()))
                 self._has_parted = True
                 return
 
@@ -227,27 +206,12 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
             and last.stream == piece.stream
             and last.end == piece.position
             and not last.ends
-            and len(last.lines) + len(piece.lines) <= frames_codec.LINES_BYTES_MAX // 2
+            and len(last.lines) + len(piece.lines) <= JOINED_BYTES_MAX
         ):
             joined[-1] = Piece(last.stream, last.file, last.base, last.position, last.lines + piece.lines, piece.ends)
         else:
             joined.append(piece)
     return joined
-
-
-async def _read(call: Any) -> bytes:  # noqa: ANN401 - grpc's own
-    """Reads a message; b"" at the end."""
-    data = await call.read()
-    return data if isinstance(data, bytes) else b""
-
-
-def _in_words(error: Exception, *, is_from_token: bool) -> str:
-    import grpc.aio
-
-    if isinstance(error, grpc.aio.AioRpcError):
-        why = error.details() or error.code().name.lower()
-        return f"{STRANGER}: {why}" if is_from_token and NOT_TRUSTED in why else why
-    return "the connection was lost"
 
 
 def _nothing() -> None:

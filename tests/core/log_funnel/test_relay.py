@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from supervisor.core.log_funnel.pieces import Piece, Receipt
+from holdfast_wire.log_pieces import Piece, Receipt
+
 from supervisor.core.log_funnel.relay import PAUSE_MOST_S, PIECE_BYTES, Relay, pause_s, window_bytes
 
 MIB = 1024 * 1024

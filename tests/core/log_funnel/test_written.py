@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
+from holdfast_wire.log_pieces import Piece, Receipt
 
-from supervisor.core.log_funnel.pieces import Piece, Receipt
 from supervisor.core.log_funnel.written import FILES_KEPT_MAX, Entry, Part, Positions
 
 

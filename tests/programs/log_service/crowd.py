@@ -14,13 +14,14 @@ from pathlib import Path
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
+from holdfast_wire.log_pieces import Piece, Receipt, file_of_cycle
 
-from supervisor.core.log_funnel.pieces import Piece, Receipt, file_of_cycle
 from supervisor.core.log_funnel.relay import Relay
 from supervisor.edges.machine.logs.log_tier import LogTier
+from supervisor.edges.peers import cluster_tls
+from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.programs.log_service.bells import Bell
-from supervisor.programs.log_service.secrets import Secrets, from_token, secrets_of
-from supervisor.programs.log_service.settings import Settings
+from supervisor.programs.log_service.settings import Settings, address_of
 from supervisor.programs.log_service.upstream import Upstream
 
 JOB = "crowd"
@@ -41,13 +42,13 @@ def free_ports(count: int) -> list[int]:
 class Node:
     """A node's lines, each kept until its receipt comes."""
 
-    def __init__(self, number: int, address: str, known: Secrets, secrets: dict[str, str]) -> None:
+    def __init__(self, number: int, address: str, tls: Tls | None, secrets: dict[str, str]) -> None:
         self.number = number
         self.relay = Relay(bytes_max=KEPT_BYTES_MAX, pieces_max=100_000)
         settings = Settings(tier="sender", job_id=JOB, name=f"node {number}")
         settings = msgspec.structs.replace(settings, **secrets)
-        self.upstream = Upstream(settings, known, self.relay, on_receipt=self._on_receipt, on_trouble=self.note_trouble)
-        self.upstream.move(address)
+        self.upstream = Upstream(settings, tls, self.relay, on_receipt=self._on_receipt, on_trouble=self.note_trouble)
+        self.upstream.move(address_of(address))
         self._stream = number + 1
         self._file = file_of_cycle(0)
         self.position = self.written = self.said = 0
@@ -154,9 +155,9 @@ async def servers(folder: Path, token: bytes = b"", **secrets: str) -> AsyncGene
 @asynccontextmanager
 async def nodes(count: int, address: str, token: bytes = b"", **secrets: str) -> AsyncGenerator[list[Node]]:
     settings = msgspec.structs.replace(Settings(tier="sender", job_id=JOB, name=""), **secrets)
-    known = from_token(token) if token else secrets_of(settings)
+    tls = cluster_tls.from_token(token) if token else settings.tls()
     async with anyio.create_task_group() as tasks:
-        made = [Node(number, address, known, secrets) for number in range(count)]
+        made = [Node(number, address, tls, secrets) for number in range(count)]
         for node in made:
             tasks.start_soon(node.upstream.run)
         yield made

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, file_of_cycle
 
-from supervisor.core.log_funnel.pieces import SUPERVISORS, Piece, Receipt, file_of_cycle
 from supervisor.core.log_funnel.written import Entry, Part
 from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.file_writer import FileWriter, Paths

@@ -13,7 +13,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+
+from holdfast_wire.log_pieces import Loss, note
 
 from worker_client.spawner.sinks import open_log
 
@@ -32,14 +33,6 @@ SLOW = "the disk took them too slowly"
 GONE = b"[holdfast: the file was removed or moved away; the log goes on here]\n"
 
 _REMEDIES = {errno.ENOSPC: "; free space on that disk", errno.EDQUOT: "; free space on that disk"}
-
-
-class Loss(NamedTuple):
-    """What was lost of one file, since its beginning."""
-
-    lines: int = 0
-    dropped_bytes: int = 0
-    reason: str = ""
 
 
 class CycleFile:
@@ -212,13 +205,6 @@ class Backlog:
         file.loss = Loss(file.loss.lines + lines, file.loss.dropped_bytes + size, reason)
         self._on_loss(file)
         return Loss(known.lines + lines, known.dropped_bytes + size, reason)
-
-
-def note(loss: Loss) -> bytes:
-    """Returns the line about a loss for the file itself."""
-    if not loss.lines:
-        return b""
-    return f"[holdfast: {loss.lines} lines ({loss.dropped_bytes} bytes) were lost here: {loss.reason}]\n".encode()
 
 
 def _from(parts: list[bytes | memoryview], done: int) -> list[bytes | memoryview]:

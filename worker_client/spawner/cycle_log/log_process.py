@@ -15,9 +15,11 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
+from holdfast_wire.log_pieces import Loss
+
 from worker_client.spawner.events import READ, Events
 
-from .backlog import Backlog, CycleFile, Loss
+from .backlog import Backlog, CycleFile
 from .rank_lines import RankLines
 
 if TYPE_CHECKING:

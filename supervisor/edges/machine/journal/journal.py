@@ -6,7 +6,6 @@ broken costs one alarm and the history, never the job: memory keeps the newest e
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -16,12 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from supervisor.edges.machine.journal.journal_batch import Batch
-from supervisor.edges.machine.own_process import threads
+from supervisor.edges.machine.own_process.writer_thread import WriterThread
 from supervisor.errors import ConfigurationError
 from supervisor.ports.reports import JobReport, RecordedEvent
 
 if TYPE_CHECKING:
     from supervisor.edges.machine.journal.journal_reader import JournalReader
+    from supervisor.edges.machine.journal.journal_writer import JournalWriter
 
 PENDING_EVENTS_MAX = 10_000  # not committed yet; beyond it the oldest are dropped and counted
 MEMORY_JOBS_MAX = 100  # of this supervisor's jobs, for answers without a disk
@@ -63,13 +63,15 @@ class Journal:
         self._may_write = False
         self._committing = False
         self._failed = False
-        self._thread = threading.Thread(target=self._write_until_closed, name="journal", daemon=True)
+        self._has_given_up = False
+        self._file: JournalWriter | None = None  # used by the thread alone
+        self._thread = WriterThread("journal", take=self._next_batch, write=self._write, end=self._close_file)
         if starts_thread:
             self._start_thread()
 
     def _start_thread(self) -> None:
         try:
-            threads.start(self._thread)
+            self._thread.start()
         except OSError as error:
             with self._wake:
                 self._failed = True
@@ -80,8 +82,7 @@ class Journal:
         with self._wake:
             self._may_write = True
             self._wake.notify_all()
-        if self._thread.ident is None:
-            self._start_thread()
+        self._start_thread()
 
     def record(self, event: RecordedEvent) -> None:
         with self._wake:
@@ -127,10 +128,7 @@ class Journal:
             self._closing = True
             self._wake.notify_all()
         self.start()  # for a job that ended before anything was committed
-        if self._thread.ident is None:
-            return False
-        self._thread.join(timeout_s)
-        return not self._thread.is_alive() and self._is_idle()
+        return self._thread.join(timeout_s) and self._is_idle()
 
     def jobs(self, *, limit: int) -> list[JobReport]:
         """Returns jobs, newest first: those on disk, and those that only memory knows."""
@@ -195,31 +193,33 @@ class Journal:
     def _is_idle(self) -> bool:
         return not self._events and not self._reports and not self._committing
 
-    def _write_until_closed(self) -> None:
-        with self._wake:
-            self._wake.wait_for(lambda: self._may_write)
-        from supervisor.edges.machine.journal.journal_writer import JournalWriter
+    def _write(self, batch: Batch) -> None:
+        file = self._file
+        if file is None:
+            from supervisor.edges.machine.journal.journal_writer import JournalWriter
 
-        with contextlib.closing(JournalWriter(self._state_dir)) as file:
-            while (batch := self._next_batch()) is not None:
-                error = file.write(batch)
-                with self._wake:
-                    self._committing = False
-                    self._being_written = []
-                    if file.began_anew:
-                        self._put_back(self._all_of_memory())
-                        file.began_anew = False
-                    if error:
-                        self._put_back(batch)
-                    self._wake.notify_all()
-                self._tell(error, file.take_notice())
-                if error and not self._wait_for_retry():
-                    return
+            file = self._file = JournalWriter(self._state_dir)
+        error = file.write(batch)
+        with self._wake:
+            self._committing = False
+            self._being_written = []
+            if file.began_anew:
+                self._put_back(self._all_of_memory())
+                file.began_anew = False
+            if error:
+                self._put_back(batch)
+            self._wake.notify_all()
+        self._tell(error, file.take_notice())
+        self._has_given_up = bool(error) and not self._wait_for_retry()
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._file.close()
 
     def _next_batch(self) -> Batch | None:
         with self._wake:
-            self._wake.wait_for(lambda: self._events or self._reports or self._closing)
-            if not self._events and not self._reports:
+            self._wake.wait_for(lambda: self._may_write and (self._events or self._reports or self._closing))
+            if self._has_given_up or (not self._events and not self._reports):
                 return None
             reports = list(self._reports.values())
             self._reports.clear()

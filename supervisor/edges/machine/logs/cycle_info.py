@@ -10,8 +10,6 @@ import contextlib
 import json
 import logging
 import os
-import queue
-import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +17,7 @@ import msgspec
 
 from supervisor.config.job_logs import current_cycle_info, cycle_info_name
 from supervisor.edges.machine import records
-from supervisor.edges.machine.own_process import threads
+from supervisor.edges.machine.own_process.writer_thread import QueueWriter
 from supervisor.ports.reports import CycleInfo
 
 WAITING_MAX = 1000  # beyond it records are dropped, because the folder does not answer
@@ -42,35 +40,23 @@ class CycleInfoFiles:
     """Writes records. Neither blocks nor raises. The first record starts the thread."""
 
     def __init__(self) -> None:
-        self._waiting: queue.Queue[tuple[str, CycleInfo] | None] = queue.Queue(WAITING_MAX)
-        self._thread: threading.Thread | None = None
+        self._writer = QueueWriter("cycle info", write=self._write_all, waiting_max=WAITING_MAX)
         self._tidied: set[tuple[str, str]] = set()
         self._has_failed = False
 
     def keep(self, folder: str, info: CycleInfo) -> None:
-        if self._thread is None:
-            thread = threading.Thread(target=self._write_until_closed, name="cycle info", daemon=True)
-            try:
-                threads.start(thread)
-            except OSError as error:
-                self._tell_once(folder, str(error))  # The next record tries again.
-                return
-            self._thread = thread
         try:
-            self._waiting.put_nowait((folder, info))
-        except queue.Full:
-            self._tell_once(folder, "the disk does not answer")
+            if not self._writer.put((folder, info)):
+                self._tell_once(folder, "the disk does not answer")
+        except OSError as error:
+            self._tell_once(folder, str(error))  # The next record tries again.
 
     def close(self) -> None:
         """Writes the waiting records; gives up after two seconds."""
-        if self._thread is not None:
-            with contextlib.suppress(queue.Full):
-                self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
-            self._thread.join(CLOSE_TIMEOUT_S)
+        self._writer.close(CLOSE_TIMEOUT_S)
 
-    def _write_until_closed(self) -> None:
-        while (next_one := self._waiting.get()) is not None:
-            folder, info = next_one
+    def _write_all(self, waiting: list[tuple[str, CycleInfo]]) -> None:
+        for folder, info in waiting:
             try:
                 self._write(Path(folder), info)
             except OSError as error:

@@ -7,17 +7,14 @@ for all nodes, which gets the words through words_uplink.py.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
-import queue
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.config.redaction import redacted_text
-from supervisor.edges.machine.own_process import threads
+from supervisor.edges.machine.own_process.writer_thread import QueueWriter
 
 if TYPE_CHECKING:
     from supervisor.edges.machine.logs.words_uplink import WordsUplink
@@ -45,8 +42,13 @@ class JobWords(logging.Handler):
         super().__init__()
         self._place_of = place_of
         self._node_name = node_name
-        self._waiting: queue.Queue[tuple[str, str] | None] = queue.Queue(WAITING_MAX)
-        self._thread: threading.Thread | None = None
+        self._writer = QueueWriter(
+            "job words",
+            write=self._write_all,
+            waiting_max=WAITING_MAX,
+            together_max=TOGETHER_MAX,
+            end=self._close_files,
+        )
         self._files: dict[str, int] = {}
         self._dropped = 0
         self._failed: set[str] = set()
@@ -61,24 +63,13 @@ class JobWords(logging.Handler):
         place = self._place_of(str(job_id)) if job_id else WordsPlace()
         if not place.path:
             return
-        if place.door:
-            try:
-                self._uplink(str(job_id), place).say(_encoded(self._line(record)))
-            except OSError:
-                self._dropped += 1  # No thread or descriptor is left; the next line tries again.
-            return
-        if self._thread is None:
-            thread = threading.Thread(target=self._write_until_closed, name="job words", daemon=True)
-            try:
-                threads.start(thread)
-            except OSError:
-                self._dropped += 1  # The next line tries again.
-                return
-            self._thread = thread
         try:
-            self._waiting.put_nowait((place.path, self._line(record)))
-        except queue.Full:
-            self._dropped += 1
+            if place.door:
+                self._uplink(str(job_id), place).say(_encoded(self._line(record)))
+            elif not self._writer.put((place.path, self._line(record))):
+                self._dropped += 1
+        except OSError:
+            self._dropped += 1  # No thread or descriptor is left; the next line tries again.
 
     def finish(self, job_id: str) -> None:
         """Stops sending words about a job whose sender is about to end to its log server."""
@@ -92,10 +83,7 @@ class JobWords(logging.Handler):
             uplink.finish()
         for uplink in self._uplinks.values():
             uplink.join(CLOSE_TIMEOUT_S)
-        if self._thread is not None:
-            with contextlib.suppress(queue.Full):
-                self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
-            self._thread.join(CLOSE_TIMEOUT_S)
+        self._writer.close(CLOSE_TIMEOUT_S)
         super().close()
 
     def _uplink(self, job_id: str, place: WordsPlace) -> WordsUplink:
@@ -118,20 +106,14 @@ class JobWords(logging.Handler):
         ]
         return f"{' '.join(words)}\n"
 
-    def _write_until_closed(self) -> None:
-        is_open = True
-        while is_open:
-            lines: dict[str, list[str]] = {}
-            taken = [self._waiting.get()]
-            while not self._waiting.empty() and len(taken) < TOGETHER_MAX:
-                taken.append(self._waiting.get())
-            for each in taken:
-                if each is None:
-                    is_open = False
-                else:
-                    lines.setdefault(each[0], []).append(each[1])
-            for path, texts in lines.items():
-                self._append(path, texts)
+    def _write_all(self, waiting: list[tuple[str, str]]) -> None:
+        lines: dict[str, list[str]] = {}
+        for path, line in waiting:
+            lines.setdefault(path, []).append(line)
+        for path, texts in lines.items():
+            self._append(path, texts)
+
+    def _close_files(self) -> None:
         for fd in self._files.values():
             os.close(fd)
 

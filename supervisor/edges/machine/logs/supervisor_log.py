@@ -8,23 +8,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import queue
 import sys
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import QueueHandler, RotatingFileHandler
 from pathlib import Path
-from typing import TextIO, cast
+from queue import SimpleQueue
+from typing import TextIO
 
 from supervisor.config.redaction import redacted_text
 from supervisor.core.event_weights import addition
 from supervisor.core.printable import lines, one_line
 from supervisor.edges.machine.logs import journald
 from supervisor.edges.machine.logs.journald import JournaldHandler
-from supervisor.edges.machine.own_process import standard_streams, threads
+from supervisor.edges.machine.own_process import standard_streams
+from supervisor.edges.machine.own_process.writer_thread import QueueWriter
 from supervisor.errors import ExhaustedError
 
 NAME = "holdfast"  # the root of all our loggers
@@ -33,6 +33,7 @@ FILE_BYTES_MAX = 4 << 20  # then the file becomes supervisor.log.1
 FILES_KEPT = 2  # supervisor.log and supervisor.log.1
 OPEN_FILES_MAX = 32
 WAITING_RECORDS_MAX = 10_000  # beyond it records are dropped and counted
+WRITTEN_MAX = 100  # records together
 CLOSE_TIMEOUT_S = 2.0
 IDS = ("job_id", "cycle", "rank")  # `extra` of a record
 
@@ -53,8 +54,10 @@ class SupervisorLog:
 
         `others` get each record, too, in the log's thread; one that blocks holds up the log.
         """
-        self._waiting: queue.Queue[logging.LogRecord | None] = queue.Queue(WAITING_RECORDS_MAX)
-        self._entrance = _Entrance(self._waiting)
+        self._writer = QueueWriter(
+            "log", write=self._write_all, waiting_max=WAITING_RECORDS_MAX, together_max=WRITTEN_MAX, end=self._end
+        )
+        self._entrance = _Entrance(self._writer)
         self._files = _JobFiles(log_dir)
         self._people = _People(stream)
         self._people.setFormatter(_ForPeople(IDS if names_jobs else ()))
@@ -64,12 +67,11 @@ class SupervisorLog:
             # Instead of lines on stderr, which the journal would get as well, without the job and the rank.
             self._people.setLevel(logging.CRITICAL + 1)
             self._others += (JournaldHandler(),)
-        self._thread = threading.Thread(target=self._write_until_closed, name="log", daemon=True)
 
     def open(self) -> None:
         """Starts the log. From now on, logging never blocks. Raises ExhaustedError without a thread."""
         try:
-            threads.start(self._thread)
+            self._writer.start()
         except OSError as error:
             raise ExhaustedError(f"cannot start: {error}") from error
         logger = logging.getLogger(NAME)
@@ -80,19 +82,18 @@ class SupervisorLog:
     def close(self) -> None:
         """Writes the waiting records; gives up after two seconds if stderr or the disk hangs."""
         logging.getLogger(NAME).removeHandler(self._entrance)
-        with contextlib.suppress(queue.Full):
-            self._waiting.put(None, timeout=CLOSE_TIMEOUT_S)
-        self._thread.join(CLOSE_TIMEOUT_S)
+        self._writer.close(CLOSE_TIMEOUT_S)
 
-    def _write_until_closed(self) -> None:
-        handlers = (self._people, self._files, *self._others)
-        while (record := self._waiting.get()) is not None:
-            for handler in handlers:
+    def _write_all(self, waiting: list[logging.LogRecord]) -> None:
+        for record in waiting:
+            for handler in (self._people, self._files, *self._others):
                 if record.levelno >= handler.level:
                     with contextlib.suppress(OSError, ValueError):  # a file that can't even be closed, on a full disk
                         handler.handle(record)
-            if self._waiting.empty():
-                self._tell_loss()
+        if self._writer.is_empty:
+            self._tell_loss()
+
+    def _end(self) -> None:
         self._tell_loss()
         self._files.close()
 
@@ -104,9 +105,9 @@ class SupervisorLog:
 class _Entrance(QueueHandler):
     """Queues records. Never blocks and never raises."""
 
-    def __init__(self, waiting: queue.Queue[logging.LogRecord | None]) -> None:
-        super().__init__(cast("queue.Queue[logging.LogRecord]", waiting))
-        self._waiting = waiting
+    def __init__(self, writer: QueueWriter[logging.LogRecord]) -> None:
+        super().__init__(SimpleQueue())  # It is not used.
+        self._writer = writer
         self.dropped = 0
 
     def prepare(self, record: logging.LogRecord) -> logging.LogRecord:
@@ -116,9 +117,7 @@ class _Entrance(QueueHandler):
         return prepared
 
     def enqueue(self, record: logging.LogRecord) -> None:
-        try:
-            self._waiting.put_nowait(record)
-        except queue.Full:
+        if not self._writer.put(record):
             self.dropped += 1
 
     def handleError(self, record: logging.LogRecord) -> None:

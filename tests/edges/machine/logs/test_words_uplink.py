@@ -8,8 +8,8 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from holdfast_wire import framing, log_door
-from holdfast_wire.log_door import DoorPiece, DoorReceipt
+from holdfast_wire import log_frames
+from holdfast_wire.log_pieces import Piece, Receipt
 
 from supervisor.edges.machine.logs import words_uplink
 from supervisor.edges.machine.logs.words_uplink import WordsUplink
@@ -23,23 +23,23 @@ class Sender:
     def __init__(self, listener: socket.socket) -> None:
         self._link, _ = listener.accept()
         self._link.settimeout(LIMIT_S)
-        self._decoder = framing.Decoder(frame_bytes_max=log_door.FRAME_BYTES_MAX)
-        self.pieces: list[DoorPiece] = []
+        self._decoder = log_frames.decoder()
+        self.pieces: list[Piece] = []
 
-    def until(self, text: bytes) -> DoorPiece:
+    def until(self, text: bytes) -> Piece:
         """Waits for the piece that contains the text."""
         while not (found := [each for each in self.pieces if text in each.lines]):
             assert self._receive()
         return found[-1]
 
-    def until_end(self) -> DoorPiece:
+    def until_end(self) -> Piece:
         while not self.pieces or not self.pieces[-1].ends:
             assert self._receive()
         return self.pieces[-1]
 
-    def write(self, piece: DoorPiece) -> None:
-        receipt = DoorReceipt(piece.stream, piece.position + len(piece.lines), piece.ends)
-        self._link.sendall(framing.encode(log_door.encode(receipt), frame_bytes_max=log_door.FRAME_BYTES_MAX))
+    def write(self, piece: Piece) -> None:
+        receipt = Receipt(piece.stream, piece.position + len(piece.lines), piece.ends)
+        self._link.sendall(log_frames.framed(receipt))
 
     def until_closed(self) -> None:
         while self._receive():
@@ -52,8 +52,8 @@ class Sender:
     def _receive(self) -> bool:
         data = self._link.recv(65536)
         for payload in self._decoder.feed(data):
-            piece = log_door.decode(payload)
-            assert isinstance(piece, DoorPiece)
+            piece = log_frames.decode(payload)
+            assert isinstance(piece, Piece)
             self.pieces.append(piece)
         return bool(data)
 
@@ -107,7 +107,8 @@ def test_a_sender_that_takes_nothing_costs_lines_which_are_counted_and_no_time(
     lines = b"".join(each.lines for each in sender.pieces).splitlines()
     kept = lines.count(line[:-1])
     assert 0 < kept <= words_uplink.KEPT_BYTES_MAX // 1000
-    assert lines[-1] == b"%d lines were dropped: the log server could not be reached" % (count - kept)
+    told = b"[holdfast: %d lines (%d bytes) were lost here: the log server could not be reached]"
+    assert lines[-1] == told % (count - kept, (count - kept) * len(line))
     assert len(lines) == kept + 1
 
 

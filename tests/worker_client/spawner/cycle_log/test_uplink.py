@@ -7,11 +7,12 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from holdfast_wire import framing, log_door
-from holdfast_wire.log_door import DoorPiece, DoorReceipt, DoorTrouble
+from holdfast_wire import log_frames
+from holdfast_wire.log_frames import Trouble
+from holdfast_wire.log_pieces import Loss, Piece, Receipt
 
 from worker_client.spawner.cycle_log import uplink
-from worker_client.spawner.cycle_log.backlog import CycleFile, Loss
+from worker_client.spawner.cycle_log.backlog import CycleFile
 from worker_client.spawner.cycle_log.uplink import Uplink
 from worker_client.spawner.events import Events
 
@@ -25,30 +26,28 @@ class Sender:
         self.listener.bind(self.path)
         self.listener.listen()
         self._accepted: socket.socket | None = None
-        self._decoder = framing.Decoder(frame_bytes_max=log_door.FRAME_BYTES_MAX)
+        self._decoder = log_frames.decoder()
 
     def accept(self) -> None:
         self.close()
         self.listener.settimeout(5.0)
         self._accepted, _ = self.listener.accept()
         self._accepted.setblocking(False)
-        self._decoder = framing.Decoder(frame_bytes_max=log_door.FRAME_BYTES_MAX)
+        self._decoder = log_frames.decoder()
 
-    def read(self) -> list[DoorPiece]:
+    def read(self) -> list[Piece]:
         assert self._accepted is not None
-        pieces: list[DoorPiece] = []
+        pieces: list[Piece] = []
         try:
             while data := self._accepted.recv(1 << 16):
-                pieces += [
-                    each for each in map(log_door.decode, self._decoder.feed(data)) if isinstance(each, DoorPiece)
-                ]
+                pieces += [each for each in map(log_frames.decode, self._decoder.feed(data)) if isinstance(each, Piece)]
         except BlockingIOError:
             pass
         return pieces
 
-    def say(self, message: DoorReceipt | DoorTrouble) -> None:
+    def say(self, message: Receipt | Trouble) -> None:
         assert self._accepted is not None
-        self._accepted.send(framing.encode(log_door.encode(message), frame_bytes_max=log_door.FRAME_BYTES_MAX))
+        self._accepted.send(log_frames.framed(message))
 
     def close(self) -> None:
         if self._accepted is not None:
@@ -72,6 +71,14 @@ class Rig:
         for line in lines:
             self.uplink.put(self.file, (b"0: ", line))
 
+    def end(self) -> None:
+        self.sender.close()
+        self.sender.listener.close()
+        ours = self.uplink._socket  # pyright: ignore[reportPrivateUsage] - its process ends with it
+        if ours is not None:
+            ours.close()
+        self.events.close()
+
     def turn(self) -> None:
         """Runs until nothing happens for a moment."""
         done: list[bool] = []
@@ -84,12 +91,7 @@ class Rig:
 def rig(tmp_path: Path) -> Generator[Rig]:
     made = Rig(tmp_path)
     yield made
-    made.sender.close()
-    made.sender.listener.close()
-    ours = made.uplink._socket  # pyright: ignore[reportPrivateUsage] - its process ends with it
-    if ours is not None:
-        ours.close()
-    made.events.close()
+    made.end()
 
 
 def test_lines_are_kept_until_their_receipt_and_sent_again(rig: Rig) -> None:
@@ -99,7 +101,7 @@ def test_lines_are_kept_until_their_receipt_and_sent_again(rig: Rig) -> None:
     assert [(each.file, each.base, each.position, each.lines) for each in first] == [
         (4, 0, 0, b"0: one\n"), (4, 0, 7, b"0: two\n"),
     ]  # fmt: skip
-    rig.sender.say(DoorReceipt(first[0].stream, 7, False))
+    rig.sender.say(Receipt(first[0].stream, 7, False))
     rig.turn()
     assert rig.file.written_bytes == 7
     assert rig.uplink.late(rig.file) == Loss(1, 7, "the log server took them too slowly")
@@ -113,41 +115,26 @@ def test_lines_are_kept_until_their_receipt_and_sent_again(rig: Rig) -> None:
         (7, 7, b"0: two\n", False), (7, 14, b"", True),
     ]  # fmt: skip
     assert {each.stream for each in again} == {first[0].stream}
-    rig.sender.say(DoorReceipt(first[0].stream, 14, True))
+    rig.sender.say(Receipt(first[0].stream, 14, True))
     rig.turn()
     assert rig.closed == [rig.file]
     assert rig.file.written_bytes == 14
 
 
-def test_what_does_not_fit_is_lost_counted_and_told_at_its_place(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uplink, "BACKLOG_BYTES_MAX", 4096)
+def test_what_does_not_fit_is_told_and_counted_with_the_senders_reason(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uplink, "BACKLOG_BYTES_MAX", 4096)
+        rig = Rig(tmp_path)
     rig.put(b"first\n")
     rig.sender.accept()
-    rig.sender.say(DoorTrouble("cannot write /logs/train_cycle3.log: No space left on device"))
+    rig.sender.say(Trouble("cannot write /logs/train_cycle3.log: No space left on device"))
     rig.turn()
     for number in range(100):
         rig.put(b"%d\n" % number * 20)
-    lost = rig.file.loss
-    assert lost.lines > 0
-    assert lost.reason == "cannot write /logs/train_cycle3.log: No space left on device"
+    assert rig.file.loss.lines > 0
+    assert rig.file.loss.reason == "cannot write /logs/train_cycle3.log: No space left on device"
     assert rig.losses > 0
-    pieces = rig.sender.read()
-    end = pieces[-1].position + len(pieces[-1].lines)
-    rig.sender.say(DoorReceipt(pieces[0].stream, end, False))
-    rig.turn()
-    rig.put(b"after\n")
-    said = b"".join(each.lines for each in rig.sender.read())
-    assert said.startswith(b"[holdfast: %d lines (" % lost.lines)
-    assert said.endswith(b"were lost here: cannot write /logs/train_cycle3.log: No space left on device]\n0: after\n")
-
-
-def test_small_pieces_that_wait_become_large_ones(rig: Rig) -> None:
-    rig.sender.close()
-    Path(rig.sender.path).unlink()
-    rig.put(*[b"%d\n" % number for number in range(10_000)])
-    stream = next(iter(rig.uplink._streams.values()))  # pyright: ignore[reportPrivateUsage]
-    assert len(stream.chunks) < 10
-    assert b"".join(lines for _, lines in stream.chunks) == b"".join(b"0: %d\n" % number for number in range(10_000))
+    rig.end()
 
 
 def test_a_file_to_which_nothing_was_printed_closes_without_a_sender(rig: Rig) -> None:

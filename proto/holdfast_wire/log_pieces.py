@@ -1,18 +1,18 @@
-"""What travels from a node's log process to the process that writes the files, and what comes back?
+"""What travels from where output is printed to the process that writes a job's files, and what comes back?
 
 A stream is the output of one process for one file. Positions count its bytes from 0. A source keeps everything without
 a receipt and sends it again over each new connection; the writer takes each byte once. So nothing is lost or doubled,
-whichever process on the way dies.
+whichever process on the way dies. log_frames.py encodes these records, log_source.py is a source.
 """
 
 from __future__ import annotations
 
-import msgspec
+from typing import NamedTuple
 
 SUPERVISORS = 0  # the file of the supervisors' own lines; the file of cycle N is N + 1
 
 
-class Piece(msgspec.Struct, gc=False):
+class Piece(NamedTuple):
     """Whole lines of one stream."""
 
     stream: int
@@ -32,7 +32,7 @@ class Piece(msgspec.Struct, gc=False):
         return Piece(self.stream, self.file, self.base, self.position + skipped, self.lines[skipped:], self.ends)
 
 
-class Receipt(msgspec.Struct, gc=False):
+class Receipt(NamedTuple):
     """All bytes of the stream before `position` are in the file. `ended`: its end is too, so nothing more is due."""
 
     stream: int
@@ -41,6 +41,21 @@ class Receipt(msgspec.Struct, gc=False):
 
     def covers(self, piece: Piece) -> bool:
         return self.ended or (self.position >= piece.end and not piece.ends)
+
+
+class Loss(NamedTuple):
+    """What was lost of one file."""
+
+    lines: int = 0
+    dropped_bytes: int = 0
+    reason: str = ""
+
+
+def note(loss: Loss) -> bytes:
+    """Returns the line about a loss for the file itself."""
+    if not loss.lines:
+        return b""
+    return f"[holdfast: {loss.lines} lines ({loss.dropped_bytes} bytes) were lost here: {loss.reason}]\n".encode()
 
 
 def file_of_cycle(cycle: int) -> int:

@@ -1,0 +1,156 @@
+"""Callers get their receipts, terms and troubles; from one that sends too much, nothing is read until there is room."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.lowlevel
+import pytest
+from holdfast_wire import log_frames
+from holdfast_wire.log_frames import Alive, Message, Parting, Terms, Trouble
+from holdfast_wire.log_pieces import Piece, Receipt
+
+from supervisor.programs.log_service import links as links_module
+from supervisor.programs.log_service.bells import Bell
+from supervisor.programs.log_service.links import Links
+from tests.edges.peers.relays.test_bundle import wired
+from tests.edges.peers.test_cluster_line import line_and_peer, until
+
+LIMIT_S = 30.0
+
+
+class Taken:
+    """Takes so many pieces."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[int, Piece]] = []
+        self.lost: list[int] = []
+        self.room = 1000
+        self.has_room = Bell()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.pieces) >= self.room
+
+    def take(self, link: int, piece: Piece) -> None:
+        self.pieces.append((link, piece))
+
+    def lose(self, link: int) -> None:
+        self.lost.append(link)
+
+    async def until_room(self) -> None:
+        while self.is_full:
+            await self.has_room.wait()
+
+
+class Caller:
+    """The other side of a link, in this process."""
+
+    def __init__(self, links: Links, name: str) -> None:
+        self.line, self._far, _ = wired()
+        self.heard: list[Message] = []
+        self.line.listen(lambda payload: self.heard.append(log_frames.decode(payload)), lambda _: None, lambda: None)
+        links.hold(self._far, name)
+
+    def say(self, *messages: Message) -> None:
+        self.line.send(*map(log_frames.encode, messages))
+
+    def of(self, kind: type[Message]) -> list[Message]:
+        return [each for each in self.heard if type(each) is kind]
+
+
+@asynccontextmanager
+async def running(taken: Taken, bytes_max: int = 64 * 1024 * 1024) -> AsyncGenerator[Links]:
+    links = Links(taken, bytes_max=bytes_max)
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(links.run)
+            yield links
+            tasks.cancel_scope.cancel()
+
+
+def piece(position: int = 0, lines: bytes = b"x\n") -> Piece:
+    return Piece(1, 1, 0, position, lines)
+
+
+async def test_pieces_go_in_and_receipts_out_the_newest_of_each_stream_at_once():
+    taken = Taken()
+    async with running(taken) as links:
+        caller = Caller(links, "node 1")
+        caller.say(piece(), piece(2))
+        await until(lambda: len(taken.pieces) == 2)
+        assert taken.pieces == [(1, piece()), (1, piece(2))]
+        for position in (2, 4):
+            links.send(1, Receipt(1, position))
+        links.send(1, Receipt(9, 1))
+        links.send(7, Receipt(1, 1))  # Nobody is there.
+        await until(lambda: caller.of(Receipt))
+        assert caller.of(Receipt) == [Receipt(1, 4), Receipt(9, 1)]
+
+
+async def test_terms_shrink_with_the_number_of_callers_and_a_trouble_is_told_to_later_ones_too():
+    async with running(Taken()) as links:
+        links.tell_trouble("no space left")
+        callers = [Caller(links, f"node {number}") for number in range(40)]
+        await until(lambda: all(each.of(Trouble) and each.of(Terms) for each in callers))
+        assert callers[-1].of(Trouble) == [Trouble("no space left")]
+        first = callers[0].of(Terms)
+        assert isinstance(first[0], Terms)
+        newest = first[-1]
+        assert isinstance(newest, Terms)
+        assert newest.pause_ms > 0
+        links.tell_trouble("")
+        await until(lambda: all(each.of(Trouble)[-1] == Trouble("") for each in callers))
+
+
+async def test_log_processes_of_this_node_which_may_be_older_hear_nothing_that_they_do_not_know(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(links_module, "ALIVE_S", 0.01)
+    async with running(Taken(), bytes_max=0) as ours, running(Taken()) as between_nodes:
+        process, node = Caller(ours, ""), Caller(between_nodes, "node 1")
+        await until(lambda: len(node.of(Alive)) > 2)
+        ours.tell_trouble("why")
+        await until(lambda: process.heard)
+        assert process.heard == [Trouble("why")]
+
+
+async def test_who_has_nothing_more_to_send_is_distinguished_from_who_lost_the_connection():
+    taken = Taken()
+    async with running(taken) as links:
+        parting, broken = Caller(links, "node 1"), Caller(links, "node 2")
+        parting.say(Parting())
+        broken.line.end("a cable was pulled")
+        await until(lambda: not links.count)
+        assert (links.parted, links.unparted, taken.lost) == ({"node 1"}, 1, [1, 2])
+
+
+async def test_nonsense_ends_that_connection_alone():
+    taken = Taken()
+    async with running(taken) as links:
+        wrong, right = Caller(links, "node 1"), Caller(links, "node 2")
+        wrong.line.send(b"?")
+        await until(lambda: links.count == 1)
+        right.say(piece())
+        await until(lambda: taken.pieces)
+        assert taken.pieces == [(2, piece())]
+
+
+async def test_from_a_caller_that_sends_too_much_nothing_is_read_until_there_is_room():
+    taken = Taken()
+    taken.room = 1
+    pieces, turns = 500, 2000
+    async with running(taken) as links, line_and_peer() as (line, peer), anyio.create_task_group() as tasks:
+        links.hold(line, "node 1")
+        said = log_frames.framed(piece(lines=b"x" * 65535 + b"\n")) * pieces
+        tasks.start_soon(asyncio.get_running_loop().sock_sendall, peer, said)
+        await until(lambda: taken.pieces)
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        assert len(taken.pieces) <= 16  # What came at once with the first.
+        taken.room = pieces + 1
+        taken.has_room.ring()
+        await until(lambda: len(taken.pieces) == pieces)
