@@ -1,7 +1,7 @@
 """How does the leader of a job ask the attribution service about its cycles, and what does the job learn?
 
-The facts come from the leader's own orders and from the events of all nodes; core/attribution/asking.py decides what to
-ask. The job does not wait for any of this.
+The leader's coordinator announces the cycles, and events of all nodes say which logs are closed;
+core/attribution/asking.py decides what to ask. The job does not wait for any of this.
 """
 
 from __future__ import annotations
@@ -17,11 +17,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.config.attribution import StopAction
 from supervisor.config.job_logs import cycle_log_path
-from supervisor.core import orders
 from supervisor.core.attribution import asking
-from supervisor.core.cluster.coordinator_states import Running
-from supervisor.core.cluster.coordinator_states import State as Led
-from supervisor.core.cluster.membership import UNHEARD
 from supervisor.core.facts import JobEvent, JobState
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Clock
@@ -45,11 +41,10 @@ class Ways(msgspec.Struct, frozen=True):
     watch: Callable[[], AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]]  # yields the events of all its nodes
     publish: Callable[[JobEvent], None]
     forbid: Callable[[str], None]  # forbids another cycle: the job ends on all its nodes
-    coordinator: Callable[[], Led | None]
 
 
 class AttributedJob:
-    """One run of a job that this node leads. `hear` and `saw` never block and never raise."""
+    """One run of a job that this node leads. `hear` never blocks and never raises."""
 
     def __init__(self, job: JobRecord, ways: Ways, service: Service | None) -> None:
         """`service` None: one is being started; `comes_up` brings it."""
@@ -61,11 +56,11 @@ class AttributedJob:
         self._inbox: deque[asking.Event] = deque()
         self._came = anyio.Event()
         self._request = anyio.CancelScope()
-        self._is_dismissed = False
+        self.is_dismissed = False
 
     def dismiss(self) -> None:
         """Stops asking: another node leads the job."""
-        self._is_dismissed = True
+        self.is_dismissed = True
         self._came.set()
 
     def comes_up(self, service: Service) -> None:
@@ -77,23 +72,11 @@ class AttributedJob:
         self._inbox.append(event)
         self._came.set()
 
-    def saw(self, order: orders.Order) -> None:
-        """Notes an order of the coordinator on its way to a node."""
-        match order:
-            case orders.StartCycle():
-                self.hear(asking.CycleBegan(order.assignment.cycle))
-            case orders.JoinAgain() | orders.WindDown():
-                led = self._ways.coordinator()
-                if led is not None and led.cycle >= 0 and not isinstance(led.phase, Running):
-                    self.hear(asking.CycleEnded(led.cycle, _writers(led)))
-            case _:
-                pass
-
     async def run(self) -> None:
         """Runs until nothing is left to ask, at most a few seconds after the end of the job."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._follow)
-            while not self._state.is_over and not self._is_dismissed:
+            while not self._state.is_over and not self.is_dismissed:
                 await self._wait()
                 while self._inbox:
                     self._step(self._inbox.popleft(), tasks)
@@ -157,9 +140,3 @@ class AttributedJob:
             cycle=cycle,
             details=(("advice", judged.advice), ("reason", judged.reason), ("source", judged.source)),
         )
-
-
-def _writers(led: Led) -> tuple[str, ...]:
-    """Returns the nodes of the newest cycle, except lost ones."""
-    nodes = {node: led.members.get(node) for node in led.parts}
-    return tuple(node for node, known in nodes.items() if known is not None and known.state not in UNHEARD)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import anyio
 import msgspec
 
 from supervisor.config.job_spec import JobSpec
@@ -70,7 +69,6 @@ class JobRecord(msgspec.Struct):
     spawner_reason: str = ""  # how workers are started and why
     slower_told: bool = False  # whether people already know that something is slower than it could be
     running: CycleRecord | None = None  # the newest cycle whose workers were ordered here
-    looks: set[anyio.CancelScope] = msgspec.field(default_factory=set[anyio.CancelScope])  # checks in progress
     gpu_places: tuple[GpuPlace, ...] = ()  # of the GPUs that the job may use, if its workers are to be bound
     is_returning: bool = False  # its spawner, started by a previous supervisor, is still being contacted
     cgroups: set[str] = msgspec.field(default_factory=set[str])  # folders of its spawners, which contain the workers
@@ -81,7 +79,6 @@ class JobRecord(msgspec.Struct):
     ended_at_ns: int | None = None
     stop_reason: str = ""  # from the first request to stop
     recorded_cycle: RecordedCycle | None = None
-    has_written_cycle: bool = False  # a previous process may have died before its record was on disk
     # By node and its own submission: all its events up to this one are in the history of the whole job.
     taken: dict[tuple[str, int], int] = msgspec.field(default_factory=dict[tuple[str, int], int])
     taken_anew: dict[tuple[str, int], None] = msgspec.field(default_factory=dict[tuple[str, int], None])  # not kept yet

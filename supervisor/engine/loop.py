@@ -12,7 +12,8 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskStatus
 
-from supervisor.core.cluster import coordinator, endings, takeover
+from supervisor.core.announcements import Announcement
+from supervisor.core.cluster import announcing, coordinator, endings, takeover
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.defects import defect_sentence
 from supervisor.core.ledger import Ledger
@@ -49,6 +50,10 @@ class Performer(Protocol):
         """Records the ledger: orders sent later wait until it is kept."""
         ...
 
+    def announce(self, job_id: str, announcement: Announcement) -> None:
+        """Passes it on to everyone who follows the job."""
+        ...
+
     def leads(self, job_id: str) -> bool:
         """Returns whether this node coordinates the job, and it has not ended."""
         ...
@@ -76,7 +81,6 @@ class Engine:
         self._stepped: set[str] = set()  # jobs whose coordinator moved in this turn
         self._performer: Performer | None = None
         self.on_node_lost: Callable[[str, cluster_messages.NodeLost], None] = _nobody  # of a job that this node leads
-        self.on_lead: Callable[[str, bool], None] = _nobody_leads  # this node begins or stops to lead a job
 
     def attach(self, performer: Performer) -> None:
         """Sets the performer, which needs the engine itself; call it before `run`."""
@@ -103,8 +107,9 @@ class Engine:
         """Continues a job where another supervisor stopped."""
         self.node_state = node.with_job(self.node_state, job_id, machines)
         if led is not None:
+            assert self._performer is not None, "attach() comes before any job"
             self.coordinators[job_id] = led
-            self.on_lead(job_id, True)
+            self._performer.announce(job_id, announcing.lead_taken(led))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""
@@ -174,12 +179,14 @@ class Engine:
 
     def _change_leader(self, job_id: str, change: cluster_messages.Leadership) -> None:
         """Starts a new leader's coordinator from the ledger, or drops that of a former leader."""
+        assert self._performer is not None, "attach() comes before run()"
         self.coordinators.pop(job_id, None)
-        if isinstance(change, cluster_messages.LeadershipTaken):
-            assert self._performer is not None, "attach() comes before run()"
-            leader, now_s = self._performer.name_in(job_id), self._clock.now_s()
-            self.coordinators[job_id] = takeover.initial_state(job_id, change, leader=leader, now_s=now_s)
-        self.on_lead(job_id, isinstance(change, cluster_messages.LeadershipTaken))
+        if isinstance(change, cluster_messages.LeadershipLost):
+            self._performer.announce(job_id, announcing.lead_lost())
+            return
+        leader, now_s = self._performer.name_in(job_id), self._clock.now_s()
+        led = self.coordinators[job_id] = takeover.initial_state(job_id, change, leader=leader, now_s=now_s)
+        self._performer.announce(job_id, announcing.lead_taken(led))
 
     def _step_coordinator(self, job_id: str, report: cluster_messages.Event) -> None:
         assert self._performer is not None
@@ -188,6 +195,7 @@ class Engine:
             if not self._performer.leads(job_id):
                 return  # a report that outlived its job
             state = coordinator.initial_state(job_id, leader=self._performer.name_in(job_id))
+            self._performer.announce(job_id, announcing.lead_taken(state))
         try:
             if isinstance(report, cluster_messages.NodeLost):
                 self.on_node_lost(job_id, report)
@@ -202,6 +210,8 @@ class Engine:
                         self._performer.publish(job_id, action)
                     case cluster_messages.Record(ledger):
                         self._performer.record(job_id, ledger)
+                    case _:
+                        self._performer.announce(job_id, action)
         except Exception as error:  # noqa: BLE001 - the bulkhead: a defect ends only the job in which it occurs
             self.coordinators.pop(job_id, None)
             self.handle(node_messages.JobAbandoned(job_id, defect_sentence(error)))
@@ -224,10 +234,6 @@ class Engine:
 
 def _nobody(job_id: str, lost: cluster_messages.NodeLost) -> None:
     """Does nothing: nobody records lost nodes."""
-
-
-def _nobody_leads(job_id: str, leads: bool) -> None:
-    """Does nothing: nobody depends on who leads."""
 
 
 def _job_of(event: EngineEvent) -> str:

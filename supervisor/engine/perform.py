@@ -7,15 +7,15 @@ becomes events of that job (core/node/failed_actions.py) and affects nothing els
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import anyio
 import msgspec
 from holdfast_wire import spawner_link as link
 
+from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.facts import JobEvent
@@ -24,11 +24,13 @@ from supervisor.core.gpu_places import places_sentence
 from supervisor.core.ledger import Ledger
 from supervisor.core.node import failed_actions, node
 from supervisor.core.node import messages as node_messages
-from supervisor.core.node_health import Finding
+from supervisor.engine import followers
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.failure_text import failure_sentence, failure_text
+from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import CycleRecord, JobRecord
 from supervisor.engine.loop import Engine
+from supervisor.engine.node_looking import NodeLooking
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.spawner_orders import SpawnerAction, order_of
 from supervisor.engine.spawner_reports import SpawnerReports
@@ -83,6 +85,7 @@ class EnginePerformer:
         publisher: EventPublisher,
         engine: Engine,
         start_soon: StartSoon,
+        followed_by: Sequence[Follow] = (),
         keeps: bool = False,
     ) -> None:
         """`keeps`: a returning supervisor will take the jobs over."""
@@ -91,7 +94,9 @@ class EnginePerformer:
         self._publisher = publisher
         self._engine = engine
         self._start_soon = start_soon
+        self._followers = followed_by
         self.stacks = StackTaking(workers=edges.workers, stacks=edges.stacks)
+        self._looking = NodeLooking(checks=edges.checks, gpus=edges.gpus, post=engine.post)
         self._reports: dict[str, ReportQueue] = {}
         self.keeper: TurnOutbox | None = None  # None: no supervisor returns
         if keeps:
@@ -128,6 +133,11 @@ class EnginePerformer:
 
     def record(self, job_id: str, ledger: Ledger) -> None:
         self._edges.peers.record(job_id, ledger)
+
+    def announce(self, job_id: str, announcement: Announcement) -> None:
+        job = self._jobs.get(job_id)
+        if job is not None:
+            followers.announce(self._followers, job, announcement)
 
     def leads(self, job_id: str) -> bool:
         job = self._jobs.get(job_id)
@@ -279,7 +289,7 @@ class EnginePerformer:
         )
         self._send_plans(job, None)
         if job.spec.memory_rules() is not None and self._edges.gpus.are_there():
-            self._start_soon(lambda: self._given_up_with(job, self._edges.gpus.warm))
+            self._start_soon(lambda: self._looking.warm(job_id))
 
     def _respawn(self, job: JobRecord, local_ranks: tuple[int, ...]) -> None:
         """Starts replacements as the lost ranks were started: with the same cycle, token and store."""
@@ -363,52 +373,26 @@ class EnginePerformer:
 
     def _finish(self, job: JobRecord, action: node_messages.FinishJob) -> None:
         job.verdict = action.verdict
-        for looking in job.looks:
-            looking.cancel()
+        self._looking.give_up(job.spec.job_id)
         if self.keeper is not None:
             self.keeper.forget(job.spec.job_id)
         self._reports.pop(job.spec.job_id, None)
         try:
             self._close_cycle(job)
         finally:
+            followers.announce(self._followers, job, JobEnded(action.verdict))
             self.on_finished(job.spec.job_id)
 
     def _look_at_node(
         self, job: JobRecord, action: node_messages.CheckNode | node_messages.AwaitGpuMemory
     ) -> tuple[node_messages.Event, ...]:
         if isinstance(action, node_messages.CheckNode):
-            self._attempt(job, action, lambda: self._check_node(job, action))
+            self._attempt(job, action, lambda: self._looking.check(job, action))
         elif self._edges.gpus.are_there():
-            self._attempt(job, action, lambda: self._await_memory(job, action))
+            self._attempt(job, action, lambda: self._looking.await_memory(job, action))
         else:
             return (node_messages.GpuMemorySeen(action.job_id, action.cycle, MemoryReport(is_free=True)),)
         return ()
-
-    async def _check_node(self, job: JobRecord, action: node_messages.CheckNode) -> None:
-        def report(findings: tuple[Finding, ...], *, is_last: bool = False) -> None:
-            checked = node_messages.NodeChecked(action.job_id, action.check, action.number, findings, is_last)
-            self._engine.post(checked)
-
-        async def look() -> None:
-            report(await self._edges.checks.run(job.spec, action.check, report), is_last=True)
-
-        await self._given_up_with(job, look)
-
-    async def _await_memory(self, job: JobRecord, action: node_messages.AwaitGpuMemory) -> None:
-        async def look() -> None:
-            report = await self._edges.gpus.await_memory(job.spec, action.rules, cgroups=tuple(job.cgroups))
-            self._engine.post(node_messages.GpuMemorySeen(action.job_id, action.cycle, report))
-
-        await self._given_up_with(job, look)
-
-    async def _given_up_with(self, job: JobRecord, look: Callable[[], Awaitable[None]]) -> None:
-        """Cancels a hanging check when the job or the supervisor ends."""
-        with anyio.CancelScope() as looking:
-            job.looks.add(looking)
-            try:
-                await look()
-            finally:
-                job.looks.discard(looking)
 
     async def _collect(self, job: JobRecord, action: node_messages.CollectEvidence) -> None:
         evidence = await self.stacks.evidence(job, action)

@@ -13,9 +13,9 @@ import anyio
 from anyio.abc import TaskGroup
 
 from supervisor.config.attribution import submitter
-from supervisor.core.attribution.asking import ServiceDown
+from supervisor.core.announcements import Announcement, CycleBegan, CycleEnded, JobEnded, LeadChanged, PartsChanged
+from supervisor.core.attribution import asking
 from supervisor.core.cluster.messages import JobForbidden, Reported
-from supervisor.core.orders import Order, StartCycle
 from supervisor.edges.services.attribution_client import AttributionClient
 from supervisor.edges.services.managed_attribution import ManagedAttribution
 from supervisor.engine.attributed_job import AttributedJob, Ways
@@ -41,21 +41,28 @@ class Attributions:
         self._asked: dict[str, AttributedJob] = {}
         self._ended = anyio.Event()
 
-    def saw(self, job: JobRecord, order: Order) -> None:
-        """Notes an order of a job's coordinator on its way to a node."""
-        asked = self._asked.get(job.spec.job_id)
-        if asked is None or asked.job is not job:
-            is_first = isinstance(order, StartCycle) and order.assignment.cycle == 0
-            asked = self._begin(job, may_end_job=is_first)
-        asked.saw(order)
+    def announced(self, job: JobRecord, announcement: Announcement) -> None:
+        """Asks about the cycle that the job's coordinator announces. Never blocks."""
+        match announcement:
+            case CycleBegan(number):
+                self._of(job, may_end_job=number == 0).hear(asking.CycleBegan(number))
+            case CycleEnded(number, nodes):
+                self._of(job).hear(asking.CycleEnded(number, nodes))
+            case LeadChanged(leads=True, cycle=number):
+                if number >= 0:  # begun elsewhere, or by the supervisor before this one
+                    self._of(job)
+            case LeadChanged():
+                asked = self._asked.get(job.spec.job_id)
+                if asked is not None and job.verdict is None:  # else the job has ended, and nobody leads it
+                    asked.dismiss()
+            case PartsChanged() | JobEnded():
+                pass
 
-    def lead(self, job: JobRecord, *, leads: bool) -> None:
-        """Notes that this node now leads a job that began elsewhere, or that it no longer leads it."""
+    def _of(self, job: JobRecord, *, may_end_job: bool = False) -> AttributedJob:
         asked = self._asked.get(job.spec.job_id)
-        if asked is not None and not leads:
-            asked.dismiss()
-        elif asked is None and leads:
-            self._begin(job, may_end_job=False)
+        if asked is None or asked.job is not job or asked.is_dismissed:
+            asked = self._begin(job, may_end_job=may_end_job)
+        return asked
 
     def _begin(self, job: JobRecord, *, may_end_job: bool) -> AttributedJob:
         """Starts to ask about a job. `may_end_job`: an unreadable key for the job's own service ends the job."""
@@ -65,7 +72,6 @@ class Attributions:
             watch=partial(self._publisher.watch, job_id, ended=job.ended_at_ns is not None),
             publish=partial(self._publisher.publish, job),
             forbid=partial(self._forbid, job_id),
-            coordinator=partial(self._engine.coordinators.get, job_id),
         )
         who = submitter(job.environment)
         if settings.is_managed:
@@ -80,7 +86,7 @@ class Attributions:
 
     async def _keep(self, asked: AttributedJob, managed: ManagedAttribution, may_end_job: bool) -> None:
         def goes_down(reason: str) -> None:
-            asked.hear(ServiceDown(reason))
+            asked.hear(asking.ServiceDown(reason))
 
         try:
             await managed.check_key()

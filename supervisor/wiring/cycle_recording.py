@@ -1,7 +1,7 @@
 """What is wired so that cycles, and the supervisor's words about them, are written where the user wants them?
 
 This covers the records of cycles (--ft-cycle-info-dir) and the supervisor's words (--ft-nvrx-logfile). An attribution
-service (--ft-attribution-endpoint) learns of cycles in the same way.
+service (--ft-attribution-endpoint) and a log server follow a job in the same way, by what its machines announce.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from anyio.abc import TaskGroup
 
-from supervisor.core.orders import Order
+from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.edges.machine.logs.cycle_info import CycleInfoFiles
 from supervisor.edges.machine.logs.job_words import JobWords, WordsPlace
-from supervisor.engine.cycle_records import RecordedPeers
+from supervisor.engine.cycle_records import CycleRecords
 from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import Engine
-from supervisor.ports.edges import Clock, Peers
+from supervisor.ports.edges import Clock
+from supervisor.ports.questions import PeersAndColleagues
 
 if TYPE_CHECKING:
     from supervisor.wiring.attribution import Attributions
@@ -32,18 +34,22 @@ class Funnel(Protocol):
 
     def door_of(self, job_id: str) -> str: ...
 
+    def find_leaders_by(self, colleagues: object) -> None: ...
 
-def recorded(
+    def announced(self, job: JobRecord, announcement: Announcement) -> None: ...
+
+
+def follow(
     stack: contextlib.AsyncExitStack,
-    peers: Peers,
     jobs: Mapping[str, JobRecord],
     engine: Engine,
     publisher: EventPublisher,
     clock: Clock,
     tasks: TaskGroup,
     funnel: Funnel,
-) -> Peers:
-    """Yields the same peers, recorded. Closing `stack` writes what is left, for a bounded time."""
+    peers: PeersAndColleagues,
+) -> tuple[Follow, ...]:
+    """Returns who follows the jobs. Closing `stack` writes what is left, for a bounded time."""
     files = stack.enter_context(contextlib.closing(CycleInfoFiles()))
 
     def place_of(job_id: str) -> WordsPlace:
@@ -56,6 +62,7 @@ def recorded(
     words = stack.enter_context(contextlib.closing(JobWords(place_of, engine.node_name)))
     words.open()
     funnel.on_finish = words.finish
+    funnel.find_leaders_by(peers.colleagues)
     attributions: list[Attributions] = []
 
     def of_all_jobs() -> Attributions:
@@ -66,14 +73,8 @@ def recorded(
             stack.push_async_callback(attributions[0].aclose)
         return attributions[0]
 
-    def attribute(job: JobRecord, order: Order) -> None:
-        if job.spec.attribution.is_asked:
-            of_all_jobs().saw(job, order)
+    def attribute(job: JobRecord, announcement: Announcement) -> None:
+        if job.spec.attribution.is_asked and (attributions or not isinstance(announcement, JobEnded)):
+            of_all_jobs().announced(job, announcement)
 
-    def lead(job_id: str, leads: bool) -> None:
-        job = jobs.get(job_id)
-        if job is not None and job.spec.attribution.is_asked:
-            of_all_jobs().lead(job, leads=leads)
-
-    engine.on_lead = lead
-    return RecordedPeers(peers, jobs, engine, clock, files.keep, attribute)
+    return CycleRecords(clock, files.keep).announced, funnel.announced, attribute

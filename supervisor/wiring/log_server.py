@@ -19,12 +19,9 @@ from anyio.abc import TaskGroup
 
 from supervisor.config.job_logs import log_door
 from supervisor.config.job_spec import EMBEDDED
-from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.announcements import Announcement, JobEnded, LeadChanged
 from supervisor.core.facts import JobEvent
-from supervisor.core.ledger import Ledger
-from supervisor.core.orders import Order
 from supervisor.engine.job_record import JobRecord
-from supervisor.ports.edges import Peers
 from supervisor.wiring.place import Place
 
 if TYPE_CHECKING:
@@ -108,7 +105,7 @@ class LogFunnel:
         if tiers.root is not None:
             tiers.root.finish(spent_s=anyio.current_time() - began_s)
 
-    def lead(self, job_id: str) -> None:
+    def _lead(self, job_id: str) -> None:
         """Starts the job's leaves and root here: this node leads the job."""
         tiers = self._tiers.get(job_id)
         if tiers is None or tiers.root is not None:
@@ -125,7 +122,7 @@ class LogFunnel:
             tiers.servers.append(tier)
         self._tell_address(tiers)
 
-    def follow(self, job_id: str) -> None:
+    def _follow(self, job_id: str) -> None:
         """Ends this node's servers at once: another node leads, or will. Their callers keep all data."""
         tiers = self._tiers.get(job_id)
         if tiers is None or tiers.root is None:
@@ -134,11 +131,20 @@ class LogFunnel:
             scope.cancel()
         tiers.servers, tiers.root, tiers.server_scopes, tiers.before_root = [], None, [], []
 
-    def fed_by(self, peers: Peers, colleagues: object) -> Peers:
-        """Wraps the peers. `colleagues` may know where elected leaders are."""
+    def find_leaders_by(self, colleagues: object) -> None:
+        """Sets who may know where elected leaders are."""
         if isinstance(colleagues, KnowsLeaders):
             self.elected_host = colleagues.leader_host
-        return FunnelledPeers(peers, self)
+
+    def announced(self, job: JobRecord, announcement: Announcement) -> None:
+        """Has the servers where the job is led, and the sender until the job ends."""
+        match announcement:
+            case LeadChanged(leads):
+                (self._lead if leads else self._follow)(job.spec.job_id)
+            case JobEnded():
+                self.finished(job.spec.job_id)
+            case _:
+                pass
 
     def finish_all(self) -> None:
         for job_id in list(self._tiers):
@@ -263,27 +269,6 @@ class LogFunnel:
         if nodes is None or nodes.backend != EMBEDDED:
             return self.elected_host(job.spec.job_id)
         return nodes.host
-
-
-class FunnelledPeers:
-    """Passes everything to the real peers; see ports.Peers. The node that gives orders leads, and has the servers."""
-
-    def __init__(self, peers: Peers, funnel: LogFunnel) -> None:
-        self._peers = peers
-        self._funnel = funnel
-        self.leads = peers.leads
-
-    def send(self, node: str, job_id: str, order: Order) -> None:
-        self._funnel.lead(job_id)
-        self._peers.send(node, job_id, order)
-
-    def report(self, job_id: str, report: Report) -> None:
-        if not self._peers.leads(job_id):
-            self._funnel.follow(job_id)
-        self._peers.report(job_id, report)
-
-    def record(self, job_id: str, ledger: Ledger) -> None:
-        self._peers.record(job_id, ledger)
 
 
 @contextlib.asynccontextmanager

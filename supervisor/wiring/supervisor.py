@@ -41,6 +41,7 @@ from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.edges.workers.stacks.stacks import StackCollector
 from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.engine.output_plan import Console
@@ -119,10 +120,10 @@ async def open_supervisor(
                 claimed.push_async_callback(gpus.aclose)
                 claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.
                 spawners = make_spawners(workers, tokens) if make_spawners else _keeper(place, limit, claims, early)
-                recorded = cycle_recording.recorded(claimed, peers, jobs, engine, publisher, clock, tasks, funnel)
+                followers = cycle_recording.follow(claimed, jobs, engine, publisher, clock, tasks, funnel, peers)
                 job_service, performer = _wire(
-                    place, clock, engine, workers, spawners, funnel.fed_by(recorded, peers.colleagues),
-                    tokens, checks, publisher, jobs, claims, spawner_tasks, gpus,
+                    place, clock, engine, workers, spawners, peers,
+                    tokens, checks, publisher, jobs, claims, spawner_tasks, gpus, followers,
                 )  # fmt: skip
                 _keep_logs(retention, jobs, job_service, performer, funnel, tidies=not place.private)
                 await tasks.start(engine.run)
@@ -182,6 +183,7 @@ def _wire(
     claims: JobClaims,
     tasks: TaskGroup,
     gpus: NodeGpus,
+    followers: Sequence[Follow],
 ) -> tuple[JobService, EnginePerformer]:
     planner = WorkerPlanner(console=place.console, worker_socket=str(place.worker_socket))
     edges = Edges(
@@ -201,8 +203,9 @@ def _wire(
         tasks.start_soon(work)
 
     performer = EnginePerformer(
-        edges=edges, jobs=jobs, publisher=publisher, engine=engine, start_soon=start_soon, keeps=not place.private
-    )
+        edges=edges, jobs=jobs, publisher=publisher, engine=engine, start_soon=start_soon, followed_by=followers,
+        keeps=not place.private,
+    )  # fmt: skip
     engine.attach(performer)
     job_service = JobService(
         engine=engine,
@@ -239,7 +242,6 @@ def _keep_logs(
             retention.tidy_soon()
 
     def finished(job_id: str) -> None:
-        funnel.finished(job_id)
         job_service.close_job(job_id)
         retention.release_soon(run_of(job_id))
         if tidies:

@@ -131,6 +131,8 @@ class OneNode:
                     self.events.append(said)
                 case cluster.Record():
                     pass  # no other leader replaces this one
+                case _:
+                    pass  # nobody follows the job
 
 
 def running(of: JobRules) -> OneNode:

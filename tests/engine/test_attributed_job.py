@@ -6,18 +6,14 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 
 import anyio
-import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.config import JobSpec
 from supervisor.config.attribution import Attribution, StopAction
 from supervisor.config.job_logs import JobLogs
-from supervisor.core.attribution.asking import Failed, Judged, Reply, Taken
-from supervisor.core.cluster.coordinator_states import Gathering, Running, State
-from supervisor.core.cluster.membership import Member
-from supervisor.core.cluster.messages import MemberState
-from supervisor.core.facts import Assignment, JobEvent, JobState, Verdict
-from supervisor.core.orders import JoinAgain, StartCycle, WindDown
+from supervisor.core.attribution import asking
+from supervisor.core.attribution.asking import Judged, Reply, Taken
+from supervisor.core.facts import JobEvent, JobState, Verdict
 from supervisor.edges.machine.clock import Clock
 from supervisor.engine.attributed_job import AttributedJob, Ways
 from supervisor.engine.job_record import JobRecord
@@ -44,7 +40,6 @@ class World:
     def __init__(self, judged: Reply, action: StopAction = StopAction.NO_RESTART, *, comes_late: bool = False) -> None:
         spec = JobSpec("j", ("t.py",), logs=JobLogs("/l/t.log"), attribution=Attribution("http://x", action))
         self.job = JobRecord(spec, {}, 5, "/logs")
-        self.led = State("j", "a")
         self.published: list[JobEvent] = []
         self.forbidden: list[str] = []
         self.service = PlayedService(judged)
@@ -55,7 +50,6 @@ class World:
             watch=self._watch,
             publish=self._publish,
             forbid=self._forbid,
-            coordinator=lambda: self.led,
         )
         self.asked = AttributedJob(self.job, ways, None if comes_late else self.service)
 
@@ -72,14 +66,10 @@ class World:
         self.forbidden.append(reason)
 
     def start(self, cycle: int) -> None:
-        self.led = msgspec.structs.replace(self.led, cycle=cycle, parts=("a", "lost"), phase=Running(0.0))
-        self.led.members.put("a", Member(MemberState.RUNNING, cycle))
-        self.led.members.put("lost", Member(MemberState.LOST, cycle))
-        self.asked.saw(StartCycle(Assignment(cycle, world_size=1), "why"))
+        self.asked.hear(asking.CycleBegan(cycle))
 
-    def end(self) -> None:
-        self.led = msgspec.structs.replace(self.led, phase=Gathering("a fault", 1e9))
-        self.asked.saw(JoinAgain(self.led.cycle + 1, "a fault"))
+    def end(self, cycle: int) -> None:
+        self.asked.hear(asking.CycleEnded(cycle, ("a",)))
 
     def close_log(self, cycle: int) -> None:
         self._send.send_nowait(RecordedEvent("j", 1, 1, "cycle_log_closed", "", cycle=cycle, node="a"))
@@ -110,7 +100,7 @@ async def test_a_cycle_is_asked_about_as_it_begins_and_once_its_log_is_complete(
     world = World(Judged("STOP", "the disk is full", "rules"))
     async with running(world):
         world.start(0)
-        world.end()
+        world.end(0)
         world.start(1)
         world.close_log(0)
         await world.hears(1)
@@ -128,7 +118,7 @@ async def test_where_it_is_only_to_be_logged_nothing_is_forbidden():
     world = World(Judged("STOP", "the disk is full"), StopAction.LOG)
     async with running(world):
         world.start(0)
-        world.end()
+        world.end(0)
         world.close_log(0)
         await world.hears(1)
         world.finish(SUCCESS)
@@ -136,21 +126,11 @@ async def test_where_it_is_only_to_be_logged_nothing_is_forbidden():
     assert world.forbidden == []
 
 
-async def test_an_order_of_a_cycle_that_goes_on_is_no_end():
-    world = World(Failed("no"))
-    async with running(world):
-        world.start(0)
-        world.asked.saw(JoinAgain(1, "the others have begun a newer cycle"))
-        world.finish(SUCCESS)
-    assert world.service.asked[0] == "progressive /l/t_cycle0.log"
-
-
 async def test_a_service_that_comes_up_later_hears_what_there_is():
     world = World(Judged("RESTART", "x"), comes_late=True)
     async with running(world):
         world.start(0)
-        world.led = msgspec.structs.replace(world.led, phase=Gathering("", 1e9))
-        world.asked.saw(WindDown("a fault"))
+        world.end(0)
         world.close_log(0)
         world.asked.comes_up(world.service)
         await world.hears(1)

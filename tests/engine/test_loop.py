@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from supervisor.config import JobSpec
-from supervisor.core.cluster import coordinator
+from supervisor.core.announcements import Announcement, CycleBegan, LeadChanged
+from supervisor.core.cluster import coordinator, takeover
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobRules, JobState, RestartRules
 from supervisor.core.ledger import Ledger
@@ -27,6 +28,8 @@ class Recorder:
 
     def __init__(self) -> None:
         self.actions: list[node_messages.Action] = []
+        self.announced: list[Announcement] = []
+        self.is_leader = False
         self.settled_times = 0
         self.answer: Callable[[node_messages.Action], tuple[node_messages.Event, ...]] = lambda _: ()
 
@@ -43,8 +46,11 @@ class Recorder:
     def record(self, job_id: str, ledger: Ledger) -> None:
         pass
 
+    def announce(self, job_id: str, announcement: Announcement) -> None:
+        self.announced.append(announcement)
+
     def leads(self, job_id: str) -> bool:
-        return False
+        return self.is_leader
 
     def name_in(self, job_id: str) -> str:
         return "n0"
@@ -174,6 +180,36 @@ async def test_a_report_that_outlived_its_job_opens_no_coordinator() -> None:
     engine = engine_with(Recorder(), SetClock())
     engine.handle(cluster_messages.Reported("nobody", cluster_messages.NodeJoined("n0", 0)))
     assert engine.coordinators == {}
+
+
+async def test_who_leads_is_announced_before_what_the_leader_decides() -> None:
+    recorder = Recorder()
+    engine = engine_with(recorder, SetClock())
+    recorder.is_leader = True
+    engine.handle(cluster_messages.Reported("j", cluster_messages.JobOpened("n0", JobRules("j", 1))))
+    engine.handle(cluster_messages.Reported("j", cluster_messages.NodeJoined("n0", -1)))
+    assert recorder.announced == [LeadChanged(leads=True), CycleBegan(0, ("n0",))]
+
+
+async def test_an_elected_leader_is_announced_when_the_lead_is_taken_and_when_it_is_lost() -> None:
+    recorder = Recorder()
+    engine = engine_with(recorder, SetClock())
+    engine.handle(cluster_messages.Reported("j", cluster_messages.LeadershipTaken(7, Ledger(cycle=3, opened=3))))
+    assert recorder.announced == [LeadChanged(leads=True, cycle=3)]
+    engine.handle(cluster_messages.Reported("j", cluster_messages.LeadershipLost("another node leads")))
+    assert recorder.announced[1:] == [LeadChanged(leads=False)]
+    assert engine.coordinators == {}
+
+
+async def test_a_supervisor_that_takes_a_job_back_leads_it_again() -> None:
+    recorder = Recorder()
+    engine = engine_with(recorder, SetClock())
+    led = takeover.initial_state("j", cluster_messages.LeadershipTaken(7, Ledger(cycle=3)), leader="n0", now_s=0.0)
+    machines = node.step(node.initial_state("n0"), node_messages.JobSubmitted(JobRules("j", 1)), now_s=0.0)[0].jobs["j"]
+    engine.take_back("j", machines, None)
+    assert recorder.announced == []
+    engine.take_back("j", machines, led)
+    assert recorder.announced == [LeadChanged(leads=True, cycle=3)]
 
 
 @pytest.mark.parametrize("where", [coordinator, job])

@@ -9,16 +9,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-import msgspec
 import pytest
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
-from supervisor.config.health_checks import HealthChecks
 from supervisor.core import orders
 from supervisor.core.facts import JobState, RestartRules, Verdict
 from supervisor.core.node import messages as node_messages
-from supervisor.core.node_health import Finding
 from supervisor.edges.peers.local_peers import LocalPeers
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import NotNowError
@@ -235,56 +232,6 @@ async def test_what_a_spawner_says_that_comes_late_never_reaches_the_next_run_of
         for local_rank in range(2):
             second.exit(0, local_rank, code=0)
         assert (await verdict_of(world, "hit")).state is JobState.SUCCEEDED
-
-
-async def test_a_check_that_hangs_is_given_up_with_its_job(tmp_path: Path) -> None:
-    async with World.opened(tmp_path) as world:
-        begun, given_up = anyio.Event(), anyio.Event()
-
-        async def hang(spec: JobSpec, check: str, report: object) -> tuple[Finding, ...]:
-            del report
-            assert (spec.job_id, check) == ("j", "nvhcd")
-            begun.set()
-            try:
-                await anyio.sleep_forever()
-            finally:
-                given_up.set()
-            return ()
-
-        world.checks.run = hang
-        await world.submit(msgspec.structs.replace(job_spec("j"), health=HealthChecks("/run/nvhcd.sock")))
-        with anyio.fail_after(10):
-            await begun.wait()
-            world.job_service.stop("j", reason="enough", signal=0)
-            assert (await verdict_of(world, "j")).state is JobState.STOPPED
-            await given_up.wait()
-            assert not world.jobs["j"].looks
-
-
-async def test_a_restart_waits_for_gpu_memory_where_there_are_gpus(tmp_path: Path) -> None:
-    async with World.opened(tmp_path) as world:
-        world.gpus.present = True
-        spawner = await world.submit(job_spec("j", max_restarts=2))
-        assert world.gpus.warmed == 1
-        spawner.exit(0, 0, code=1)
-        await world.settle()
-        assert [each.timeout_s for each in world.gpus.asked] == [1.0]
-        assert not any(isinstance(message, link.Spawn) and message.cycle == 1 for message in spawner.heard)
-        world.gpus.free.set()
-        await world.settle()
-        assert any(isinstance(message, link.Spawn) and message.cycle == 1 for message in spawner.heard)
-
-
-async def test_a_stop_gives_the_wait_for_gpu_memory_up(tmp_path: Path) -> None:
-    async with World.opened(tmp_path) as world:
-        world.gpus.present = True
-        spawner = await world.submit(job_spec("j", max_restarts=2))
-        spawner.exit(0, 0, code=1)
-        await world.settle()
-        assert world.gpus.asked
-        world.job_service.stop("j", reason="enough", signal=0)
-        assert (await verdict_of(world, "j")).state is JobState.STOPPED
-        assert not world.jobs["j"].looks
 
 
 async def test_an_order_to_ranks_that_are_replaced_names_the_newest_processes(tmp_path: Path) -> None:

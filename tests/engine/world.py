@@ -23,6 +23,7 @@ from supervisor.core.node import node
 from supervisor.core.node_health import Finding
 from supervisor.edges.peers.local_peers import LocalPeers
 from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.engine.output_plan import Console
@@ -307,6 +308,7 @@ class World:
         self.stacks = FakeStacks()
         self.spawners = FakeSpawners()
         self.jobs: dict[str, JobRecord] = {}
+        self.followers: list[Follow] = []  # a test adds its own
         self.engine = Engine(clock=self.clock, node_name="n0", jitter=lambda: 0.5)
         self.publisher = EventPublisher(journal=self.journal, clock=self.clock, node_name="n0")
 
@@ -331,6 +333,7 @@ class World:
             publisher=self.publisher,
             engine=self.engine,
             start_soon=start_soon,
+            followed_by=self.followers,
             keeps=keeps,
         )
         self.engine.attach(self.performer)

@@ -291,6 +291,8 @@ class Host:
                 case cluster.Record(ledger):
                     assert self.voter is not None
                     self.voter.record(ledger)
+                case _:
+                    pass  # Nobody follows the job here.
         if self.voter is not None:
             self.voter.end_if_all_is_over()
 

@@ -16,6 +16,7 @@ from supervisor.core import orders
 from supervisor.core.calls import decisions
 from supervisor.core.cluster import (
     agreement,
+    announcing,
     call_orders,
     endings,
     evidence,
@@ -63,7 +64,8 @@ def current_iteration(state: State) -> int:
 
 def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
     """Takes one event. `jitter` is a random value from 0 to 1."""
-    return takeover.with_record(*resignation.after(*_step(state, event, now_s, jitter)))
+    decided = resignation.after(*_step(state, event, now_s, jitter))
+    return takeover.with_record(*announcing.with_announcements(state, *decided))
 
 
 def _step(state: State, event: Event, now_s: float, jitter: float) -> Outcome:

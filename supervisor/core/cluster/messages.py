@@ -9,6 +9,7 @@ import enum
 
 import msgspec
 
+from supervisor.core.announcements import Announcement
 from supervisor.core.calls.words import Told
 from supervisor.core.facts import Assignment, Cause, Evidence, JobEvent, JobRules
 from supervisor.core.ledger import Former, Ledger
@@ -245,4 +246,4 @@ class Record(msgspec.Struct, frozen=True):
     ledger: Ledger
 
 
-Action = Send | Publish | Record
+Action = Send | Publish | Record | Announcement

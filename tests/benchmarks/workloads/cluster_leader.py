@@ -15,6 +15,7 @@ import anyio
 from anyio import to_thread
 
 from supervisor.core import orders
+from supervisor.core.announcements import Announcement
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobRules, RendezvousRules, RestartRules
 from supervisor.core.ledger import Ledger
@@ -72,6 +73,9 @@ class Performer:
         print(f"{action.event.kind}: {action.event.reason}", file=sys.stderr, flush=True)
 
     def record(self, job_id: str, ledger: Ledger) -> None:
+        return
+
+    def announce(self, job_id: str, announcement: Announcement) -> None:
         return
 
     def leads(self, job_id: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.core.announcements import CycleBegan, CycleEnded
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.coordinator_states import Running
 from supervisor.core.cluster.messages import (
@@ -89,7 +90,8 @@ def decisions(play: Playbook[coordinator.State]) -> tuple[Action, ...]:
 
 def test_one_node_is_ordered_as_soon_as_it_joins() -> None:
     play = opened()
-    play >> NodeJoined("a", -1) << Send("a", StartCycle(Assignment(0, world_size=2), "first start"))
+    began = CycleBegan(0, ("a",))
+    play >> NodeJoined("a", -1) << (began, Send("a", StartCycle(Assignment(0, world_size=2), "first start")))
     play >> NodeJoined("a", -1) << ()
 
 
@@ -142,8 +144,9 @@ def test_the_next_round_is_opened_before_anybody_has_stopped() -> None:
     play = running()
     play >> NodeFailed("a", 0, "rank 1 died")
     reason = "rank 1 died; restarting at once, restarts used 1 of 3"
-    assert decisions(play) == (Send("a", JoinAgain(1, reason)),)
-    play >> NodeJoined("a", 0) << Send("a", StartCycle(Assignment(1, world_size=2), reason, 1))
+    assert decisions(play) == (CycleEnded(0, ("a",)), Send("a", JoinAgain(1, reason)))
+    began = CycleBegan(1, ("a",))
+    play >> NodeJoined("a", 0) << (began, Send("a", StartCycle(Assignment(1, world_size=2), reason, 1)))
 
 
 def test_one_fault_takes_one_unit_however_many_nodes_it_takes() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.core.announcements import CycleEnded
 from supervisor.core.cluster import coordinator, endings
 from supervisor.core.cluster.messages import (
     DeadlineReached,
@@ -57,7 +58,7 @@ def verdict(play: Play) -> Verdict:
 def test_a_stop_asked_of_one_node_is_ordered_of_all_and_is_nobodys_fault() -> None:
     play = running(max_restarts=3) >> SIGNALLED
     wind_down = WindDown("the launcher got SIGTERM", 15)
-    assert play.last == tuple(Send(node, wind_down) for node in NODES)
+    assert play.last == (CycleEnded(0, NODES), *(Send(node, wind_down) for node in NODES))
     play >> NodeFailed("b", 0, "rank 3 was killed by SIGTERM") << ()
     assert verdict(stopped(play)) == Verdict(JobState.STOPPED, 128 + 15, "the launcher got SIGTERM")
     assert coordinator.restarts_used(play.state) == 0

@@ -1,6 +1,7 @@
 """What always holds, whatever was recorded, ordered and heard when a leader is lost, and whichever nodes join the next?
 
-One group runs at a time, cycles and budget only grow, a fault takes one unit at most, and the job goes on or ends.
+One group runs at a time, cycles and budget only grow, a fault takes one unit at most, and the job goes on or ends. What
+the leaders announce of the cycles is in order, and nothing that follows from a kept record is announced twice.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.core.announcements import CycleBegan, CycleEnded, PartsChanged
 from supervisor.core.cluster import coordinator, endings, takeover
 from supervisor.core.cluster.coordinator_states import Ended, Running
 from supervisor.core.cluster.messages import (
@@ -104,6 +106,8 @@ class Job:
         self.ledger = Ledger()
         self.gate: deque[Action] = deque()  # decided messages that have not left yet
         self.newest, self.used, self.faults = -1, 0, 0
+        self.begun: int | None = None  # the cycle of which the beginning was announced, and the end was not
+        self.last_begun = -1
         self.lead()
         for name in NAMES:
             self.tell(JobOpened(name, self.nodes[name].rules))
@@ -116,19 +120,40 @@ class Job:
     def tell(self, event: Event) -> None:
         self.leader, actions = coordinator.step(self.leader, event, now_s=self.now_s, jitter=0.0)
         self.gate += [each for each in actions if not isinstance(each, Publish)]
+        if any(isinstance(each, CycleBegan | CycleEnded) for each in actions):
+            assert isinstance(actions[0], Record), "the next leader would not know what was announced"
 
     # --- possible events; `number` chooses among the candidates
 
     def let_out(self, number: int) -> None:
         """See election/order_gate.py."""
-        for _ in range(min(number % 8 + 1, len(self.gate))):
+        for _ in range(number % 8 + 1):
+            if not self.gate:
+                return
             first = self.gate.popleft()
             if isinstance(first, Record):
                 assert first.ledger.cycle >= self.ledger.cycle
                 assert first.ledger.restarts_used >= self.ledger.restarts_used
                 self.ledger = first.ledger
+                while self.gate and isinstance(self.gate[0], CycleBegan | CycleEnded | PartsChanged):
+                    self.announced(self.gate.popleft())
             elif isinstance(first, Send) and first.node in self.heard:
                 self.nodes[first.node].inbox.append(first.order)
+
+    def announced(self, announcement: Action) -> None:
+        """Checks an announcement whose record is kept, so that every later leader knows it."""
+        match announcement:
+            case CycleBegan(cycle):
+                assert self.begun is None, f"cycle {cycle} begins before the end of cycle {self.begun}"
+                assert cycle == self.last_begun + 1, "no cycle is left out, and none begins twice"
+                self.begun = self.last_begun = cycle
+            case PartsChanged(cycle):
+                assert cycle == self.begun
+            case CycleEnded(cycle):
+                assert cycle == self.begun, f"cycle {cycle} ends, but cycle {self.begun} was begun"
+                self.begun = None
+            case _:
+                raise AssertionError(f"nobody announces {announcement}")
 
     def deliver(self, number: int) -> None:
         node = self.nodes[NAMES[number % len(NAMES)]]

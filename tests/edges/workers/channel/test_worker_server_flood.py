@@ -13,6 +13,7 @@ from holdfast_wire.framing import encode
 from holdfast_wire.v1 import worker_pb2
 
 from supervisor.config.job_spec import JobSpec
+from supervisor.core.announcements import Announcement
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import HangLimits, JobEvent, JobRules
 from supervisor.core.ledger import Ledger
@@ -92,6 +93,9 @@ class Joined:
         pass
 
     def record(self, job_id: str, ledger: Ledger) -> None:
+        pass
+
+    def announce(self, job_id: str, announcement: Announcement) -> None:
         pass
 
     def leads(self, job_id: str) -> bool:
