@@ -8,8 +8,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from google.protobuf.message import Message
 from holdfast_wire.call_bounds import (
     EXCHANGE_NAME_CHARACTERS_MAX,
     EXCHANGE_VALUE_CHARACTERS_MAX,
@@ -37,6 +38,13 @@ class Leaving(enum.Enum):
     DISCARDED = enum.auto()
 
 
+class Barrier(enum.Enum):
+    """Where a rank has arrived; names as on the wire."""
+
+    COMPLETION = enum.auto()  # the end of the function
+    ITERATION = enum.auto()
+
+
 class CallSettings(NamedTuple):
     """Those of the Wrapper's arguments that the coordinator needs."""
 
@@ -49,15 +57,68 @@ class CallSettings(NamedTuple):
     heartbeat_timeout: timedelta
 
 
-class Position(NamedTuple):
-    """The position of a rank in a call; `rank` and `world_size` are current ones."""
+# --- what a rank says: the messages of worker.proto, field by field -------------------------------------------------
 
-    stage: Stage
+
+class CallEnter(NamedTuple):
+    call: int
+    initial_rank: int
+    initial_world_size: int
+    settings: CallSettings
+    stage: Stage = Stage.ENTERING
+    iteration: int = 0
+    rank: int = 0
+    world_size: int = 0
+    active: bool = False
+
+
+class IterationBegan(NamedTuple):
+    call: int
     iteration: int
     rank: int
     world_size: int
-    is_active: bool
+    active_rank: int | None
+    active_world_size: int
 
+
+class RankFault(NamedTuple):
+    call: int
+    iteration: int
+    rank: int
+    interruption: str  # a name of attribution.Interruption
+    reason: str
+
+
+class FaultsReported(NamedTuple):
+    call: int
+    iteration: int
+
+
+class BarrierArrive(NamedTuple):
+    call: int
+    iteration: int
+    barrier: Barrier
+    rank: int
+    active: bool
+
+
+class CallLeave(NamedTuple):
+    call: int
+    iteration: int
+    why: Leaving
+    reason: str
+    unfit: bool = False  # a health check has refused this rank
+
+
+class ExchangeValue(NamedTuple):
+    call: int
+    iteration: int
+    name: str
+    rank: int
+    value: str
+
+
+Word = CallEnter | IterationBegan | RankFault | FaultsReported | BarrierArrive | CallLeave | ExchangeValue
 
 # --- events ---------------------------------------------------------------------------------------------------------
 
@@ -186,90 +247,40 @@ def _interruption_name(number: worker_pb2.Interruption.ValueType) -> str:
 # --- frames ---------------------------------------------------------------------------------------------------------
 
 
-def call_enter(
-    call: int, initial_rank: int, initial_world_size: int, settings: CallSettings, position: Position
-) -> bytes:
-    seconds = {f"{name.removesuffix('_time')}_s": value.total_seconds() for name, value in settings._asdict().items()}
-    return _frame(
-        worker_pb2.WorkerFrame(
-            call_enter=worker_pb2.CallEnter(
-                call=call,
-                initial_rank=initial_rank,
-                initial_world_size=initial_world_size,
-                settings=worker_pb2.CallSettings(**seconds),
-                stage=position.stage.name,
-                iteration=position.iteration,
-                rank=position.rank,
-                world_size=position.world_size,
-                active=position.is_active,
-            )
-        )
-    )
+_MESSAGES: Mapping[type[Word], tuple[str, type[Message]]] = {
+    CallEnter: ("call_enter", worker_pb2.CallEnter),
+    IterationBegan: ("iteration_began", worker_pb2.IterationBegan),
+    RankFault: ("rank_fault", worker_pb2.RankFault),
+    FaultsReported: ("faults_reported", worker_pb2.FaultsReported),
+    BarrierArrive: ("barrier_arrive", worker_pb2.BarrierArrive),
+    CallLeave: ("call_leave", worker_pb2.CallLeave),
+    ExchangeValue: ("exchange_value", worker_pb2.ExchangeValue),
+}
 
 
-def iteration_began(
-    call: int, iteration: int, *, rank: int, world_size: int, active_rank: int | None, active_world_size: int
-) -> bytes:
-    began = worker_pb2.IterationBegan(
-        call=call, iteration=iteration, rank=rank, world_size=world_size, active_world_size=active_world_size
-    )
-    if active_rank is not None:
-        began.active_rank = active_rank
-    return _frame(worker_pb2.WorkerFrame(iteration_began=began))
+def frame(word: Word) -> bytes:
+    """Returns the frame that says this; cuts a long reason. Raises ValueError for a value that can't be exchanged."""
+    if isinstance(word, RankFault | CallLeave):
+        word = word._replace(reason=sendable(word.reason)[:REASON_CHARACTERS_MAX])
+    elif isinstance(word, ExchangeValue):
+        _check_value(word.name, word.value)
+    name, message = _MESSAGES[type(word)]
+    fields: dict[str, Any] = {field: _on_the_wire(value) for field, value in zip(word._fields, word, strict=True)}
+    body: dict[str, Any] = {name: message(**fields)}
+    return encode(worker_pb2.WorkerFrame(**body).SerializeToString(), frame_bytes_max=WORKER_FRAME_BYTES_MAX)
 
 
-def rank_fault(call: int, iteration: int, *, rank: int, interruption: str, reason: str) -> bytes:
-    fault = worker_pb2.RankFault(
-        call=call,
-        iteration=iteration,
-        rank=rank,
-        interruption=interruption,
-        reason=sendable(reason)[:REASON_CHARACTERS_MAX],
-    )
-    return _frame(worker_pb2.WorkerFrame(rank_fault=fault))
+def _on_the_wire(value: object) -> object:
+    if isinstance(value, enum.Enum):
+        return value.name
+    if isinstance(value, CallSettings):
+        times = zip(value._fields, value, strict=True)
+        seconds = {f"{name.removesuffix('_time')}_s": time.total_seconds() for name, time in times}
+        return worker_pb2.CallSettings(**seconds)
+    return value
 
 
-def faults_reported(call: int, iteration: int) -> bytes:
-    reported = worker_pb2.FaultsReported(call=call, iteration=iteration)
-    return _frame(worker_pb2.WorkerFrame(faults_reported=reported))
-
-
-def arrive_at_completion(call: int, position: Position) -> bytes:
-    return _arrive(call, position, "COMPLETION")
-
-
-def arrive_at_iteration(call: int, position: Position) -> bytes:
-    """Returns the frame that reports the rank's arrival at the end of `position.iteration`."""
-    return _arrive(call, position, "ITERATION")
-
-
-def _arrive(call: int, position: Position, barrier: str) -> bytes:
-    return _frame(
-        worker_pb2.WorkerFrame(
-            barrier_arrive=worker_pb2.BarrierArrive(
-                call=call,
-                iteration=position.iteration,
-                barrier=barrier,
-                rank=position.rank,
-                active=position.is_active,
-            )
-        )
-    )
-
-
-def call_leave(call: int, iteration: int, why: Leaving, reason: str, *, is_unfit: bool = False) -> bytes:
-    leave = worker_pb2.CallLeave(
-        call=call,
-        iteration=iteration,
-        why=why.name,
-        reason=sendable(reason)[:REASON_CHARACTERS_MAX],
-        unfit=is_unfit,
-    )
-    return _frame(worker_pb2.WorkerFrame(call_leave=leave))
-
-
-def exchange_value(call: int, iteration: int, *, name: str, rank: int, value: str) -> bytes:
-    """Returns the frame that sends a value to the other ranks. Raises ValueError if it is too long or not text."""
+def _check_value(name: str, value: str) -> None:
     if sendable(name) != name or sendable(value) != value:
         raise ValueError(
             f"cannot exchange {sendable(name)[:40]!r}: name or value has lone surrogates, which are not text; exchange "
@@ -281,14 +292,8 @@ def exchange_value(call: int, iteration: int, *, name: str, rank: int, value: st
             f"cannot exchange {name[:40]!r}: name and value have {len(name)} and {len(value)} characters, and the "
             f"limits are {limits}; exchange shorter ones"
         )
-    told = worker_pb2.ExchangeValue(call=call, iteration=iteration, name=name, rank=rank, value=value)
-    return _frame(worker_pb2.WorkerFrame(exchange_value=told))
 
 
 def sendable(text: str) -> str:
     """Replaces lone surrogates, which an exception's text may have and protobuf does not accept."""
     return text.encode(errors="replace").decode()
-
-
-def _frame(message: worker_pb2.WorkerFrame) -> bytes:
-    return encode(message.SerializeToString(), frame_bytes_max=WORKER_FRAME_BYTES_MAX)

@@ -26,8 +26,8 @@ from worker_client.session import Identity, Welcomed
 from worker_client.timeouts import Limits
 
 WAIT_S = 20.0
-VALUE = call_frames.exchange_value(1, 0, name="n", rank=0, value="x" * 8000)
-REPORTED = call_frames.faults_reported(1, 0)
+VALUE = call_frames.frame(call_frames.ExchangeValue(1, 0, "n", 0, "x" * 8000))
+REPORTED = call_frames.frame(call_frames.FaultsReported(1, 0))
 
 
 class Owner:

@@ -9,38 +9,26 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import assert_never
 
 from holdfast_wire.call_bounds import EXCHANGE_NAMES_MAX
 
 from worker_client import call_frames
 from worker_client.call_frames import (
     BeginIteration,
+    CallEnter,
     CallEvent,
+    CallLeave,
     CallRefused,
     CallSettings,
     Entered,
+    ExchangeValue,
+    IterationBegan,
     Leaving,
-    Position,
+    RankFault,
     Restart,
-    Stage,
 )
 from worker_client.inprocess.coordinating import standing
-from worker_client.inprocess.coordinating.standing import (
-    Answer,
-    Link,
-    Move,
-    Outcome,
-    SayArrived,
-    SayBegan,
-    SayEnter,
-    SayFault,
-    SayLeft,
-    SayReported,
-    SayValue,
-    Stand,
-    Word,
-)
+from worker_client.inprocess.coordinating.standing import Answer, Link, Move, Outcome, Stand
 from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.state import State
 from worker_client.inprocess.store import BarrierTimeout
@@ -52,11 +40,11 @@ class Coordination:
     def __init__(self, call: int, state: State, settings: CallSettings, say: Callable[[bytes], None]) -> None:
         """`say` sends a frame while there is a connection; it must not block."""
         self._call = call
-        self._initial_rank, self._initial_world_size = state.initial_rank, state.initial_world_size
-        self._settings = settings
+        self._initial_world_size = state.initial_world_size
         self._say_now = say
         self._changed = threading.Condition(threading.Lock())
-        self._standing = standing.State(call, state.rank, state.world_size)
+        entry = CallEnter(call, state.initial_rank, state.initial_world_size, settings)
+        self._standing = standing.State(entry, state.rank, state.world_size)
         self._is_closed = False  # the monitor thread has nothing more to wait for
 
     # --- called by the main thread ---
@@ -100,8 +88,8 @@ class Coordination:
             key = self._standing.assigning, name
             if key not in self._standing.exchanged:
                 self._check_names(name)
-                given = standing.ValueGiven(name, rank, value)
-                self._frame(SayValue(self._standing.assigning, given))  # raises for what is too long
+                given = ExchangeValue(self._call, self._standing.assigning, name, rank, value)
+                call_frames.frame(given)  # raises for what is too long
                 self._step(given)
                 self._wait(lambda: key in self._standing.exchanged, timeout)
                 self._step(standing.ValueSettled(name))
@@ -112,11 +100,8 @@ class Coordination:
     def begin(self, state: State) -> None:
         """Reports that rank assignment is done; the rank begins the iteration as `state` says."""
         with self._changed:
-            self._step(
-                standing.IterationBegun(
-                    state.rank, state.world_size, state.active_rank, active_world_size=state.active_world_size or 0
-                )
-            )
+            numbers = state.rank, state.world_size, state.active_rank, state.active_world_size or 0
+            self._step(IterationBegan(self._call, self._standing.assigning, *numbers))
 
     def fail(self, interruption: str, reason: str) -> bool:
         """Reports a fault of this rank. Returns False if the restart was ordered earlier and so caused the fault."""
@@ -124,7 +109,7 @@ class Coordination:
             self._step(Move.FUNCTION_LEFT)
             if self._standing.is_restart_ordered:
                 return False
-            self._step(standing.FaultFound(interruption, reason))
+            self._step(self._fault(interruption, reason))
             return True
 
     def is_interrupted(self) -> bool:
@@ -168,7 +153,7 @@ class Coordination:
     def leave(self, why: Leaving, reason: str, *, is_unfit: bool = False) -> None:
         """Reports that this rank takes no further part. Idempotent."""
         with self._changed:
-            self._step(standing.CallLeft(why, reason, is_unfit))
+            self._step(CallLeave(self._call, self._standing.assigning, why, reason, is_unfit))
 
     def wait_for_others(self, timeout: timedelta) -> None:
         """After `leave()`: blocks until the others continue, or no other rank is left."""
@@ -193,7 +178,7 @@ class Coordination:
         with self._changed:
             if self._standing.stand is not Stand.RUNNING or self._standing.is_restart_ordered:
                 return False
-            self._step(standing.FaultFound(interruption, reason))
+            self._step(self._fault(interruption, reason))
             return True
 
     # --- called by the monitor thread ---
@@ -232,7 +217,7 @@ class Coordination:
         """Whether other ranks wait until the supervisor knows that this rank has left."""
         with self._changed:
             left = self._standing.left
-            return left is not None and left.left.why is not Leaving.DONE
+            return left is not None and left.why is not Leaving.DONE
 
     def needs_supervisor(self) -> bool:
         """Returns whether this rank still needs a decision to finish."""
@@ -258,7 +243,7 @@ class Coordination:
         self._standing, words = standing.step(self._standing, event)
         self._changed.notify_all()
         for word in words:
-            self._say_now(self._frame(word))
+            self._say_now(call_frames.frame(word))
 
     def _wait(self, is_over: Callable[[], bool], timeout: timedelta | None = None) -> bool:
         """Blocks until `is_over()`; returns whether it is. Raises InternalError, or RestartAbort after a give-up."""
@@ -270,36 +255,5 @@ class Coordination:
             raise (RestartAbort if refused.given_up else InternalError)(refused.reason)
         return False
 
-    def _frame(self, word: Word) -> bytes:
-        match word:
-            case SayEnter():
-                return call_frames.call_enter(
-                    self._call, self._initial_rank, self._initial_world_size, self._settings, _position(word)
-                )
-            case SayBegan(iteration, begun):
-                return call_frames.iteration_began(
-                    self._call, iteration, rank=begun.rank, world_size=begun.world_size,
-                    active_rank=begun.active_rank, active_world_size=begun.active_world_size,
-                )  # fmt: skip
-            case SayFault(iteration, rank, fault):
-                return call_frames.rank_fault(
-                    self._call, iteration, rank=rank, interruption=fault.interruption, reason=fault.reason
-                )
-            case SayReported(iteration):
-                return call_frames.faults_reported(self._call, iteration)
-            case SayArrived(Stand.COMPLETING):
-                return call_frames.arrive_at_completion(self._call, _position(word))
-            case SayArrived():
-                return call_frames.arrive_at_iteration(self._call, _position(word))
-            case SayValue(iteration, given):
-                return call_frames.exchange_value(
-                    self._call, iteration, name=given.name, rank=given.rank, value=given.value
-                )
-            case SayLeft(iteration, left):
-                return call_frames.call_leave(self._call, iteration, left.why, left.reason, is_unfit=left.is_unfit)
-            case _:
-                assert_never(word)
-
-
-def _position(word: SayEnter | SayArrived) -> Position:
-    return Position(Stage[word.stand.name], word.iteration, word.rank, word.world_size, word.is_active)
+    def _fault(self, interruption: str, reason: str) -> RankFault:
+        return RankFault(self._call, self._standing.iteration, self._standing.rank, interruption, reason)

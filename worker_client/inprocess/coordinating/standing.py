@@ -12,18 +12,27 @@ from types import MappingProxyType
 from typing import NamedTuple, assert_never
 
 from worker_client.call_frames import (
+    Barrier,
+    BarrierArrive,
     BeginIteration,
     CallCompleted,
+    CallEnter,
     CallEvent,
+    CallLeave,
     CallRefused,
     CallUnderway,
     Committed,
     Entered,
     Exchanged,
+    ExchangeValue,
     FaultRecord,
+    FaultsReported,
     Interrupt,
-    Leaving,
+    IterationBegan,
+    RankFault,
     Restart,
+    Stage,
+    Word,
 )
 
 # --- what the main thread does --------------------------------------------------------------------------------------
@@ -54,41 +63,15 @@ class AssignmentBegun(NamedTuple):
     iteration: int
 
 
-class ValueGiven(NamedTuple):
-    name: str
-    rank: int
-    value: str
-
-
 class ValueSettled(NamedTuple):
     """All ranks have given their value, or this rank no longer waits for it."""
 
     name: str
 
 
-class IterationBegun(NamedTuple):
-    """The rank begins the iteration being assigned, with these numbers."""
-
-    rank: int
-    world_size: int
-    active_rank: int | None
-    active_world_size: int
-
-
-class FaultFound(NamedTuple):
-    """This rank has a fault of its own in the current iteration."""
-
-    interruption: str
-    reason: str
-
-
-class CallLeft(NamedTuple):
-    why: Leaving
-    reason: str
-    is_unfit: bool = False  # a health check has refused this rank
-
-
-MainThreadEvent = Move | AssignmentBegun | ValueGiven | ValueSettled | IterationBegun | FaultFound | CallLeft
+# Its words are what is sent: they name the iteration that is being assigned, a fault the current one.
+MainThreadWord = ExchangeValue | IterationBegan | RankFault | CallLeave
+MainThreadEvent = Move | AssignmentBegun | ValueSettled | MainThreadWord
 
 
 class Link(enum.Enum):
@@ -97,56 +80,6 @@ class Link(enum.Enum):
 
 
 Event = MainThreadEvent | Link | CallEvent
-
-# --- what is said ---------------------------------------------------------------------------------------------------
-
-
-class SayEnter(NamedTuple):
-    stand: Stand
-    iteration: int
-    rank: int
-    world_size: int
-    is_active: bool
-
-
-class SayBegan(NamedTuple):
-    iteration: int
-    begun: IterationBegun
-
-
-class SayFault(NamedTuple):
-    iteration: int
-    rank: int
-    fault: FaultFound
-
-
-class SayReported(NamedTuple):
-    """This rank has reported all its faults in the iteration."""
-
-    iteration: int
-
-
-class SayArrived(NamedTuple):
-    """This rank has reached the end of the function (COMPLETING), or of the iteration (RESTARTING)."""
-
-    stand: Stand
-    iteration: int
-    rank: int
-    world_size: int
-    is_active: bool
-
-
-class SayValue(NamedTuple):
-    iteration: int
-    given: ValueGiven
-
-
-class SayLeft(NamedTuple):
-    iteration: int
-    left: CallLeft
-
-
-Word = SayEnter | SayBegan | SayFault | SayReported | SayArrived | SayValue | SayLeft
 
 # --- what the supervisor has decided --------------------------------------------------------------------------------
 
@@ -180,7 +113,7 @@ class Iteration(NamedTuple):
 
     outcome: Outcome = Outcome.OPEN
     ordered: tuple[FaultRecord, ...] = ()  # the faults that led to the restart order
-    fault: FaultFound | None = None  # this rank's own
+    fault: RankFault | None = None  # this rank's own
     is_announced: bool = False  # a restart will be ordered; this rank has reported all its faults
 
 
@@ -192,7 +125,7 @@ _NOTHING = Iteration()
 class State(NamedTuple):
     """The standing of one rank in one call. Numbers are those of its current iteration."""
 
-    call: int
+    entry: CallEnter  # as the rank enters
     rank: int
     world_size: int
     is_active: bool = False
@@ -201,12 +134,12 @@ class State(NamedTuple):
     admission: Admission = Answer.NONE
     iteration: int = 0
     assigning: int = 0  # the iteration for which ranks are being assigned, or were last
-    begun: IterationBegun | None = None
+    begun: IterationBegan | None = None
     decided: BeginIteration | None = None  # the next iteration
     iterations: Mapping[int, Iteration] = MappingProxyType({})
-    given: Mapping[tuple[int, str], ValueGiven] = MappingProxyType({})
+    given: Mapping[tuple[int, str], ExchangeValue] = MappingProxyType({})
     exchanged: Mapping[tuple[int, str], Mapping[int, str]] = MappingProxyType({})
-    left: SayLeft | None = None
+    left: CallLeave | None = None
 
     @property
     def now(self) -> Iteration:
@@ -233,7 +166,7 @@ class State(NamedTuple):
         """Returns the order for the current iteration if there is one and the iteration is later than `last`."""
         if self.begun is None or self.iteration <= last or not self.is_restart_ordered:
             return None
-        return Restart(self.call, self.iteration, self.now.ordered)
+        return Restart(self.entry.call, self.iteration, self.now.ordered)
 
 
 def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
@@ -246,7 +179,9 @@ def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
             return state, standing(state)
         case Link.DISCONNECTED:
             return state._replace(is_connected=False), ()
-        case Move() | AssignmentBegun() | ValueGiven() | ValueSettled() | IterationBegun() | FaultFound() | CallLeft():
+        case (
+            Move() | AssignmentBegun() | ValueSettled() | ExchangeValue() | IterationBegan() | RankFault() | CallLeave()
+        ):  # fmt: skip
             after, words = (state, ()) if state.stand is Stand.LEFT else _do(state, event)
         case _:
             after, words = _hear(state, event)
@@ -259,16 +194,16 @@ def standing(state: State) -> tuple[Word, ...]:
         return (state.left,)
     if state.stand is Stand.OUTSIDE:
         return ()
-    words: list[Word] = [_enter(state), *(SayValue(iteration, given) for (iteration, _), given in state.given.items())]
+    words: list[Word] = [_enter(state), *state.given.values()]
     now = state.now
     if state.begun is None:
         return tuple(words)
     if state.stand is not Stand.RESTARTING:
-        words.append(SayBegan(state.iteration, state.begun))
+        words.append(state.begun)
         if now.fault is not None:
-            words.append(SayFault(state.iteration, state.rank, now.fault))
+            words.append(now.fault)
         if now.is_announced:
-            words.append(SayReported(state.iteration))
+            words.append(FaultsReported(state.entry.call, state.iteration))
     if state.stand in (Stand.COMPLETING, Stand.RESTARTING):
         words.append(_arrived(state))
     return tuple(words)
@@ -281,19 +216,18 @@ def _do(state: State, event: MainThreadEvent) -> tuple[State, tuple[Word, ...]]:
             return state, (_enter(state),)
         case AssignmentBegun(iteration):
             return state._replace(assigning=iteration), ()
-        case ValueGiven(name):
-            given = {**state.given, (state.assigning, name): event}
-            return state._replace(given=given), (SayValue(state.assigning, event),)
+        case ExchangeValue(_, iteration, name):
+            return state._replace(given={**state.given, (iteration, name): event}), (event,)
         case ValueSettled(name):
             settled = state.assigning, name
             return state._replace(given={key: each for key, each in state.given.items() if key != settled}), ()
-        case IterationBegun():
+        case IterationBegan():
             return _begin(state, event)
-        case FaultFound():
+        case RankFault():
             now = state.now
             if now.outcome.is_final or now.fault is not None:
                 return state, ()
-            return _with(state, now._replace(fault=event)), (SayFault(state.iteration, state.rank, event),)
+            return _with(state, now._replace(fault=event)), (event,)
         case Move.FUNCTION_LEFT:
             return state._replace(stand=Stand.UNWINDING), ()
         case Move.COMPLETION_REACHED:
@@ -302,22 +236,21 @@ def _do(state: State, event: MainThreadEvent) -> tuple[State, tuple[Word, ...]]:
         case Move.RESTART_REACHED:
             state = state._replace(stand=Stand.RESTARTING)
             return state, (_arrived(state),)
-        case CallLeft():
-            left = SayLeft(state.assigning, event)
-            return state._replace(stand=Stand.LEFT, left=left), (left,)
+        case CallLeave():
+            return state._replace(stand=Stand.LEFT, left=event), (event,)
         case _:
             assert_never(event)
 
 
-def _begin(state: State, begun: IterationBegun) -> tuple[State, tuple[Word, ...]]:
-    iteration = state.assigning
+def _begin(state: State, begun: IterationBegan) -> tuple[State, tuple[Word, ...]]:
+    iteration = begun.iteration
     state = state._replace(
         stand=Stand.RUNNING, iteration=iteration, begun=begun,
         rank=begun.rank, world_size=begun.world_size, is_active=begun.active_rank is not None,
         decided=None, exchanged={},
         iterations={number: each for number, each in state.iterations.items() if number >= iteration},
     )  # fmt: skip
-    return state, (SayBegan(iteration, begun),)
+    return state, (begun,)
 
 
 def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
@@ -341,7 +274,8 @@ def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
                 return state, ()
             known = state.iterations.get(iteration, _NOTHING)
             # The thread that receives it answers, whatever the main thread does.
-            return _with(state, known._replace(is_announced=True), iteration), (SayReported(iteration),)
+            reported = FaultsReported(state.entry.call, iteration)
+            return _with(state, known._replace(is_announced=True), iteration), (reported,)
         case Restart(_, iteration, faults):
             return _advance(state, iteration, Outcome.RESTART, faults), ()
         case CallCompleted(_, iteration):
@@ -377,9 +311,13 @@ def _with(state: State, changed: Iteration, iteration: int | None = None) -> Sta
     return state._replace(iterations={**state.iterations, number: changed})
 
 
-def _enter(state: State) -> SayEnter:
-    return SayEnter(state.stand, state.iteration, state.rank, state.world_size, state.is_active)
+def _enter(state: State) -> CallEnter:
+    return state.entry._replace(
+        stage=Stage[state.stand.name], iteration=state.iteration, rank=state.rank, world_size=state.world_size,
+        active=state.is_active,
+    )  # fmt: skip
 
 
-def _arrived(state: State) -> SayArrived:
-    return SayArrived(state.stand, state.iteration, state.rank, state.world_size, state.is_active)
+def _arrived(state: State) -> BarrierArrive:
+    barrier = Barrier.COMPLETION if state.stand is Stand.COMPLETING else Barrier.ITERATION
+    return BarrierArrive(state.entry.call, state.iteration, barrier, state.rank, state.is_active)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import reduce
 
 import pytest
@@ -9,60 +10,61 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from worker_client.call_frames import (
+    Barrier,
+    BarrierArrive,
     BeginIteration,
     CallCompleted,
+    CallEnter,
+    CallLeave,
     CallRefused,
+    CallSettings,
     CallUnderway,
     Committed,
     Entered,
     Exchanged,
+    ExchangeValue,
     FaultRecord,
+    FaultsReported,
     Interrupt,
+    IterationBegan,
     Leaving,
+    RankFault,
     Restart,
+    Stage,
+    Word,
 )
 from worker_client.inprocess.coordinating.standing import (
     Answer,
     AssignmentBegun,
-    CallLeft,
     Event,
-    FaultFound,
-    IterationBegun,
     Link,
     Move,
     Outcome,
-    SayArrived,
-    SayBegan,
-    SayEnter,
-    SayFault,
-    SayLeft,
-    SayReported,
-    SayValue,
     Stand,
     State,
-    ValueGiven,
     ValueSettled,
-    Word,
     step,
 )
 
 CALL = 1
 FAULTS = (FaultRecord(2, "EXCEPTION", "why"),)
-BEGUN = IterationBegun(1, 3, 1, 3)
-FAULT = FaultFound("EXCEPTION", "mine")
-VALUE = ValueGiven("key", 1, "mine")
-LEFT = CallLeft(Leaving.FAULT, "over")
+ENTRY = CallEnter(CALL, 1, 3, CallSettings(*[timedelta(seconds=1)] * 7))
+BEGUN = IterationBegan(CALL, 0, 1, 3, 1, 3)
+BEGUN_AGAIN = BEGUN._replace(iteration=1)
+FAULT = RankFault(CALL, 0, 1, "EXCEPTION", "mine")
+VALUE = ExchangeValue(CALL, 1, "key", 1, "mine")
+LEFT = CallLeave(CALL, 1, Leaving.FAULT, "over")
 ENTERED = Entered(CALL, 0, (), ())
 INSIDE: list[Event] = [Link.CONNECTED, Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), BEGUN]
 
 
 def after(*events: Event, state: State | None = None) -> State:
-    return reduce(lambda state, event: step(state, event)[0], events, State(CALL, 1, 3) if state is None else state)
+    return reduce(lambda state, event: step(state, event)[0], events, State(ENTRY, 1, 3) if state is None else state)
 
 
 def said(*events: Event) -> list[tuple[str, Word]]:
     """Returns all messages, each with the name of its kind: two kinds may have equal fields."""
-    state, words = State(CALL, 1, 3), list[Word]()
+    state, words = State(ENTRY, 1, 3), list[Word]()
     for event in events:
         state, new = step(state, event)
         words += new
@@ -81,25 +83,32 @@ def kinds(state: State) -> list[str]:
     ("events", "stand", "standing"),
     [
         ([], Stand.OUTSIDE, []),
-        ([Move.ENTRY_ASKED], Stand.ENTERING, ["SayEnter"]),
-        ([Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), VALUE], Stand.ENTERING, ["SayEnter", "SayValue"]),
-        ([*INSIDE], Stand.RUNNING, ["SayEnter", "SayBegan"]),
-        ([*INSIDE, Interrupt(CALL, 0)], Stand.RUNNING, ["SayEnter", "SayBegan", "SayReported"]),
-        ([*INSIDE, FAULT], Stand.RUNNING, ["SayEnter", "SayBegan", "SayFault"]),
-        ([*INSIDE, Move.FUNCTION_LEFT, FAULT], Stand.UNWINDING, ["SayEnter", "SayBegan", "SayFault"]),
-        ([*INSIDE, Move.COMPLETION_REACHED], Stand.COMPLETING, ["SayEnter", "SayBegan", "SayArrived"]),
-        ([*INSIDE, FAULT, Move.RESTART_REACHED], Stand.RESTARTING, ["SayEnter", "SayArrived"]),
+        ([Move.ENTRY_ASKED], Stand.ENTERING, ["CallEnter"]),
+        ([Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), VALUE], Stand.ENTERING, ["CallEnter", "ExchangeValue"]),
+        ([*INSIDE], Stand.RUNNING, ["CallEnter", "IterationBegan"]),
+        ([*INSIDE, Interrupt(CALL, 0)], Stand.RUNNING, ["CallEnter", "IterationBegan", "FaultsReported"]),
+        ([*INSIDE, FAULT], Stand.RUNNING, ["CallEnter", "IterationBegan", "RankFault"]),
+        ([*INSIDE, Move.FUNCTION_LEFT, FAULT], Stand.UNWINDING, ["CallEnter", "IterationBegan", "RankFault"]),
+        ([*INSIDE, Move.COMPLETION_REACHED], Stand.COMPLETING, ["CallEnter", "IterationBegan", "BarrierArrive"]),
+        ([*INSIDE, FAULT, Move.RESTART_REACHED], Stand.RESTARTING, ["CallEnter", "BarrierArrive"]),
         (
             [*INSIDE, Move.RESTART_REACHED, AssignmentBegun(1), VALUE],
             Stand.RESTARTING,
-            ["SayEnter", "SayValue", "SayArrived"],
+            ["CallEnter", "ExchangeValue", "BarrierArrive"],
         ),
         (
-            [*INSIDE, Move.RESTART_REACHED, AssignmentBegun(1), VALUE, ValueSettled("key"), BEGUN],
+            [
+                *INSIDE,
+                Move.RESTART_REACHED,
+                AssignmentBegun(1),
+                VALUE,
+                ValueSettled("key"),
+                BEGUN_AGAIN,
+            ],
             Stand.RUNNING,
-            ["SayEnter", "SayBegan"],
+            ["CallEnter", "IterationBegan"],
         ),
-        ([*INSIDE, LEFT], Stand.LEFT, ["SayLeft"]),
+        ([*INSIDE, LEFT], Stand.LEFT, ["CallLeave"]),
     ],
 )
 def test_what_stands_is_said_again_at_each_connection(events: list[Event], stand: Stand, standing: list[str]):
@@ -111,13 +120,13 @@ def test_what_stands_is_said_again_at_each_connection(events: list[Event], stand
 
 def test_each_step_is_said_as_what_the_rank_is():
     assert said(*INSIDE, FAULT, Interrupt(CALL, 0), Move.RESTART_REACHED, AssignmentBegun(1), VALUE, LEFT) == [
-        ("SayEnter", SayEnter(Stand.ENTERING, 0, 1, 3, is_active=False)),
-        ("SayBegan", SayBegan(0, BEGUN)),
-        ("SayFault", SayFault(0, 1, FAULT)),
-        ("SayReported", SayReported(0)),
-        ("SayArrived", SayArrived(Stand.RESTARTING, 0, 1, 3, is_active=True)),
-        ("SayValue", SayValue(1, VALUE)),
-        ("SayLeft", SayLeft(1, LEFT)),
+        ("CallEnter", ENTRY._replace(stage=Stage.ENTERING, rank=1, world_size=3)),
+        ("IterationBegan", BEGUN),
+        ("RankFault", FAULT),
+        ("FaultsReported", FaultsReported(CALL, 0)),
+        ("BarrierArrive", BarrierArrive(CALL, 0, Barrier.ITERATION, 1, active=True)),
+        ("ExchangeValue", VALUE),
+        ("CallLeave", LEFT),
     ]
 
 
@@ -180,17 +189,24 @@ def test_the_next_iteration_may_be_interrupted_before_this_rank_has_begun_it():
     decided = BeginIteration(CALL, 1, 3, frozenset())
     early = after(*INSIDE, Move.RESTART_REACHED, decided, AssignmentBegun(1), Restart(CALL, 1, FAULTS))
     assert early.restart_after(0) is None
-    begun = after(BEGUN, state=early)
+    begun = after(BEGUN_AGAIN, state=early)
     assert begun.restart_after(0) == Restart(CALL, 1, FAULTS)
     assert begun.decided is None
 
 
 def test_a_fault_after_the_order_is_a_consequence_and_not_said():
-    assert ("SayFault", SayFault(0, 1, FAULT)) not in said(*INSIDE, Restart(CALL, 0, FAULTS), FAULT)
-    assert said(*INSIDE, FAULT, FaultFound("EXCEPTION", "again"))[-1] == ("SayFault", SayFault(0, 1, FAULT))
+    assert ("RankFault", FAULT) not in said(*INSIDE, Restart(CALL, 0, FAULTS), FAULT)
+    assert said(*INSIDE, FAULT, FAULT._replace(reason="again"))[-1] == ("RankFault", FAULT)
 
 
 # --- in any order ---------------------------------------------------------------------------------------------------
+
+WORDS: list[IterationBegan | RankFault | ExchangeValue] = [BEGUN, FAULT, VALUE]
+
+
+def _in_iteration(word: IterationBegan | RankFault | ExchangeValue, iteration: int) -> Event:
+    return word._replace(iteration=iteration)
+
 
 iterations = some.integers(0, 2)
 from_supervisor = some.one_of(
@@ -203,7 +219,9 @@ from_supervisor = some.one_of(
     some.builds(Exchanged, some.just(CALL), iterations, some.just("key"), some.just({0: "a"})),
 )
 from_main_thread = some.one_of(
-    some.sampled_from([*Move, BEGUN, FAULT, VALUE, ValueSettled("key")]), some.builds(AssignmentBegun, iterations)
+    some.sampled_from([*Move, ValueSettled("key")]),
+    some.builds(AssignmentBegun, iterations),
+    some.builds(_in_iteration, some.sampled_from(WORDS), iterations),
 )
 links = some.sampled_from(list(Link))
 not_links = some.lists(some.one_of(from_supervisor, from_main_thread, some.just(LEFT)), max_size=30)
@@ -212,7 +230,7 @@ orders = some.lists(some.one_of(from_supervisor, from_main_thread, links, some.j
 
 @given(orders)
 def test_nothing_is_said_without_a_connection(events: list[Event]):
-    state = State(CALL, 1, 3)
+    state = State(ENTRY, 1, 3)
     for event in events:
         state, words = step(state, event)
         assert state.is_connected or not words
@@ -220,7 +238,7 @@ def test_nothing_is_said_without_a_connection(events: list[Event]):
 
 @given(orders)
 def test_what_is_final_stays(events: list[Event]):
-    state = State(CALL, 1, 3)
+    state = State(ENTRY, 1, 3)
     for event in events:
         before, (state, _) = state, step(state, event)
         if before.admission is Answer.OVER or isinstance(before.admission, CallRefused):
@@ -255,9 +273,9 @@ def test_a_lost_connection_changes_nothing_but_what_is_said(events: list[Event])
 
 @given(not_links)
 def test_nothing_is_said_again_that_was_not_said_before(events: list[Event]):
-    first = {word for word in said(Link.CONNECTED, *events) if word[0] != "SayEnter"}
+    first = {word for word in said(Link.CONNECTED, *events) if word[0] != "CallEnter"}
     again = said(*events, Link.CONNECTED)
-    assert {word for word in again if word[0] != "SayEnter"} <= first
+    assert {word for word in again if word[0] != "CallEnter"} <= first
     assert len(again) == len(set(again))
 
 
@@ -269,6 +287,6 @@ def test_what_is_still_owed_is_said_again(events: list[Event]):
     again = {name for name, _ in said(*events, Link.CONNECTED)}
     of_now = {name for name, word in told if getattr(word, "iteration", None) == state.iteration}
     if state.stand is Stand.LEFT:
-        assert again == {"SayLeft"}
+        assert again == {"CallLeave"}
     elif state.stand in (Stand.RUNNING, Stand.COMPLETING, Stand.UNWINDING) and state.begun is not None:
-        assert of_now & {"SayBegan", "SayFault", "SayReported"} <= again
+        assert of_now & {"IterationBegan", "RankFault", "FaultsReported"} <= again
