@@ -39,6 +39,7 @@ from supervisor.core.calls.words import (
 from supervisor.core.cluster import wrapped_call
 from supervisor.core.cluster.messages import CallReport, DeadlineReached
 from supervisor.core.node import local_call
+from supervisor.core.node.messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
 from tests.core.call_checks import CallChecks, is_excused_refusal
 from tests.core.simulated_node_loss import NodeLosses
@@ -118,13 +119,16 @@ class SimulatedCall:
     def tell_node(self, number: int, event: local_call.Event) -> None:
         if number in self.losses.lost:
             return
-        self.nodes[number], actions = local_call.step(self.nodes[number], event, now_s=self.now_s)
+        self.nodes[number], actions = local_call.step(
+            self.nodes[number], event, now_s=self.now_s, job_id="j", cycle=0, node=f"node{number}"
+        )
         for action in actions:
             match action:
-                case local_call.TellCoordinator(told):
-                    self.up[number].append(CallReport(f"node{number}", 0, told))
+                case TellCoordinator(_, report):
+                    assert isinstance(report, CallReport)
+                    self.up[number].append(report)
                     self.after(self.random.uniform(0, 0.01), lambda: self._deliver_up(number))
-                case local_call.TellRanks(local_ranks, order):
+                case TellRanks(_, _, local_ranks, order):
                     for local_rank in local_ranks:
                         self._tell_rank(self.ranks[number * self.per_node + local_rank], order)
                 case local_call.CondemnRank(local_rank):
@@ -200,7 +204,7 @@ class SimulatedCall:
 
             def arrive() -> None:
                 if rank.connection == connection:
-                    self._node_of(rank, local_call.RankSaid(self._local(rank), word))
+                    self._node_of(rank, RankSaid("j", 0, self._local(rank), word))
 
             self.after(0.001, arrive)
 

@@ -18,7 +18,7 @@ from supervisor.core import orders
 from supervisor.core import workers as group_messages
 from supervisor.core.calls import timeout_clash
 from supervisor.core.calls.words import CallEnter, CallRefused, Interruption, Stage
-from supervisor.core.cluster.messages import CallReport, StacksTaken, StacksWanted
+from supervisor.core.cluster.messages import StacksTaken, StacksWanted
 from supervisor.core.facts import HangLimits, JobEvent
 from supervisor.core.node import call_watch, hang_response, job, local_call, rank_monitor, spawner_watch, worker_group
 from supervisor.core.node import messages as node_messages
@@ -130,7 +130,7 @@ class JobFold:
                 self._to_watch(local_rank, call_watch.ProgressRead(progress))
             case node_messages.RankSaid(word=word):
                 if not isinstance(word, CallEnter) or self._may_enter(local_rank, word):
-                    self._to_calls(local_call.RankSaid(local_rank, word))
+                    self._to_calls(event)
             case _:
                 assert_never(event)
 
@@ -331,14 +331,14 @@ class JobFold:
             self._inner.append(group_messages.RespawnRanks(here))
 
     def _to_calls(self, event: local_call.Event) -> None:
-        job_id, cycle = self._job.rules.job_id, self._job.cycle
-        self._calls, actions = local_call.step(self._calls, event, now_s=self._now_s)
+        job_id, cycle, node = self._job.rules.job_id, self._job.cycle, self._job.node
+        self._calls, actions = local_call.step(
+            self._calls, event, now_s=self._now_s, job_id=job_id, cycle=cycle, node=node
+        )
         for action in actions:
             match action:
-                case local_call.TellCoordinator(told):
-                    self.actions.append(node_messages.TellCoordinator(job_id, CallReport(self._job.node, cycle, told)))
-                case local_call.TellRanks(local_ranks, order):
-                    self.actions.append(node_messages.TellRanks(job_id, cycle, local_ranks, order))
+                case node_messages.TellCoordinator() | node_messages.TellRanks():
+                    self.actions.append(action)
                 case local_call.WatchRank(local_rank, settings):
                     self._to_watch(local_rank, call_watch.CallEntered(settings))
                     self._to_watch(local_rank, call_watch.IterationBegun())

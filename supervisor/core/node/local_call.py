@@ -35,6 +35,7 @@ from supervisor.core.calls.words import (
     ToRank,
     Word,
 )
+from supervisor.core.cluster.messages import CallReport
 from supervisor.core.node.local_call_messages import (
     Action,
     ClientJoined,
@@ -48,16 +49,14 @@ from supervisor.core.node.local_call_messages import (
     Rank,
     RankEnded,
     RankFaulted,
-    RankSaid,
     RankStarted,
     SettleExcuses,
     State,
-    TellCoordinator,
-    TellRanks,
     UnwatchRank,
     WatchRank,
     WorkersEnding,
 )
+from supervisor.core.node.messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.workers import Excuse
 
@@ -87,7 +86,8 @@ def excuse(state: State, local_rank: int) -> Excuse:
     return state.ranks[local_rank].excuse if local_rank < len(state.ranks) else Excuse.NONE
 
 
-def step(state: State, event: Event, *, now_s: float) -> Outcome:
+def step(state: State, event: Event, *, now_s: float, job_id: str, cycle: int, node: str) -> Outcome:
+    """Takes one event of the job's cycle. `node`: this node's name in the job."""
     if isinstance(event, CycleBegun):
         ranks = (Rank(),) * event.local_world_size
         is_used = event.world_size > event.local_world_size
@@ -98,9 +98,9 @@ def step(state: State, event: Event, *, now_s: float) -> Outcome:
             return state, ()  # the usual case
     if type(event) is DeadlineReached and next_deadline_s(state) is None:
         return state, ()
-    book = _Book(state, now_s)
+    book = _Book(state, now_s, job_id, cycle)
     match event:
-        case RankSaid(local_rank, word):
+        case RankSaid(local_rank=local_rank, word=word):
             book.hear(local_rank, word)
         case RankFaulted(local_rank, interruption, reason):
             book.hear_fault(local_rank, interruption, reason)
@@ -122,7 +122,7 @@ def step(state: State, event: Event, *, now_s: float) -> Outcome:
             book.pass_deadlines()
         case _:
             assert_never(event)
-    return book.outcome()
+    return book.outcome(node)
 
 
 def next_deadline_s(state: State) -> float | None:
@@ -132,9 +132,10 @@ def next_deadline_s(state: State) -> float | None:
 class _Book:
     """The state while one event is handled."""
 
-    def __init__(self, state: State, now_s: float) -> None:
+    def __init__(self, state: State, now_s: float, job_id: str, cycle: int) -> None:
         self._state = state
         self._now_s = now_s
+        self._job_id, self._cycle = job_id, cycle
         self._ranks = list(state.ranks)
         self._waiting = {key: dict(words) for key, words in state.waiting.items()}
         self._sent = state.sent
@@ -143,14 +144,16 @@ class _Book:
         self._told: list[Told] = []
         self._actions: list[Action] = []
 
-    def outcome(self) -> Outcome:
+    def outcome(self, node: str) -> Outcome:
         self._flush_complete()
         state = msgspec.structs.replace(
             self._state, ranks=tuple(self._ranks), is_used=self._is_used, over=self._over, waiting=self._waiting,
             sent=self._sent,
         )  # fmt: skip
-        told = (TellCoordinator(tuple(self._told)),) if self._told and self._is_used else ()
-        return state, (*told, *self._actions)
+        if not self._told or not self._is_used:
+            return state, tuple(self._actions)
+        report = CallReport(node, self._cycle, tuple(self._told))
+        return state, (TellCoordinator(self._job_id, report), *self._actions)
 
     def change(self, local_rank: int, **changes: object) -> None:
         if local_rank < len(self._ranks):
@@ -205,10 +208,10 @@ class _Book:
                 f"cannot enter call {word.call}: RANK is {told_by_env[0]} of {told_by_env[1]} in the environment and "
                 f"was {member} of {self._state.world_size} at the start; leave RANK and WORLD_SIZE as they were"
             )
-            self._actions.append(TellRanks((local_rank,), CallRefused(word.call, reason)))
+            self._actions.append(self._tell_ranks((local_rank,), CallRefused(word.call, reason)))
             return
         if self._over is not None and word.call <= self._over.call:
-            self._actions.append(TellRanks((local_rank,), CallRefused(word.call, self._over.reason)))
+            self._actions.append(self._tell_ranks((local_rank,), CallRefused(word.call, self._over.reason)))
             return
         if not self._is_used:
             self._is_used = True
@@ -300,7 +303,7 @@ class _Book:
             self._obey(local_rank, self._ranks[local_rank], order)
         if here:
             self._is_used = True
-            self._actions.insert(0, TellRanks(tuple(here), order))
+            self._actions.insert(0, self._tell_ranks(tuple(here), order))
 
     def _obey(self, local_rank: int, rank: Rank, order: ToRank) -> None:
         match order:
@@ -342,7 +345,7 @@ class _Book:
                 each for each, rank in enumerate(self._ranks) if rank.place is Place.ENTERING and rank.call <= call
             ]
             if waiting:
-                self._actions.append(TellRanks(tuple(waiting), CallRefused(call, reason)))
+                self._actions.append(self._tell_ranks(tuple(waiting), CallRefused(call, reason)))
             for local_rank, rank in enumerate(self._ranks):
                 self._forget(local_rank)
                 place = Place.ENDED if rank.place is Place.ENDED else Place.OUT
@@ -355,6 +358,9 @@ class _Book:
         self._actions.append(SettleExcuses(stands, reason))
 
     # --- what goes out ---------------------------------------------------------------------------------------------
+
+    def _tell_ranks(self, local_ranks: tuple[int, ...], order: ToRank) -> TellRanks:
+        return TellRanks(self._job_id, self._cycle, local_ranks, order)
 
     def _hold(self, key: Key, local_rank: int, word: Word) -> None:
         if (key, local_rank) not in self._sent:

@@ -9,7 +9,8 @@ import enum
 
 import msgspec
 
-from supervisor.core.calls.words import CallRefused, CallSettings, FromRank, Interruption, Told, ToRank, Word
+from supervisor.core.calls.words import CallRefused, CallSettings, Interruption, Word
+from supervisor.core.node.messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.workers import Excuse
 
@@ -58,11 +59,6 @@ class CycleBegun(msgspec.Struct, frozen=True):
     world_size: int
 
 
-class RankSaid(msgspec.Struct, frozen=True):
-    local_rank: int
-    word: FromRank
-
-
 class RankFaulted(msgspec.Struct, frozen=True):
     """The supervisor has found a fault of this rank."""
 
@@ -105,15 +101,6 @@ Event = (
 )  # fmt: skip
 
 # --- actions -------------------------------------------------------------------------------------------------------
-
-
-class TellRanks(msgspec.Struct, frozen=True):
-    local_ranks: tuple[int, ...]
-    order: ToRank
-
-
-class TellCoordinator(msgspec.Struct, frozen=True):
-    told: tuple[Told, ...]
 
 
 class WatchRank(msgspec.Struct, frozen=True):
