@@ -1,4 +1,4 @@
-"""An edge translates: no order and no verdict is made there. Those of other nodes come out of record_codec.py."""
+"""An edge translates: no order and no verdict is made there. Those of other nodes come out of edges/codec."""
 
 from __future__ import annotations
 

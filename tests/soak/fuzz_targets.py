@@ -43,7 +43,7 @@ from supervisor.edges.workers import page_hand_over
 from supervisor.edges.workers.channel import worker_codec
 from supervisor.edges.workers.channel.progress_page import ProgressPage, TrueStamps, stamps_from_frame
 from supervisor.edges.workers.channel.section_tallies import SectionTallies
-from supervisor.edges.workers.channel.worker_codec import ProgressTold, WorkerProtocolError
+from supervisor.edges.workers.channel.worker_frames import Progress, WorkerProtocolError
 from supervisor.edges.workers.page_hand_over import PageNote
 from supervisor.edges.workers.stacks import stack_text
 from supervisor.errors import HoldfastError
@@ -175,7 +175,7 @@ def _from_spawner() -> Iterator[spawner_link.Message]:
 
 def _read_worker_frame(data: bytes) -> None:
     told = worker_codec.decode(data)
-    if isinstance(told, ProgressTold):
+    if isinstance(told, Progress):
         stamps = TrueStamps(NAMES, exact=False)
         stamps.take(stamps_from_frame(told, now_ns=NOW_NS), now_ns=NOW_NS)
         stamps.progress(read_at_s=NOW_NS / 1e9)

@@ -1,7 +1,7 @@
 """Which version of the cluster stream do a node and its leader speak?
 
 Each names the newest and the oldest version that it speaks; they use the newest common one. Within one version, each
-side skips what it does not know: a field, a frame, an order, a report, or one item of a list (record_codec.py).
+side skips what it does not know: a field, a frame, an order, a report, or one item of a list (edges/codec).
 """
 
 from __future__ import annotations

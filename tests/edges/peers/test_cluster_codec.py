@@ -20,9 +20,9 @@ from supervisor.core.elastic.messages import ElasticOrder, ElasticReport
 from supervisor.core.facts import Cause, Evidence, StackGroup
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import TellMembers, WindDown
+from supervisor.edges.codec.record_codec import member_name
 from supervisor.edges.peers.cluster_codec import decode, encode, payloads
 from supervisor.edges.peers.cluster_frames import Alive, ClusterProtocolError, Frame, Unknown
-from supervisor.edges.peers.record_codec import member_name
 from tests.edges.peers import every_frame
 from tests.edges.peers.every_frame import Kind
 
@@ -213,7 +213,7 @@ def test_what_is_out_of_bounds_is_refused_with_its_value(frame: wire.ClusterFram
 
 def test_text_that_is_not_utf_8_is_refused():
     payload = encode(Reported("j", StopAsked("XXXX", 0))).replace(b"XXXX", b"\xff\xfe\xff\xfe")
-    with pytest.raises(ClusterProtocolError, match="cannot read a frame of"):
+    with pytest.raises(ClusterProtocolError, match="cannot read ClusterFrame of"):
         decode(payload)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf.descriptor import FieldDescriptor
 
-from supervisor.edges.peers.field_bounds import SECONDS_MAX, seconds, whole
+from supervisor.edges.codec.bounds import SECONDS_MAX
+from supervisor.edges.peers.field_bounds import STREAM
 
 
 @pytest.mark.parametrize(
@@ -22,10 +23,10 @@ from supervisor.edges.peers.field_bounds import SECONDS_MAX, seconds, whole
     ],
 )
 def test_whole_numbers(name: str, wire_type: int, bounds: tuple[int, int]):
-    assert whole(name, wire_type) == bounds
+    assert STREAM.whole(name, wire_type) == bounds
 
 
 def test_seconds():
-    assert seconds("budget_s") == (0.0, SECONDS_MAX)
-    assert seconds("written_at_unix_s")[0] < 0
-    assert seconds("hard_timeout_s")[0] > 0
+    assert STREAM.seconds("budget_s") == (0.0, SECONDS_MAX)
+    assert STREAM.seconds("written_at_unix_s")[0] < 0
+    assert STREAM.seconds("hard_timeout_s")[0] > 0

@@ -10,9 +10,9 @@ from holdfast_wire.v1 import cluster_pb2 as wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from supervisor.edges.codec.record_codec import member_name
 from supervisor.edges.peers.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.question_codec import decode_answer, decode_question, encode_answer, encode_question
-from supervisor.edges.peers.record_codec import member_name
 from supervisor.ports.questions import Answer, Question
 from tests.edges.peers import every_frame
 from tests.edges.peers.every_frame import Kind

@@ -15,7 +15,7 @@ import msgspec
 from holdfast_wire import page
 
 from supervisor.core.facts import CallWatch, Progress, WatchMode
-from supervisor.edges.workers.channel.worker_codec import CallWatchTold, ProgressTold
+from supervisor.edges.workers.channel import worker_frames as frames
 from supervisor.ports.edges import Clock
 
 NS_PER_S = 1_000_000_000
@@ -146,7 +146,7 @@ class ProgressPage:
         return RawWatch(watch, since_ns, tick_ns, words[page.WORD_TICK_INTERVAL_NS], pending_since_ns, ping_ns)
 
 
-def stamps_from_frame(told: ProgressTold, *, now_ns: int) -> RawStamps:
+def stamps_from_frame(told: frames.Progress, *, now_ns: int) -> RawStamps:
     """Converts ages to stamps at receipt: a delay of the frame makes a rank look younger, never older."""
     heartbeat_ns = 0 if told.heartbeat_age_ns is None else now_ns - told.heartbeat_age_ns
     return RawStamps(
@@ -156,15 +156,15 @@ def stamps_from_frame(told: ProgressTold, *, now_ns: int) -> RawStamps:
         out_of_section_since_ns=now_ns - told.out_of_section_age_ns,
         first_step_seen=told.first_step_seen,
         steps_since_first=told.steps_since_first,
-        slots=tuple((slot, now_ns - age_ns) for slot, age_ns in told.open_slots),
+        slots=tuple((slot, now_ns - age_ns) for slot, age_ns in told.open_sections),
         call_watch=_watch_from_frame(told.call_watch, now_ns) if told.call_watch is not None else None,
     )
 
 
-def _watch_from_frame(told: CallWatchTold, now_ns: int) -> RawWatch:
+def _watch_from_frame(told: frames.CallWatch, now_ns: int) -> RawWatch:
     return RawWatch(
         watch=told.watch,
-        since_ns=now_ns - told.since_age_ns,
+        since_ns=now_ns - told.watch_since_age_ns,
         tick_ns=now_ns - told.tick_age_ns,
         tick_interval_ns=0,
         pending_since_ns=0 if told.pending_age_ns is None else now_ns - told.pending_age_ns,

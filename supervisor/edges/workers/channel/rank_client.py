@@ -5,15 +5,15 @@ from __future__ import annotations
 import anyio
 import msgspec
 
-from supervisor.core.calls.words import FromRank
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.workers.channel import worker_codec as codec
+from supervisor.edges.workers.channel import worker_frames as frames
 from supervisor.edges.workers.channel.progress_page import NS_PER_S, ProgressPage, TrueStamps, now_ns, stamps_from_frame
 from supervisor.edges.workers.channel.section_tallies import SectionTallies
 from supervisor.edges.workers.channel.worker_admission import OpenCycle
-from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_connection import WorkerConnection
+from supervisor.edges.workers.channel.worker_frames import WorkerProtocolError
 from supervisor.edges.workers.stacks.stack_text import main_thread_first
 from supervisor.edges.workers.stacks.stacks_signal import ask_by_signal
 from supervisor.ports.edges import Clock
@@ -75,7 +75,7 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
                 told = codec.decode(payload)
             except WorkerProtocolError:
                 continue  # handled and answered when it is received
-            if isinstance(told, codec.ProgressTold):
+            if isinstance(told, frames.Progress):
                 read_ns = now_ns(self.clock)
                 self.stamps.take(stamps_from_frame(told, now_ns=read_ns), now_ns=read_ns)
                 return
@@ -86,41 +86,32 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
         Raises WorkerProtocolError.
         """
         told = codec.decode(payload)
-        reply = codec.encode_accepted(told.request_id) if isinstance(told, codec.ControlTold) else None
+        reply = codec.encode(frames.Accepted(told.request_id)) if isinstance(told, frames.WorkloadControl) else None
         return self._take(told), reply
 
-    def _take(self, told: codec.FromWorker) -> node_messages.Event | None:
+    def _take(self, told: frames.FromWorker) -> node_messages.Event | None:
         match told:
-            case codec.ProgressTold():
+            case frames.Progress():
                 return self._take_progress(told)
-            case codec.LimitsTold():
-                self.limits = HangLimits(
-                    initial_heartbeat_s=told.initial_heartbeat_s,
-                    heartbeat_s=told.heartbeat_s,
-                    sections=told.sections,
-                    out_of_section_s=told.out_of_section_s,
-                    warm_up_steps=self.limits.warm_up_steps,
-                )
+            case frames.LimitsCalculated(limits):
+                self.limits = HangLimits(**msgspec.structs.asdict(limits), warm_up_steps=self.limits.warm_up_steps)
                 return node_messages.LimitsCalculated(*self.key, self.limits)
-            case codec.ControlTold():
-                return node_messages.ControlRequested(*self.key, told.action, told.description)
-            case codec.StacksTold():
+            case frames.WorkloadControl(action, description):
+                return node_messages.ControlRequested(*self.key, action.name.lower(), description)
+            case frames.StacksAnswer():
                 asked = self._stacks
                 if asked is not None and asked.request_id == told.request_id:
                     asked.text, self._stacks = told.text, None
                     asked.answered.set()
                 return None
-            case codec.Goodbye():
+            case frames.Goodbye():
                 return node_messages.ClientLeft(*self.key)
-            case codec.Hello():
+            case frames.Hello():
                 raise WorkerProtocolError("cannot take a second Hello")
             case word:
-                return self._said(word)
+                return node_messages.RankSaid(*self.key, word)
 
-    def _said(self, word: FromRank) -> node_messages.Event:
-        return node_messages.RankSaid(*self.key, word)
-
-    def _take_progress(self, told: codec.ProgressTold) -> node_messages.Event | None:
+    def _take_progress(self, told: frames.Progress) -> node_messages.Event | None:
         if self.page is not None:  # the page has the values; the frame only says that they changed
             return node_messages.ProgressRead(*self.key, self.progress())
         read_ns = now_ns(self.clock)
@@ -148,7 +139,7 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
             self._stacks_asked += 1
             self._stacks = _StacksAsked(self._stacks_asked)
             try:
-                await self.connection.send(codec.encode_stacks_request(self._stacks.request_id))
+                await self.connection.send(codec.encode(frames.StacksRequest(self._stacks.request_id)))
             except (OSError, TimeoutError):
                 self.scope.cancel()
         asked = self._stacks

@@ -11,7 +11,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
-from supervisor.edges.workers.channel.worker_codec import PROTOCOL, Hello
+from supervisor.edges.workers.channel.worker_frames import PROTOCOL, Hello
 
 
 class OpenCycle(msgspec.Struct):

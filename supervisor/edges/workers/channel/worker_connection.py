@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, FrameTooLongError
 
-from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
+from supervisor.edges.workers.channel.worker_frames import WorkerProtocolError
 from supervisor.ports.edges import Clock
 from supervisor.ports.pauses import pause
 

@@ -25,15 +25,15 @@ from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
-from supervisor.edges.workers.channel import call_codec
 from supervisor.edges.workers.channel import worker_codec as codec
+from supervisor.edges.workers.channel import worker_frames as frames
 from supervisor.edges.workers.channel.progress_page import CLOCK_TOLERANCE_NS, ProgressPage, TrueStamps, now_ns
 from supervisor.edges.workers.channel.rank_client import RankClient
 from supervisor.edges.workers.channel.recalled_ranks import RecalledRanks
 from supervisor.edges.workers.channel.section_tallies import SectionTallies
 from supervisor.edges.workers.channel.worker_admission import Admitted, OpenCycle, Refusal, WorkerCycles
-from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_connection import WorkerConnection
+from supervisor.edges.workers.channel.worker_frames import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_listener import WorkerListener
 from supervisor.edges.workers.page_hand_over import PageNote, PageOffers, ReturnedPage
 from supervisor.ports.edges import Clock
@@ -149,7 +149,7 @@ class WorkerServer:
 
     def tell_ranks(self, job_id: str, cycle: int, local_ranks: Sequence[int], order: ToRank) -> None:
         """Sends an order without blocking. A rank that is not connected or does not read gets it when it reconnects."""
-        frame = call_codec.encode_order(order)
+        frame = codec.encode_order(order)
         for local_rank in local_ranks:
             client = self._clients.get((job_id, cycle, local_rank))
             if client is None or not client.joined:
@@ -240,21 +240,21 @@ class WorkerServer:
             return None
         received_ns = now_ns(self._clock)
         hello = codec.decode(payload)
-        if not isinstance(hello, codec.Hello):
+        if not isinstance(hello, frames.Hello):
             raise WorkerProtocolError(f"cannot take a {type(hello).__name__} before Hello")
         one_clock = _is_one_clock(hello.monotonic_ns, received_ns, peer)
         answer = await self._admit(hello, peer, scope)
         if isinstance(answer, Refusal):
             self.counters.refused += 1
             _tell_seldom(self.counters.refused, f"refused pid {peer.pid}: {answer.reason}")
-            connection.send_last(codec.encode_refused(answer.reason, retry=answer.retry))
+            connection.send_last(codec.encode(frames.Refused(answer.reason, retry=answer.retry)))
             return None
         self._strangers.pop(scope, None)
         return await self._welcome(
             answer.cycle, hello, peer, connection, scope, share_page=hello.can_share_page and one_clock
         )
 
-    async def _admit(self, hello: codec.Hello, peer: Peer, scope: anyio.CancelScope) -> Admitted | Refusal:
+    async def _admit(self, hello: frames.Hello, peer: Peer, scope: anyio.CancelScope) -> Admitted | Refusal:
         """Waits for the announcement of the worker, at most HELD_TIMEOUT_S."""
         answer = self._cycles.answer(hello, peer)
         if isinstance(answer, Admitted | Refusal):
@@ -275,7 +275,7 @@ class WorkerServer:
     async def _welcome(
         self,
         cycle: OpenCycle,
-        hello: codec.Hello,
+        hello: frames.Hello,
         peer: Peer,
         connection: WorkerConnection,
         scope: anyio.CancelScope,
@@ -303,18 +303,19 @@ class WorkerServer:
             stacks_fd=hello.stacks_fd,
         )
         self._register(client)
-        greeting = codec.Greeting(
+        welcome = frames.Welcome(
             cycle=cycle.cycle,
             rank=hello.rank,
             page_shared=page is not None,
-            limits=limits,
-            section_names=names,
+            limits=_told_limits(limits),
+            sections=names,
+            warm_up_steps=max(0, limits.warm_up_steps),
             safety_factor=cycle.spec.safety_factor,
             learned_limit_floor_s=cycle.spec.learned_limit_floor_s,
             install_exception_hook=cycle.spec.install_exception_hook,
         )
         try:
-            await connection.send(codec.encode_welcome(greeting), () if page is None else (page.fd,))
+            await connection.send(codec.encode(welcome), () if page is None else (page.fd,))
         except BaseException:  # whatever stopped it, including cancellation, the client must not stay registered
             self._left(client)
             raise
@@ -377,6 +378,10 @@ class WorkerServer:
 
 def _nobody(job_id: str) -> None:
     """Does nothing: nobody watches sections."""
+
+
+def _told_limits(limits: HangLimits) -> frames.Limits:
+    return frames.Limits(limits.initial_heartbeat_s, limits.heartbeat_s, limits.out_of_section_s, limits.sections)
 
 
 def _is_one_clock(sent_ns: int, received_ns: int, peer: Peer) -> bool:

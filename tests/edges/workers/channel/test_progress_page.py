@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from supervisor.edges.workers.channel import worker_frames as frames
 from supervisor.edges.workers.channel.progress_page import (
     CLOCK_TOLERANCE_NS,
     NS_PER_S,
@@ -21,7 +22,6 @@ from supervisor.edges.workers.channel.progress_page import (
     TrueStamps,
     stamps_from_frame,
 )
-from supervisor.edges.workers.channel.worker_codec import ProgressTold
 
 NOW_NS = 1_000 * NS_PER_S
 GOOD = RawStamps(NOW_NS - 50, NOW_NS - 40, 7, NOW_NS - 30, True, 3, ((0, NOW_NS - 20),))
@@ -124,7 +124,7 @@ def test_no_page_content_makes_impossible_progress(
 
 
 def test_ages_become_stamps_at_receipt_and_may_jitter():
-    told = ProgressTold(100, 90, 7, 80, False, 0, ((1, 70),))
+    told = frames.Progress(100, 90, 7, 80, False, 0, ((1, 70),))
     raw = stamps_from_frame(told, now_ns=NOW_NS)
     assert raw == RawStamps(NOW_NS - 100, NOW_NS - 90, 7, NOW_NS - 80, False, 0, ((1, NOW_NS - 70),))
     stamps = _stamps(exact=False)

@@ -8,6 +8,7 @@ from holdfast_wire import page
 from msgspec.structs import replace
 
 from supervisor.core.facts import CallWatch, WatchMode
+from supervisor.edges.workers.channel import worker_frames as frames
 from supervisor.edges.workers.channel.progress_page import (
     NS_PER_S,
     ProgressPage,
@@ -16,7 +17,6 @@ from supervisor.edges.workers.channel.progress_page import (
     TrueStamps,
     stamps_from_frame,
 )
-from supervisor.edges.workers.channel.worker_codec import CallWatchTold, ProgressTold
 
 NOW_NS = 1_000 * NS_PER_S
 RAW = RawStamps(NOW_NS - 50, 0, 0, NOW_NS - 30, False, 0, ())
@@ -78,7 +78,7 @@ def test_a_page_is_read_as_the_wrapper_writes_it() -> None:
 
 
 def test_a_frame_says_the_same_as_ages() -> None:
-    told = ProgressTold(50, None, 0, 30, False, 0, (), CallWatchTold(page.WATCH_ON, 40, 20, None, 10))
+    told = frames.Progress(50, None, 0, 30, False, 0, (), frames.CallWatch(page.WATCH_ON, 40, 20, None, 10))
     raw = stamps_from_frame(told, now_ns=NOW_NS).call_watch
     assert raw == RawWatch(page.WATCH_ON, NOW_NS - 40, NOW_NS - 20, 0, 0, NOW_NS - 10)
     assert stamps_from_frame(replace(told, call_watch=None), now_ns=NOW_NS).call_watch is None

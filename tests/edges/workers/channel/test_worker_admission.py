@@ -11,7 +11,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.workers.channel.worker_admission import Admitted, NotYet, OpenCycle, Refusal, WorkerCycles
-from supervisor.edges.workers.channel.worker_codec import Hello
+from supervisor.edges.workers.channel.worker_frames import Hello
 
 HELLO = Hello(1, b"t" * 32, "job", 2, 9, 1, True, 0, None, 0, 0)
 WORKER, CHILD, STRANGER = 500, 501, 900

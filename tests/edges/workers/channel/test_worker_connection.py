@@ -15,8 +15,8 @@ from holdfast_wire.v1 import worker_pb2
 
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.channel import worker_connection, worker_server
-from supervisor.edges.workers.channel.worker_codec import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_connection import TokenBucket, WorkerConnection
+from supervisor.edges.workers.channel.worker_frames import WorkerProtocolError
 from tests.edges.workers.worker_side import JOB_ID, hello, serve, until
 
 

@@ -13,7 +13,8 @@ from holdfast_wire.v1 import cluster_pb2
 
 from supervisor.core.cluster.messages import NodeJoined
 from supervisor.core.facts import JobRules, RendezvousRules
-from supervisor.edges.peers.record_codec import member_name, record_shape
+from supervisor.edges.codec.record_codec import member_name, record_shape
+from supervisor.edges.peers.field_bounds import STREAM
 
 
 class Grown(msgspec.Struct, frozen=True):
@@ -42,7 +43,7 @@ def _new(described: Descriptor, **values: object) -> Message:
 
 def test_what_an_older_peer_does_not_say_is_the_default():
     described = _described(optional=True)
-    write, read = record_shape(Grown, described)
+    write, read = record_shape(Grown, described, STREAM)
     assert read(_new(described, node="n")) == Grown("n")
     assert read(_new(described, node="n", retries=0, hint="")) == Grown("n", 0, "")
     for record in (Grown("n"), Grown("n", 0), Grown("n", 1, "h")):
@@ -51,7 +52,7 @@ def test_what_an_older_peer_does_not_say_is_the_default():
 
 def test_a_message_that_can_not_tell_absent_from_zero_is_noticed_at_once():
     with pytest.raises(AssertionError, match="hint can't tell absent from zero: make it optional"):
-        record_shape(Grown, _described(optional=False))
+        record_shape(Grown, _described(optional=False), STREAM)
 
 
 def test_members_are_named_after_their_records():
@@ -60,6 +61,6 @@ def test_members_are_named_after_their_records():
 
 def test_rules_that_an_older_node_does_not_know_are_the_defaults():
     kind = cluster_pb2.JobRules
-    _, read = record_shape(JobRules, cast("Descriptor", kind.DESCRIPTOR))
+    _, read = record_shape(JobRules, cast("Descriptor", kind.DESCRIPTOR), STREAM)
     older = kind(job_id="j", local_world_size=2, hang_limits={}, restart={"policy": "any-failed"})
     assert read(older).rendezvous == RendezvousRules()

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 
 import pytest
+from holdfast_wire.call_bounds import REASON_CHARACTERS_MAX
 from holdfast_wire.framing import HEADER_BYTES, SUPERVISOR_FRAME_BYTES_MAX
 from holdfast_wire.v1 import worker_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.calls import words
-from supervisor.edges.workers.channel import call_codec
 from supervisor.edges.workers.channel import worker_codec as codec
+from supervisor.edges.workers.channel.worker_frames import WorkerProtocolError
 
 
 def decoded(frame: worker_pb2.WorkerFrame) -> object:
@@ -49,7 +50,7 @@ def test_every_word_of_a_rank_means_what_it_says() -> None:
     assert decoded(wire.WorkerFrame(iteration_began=began)) == words.IterationBegan(1, 2, 3, 8, 0, 4)
     fault = wire.RankFault(call=1, iteration=2, rank=3, interruption=wire.BASE_EXCEPTION, reason="r" * 9999)
     told = decoded(wire.WorkerFrame(rank_fault=fault))
-    cut = "r" * call_codec.REASON_CHARACTERS_MAX
+    cut = "r" * REASON_CHARACTERS_MAX
     assert told == words.RankFault(1, 2, 3, words.Interruption.BASE_EXCEPTION, cut)
     reported = wire.WorkerFrame(faults_reported=wire.FaultsReported(call=1, iteration=2))
     assert decoded(reported) == words.FaultsReported(1, 2)
@@ -85,7 +86,7 @@ def test_a_timeout_that_is_no_time_is_refused(name: str, timeout_s: float) -> No
     if math.isfinite(timeout_s) and timeout_s > 0:
         assert isinstance(decoded(entering(**{name: timeout_s})), words.CallEnter)
     else:
-        with pytest.raises(codec.WorkerProtocolError):
+        with pytest.raises(WorkerProtocolError):
             decoded(entering(**{name: timeout_s}))
 
 
@@ -99,7 +100,7 @@ def test_what_is_out_of_bounds_is_refused() -> None:
         wire.WorkerFrame(exchange_value=wire.ExchangeValue(call=1, value="v" * 9000)),
         wire.WorkerFrame.FromString(b"\x92\x01\x04\x08\x01\x20\x63"),  # interruption 99
     ):
-        with pytest.raises(codec.WorkerProtocolError):
+        with pytest.raises(WorkerProtocolError):
             decoded(frame)
 
 
@@ -110,29 +111,29 @@ def parsed(frame: bytes) -> worker_pb2.SupervisorFrame:
 def test_every_order_reaches_the_rank_as_it_was_given() -> None:
     begin = words.BeginIteration(1, 3, 8, (2, 5), anew=True)
     exchanged = words.Exchanged(1, 3, "tree/1", ((0, "x"), (4, "y")))
-    entered = parsed(call_codec.encode_order(words.Entered(1, 3, (begin,), (exchanged,)))).entered
+    entered = parsed(codec.encode_order(words.Entered(1, 3, (begin,), (exchanged,)))).entered
     assert (entered.call, entered.iteration) == (1, 3)
     assert (entered.history[0].world_size, list(entered.history[0].terminated_ranks)) == (8, [2, 5])
     assert entered.history[0].anew
-    assert not parsed(call_codec.encode_order(words.BeginIteration(1, 3, 8))).begin_iteration.anew
-    assert parsed(call_codec.encode_order(words.CallUnderway(1))).call_underway.call == 1
+    assert not parsed(codec.encode_order(words.BeginIteration(1, 3, 8))).begin_iteration.anew
+    assert parsed(codec.encode_order(words.CallUnderway(1))).call_underway.call == 1
     assert dict(entered.exchanges[0].values) == {0: "x", 4: "y"}
-    assert parsed(call_codec.encode_order(words.Interrupt(1, 2))).interrupt.iteration == 2
+    assert parsed(codec.encode_order(words.Interrupt(1, 2))).interrupt.iteration == 2
     record = words.FaultRecord(3, words.Interruption.SOFT_TIMEOUT, "slow")
-    restart = parsed(call_codec.encode_order(words.Restart(1, 2, (record,)))).restart
+    restart = parsed(codec.encode_order(words.Restart(1, 2, (record,)))).restart
     assert (restart.records[0].rank, restart.records[0].interruption) == (3, worker_pb2.SOFT_TIMEOUT)
-    assert parsed(call_codec.encode_order(begin)).begin_iteration.iteration == 3
-    assert parsed(call_codec.encode_order(words.CallCompleted(1, 2))).call_completed.iteration == 2
-    assert parsed(call_codec.encode_order(words.Committed(1, 2))).committed.iteration == 2
-    assert parsed(call_codec.encode_order(exchanged)).exchanged.name == "tree/1"
+    assert parsed(codec.encode_order(begin)).begin_iteration.iteration == 3
+    assert parsed(codec.encode_order(words.CallCompleted(1, 2))).call_completed.iteration == 2
+    assert parsed(codec.encode_order(words.Committed(1, 2))).committed.iteration == 2
+    assert parsed(codec.encode_order(exchanged)).exchanged.name == "tree/1"
     for given_up in (False, True):
-        refused = parsed(call_codec.encode_order(words.CallRefused(1, "no", given_up))).call_refused
+        refused = parsed(codec.encode_order(words.CallRefused(1, "no", given_up))).call_refused
         assert (refused.reason, refused.given_up) == ("no", given_up)
 
 
 def test_an_order_that_no_frame_holds_is_a_refusal_with_the_sizes() -> None:
     values = tuple((rank, "v" * 8000) for rank in range(140))
-    frame = call_codec.encode_order(words.Exchanged(1, 0, "tree/1", values))
+    frame = codec.encode_order(words.Exchanged(1, 0, "tree/1", values))
     assert len(frame) < SUPERVISOR_FRAME_BYTES_MAX
     refused = parsed(frame).call_refused
     assert refused.call == 1

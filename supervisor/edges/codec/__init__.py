@@ -1,0 +1,1 @@
+"""How do records of the core become protobuf messages, and back? One codec by field names for every wire."""

@@ -1,0 +1,129 @@
+"""What do a rank's client and its supervisor send each other over the worker channel?
+
+One record per frame, named as in worker.proto; worker_codec.py encodes and decodes them. What they say about a wrapped
+call is in core/calls/words.py.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from supervisor.core.calls.words import FromRank, ToRank
+
+PROTOCOL = 1
+
+
+class WorkerProtocolError(ValueError):
+    """Raised for bytes that no client of ours sends. Their connection can't be trusted any more."""
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What a client knows of HangLimits. None: no limit."""
+
+    initial_heartbeat_s: float | None = None
+    heartbeat_s: float | None = None
+    out_of_section_s: float | None = None
+    sections: tuple[tuple[str, float | None], ...] = ()
+
+
+# --- from the worker -----------------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True):
+    protocol: int
+    token: bytes
+    job_id: str
+    cycle: int
+    rank: int
+    local_rank: int
+    can_share_page: bool
+    monotonic_ns: int
+    warm_up_steps: int | None
+    stacks_signal: int  # 0: none
+    stacks_fd: int
+
+
+class CallWatch(msgspec.Struct, frozen=True):
+    """The Wrapper's words of the page as ages; None: never, or not pending."""
+
+    watch: int
+    watch_since_age_ns: int
+    tick_age_ns: int
+    pending_age_ns: int | None
+    ping_age_ns: int | None
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """A rank's progress in a frame. Ages are those at sending."""
+
+    initialised_age_ns: int
+    heartbeat_age_ns: int | None
+    heartbeats: int
+    out_of_section_age_ns: int
+    first_step_seen: bool
+    steps_since_first: int
+    open_sections: tuple[tuple[int, int], ...]  # (slot, age_ns)
+    call_watch: CallWatch | None = None
+
+
+class LimitsCalculated(msgspec.Struct, frozen=True):
+    limits: Limits
+
+
+class Control(enum.IntEnum):
+    CONTINUE = 0
+    EXCLUDE_THIS_NODE = 1
+    SHUTDOWN_WORKLOAD = 2
+
+
+class WorkloadControl(msgspec.Struct, frozen=True):
+    action: Control
+    description: str
+    request_id: int
+
+
+class Goodbye(msgspec.Struct, frozen=True):
+    pass
+
+
+class StacksAnswer(msgspec.Struct, frozen=True):
+    request_id: int
+    text: str
+
+
+FromWorker = Hello | Progress | LimitsCalculated | WorkloadControl | Goodbye | StacksAnswer | FromRank
+
+# --- to the worker -------------------------------------------------------------------------------------------------
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to a hello."""
+
+    protocol: int = PROTOCOL
+    cycle: int
+    rank: int
+    page_shared: bool
+    limits: Limits
+    sections: tuple[str, ...]  # in the order of their slots
+    warm_up_steps: int
+    safety_factor: float
+    learned_limit_floor_s: float
+    install_exception_hook: bool
+
+
+class Refused(msgspec.Struct, frozen=True):
+    reason: str
+    retry: bool
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    request_id: int
+
+
+class StacksRequest(msgspec.Struct, frozen=True):
+    request_id: int
+
+
+ToWorker = Welcome | Refused | Accepted | StacksRequest | ToRank
