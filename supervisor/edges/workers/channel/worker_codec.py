@@ -49,7 +49,7 @@ _FROM_WORKER = Bounds(
     bytes={"token": WORKER_FRAME_BYTES_MAX},
     items={"open_sections": SECTION_SLOTS_MAX, "sections": SECTION_SLOTS_MAX},
 )  # fmt: skip
-_TO_WORKER = msgspec.structs.replace(_FROM_WORKER, never_zero=frozenset(), cut={})
+_TO_WORKER = msgspec.structs.replace(_FROM_WORKER, never_zero=frozenset(), cut={"reason": SUPERVISOR_FRAME_BYTES_MAX})
 
 
 @cache
