@@ -6,11 +6,10 @@ Sans-I/O, like session.py: frames out, events in. holdfast_wire/v1/worker.proto 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from google.protobuf.message import Message
 from holdfast_wire.call_bounds import (
     EXCHANGE_NAME_CHARACTERS_MAX,
     EXCHANGE_VALUE_CHARACTERS_MAX,
@@ -247,40 +246,42 @@ def _interruption_name(number: worker_pb2.Interruption.ValueType) -> str:
 # --- frames ---------------------------------------------------------------------------------------------------------
 
 
-_MESSAGES: Mapping[type[Word], tuple[str, type[Message]]] = {
-    CallEnter: ("call_enter", worker_pb2.CallEnter),
-    IterationBegan: ("iteration_began", worker_pb2.IterationBegan),
-    RankFault: ("rank_fault", worker_pb2.RankFault),
-    FaultsReported: ("faults_reported", worker_pb2.FaultsReported),
-    BarrierArrive: ("barrier_arrive", worker_pb2.BarrierArrive),
-    CallLeave: ("call_leave", worker_pb2.CallLeave),
-    ExchangeValue: ("exchange_value", worker_pb2.ExchangeValue),
-}
-
-
 def frame(word: Word) -> bytes:
     """Returns the frame that says this; cuts a long reason. Raises ValueError for a value that can't be exchanged."""
-    if isinstance(word, RankFault | CallLeave):
-        word = word._replace(reason=sendable(word.reason)[:REASON_CHARACTERS_MAX])
-    elif isinstance(word, ExchangeValue):
-        _check_value(word.name, word.value)
-    name, message = _MESSAGES[type(word)]
-    fields: dict[str, Any] = {field: _on_the_wire(value) for field, value in zip(word._fields, word, strict=True)}
-    body: dict[str, Any] = {name: message(**fields)}
+    name, adapt = _MESSAGES[type(word)]
+    fields = word._asdict()
+    if adapt is not None:
+        adapt(fields)
+    body: dict[str, Any] = {name: fields}
     return encode(worker_pb2.WorkerFrame(**body).SerializeToString(), frame_bytes_max=WORKER_FRAME_BYTES_MAX)
 
 
-def _on_the_wire(value: object) -> object:
-    if isinstance(value, enum.Enum):
-        return value.name
-    if isinstance(value, CallSettings):
-        times = zip(value._fields, value, strict=True)
-        seconds = {f"{name.removesuffix('_time')}_s": time.total_seconds() for name, time in times}
-        return worker_pb2.CallSettings(**seconds)
-    return value
+# How the fields of a word that are no plain values are sent.
+Adapt = Callable[[dict[str, Any]], None]
 
 
-def _check_value(name: str, value: str) -> None:
+def _adapt_enter(fields: dict[str, Any]) -> None:
+    settings: CallSettings = fields["settings"]
+    times = zip(settings._fields, settings, strict=True)
+    fields["settings"] = {f"{name.removesuffix('_time')}_s": time.total_seconds() for name, time in times}
+    fields["stage"] = fields["stage"].name
+
+
+def _adapt_fault(fields: dict[str, Any]) -> None:
+    fields["reason"] = sendable(fields["reason"])[:REASON_CHARACTERS_MAX]
+
+
+def _adapt_arrival(fields: dict[str, Any]) -> None:
+    fields["barrier"] = fields["barrier"].name
+
+
+def _adapt_leave(fields: dict[str, Any]) -> None:
+    fields["why"] = fields["why"].name
+    fields["reason"] = sendable(fields["reason"])[:REASON_CHARACTERS_MAX]
+
+
+def _check_value(fields: dict[str, Any]) -> None:
+    name, value = fields["name"], fields["value"]
     if sendable(name) != name or sendable(value) != value:
         raise ValueError(
             f"cannot exchange {sendable(name)[:40]!r}: name or value has lone surrogates, which are not text; exchange "
@@ -292,6 +293,17 @@ def _check_value(name: str, value: str) -> None:
             f"cannot exchange {name[:40]!r}: name and value have {len(name)} and {len(value)} characters, and the "
             f"limits are {limits}; exchange shorter ones"
         )
+
+
+_MESSAGES: Mapping[type[Word], tuple[str, Adapt | None]] = {
+    CallEnter: ("call_enter", _adapt_enter),
+    IterationBegan: ("iteration_began", None),
+    RankFault: ("rank_fault", _adapt_fault),
+    FaultsReported: ("faults_reported", None),
+    BarrierArrive: ("barrier_arrive", _adapt_arrival),
+    CallLeave: ("call_leave", _adapt_leave),
+    ExchangeValue: ("exchange_value", _check_value),
+}
 
 
 def sendable(text: str) -> str:

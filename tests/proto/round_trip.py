@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 checkout, golden = Path(sys.argv[1]), Path(sys.argv[2])
@@ -21,6 +22,7 @@ from holdfast_wire.v1 import cluster_pb2 as cluster  # noqa: E402
 from holdfast_wire.v1 import worker_pb2 as wire  # noqa: E402
 
 from worker_client import RankMonitorClient, WorkloadAction, WorkloadControlRequest  # noqa: E402
+from worker_client import call_frames as calls  # noqa: E402
 
 LIMITS = wire.Limits(
     initial_heartbeat_s=1.5, out_of_section_s=2.25,
@@ -96,6 +98,39 @@ GOLDEN = {
     ),
 }  # fmt: skip
 
+# What a rank says about a wrapped call, and the message of each.
+SETTINGS = wire.CallSettings(
+    last_call_wait_s=1, soft_timeout_s=1, hard_timeout_s=1, termination_grace_s=1, barrier_timeout_s=1,
+    completion_timeout_s=1, heartbeat_timeout_s=1,
+)  # fmt: skip
+WORDS: dict[calls.Word, wire.WorkerFrame] = {
+    calls.CallEnter(1, 2, 4, calls.CallSettings(*[timedelta(seconds=1)] * 7), calls.Stage.RUNNING): wire.WorkerFrame(
+        call_enter=wire.CallEnter(call=1, initial_rank=2, initial_world_size=4, settings=SETTINGS, stage="RUNNING")
+    ),
+    calls.IterationBegan(1, 2, 3, 4, None, 0): wire.WorkerFrame(
+        iteration_began=wire.IterationBegan(call=1, iteration=2, rank=3, world_size=4)
+    ),
+    calls.RankFault(1, 2, 3, "BASE_EXCEPTION", "why \udcff"): wire.WorkerFrame(
+        rank_fault=wire.RankFault(call=1, iteration=2, rank=3, interruption="BASE_EXCEPTION", reason="why ?")
+    ),
+    calls.FaultsReported(1, 2): wire.WorkerFrame(faults_reported=wire.FaultsReported(call=1, iteration=2)),
+    calls.BarrierArrive(1, 2, calls.Barrier.ITERATION, 3, True): wire.WorkerFrame(
+        barrier_arrive=wire.BarrierArrive(call=1, iteration=2, barrier="ITERATION", rank=3, active=True)
+    ),
+    calls.CallLeave(1, 2, calls.Leaving.DISCARDED, "out", True): wire.WorkerFrame(
+        call_leave=wire.CallLeave(call=1, iteration=2, why="DISCARDED", reason="out", unfit=True)
+    ),
+    calls.ExchangeValue(1, 2, "tree/1", 3, "{}"): wire.WorkerFrame(
+        exchange_value=wire.ExchangeValue(call=1, iteration=2, name="tree/1", rank=3, value="{}")
+    ),
+}
+
+
+def check_words() -> None:
+    for word, message in WORDS.items():
+        (payload,) = Decoder(frame_bytes_max=WORKER_FRAME_BYTES_MAX).feed(calls.frame(word))
+        assert wire.WorkerFrame.FromString(payload) == message, word
+
 
 def check_golden_bytes() -> None:
     for name, message in GOLDEN.items():
@@ -166,5 +201,6 @@ if sys.argv[3:] == ["write"]:
         (golden / f"{name}.bin").write_bytes(message.SerializeToString(deterministic=True))
 else:
     check_golden_bytes()
+    check_words()
     loaded = [name for name in ("grpc", "asyncio", "torch", "numpy") if name in sys.modules]
     print(json.dumps({"protobuf": google.protobuf.__version__, "loaded": loaded, **talk()}))
