@@ -19,7 +19,11 @@ _LOCAL_RANK_MACRO = re.compile(r"\$(?:(\$)|local_rank(?![_a-zA-Z0-9])|\{local_ra
 
 
 class SpawnerSettings(NamedTuple):
-    """What a spawner must know before its first message. Passed as JSON in one environment variable."""
+    """What a spawner must know before its first message.
+
+    Passed as JSON in a memory file, whose number is in an environment variable: one variable, or one argument, holds
+    128 KiB at most, but all arguments of a command together may be longer.
+    """
 
     job_id: str
     command: tuple[str, ...]  # script, module or command, then its arguments
@@ -55,6 +59,22 @@ class SpawnerSettings(NamedTuple):
 class SpawnerCommand(NamedTuple):
     argv: tuple[str, ...]  # argv[0] is the program to execute
     env: dict[str, str]
+    settings_fd: int = -1  # the spawner needs it under this number; who starts it closes it; -1: there is none
+
+
+def settings_file(settings: SpawnerSettings) -> int:
+    """Returns a descriptor of a memory file with the settings, not inheritable. Raises OSError."""
+    descriptor = os.memfd_create("holdfast-spawner-settings", os.MFD_CLOEXEC)
+    with open(descriptor, "wb", closefd=False) as file:
+        file.write(settings.to_json().encode())
+    return descriptor
+
+
+def take_settings(descriptor: int) -> SpawnerSettings:
+    """Reads the settings file and closes it. Raises OSError; ValueError, KeyError or TypeError for other contents."""
+    with open(descriptor, "rb") as file:
+        file.seek(0)  # The writer's position is ours.
+        return settings_from_json(file.read().decode())
 
 
 def settings_from_json(text: str) -> SpawnerSettings:
@@ -67,8 +87,9 @@ def settings_from_json(text: str) -> SpawnerSettings:
 def spawner_command(settings: SpawnerSettings, env: Mapping[str, str], *, link_fd: int) -> SpawnerCommand:
     """Returns the command line and environment of a spawner.
 
-    `env` is the job's final environment without the rank variables. The caller passes `link_fd` under the same number
-    (pass_fds) and the job's own stdin, stdout and stderr, and starts the process in the job's folder.
+    `env` is the job's final environment without the rank variables. The caller passes `link_fd` and the result's
+    `settings_fd` under the same numbers (pass_fds) and the job's own stdin, stdout and stderr, and starts the process
+    in the job's folder. Raises OSError if there is no descriptor left.
     """
     import sys  # Late: only the supervisor needs the default interpreter.
 
@@ -78,12 +99,13 @@ def spawner_command(settings: SpawnerSettings, env: Mapping[str, str], *, link_f
     folders = tuple(dict.fromkeys((os.path.dirname(client), wire)))
     python_path = env.get("PYTHONPATH")
     whole = settings._replace(python=python, import_folders=folders, python_path=python_path)
-    child_env = dict(env) | {FD_VARIABLE: str(link_fd), SETTINGS_VARIABLE: whole.to_json()}
+    settings_fd = settings_file(whole)
+    child_env = dict(env) | {FD_VARIABLE: str(link_fd), SETTINGS_VARIABLE: str(settings_fd)}
     if settings.entry == "command" or settings.method == "exec":
-        return SpawnerCommand(plain_argv(whole), child_env)
+        return SpawnerCommand(plain_argv(whole), child_env, settings_fd)
     hook = os.path.join(client, "spawner", "hook")
     child_env["PYTHONPATH"] = f"{hook}{os.pathsep}{python_path}" if python_path else hook
-    return SpawnerCommand(worker_argv(whole), child_env)
+    return SpawnerCommand(worker_argv(whole), child_env, settings_fd)
 
 
 def worker_argv(settings: SpawnerSettings, local_rank: int | None = None) -> tuple[str, ...]:

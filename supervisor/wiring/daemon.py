@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from functools import partial
 
 import anyio
-from anyio import to_thread
 
 from supervisor.config.daemon_settings import DaemonSettings
 from supervisor.edges.machine.clock import Clock
@@ -17,6 +16,7 @@ from supervisor.edges.machine.folders import socket_dir, state_dir
 from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.own_process import fd_store, sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
+from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.operators import control_api
 from supervisor.edges.operators.control_api import ControlApi
 from supervisor.edges.operators.control_gate import NODE_CONNECTIONS_MAX, ControlGate
@@ -104,7 +104,7 @@ async def _stay_cordoned(running: Running) -> None:
     """Keeps the node cordoned: whatever the reason for this start, only an operator lifts the cordon."""
     file = CordonFile(running.place.state_dir)
     running.counter.keep_cordon = file.keep
-    reason = await to_thread.run_sync(file.read)
+    reason = await in_thread_or_here(file.read)
     if reason:
         running.job_service.cordon(reason)
         _log.warning("this node is still cordoned (%s): holdfast uncordon lets it take jobs", reason)

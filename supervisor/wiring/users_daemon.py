@@ -12,10 +12,10 @@ import os
 import signal as signals
 import socket
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 
 import anyio
-from anyio import to_thread
 
 from supervisor.config import daemon_settings as flags
 from supervisor.config.daemon_settings import DaemonSettings
@@ -26,6 +26,7 @@ from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
 from supervisor.edges.machine.own_process import fd_store, sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
+from supervisor.edges.machine.own_process.threads import in_thread, in_thread_or_here
 from supervisor.edges.machine.processes.logins import Logins
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits, limits_of
 from supervisor.edges.operators.refused_peer import refuse
@@ -64,8 +65,8 @@ async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSetti
         os.setpriority(os.PRIO_PROCESS, 0, min(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
     try:
         folders = UserFolders(folder, states)
-        await to_thread.run_sync(folders.make)
-        admission = await to_thread.run_sync(Admission, settings.user_service.users)
+        await in_thread_or_here(folders.make)
+        admission = await in_thread_or_here(partial(Admission, settings.user_service.users))
         with socket_claim.held(folder), _control_socket(folder) as listener:
             await _Service(settings, reread, folders, admission, listener, states).serve()
     finally:
@@ -106,8 +107,8 @@ class _Service:
             )
         async with anyio.create_task_group() as tasks:
             kept = CordonFile(self._states)
-            cordon = await to_thread.run_sync(kept.read)
-            logins = await to_thread.run_sync(Logins)
+            cordon = await in_thread_or_here(kept.read)
+            logins = await in_thread_or_here(Logins)
             users = UserSupervisors(
                 self._folders, SupervisorProcesses(self), tasks, login_of=logins.of, cordon=cordon,
                 keep_cordon=kept.keep,
@@ -151,17 +152,17 @@ class _Service:
         """Applies admission and shares at once; other settings apply to supervisors that start later."""
         self._notifier.reloading(Clock())
         try:
-            settings = await to_thread.run_sync(self._reread)
+            settings = await in_thread(self._reread)
             otlp.check_for_users(settings.otlp_traces)
-            door.admission = await to_thread.run_sync(Admission, settings.user_service.users)
+            door.admission = await in_thread(partial(Admission, settings.user_service.users))
             self._settings = settings
             if self._units is not None:
                 uids = [
-                    record.identity.uid for record in await to_thread.run_sync(lambda: list(self._folders.recorded()))
+                    record.identity.uid for record in await in_thread_or_here(lambda: list(self._folders.recorded()))
                 ]
-                await to_thread.run_sync(self._units.set_shares, settings.user_service.shares, uids)
+                await in_thread(partial(self._units.set_shares, settings.user_service.shares, uids))
             _log.info("read the settings again: lets in %s", ", ".join(settings.user_service.users))
-        except HoldfastError as error:
+        except (HoldfastError, OSError) as error:  # such as no thread
             _log.error("%s; the settings stay as they were", error)
         self._say_ready()
 

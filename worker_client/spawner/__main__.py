@@ -5,10 +5,11 @@ import sys
 
 
 def main() -> None:
-    """Runs as `PYTHON -I -S this_file`, with settings from the environment. Does not return."""
+    """Runs as `PYTHON -I -S this_file`, with settings in a memory file. Does not return."""
     import json
 
-    folders: list[str] = json.loads(os.environ["HOLDFAST_SPAWNER_SETTINGS"])["import_folders"]
+    settings_fd = int(os.environ["HOLDFAST_SPAWNER_SETTINGS"])
+    folders: list[str] = json.loads(os.pread(settings_fd, os.fstat(settings_fd).st_size, 0))["import_folders"]
     sys.path.extend(folders)
     package = type(sys)("worker_client")  # The real package would load the client, and protobuf with it.
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]

@@ -102,7 +102,7 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
 def _take_settings(hook_folder: str) -> tuple[SpawnerSettings, int]:
     """Reads what the supervisor passed, and leaves the environment as the user set it."""
     link_fd = int(os.environ.pop(spawner_settings.FD_VARIABLE))
-    settings = spawner_settings.settings_from_json(os.environ.pop(spawner_settings.SETTINGS_VARIABLE))
+    settings = spawner_settings.take_settings(int(os.environ.pop(spawner_settings.SETTINGS_VARIABLE)))
     if hook_folder:
         if settings.python_path is None:
             os.environ.pop("PYTHONPATH", None)
@@ -173,14 +173,15 @@ def _remedy(settings: SpawnerSettings, failure: loading.Failure) -> str:
 
 def _start_over(settings: SpawnerSettings, link_fd: int, hook_folder: str, origin: loading.Origin) -> NoReturn:
     """Starts over as the same process, with the environment of its first start."""
-    for fd in _own_fds(settings, link_fd) - {-1}:
+    settings_fd = spawner_settings.settings_file(settings)
+    for fd in (_own_fds(settings, link_fd) | {settings_fd}) - {-1}:
         os.set_inheritable(fd, True)
     path = settings.python_path
     origin.restore()
     env = origin.environment | {
         "PYTHONPATH": f"{hook_folder}{os.pathsep}{path}" if path else hook_folder,
         spawner_settings.FD_VARIABLE: str(link_fd),
-        spawner_settings.SETTINGS_VARIABLE: settings.to_json(),
+        spawner_settings.SETTINGS_VARIABLE: str(settings_fd),
     }
     argv = spawner_settings.worker_argv(settings)
     os.execvpe(argv[0], list(argv), env)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 
-from anyio import to_thread
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
@@ -13,6 +13,8 @@ from supervisor.cli.control import ask_live
 from supervisor.cli.owners import who_asks
 from supervisor.cli.stacks import stacks_text
 from supervisor.cli.supervisors import Supervisors
+from supervisor.edges.machine.own_process.shortages import NoThreadError
+from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators.browser_requests import is_name_of_here
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError, InvalidRequestError, NotFoundError, NotNowError, NotPermittedError
@@ -70,9 +72,11 @@ class Control:
         peer = request.client.host if request.client else "an unknown address"
         asker = f"holdfast web by {who_asks()} from {peer}"
         try:
-            done = await to_thread.run_sync(self._act, name, act, request.query_params.get("run", ""), asker)
+            done = await in_thread(partial(self._act, name, act, request.query_params.get("run", ""), asker))
         except HoldfastError as error:
             return refusal(STATUS.get(type(error), UNANSWERED), str(error))
+        except NoThreadError as error:
+            return refusal(UNANSWERED, f"cannot {verb} job {name}: {error}")
         return JSONResponse({"done": done}, headers=HEADERS)
 
     def _act(self, name: str, act: str, run: str, asker: str) -> str:

@@ -12,7 +12,6 @@ from importlib import resources
 from pathlib import Path
 
 import anyio
-from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
@@ -25,6 +24,8 @@ from supervisor.cli.site.sessions import Sessions
 from supervisor.cli.supervisors import Supervisors
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_dir, state_dir
+from supervisor.edges.machine.own_process.shortages import NoThreadError
+from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators.browser_requests import page_elsewhere
 from supervisor.edges.operators.inotify import DirectoryWatch
 from supervisor.errors import HoldfastError, NotFoundError
@@ -85,7 +86,8 @@ class Site:
                 for folder in self._folders():
                     with suppress(OSError):  # It is gone, or no watches are left: its jobs are seen at another look.
                         watch.add(folder)
-                await to_thread.run_sync(self.board.look_again)
+                with suppress(NoThreadError):  # Then they are seen at another look.
+                    await in_thread(self.board.look_again)
                 await anyio.wait_readable(watch)
                 await pause(GATHER_S, why="what is written in one go is looked at once; a new socket listens by then")
                 watch.take()
@@ -171,8 +173,8 @@ class Site:
                 return rendered(whole_life(supervisors.find(job_id, verb="report on"), supervisors), ".html")
 
         try:
-            page = await to_thread.run_sync(write)
-        except HoldfastError as error:
+            page = await in_thread(write)
+        except (HoldfastError, NoThreadError) as error:
             return PlainTextResponse(f"{error}\n", 404 if isinstance(error, NotFoundError) else 503, headers=HEADERS)
         return Response(page, media_type="text/html", headers=HEADERS)
 

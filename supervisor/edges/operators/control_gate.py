@@ -8,7 +8,6 @@ since memory or descriptors have run out, that client is told so, the next one m
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import os
 import socket
@@ -20,6 +19,7 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from supervisor.edges.machine.folders import socket_claim
+from supervisor.edges.machine.own_process import shortages
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.operators.refused_peer import refuse
 from supervisor.errors import ExhaustedError, HoldfastError, NotPermittedError
@@ -28,7 +28,6 @@ from supervisor.ports.pauses import pause
 CONNECTIONS_MAX = 32  # of a private supervisor
 NODE_CONNECTIONS_MAX = 1_024  # of a node's supervisor: a `holdfast run` keeps one for as long as its job runs
 REFUSALS_MAX = 8  # connections being refused at once; more are closed immediately
-SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)  # these are temporary and must not end a job
 SHORTAGE_PAUSE_S = 0.25
 
 _log = logging.getLogger("holdfast.control")
@@ -110,7 +109,7 @@ class ControlGate:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 continue
             except OSError as error:
-                if error.errno not in SHORTAGE:
+                if error.errno not in shortages.OF_DESCRIPTORS:
                     raise
                 self._tell_once(
                     "cannot answer on %s for now: %s; raise the limit of open files", self._socket_path, error

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +26,9 @@ from supervisor.config.attribution import (
     attribution_log_path,
     read_key,
 )
+from supervisor.edges.machine.own_process import shortages
 from supervisor.edges.machine.own_process.side_threads import SideThreads
+from supervisor.edges.machine.processes import process_table
 from supervisor.edges.services.attribution_client import AttributionClient
 from supervisor.edges.services.parent_link import where_it_serves
 from supervisor.errors import ConfigurationError
@@ -90,16 +92,16 @@ class ManagedAttribution:
     async def _keep_one(self, on_up: Callable[[AttributionClient], None]) -> str:
         """Starts one process, and returns why it ended."""
         timeout_s = self._settings.startup_timeout_s
-        own, theirs = socket.socketpair()
-        with own, theirs:
-            own.setblocking(False)
+        with ExitStack() as held:
             try:
+                own, theirs = map(held.enter_context, socket.socketpair())
+                own.setblocking(False)
                 folder = await self._threads.call(self._app_log_dir, timeout_s=timeout_s, discard=len)
                 process = self._start(folder, theirs)
+                handle = process_table.descriptor_of_child(process)
             except OSError as error:
-                return f"cannot start the attribution service: {error.strerror or error}"
+                return _cannot_start(error)
             theirs.close()
-            handle = os.pidfd_open(process.pid)
             self.pid = process.pid
             try:
                 with anyio.move_on_after(timeout_s) as starting:
@@ -150,6 +152,11 @@ class ManagedAttribution:
             pass_fds=(link.fileno(),),
             start_new_session=True,
         )
+
+
+def _cannot_start(error: OSError) -> str:
+    remedy = shortages.remedy(error) if error.strerror else ""  # else the error names it itself
+    return f"cannot start the attribution service: {error.strerror or error}{remedy and f'; {remedy}'}"
 
 
 async def _end(process: subprocess.Popen[bytes], handle: int) -> None:

@@ -6,7 +6,6 @@ byte that an admitted user sends.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
@@ -17,6 +16,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
+from supervisor.edges.machine.own_process import shortages
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer, uid_of
 from supervisor.edges.users.admission import Admission
@@ -28,12 +28,11 @@ AT_ONCE_MAX = 256  # connections to admit or refuse before the admitted ones are
 WAITING_OF_ONE_MAX = 32  # connections of one login that are being handed over; more are closed at once
 REFUSED_MAX = 8  # connections being refused; more are closed at once
 REFUSED_OF_ONE_MAX = 2  # of one login
-SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORTAGE_PAUSE_S = 0.25
 MODE = 0o666  # the kernel says who connects
 
 HandOver = Callable[[socket.socket, Identity, Limits], Awaitable[None]]
-Refuse = Callable[[socket.socket, NotPermittedError], Awaitable[None]]
+Refuse = Callable[[socket.socket, HoldfastError], Awaitable[None]]
 
 _log = logging.getLogger("holdfast.users")
 
@@ -77,7 +76,7 @@ class FrontDoor:
             except (InterruptedError, ConnectionAbortedError):
                 continue
             except OSError as error:
-                if error.errno not in SHORTAGE:
+                if error.errno not in shortages.OF_DESCRIPTORS:
                     raise
                 await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
                 return
@@ -99,30 +98,31 @@ class FrontDoor:
     async def _serve(self, client: socket.socket, identity: Identity, login: int) -> None:
         try:
             with client:
-                refusal = self.admission.refusal(identity)
-                if not refusal:
-                    refusal = await self._handed_over(client, identity)
-                if refusal:
-                    await self._answer(client, NotPermittedError(refusal), login)
+                why_not = self.admission.refusal(identity)
+                refusal = NotPermittedError(why_not) if why_not else await self._handed_over(client, identity)
+                if refusal is not None:
+                    await self._answer(client, refusal, login)
         finally:
             self._waiting[login] -= 1
             if not self._waiting[login]:
                 del self._waiting[login]
 
-    async def _handed_over(self, client: socket.socket, identity: Identity) -> str:
-        """Hands the connection over. Returns why that failed; "" if it worked."""
+    async def _handed_over(self, client: socket.socket, identity: Identity) -> HoldfastError | None:
+        """Hands the connection over. Returns why that failed: the caller's exit code depends on its kind."""
         try:
             limits = limits_of_peer(client)
         except OSError as error:
-            return f"cannot answer user id {identity.uid}: its limits are not known: {error}; ask from this node itself"
+            return NotPermittedError(
+                f"cannot answer user id {identity.uid}: its limits are not known: {error}; ask from this node itself"
+            )
         try:
             await self._hand_over(client, identity, limits)
         except HoldfastError as error:
             _log.warning("%s", error)
-            return str(error)
-        return ""
+            return error
+        return None
 
-    async def _answer(self, client: socket.socket, refusal: NotPermittedError, login: int) -> None:
+    async def _answer(self, client: socket.socket, refusal: HoldfastError, login: int) -> None:
         if self._refused.total() >= REFUSED_MAX or self._refused[login] >= REFUSED_OF_ONE_MAX:
             return
         self._refused[login] += 1

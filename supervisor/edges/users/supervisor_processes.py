@@ -9,13 +9,14 @@ from typing import Protocol
 
 import anyio
 
+from supervisor.edges.machine.own_process import shortages
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.edges.users import user_process
 from supervisor.edges.users.user_folders import Record, UserFolder
 from supervisor.edges.users.user_process import StartedSupervisor
-from supervisor.errors import NotNowError
+from supervisor.errors import ExhaustedError, NotNowError
 
 STARTS_AT_ONCE_MAX, STARTS_PER_S = 16.0, 0.2  # of supervisors of one login
 START_TIMEOUT_S = 70.0  # longer than systemd waits for a unit
@@ -67,7 +68,7 @@ class SupervisorProcesses:
         of_login = self._logins.setdefault(login, _Login())
         async with of_login.lock:
             if not is_last and not self._starts.may_enter(login, anyio.current_time()):
-                raise NotNowError(
+                raise ExhaustedError(
                     f"cannot start the supervisor of user id {identity.uid}: supervisors of this login were started "
                     f"too often; try again in {1 / STARTS_PER_S:g} s"
                 )
@@ -75,9 +76,8 @@ class SupervisorProcesses:
             try:
                 return await of_login.calls.call(start, timeout_s=START_TIMEOUT_S, discard=self._discard)
             except OSError as error:
-                raise NotNowError(
-                    f"cannot start the supervisor of user id {identity.uid}: {error}; see the log"
-                ) from error
+                kind = ExhaustedError if shortages.remedy(error) else NotNowError
+                raise kind(f"cannot start the supervisor of user id {identity.uid}: {error}; see the log") from error
 
     async def kill(self, record: Record) -> bool:
         """Kills the supervisor itself; its jobs continue. Returns whether it is gone."""

@@ -14,12 +14,13 @@ from pathlib import Path
 import anyio
 import msgspec
 
+from supervisor.edges.machine.own_process import shortages
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, raise_hard, user_variables
 from supervisor.edges.machine.processes.process_table import ProcessEntry
 from supervisor.edges.users import become_user
 from supervisor.edges.users.user_folders import Record, UserFolder
-from supervisor.errors import NotNowError
+from supervisor.errors import ExhaustedError, NotNowError
 
 BECOME_USER = Path(become_user.__file__)
 PROGRAM = Path(__file__).parents[3] / "holdfast_command.py"  # by its path, so that nothing of the user's is imported
@@ -67,7 +68,11 @@ def start_supervisor(
                 failed.pop_all()
             return StartedSupervisor(process, record)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        raise NotNowError(f"cannot start the supervisor of user id {identity.uid}: {error}; see the log") from error
+        remedy = shortages.remedy(error)
+        kind = ExhaustedError if remedy else NotNowError
+        raise kind(
+            f"cannot start the supervisor of user id {identity.uid}: {error}; {remedy or 'see the log'}"
+        ) from error
 
 
 def command_of(identity: Identity, limits: Limits, door_fd: int, arguments: Sequence[str]) -> list[str]:

@@ -10,9 +10,9 @@ from collections.abc import Callable, Coroutine
 
 import anyio
 import msgspec
-from anyio import to_thread
 from anyio.abc import TaskGroup
 
+from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.edges.users import door_words as words
 from supervisor.edges.users import user_process
@@ -94,7 +94,7 @@ class UserSupervisors:
         finally:
             user.clients -= 1
             self._forget_if_unused(user)
-        raise NotNowError(
+        raise ExhaustedError(
             f"cannot answer user id {identity.uid}: the supervisor of that user does not answer; try again"
         )
 
@@ -106,7 +106,7 @@ class UserSupervisors:
 
     async def find_again(self) -> None:
         """Connects to the supervisors that root's previous process left; restarts ended ones, so that jobs continue."""
-        for record in await to_thread.run_sync(lambda: list(self._folders.recorded())):
+        for record in await in_thread_or_here(lambda: list(self._folders.recorded())):
             user = self._user(record.identity)
             user.record = record
             self._tasks.start_soon(self._reach_again, user)
@@ -166,7 +166,7 @@ class UserSupervisors:
             try:
                 link = UserLink(user.folder)
             except OSError as error:
-                raise NotNowError(f"cannot answer user id {user.identity.uid}: {error}; try again") from error
+                raise ExhaustedError(f"cannot answer user id {user.identity.uid}: {error}; try again") from error
         user.link = link
         if user.identity.uid == os.geteuid():
             link.on_cordon = self._note_cordon
@@ -176,7 +176,7 @@ class UserSupervisors:
         return link
 
     async def _found(self, user: _User) -> UserLink | None:
-        record = await to_thread.run_sync(user.folder.record)
+        record = await in_thread_or_here(user.folder.record)
         if record is None:
             return None
         user.record = record
@@ -196,7 +196,7 @@ class UserSupervisors:
             )
         except HoldfastError:
             if user.record is None:  # nobody needs its restart
-                await to_thread.run_sync(user.folder.forget)
+                await in_thread_or_here(user.folder.forget)
             raise
         finally:
             user.is_starting = False
@@ -219,14 +219,17 @@ class UserSupervisors:
             )
 
     async def _end_process(self, user: _User) -> None:
-        """Returns once the former process is gone; kills one that stays. Raises NotNowError if the kernel keeps it."""
+        """Returns once the former process is gone; kills one that stays.
+
+        Raises ExhaustedError if the kernel keeps it.
+        """
         if user.record is None:
             return
         patience_s = 0.0 if user.link is not None and user.link.fault else GONE_TIMEOUT_S
         if not await user_process.until_gone(user.record, patience_s):
             _log.warning("killing supervisor %s of user id %s: %s", user.record.pid, user.identity.uid, _why(user.link))
             if not await self._processes.kill(user.record):
-                raise NotNowError(
+                raise ExhaustedError(
                     f"cannot start the supervisor of user id {user.identity.uid}: the former one, process "
                     f"{user.record.pid}, was killed, and the kernel keeps it; try again"
                 )
@@ -258,7 +261,7 @@ class UserSupervisors:
             user.failures = 0 if anyio.current_time() - since_s >= STEADY_S else user.failures + 1
             if link.was_let_go:
                 user.record = user.process = None
-                await to_thread.run_sync(user.folder.forget)
+                await in_thread_or_here(user.folder.forget)
                 self._forget_if_unused(user)
                 return
         _log.warning("the supervisor of user id %s has gone; its jobs wait for the next one", user.identity.uid)

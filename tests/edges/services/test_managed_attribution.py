@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 from collections.abc import AsyncGenerator
@@ -102,6 +103,30 @@ async def test_a_folder_that_can_not_be_made_is_told(tmp_path: Path):
     async with kept(managed(tmp_path)) as heard:
         await heard.comes(reasons=1)
     assert "cannot start the attribution service: File exists" in heard.reasons[0]
+
+
+async def test_without_descriptors_it_is_told_and_started_once_there_are_some(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Whichever of its descriptors is the first that is missing: the supervisor ended with its job."""
+    monkeypatch.setattr(managed_attribution, "AGAIN_S", 0.05)
+    before, limits = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)
+    refused: set[str] = set()
+    for room in range(10):
+        async with kept(managed(tmp_path, code="raise SystemExit(3)")) as heard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + room, limits[1]))
+            try:
+                await heard.comes(reasons=1)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            refused.add(heard.reasons[0].partition(";")[0])
+            await heard.comes(reasons=2)
+        assert "has ended with exit code 3" in heard.reasons[1]
+    assert refused == {
+        "cannot start the attribution service: Too many open files",
+        "the attribution service has ended with exit code 3",
+    }
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_a_key_that_can_not_be_read_is_a_mistake_unless_no_model_is_asked(tmp_path: Path):

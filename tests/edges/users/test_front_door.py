@@ -16,7 +16,7 @@ from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Lim
 from supervisor.edges.users import front_door
 from supervisor.edges.users.admission import Admission
 from supervisor.edges.users.front_door import WAITING_OF_ONE_MAX, FrontDoor
-from supervisor.errors import NotNowError, NotPermittedError
+from supervisor.errors import ExhaustedError, HoldfastError
 
 OWN = Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups()))) if os.getuid() else ROOT
 
@@ -27,6 +27,7 @@ class House:
     def __init__(self) -> None:
         self.came: list[tuple[Identity, Limits]] = []
         self.refusals: list[str] = []
+        self.codes: list[int] = []  # exit codes of the refused commands
         self.is_full = False
         self.login_of: Callable[[int], int] = lambda uid: uid
         self.may_go = anyio.Event()
@@ -38,11 +39,12 @@ class House:
         self.came.append((identity, limits))
         await self.may_go.wait()
         if self.is_full:
-            raise NotNowError("cannot answer: full")
+            raise ExhaustedError("cannot answer: full")
         client.send(b"hello")
 
-    async def refuse(self, client: socket.socket, refusal: NotPermittedError) -> None:
+    async def refuse(self, client: socket.socket, refusal: HoldfastError) -> None:
         self.refusals.append(str(refusal))
+        self.codes.append(refusal.exit_code)
         await self.may_end.wait()
 
 
@@ -85,6 +87,7 @@ async def test_a_client_that_cannot_be_served_reads_why() -> None:
     async with door_of(house, Admission(("all",))) as path:
         assert await _heard(path) == b""
     assert house.refusals == ["cannot answer: full"]
+    assert house.codes == [75]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root is always let in; see tests/e2e/test_many_users.py")

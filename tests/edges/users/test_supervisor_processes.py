@@ -13,7 +13,7 @@ from supervisor.edges.users import supervisor_processes
 from supervisor.edges.users.supervisor_processes import STARTS_AT_ONCE_MAX, SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder
 from supervisor.edges.users.user_process import StartedSupervisor
-from supervisor.errors import NotNowError
+from supervisor.errors import ExhaustedError, NotNowError
 
 ALICE, BOB = 54321, 54322
 FOLDER = UserFolder(Path(), Path())
@@ -50,7 +50,7 @@ async def test_starts_of_one_login_are_bounded() -> None:
     processes = SupervisorProcesses(fakes)
     for _ in range(int(STARTS_AT_ONCE_MAX)):
         await _started(processes, ALICE, ALICE)
-    with pytest.raises(NotNowError, match="supervisors of this login were started too often; try again in 5 s"):
+    with pytest.raises(ExhaustedError, match="supervisors of this login were started too often; try again in 5 s"):
         await _started(processes, 100_000, ALICE)
     assert len(fakes.starts) == STARTS_AT_ONCE_MAX
     await _started(processes, BOB, BOB)

@@ -16,7 +16,7 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import Identity
 from supervisor.edges.users import user_process
 from supervisor.edges.users.user_folders import Record, UserFolders
-from supervisor.errors import NotNowError
+from supervisor.errors import ExhaustedError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root starts supervisors for somebody else")
 
@@ -84,7 +84,7 @@ def test_one_that_cannot_be_started_is_an_error_with_its_reason(tmp_path: Path, 
     monkeypatch.setattr(user_process.subprocess, "Popen", popen)
     folders = UserFolders(tmp_path / "run", tmp_path / "state")
     folders.make()
-    with pytest.raises(NotNowError, match="cannot start the supervisor of user id 54321: "):
+    with pytest.raises(ExhaustedError, match=r"cannot start the supervisor of user id 54321: .*ulimit -u"):
         user_process.start_supervisor(ALICE, (), folders.of(ALICE))
     assert list(folders.recorded()) == []
 

@@ -78,12 +78,13 @@ class Rig:
             self.process = subprocess.Popen(
                 start.argv,
                 env=start.env,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), start.settings_fd],
                 cwd=cwd,
                 stdout=stdout,
                 stderr=stderr,
                 stdin=stdin,
             )
+            os.close(start.settings_fd)
         self._decoder = framing.Decoder(frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
         self._inbox: list[Message] = []
         self.seen: set[int] = set()

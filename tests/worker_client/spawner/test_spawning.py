@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_wire.spawner_link import Exited, KillTree, Ready, Signal, Spawn, StreamPlan, WorkerPlan
-from holdfast_wire.spawner_settings import SpawnerSettings, spawner_command
+from holdfast_wire.spawner_settings import SpawnerSettings, settings_file, spawner_command
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, clean_env, until, worker
@@ -31,8 +31,11 @@ def test_a_spawner_that_cannot_begin_does_not_run_the_script_itself(script: Scri
     """The interpreter ignores errors in sitecustomize and continues: it would train outside of any job."""
     settings = SpawnerSettings(job_id="job-1", command=(script("print('trained')"),), preload="none")
     start = spawner_command(settings, clean_env(), link_fd=9)
-    broken = start.env | {"HOLDFAST_SPAWNER_SETTINGS": settings.to_json()}  # without the folders to import from
-    done = subprocess.run(start.argv, env=broken, capture_output=True, text=True, timeout=30)
+    os.close(start.settings_fd)
+    descriptor = settings_file(settings)  # without the folders to import from
+    broken = start.env | {"HOLDFAST_SPAWNER_SETTINGS": str(descriptor)}
+    done = subprocess.run(start.argv, env=broken, pass_fds=[descriptor], capture_output=True, text=True, timeout=30)
+    os.close(descriptor)
     assert (done.returncode, done.stdout) == (1, "")
     assert "ModuleNotFoundError: No module named 'holdfast_wire'" in done.stderr
 

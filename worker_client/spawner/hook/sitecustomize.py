@@ -30,7 +30,8 @@ def _load_spawner() -> "Callable[[str], None]":
     try:
         import json
 
-        import_folders = json.loads(os.environ["HOLDFAST_SPAWNER_SETTINGS"])["import_folders"]
+        settings_fd = int(os.environ["HOLDFAST_SPAWNER_SETTINGS"])
+        import_folders = json.loads(os.pread(settings_fd, os.fstat(settings_fd).st_size, 0))["import_folders"]
         sys.path += import_folders
         package = type(sys)("worker_client")  # The real package would load the client, and protobuf with it.
         package.__path__ = [os.path.dirname(os.path.dirname(_HOOK))]

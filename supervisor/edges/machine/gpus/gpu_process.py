@@ -20,6 +20,7 @@ from typing import cast
 import anyio
 
 import supervisor
+from supervisor.edges.machine.processes import process_table
 
 ROOT = Path(supervisor.__file__).parent.parent
 PROGRAM = "from supervisor.edges.machine.gpus.gpu_program import main; main()"
@@ -129,7 +130,7 @@ class _Running:
         self._questions, self._answers = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self._questions, False)
         os.set_blocking(self._answers, False)
-        self._handle = os.pidfd_open(self.process.pid)
+        self._handle = process_table.descriptor_of_child(self.process)
         self._loop.add_reader(self._answers, self._read)
         self._loop.add_reader(self._handle, self._reap)
 

@@ -6,7 +6,6 @@ users who fill their places with connections that ask nothing keep nobody out bu
 
 from __future__ import annotations
 
-import errno
 import math
 import socket
 from collections import Counter
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 import anyio
 from anyio.abc import TaskGroup
 
+from supervisor.edges.machine.own_process import shortages
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.machine.processes.peer_identity import uid_of
 from supervisor.ports.pauses import pause
@@ -26,7 +26,6 @@ AT_ONCE_MAX = 256  # accepted before those that are in are served
 CONNECTIONS_MAX = 256
 CONNECTIONS_OF_ONE_MAX = 16
 IDLE_S = 10.0  # without a call
-SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 SHORTAGE_PAUSE_S = 0.25
 
 
@@ -81,7 +80,7 @@ class HealthGate:
             except (InterruptedError, ConnectionAbortedError):
                 continue
             except OSError as error:
-                if error.errno not in SHORTAGE:
+                if error.errno not in shortages.OF_DESCRIPTORS:
                     raise
                 await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
                 return

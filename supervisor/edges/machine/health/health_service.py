@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 
 import anyio
-from anyio import to_thread
 from anyio.abc import Process, TaskGroup
 from google.protobuf.message import DecodeError
 from nvhcd import nvhcd_pb2 as wire
@@ -26,6 +25,7 @@ from nvhcd import nvhcd_pb2 as wire
 from supervisor.config.healthd_file import HealthdSettings
 from supervisor.edges.machine.health.health_gate import BACKLOG, CONNECTIONS_MAX, SOCKET_MODE, HealthGate
 from supervisor.edges.machine.health.health_runs import HealthRuns
+from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes import socket_probe
 from supervisor.edges.machine.processes.logins import Logins
 from supervisor.edges.machine.processes.socket_stream import SocketStream
@@ -152,7 +152,7 @@ async def serving(settings: HealthdSettings) -> AsyncGenerator[None]:
     try:
         with listener:
             async with anyio.create_task_group() as tasks:
-                gate = HealthGate(listener, (await to_thread.run_sync(Logins)).of)
+                gate = HealthGate(listener, (await in_thread_or_here(Logins)).of)
                 server = GrpcServer(
                     {METHOD: HealthService(settings, gate, tasks).run},
                     calls_max=CONNECTIONS_MAX * CALLS_OF_CONNECTION_MAX,

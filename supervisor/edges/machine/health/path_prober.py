@@ -116,7 +116,13 @@ class Prober:
                 _answer(number, kind.decode(), path[0])
             finally:
                 os._exit(0)
-        pidfd = os.pidfd_open(pid)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:  # no descriptor is left: this look fails, the others go on
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            os.write(LINK, b"%b %d " % (number, -(error.errno or 1)))
+            return
         self._forks[pidfd] = number, pid
         self._poller.register(pidfd, select.POLLIN)
 

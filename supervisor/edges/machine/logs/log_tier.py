@@ -16,6 +16,7 @@ import anyio
 
 import supervisor
 from supervisor.edges.machine.own_process.threads import in_thread
+from supervisor.edges.machine.processes import process_table
 from supervisor.ports.pauses import pause
 
 ROOT = Path(supervisor.__file__).parent.parent
@@ -90,11 +91,13 @@ class LogTier:
             why = "it can't be started"
             started_at_s = anyio.current_time()
             try:
-                self._process = await in_thread(self._start)
+                process = await in_thread(self._start)
+                pidfd = process_table.descriptor_of_child(process)
             except OSError as error:
                 why = f"it can't be started: {error.strerror or error}"
             else:
-                why = await self._until_end(self._process)
+                self._process = process
+                why = await self._until_end(process, pidfd)
                 self._process = None
                 if why == "" or (self._finishing.is_set() and self._is_finished):
                     return why == ""
@@ -130,8 +133,8 @@ class LogTier:
             pass_fds=(self._door_fd,) if self._door_fd >= 0 else (),
         )
 
-    async def _until_end(self, process: subprocess.Popen[bytes]) -> str:
-        """Returns why the process ended; "" if it was finished."""
+    async def _until_end(self, process: subprocess.Popen[bytes], pidfd: int) -> str:
+        """Returns why the process ended; "" if it was finished. Closes `pidfd`."""
         last = b""
         self._write(self._settings)
         if self._has_died:
@@ -140,7 +143,6 @@ class LogTier:
             self._write(self._told)
         if self._finishing.is_set():
             self.finish()
-        pidfd = os.pidfd_open(process.pid)
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._kill_in_time, process, tasks.cancel_scope)

@@ -13,25 +13,23 @@ from typing import TypeVar
 import anyio
 from anyio import to_thread
 
+from supervisor.edges.machine.own_process.shortages import NoThreadError
+
 _T = TypeVar("_T")
 
 
 def start(thread: threading.Thread) -> None:
-    """Starts the thread. Raises OSError if there is none left."""
+    """Starts the thread. Raises NoThreadError if there is none left."""
     try:
         thread.start()
     except (RuntimeError, MemoryError) as error:
-        raise _no_thread(error) from error
-
-
-def _no_thread(error: BaseException) -> OSError:
-    return OSError(f"no thread can be started ({error}); raise the limit on processes (ulimit -u)")
+        raise NoThreadError(error) from error
 
 
 async def in_thread(
     work: Callable[[], _T], *, limiter: anyio.CapacityLimiter | None = None, abandon_on_cancel: bool = False
 ) -> _T:
-    """Returns the result of `work`, done in a thread. Raises OSError if there is none left."""
+    """Returns the result of `work`, done in a thread. Raises NoThreadError if there is none left."""
     has_begun = False
 
     def begin() -> _T:
@@ -44,10 +42,18 @@ async def in_thread(
     except RuntimeError as error:
         if has_begun:
             raise
-        raise _no_thread(error) from error
+        raise NoThreadError(error) from error
 
 
 async def in_thread_if_any(work: Callable[[], object]) -> None:
     """Does the work in a thread; without one, leaves it undone."""
     with contextlib.suppress(OSError):
         await in_thread(work, abandon_on_cancel=True)
+
+
+async def in_thread_or_here(work: Callable[[], _T]) -> _T:
+    """Returns the result of `work`, which takes a moment at most: without a thread, it is done in the event loop's."""
+    try:
+        return await in_thread(work)
+    except NoThreadError:
+        return work()

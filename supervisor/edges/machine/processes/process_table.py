@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
 from collections.abc import Iterator
 
 from holdfast_wire.process_sweep import Entry as ProcessEntry
@@ -36,6 +37,19 @@ def descriptor(pid: int) -> int:
         if error.errno in (errno.ENOSYS, errno.EPERM):
             what = f"the system call pidfd_open is refused ({error.strerror})"
             raise NoDescriptorsError(error.errno, what) from error
+        raise
+
+
+def descriptor_of_child(process: subprocess.Popen[bytes]) -> int:
+    """Returns a descriptor of a child that was just started. If there is none left, ends it and raises OSError."""
+    try:
+        return descriptor(process.pid)
+    except OSError:
+        process.kill()
+        process.wait()
+        for end in (process.stdin, process.stdout, process.stderr):
+            if end is not None:
+                end.close()
         raise
 
 

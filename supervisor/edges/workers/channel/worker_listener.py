@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import socket
@@ -14,13 +13,13 @@ import anyio
 
 from supervisor.edges.machine.folders import socket_claim, socket_dir
 from supervisor.edges.machine.folders.socket_claim import FolderWatch, SocketDirClaim
+from supervisor.edges.machine.own_process import shortages
 from supervisor.errors import HoldfastError
 from supervisor.ports.pauses import pause
 
 RETRY_FIRST_S = 0.25  # accept again after running out of descriptors; doubles while a deleted socket can't be restored
 RETRY_MAX_S = 30.0
 
-_SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 _log = logging.getLogger("holdfast.workers")
 
@@ -138,7 +137,7 @@ class WorkerListener:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return True
         except OSError as error:
-            if error.errno not in _SHORTAGE:
+            if error.errno not in shortages.OF_DESCRIPTORS:
                 raise
             if self._reserve < 0:
                 return False

@@ -23,6 +23,7 @@ from holdfast_wire.private_folder import JOB_ID_VARIABLE
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.folders import closed_dir
+from supervisor.edges.machine.own_process import shortages
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.workers.page_hand_over import ReturnedPage, note_from
@@ -234,14 +235,24 @@ def places(folder: Path) -> list[ReturnPlace]:
     return [ReturnPlace(folder, name) for name in sorted(names)]
 
 
+async def _held(lodger: Lodger) -> int:
+    """Returns a descriptor of the process; -1: it has ended. Waits for one: its job must not end for want of it."""
+    while True:
+        try:
+            return os.pidfd_open(lodger.pid)
+        except OSError as error:
+            if error.errno not in shortages.OF_DESCRIPTORS:
+                return -1
+        await pause(ASK_AGAIN_HELD_S, why="the kernel does not tell when a descriptor is free again")
+
+
 async def reach(place: ReturnPlace, lodger: Lodger) -> FoundSpawner | None:
     """Returns the link to a live spawner with everything left there; None once it is clearly unreachable.
 
     Waits while the spawner still loads.
     """
-    try:
-        pidfd = os.pidfd_open(lodger.pid)
-    except OSError:
+    pidfd = await _held(lodger)
+    if pidfd < 0:
         return None
     link: socket.socket | None = None
     descriptors: list[int] = []
@@ -261,16 +272,18 @@ async def reach(place: ReturnPlace, lodger: Lodger) -> FoundSpawner | None:
 async def _connect(place: ReturnPlace, lodger: Lodger) -> socket.socket | None:
     deadline_s = anyio.current_time() + LISTENS_WITHIN_S
     while True:
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
-            with _short(place.folder) as short:
-                link.connect(f"{short}/{place.name}.sock")
-            return link
+            with contextlib.ExitStack() as undo:
+                link = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+                with _short(place.folder) as short:
+                    link.connect(f"{short}/{place.name}.sock")
+                undo.pop_all()
+                return link
         except OSError as error:
-            link.close()
-            if error.errno not in (errno.ECONNREFUSED, errno.EAGAIN) or not lodger.is_alive:
+            is_short = error.errno in shortages.OF_DESCRIPTORS
+            if not is_short and (error.errno not in (errno.ECONNREFUSED, errno.EAGAIN) or not lodger.is_alive):
                 return None
-        if is_held := lodger.is_held:  # it may have been stopped before it listens
+        if is_held := is_short or lodger.is_held:  # it may have been stopped before it listens
             deadline_s = anyio.current_time() + LISTENS_WITHIN_S
         if anyio.current_time() > deadline_s:
             return None

@@ -18,6 +18,7 @@ from holdfast_wire.spawner_link import Learned
 from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings, spawner_command
 
 from supervisor.config.job_spec import JobSpec
+from supervisor.edges.machine.own_process import shortages
 from supervisor.edges.machine.processes import process_table
 from supervisor.errors import ExhaustedError, InvalidRequestError
 
@@ -28,14 +29,10 @@ if TYPE_CHECKING:
 MakeCommand = Callable[[SpawnerSettings, Mapping[str, str], int], SpawnerCommand]
 OnStep = Callable[[str], None]
 
-_REMEDIES = {
-    errno.EMFILE: "raise the limit on open files (ulimit -n) of the supervisor",
-    errno.ENFILE: "raise the limit on open files of the machine (fs.file-max)",
-    errno.EAGAIN: "raise the limit on processes (ulimit -u, or pids.max of the cgroup)",
-    errno.ENOMEM: "free memory on this node",
-    errno.ENOSPC: "free space on that disk",
-    errno.EDQUOT: "free space on that disk",
-}
+_TOO_LONG = (
+    "the kernel takes 128 KiB for one argument or variable, and for all of them together a quarter of the limit on the "
+    "stack (ulimit -s): raise that, or pass some of them in a file"
+)
 # vfork would stop every thread of this process until the child has executed: if the folder or the interpreter is on a
 # file system that does not answer, that never happens.
 subprocess._USE_VFORK = False  # pyright: ignore[reportPrivateUsage] - the documented switch
@@ -109,7 +106,7 @@ def start_process(
     try:
         return _start(settings, spec, env, output_dir, make_command or _make_command, claim, return_folder, on_step)
     except (OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
-        kind = ExhaustedError if _is_shortage(error) else InvalidRequestError
+        kind = ExhaustedError if shortages.remedy(error) else InvalidRequestError
         raise kind(f"cannot start the spawner of job {spec.job_id}: {_in_words(error)}; {_remedy(error)}") from error
 
 
@@ -144,6 +141,9 @@ def _start(
             passed = (*passed, listener.fileno())
         command = make_command(settings, marked, theirs.fileno())
         passed = (theirs.fileno(), *passed)
+        if command.settings_fd >= 0:
+            held.callback(os.close, command.settings_fd)
+            passed = (command.settings_fd, *passed)
         process = _execute(command, spec, passed, private=settings.private, output_dir=output_dir, on_step=on_step)
         undo.callback(process.wait)
         undo.callback(process.kill)
@@ -223,12 +223,9 @@ def _printable(text: str) -> str:
     return text.encode(errors="backslashreplace").decode()
 
 
-def _is_shortage(error: Exception) -> bool:
-    return isinstance(error, OSError) and error.errno in _REMEDIES
-
-
 def _remedy(error: Exception) -> str:
     if isinstance(error, process_table.NoDescriptorsError):
         return process_table.NO_DESCRIPTORS_REMEDY
-    number = error.errno if isinstance(error, OSError) else None
-    return _REMEDIES.get(number or 0, "check --python, the command and the folder")
+    if isinstance(error, OSError) and error.errno == errno.E2BIG:
+        return _TOO_LONG
+    return shortages.remedy(error) or "check --python, the command and the folder"

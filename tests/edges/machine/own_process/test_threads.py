@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import anyio
 import pytest
 
 from supervisor.edges.machine.own_process import threads
@@ -40,3 +41,19 @@ async def test_work_that_can_be_left_undone_is(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context():
         await threads.in_thread_if_any(lambda: done.append(2))
     assert 1 in done
+
+
+async def test_short_work_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert await threads.in_thread_or_here(threading.get_ident) != threading.get_ident()
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with monkeypatch.context():
+        idents = [await threads.in_thread_or_here(threading.get_ident)]
+        async with anyio.create_task_group() as tasks:  # more at once than there are idle threads
+
+            async def note() -> None:
+                idents.append(await threads.in_thread_or_here(threading.get_ident))
+
+            for _ in range(50):
+                tasks.start_soon(note)
+    assert threading.get_ident() in idents
+    assert len(idents) == 51

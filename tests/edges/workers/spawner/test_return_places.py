@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -66,6 +67,27 @@ async def test_a_living_spawner_is_found_with_what_it_keeps_and_what_it_has_repo
     assert [each.name for each in return_places.places(deep / "spawners")] == [place.name]
     place.remove()
     assert return_places.places(deep / "spawners") == []
+
+
+async def test_without_a_descriptor_it_is_waited_for_and_not_given_up(tmp_path: Path) -> None:
+    """A spawner that counts as lost is ended, with its job."""
+    place, listener, lodger = taken_place(tmp_path / "spawners")
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def free() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        answering(listener, wire.WelcomeBack(os.getpid(), "j", READY, 0, 7))
+
+    with listener:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+        timer = threading.Timer(0.3, free)
+        timer.start()
+        try:
+            found = await return_places.reach(place, lodger)
+        finally:
+            timer.join()
+        assert found is not None
+        found.close()
 
 
 @pytest.mark.parametrize(

@@ -45,3 +45,13 @@ def test_what_can_t_be_executed_is_refused_and_leaks_nothing(tmp_path: Path) -> 
     with pytest.raises(InvalidRequestError, match=r"cannot start the spawner of job j2: .*/nonexistent"):
         start_process(JobSpec("j2", ("x",), python="/nonexistent", cwd=str(tmp_path)), env={}, private=True)
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_an_argument_that_no_process_may_have_is_refused_with_what_the_kernel_takes(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    long = "x" * (128 << 10)
+    with pytest.raises(
+        InvalidRequestError, match=r"Argument list too long.*; the kernel takes 128 KiB for one argument"
+    ):
+        start_process(JobSpec("j3", ("x", long), cwd=str(tmp_path)), env={}, private=True)
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -1,0 +1,33 @@
+"""Which errors of the kernel mean that a limit is reached, and what raises it?"""
+
+from __future__ import annotations
+
+import errno
+import resource
+
+_PROCESSES = "raise the limit on processes (ulimit -u, pids.max of the cgroup)"
+_REMEDIES = {
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENFILE: "raise the limit on open files of the machine (fs.file-max)",
+    errno.EAGAIN: _PROCESSES,
+    errno.ENOMEM: "raise the limit on memory (ulimit -v, or memory.max of the cgroup), or free memory on this node",
+    errno.ENOSPC: "free space on that disk",
+    errno.EDQUOT: "free space on that disk",
+}
+
+# While a connection or a process is taken: what is free again later ends no job, and no process of ours.
+OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class NoThreadError(OSError):
+    """Raised if no thread can be started, and nothing of its work was done."""
+
+    def __init__(self, error: BaseException) -> None:
+        stacks = "" if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY else " and ulimit -v"
+        super().__init__(f"no thread can be started ({error}); {_PROCESSES}{stacks}")
+        self.errno = errno.EAGAIN
+
+
+def remedy(error: BaseException) -> str:
+    """Returns what to do; "" if the error is no shortage, so that a later attempt would not help."""
+    return _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
