@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CONFIGURATION_ERROR = 78
+TRY_AGAIN = 75
+# What a command needs: far more than it takes, so that nothing in it has to expect that it runs out.
+ADDRESSES_BYTES = 128 << 20
+FILES = 16
+FILES_OF_SUPERVISORS = 48
+_M_ARENA_MAX = -8  # of glibc: else each thread takes up to 128 MiB of addresses
+SUPERVISORS = ("run", "daemon")  # they raise the limit on open files to the hard one
 
 
 def main() -> int:
     """The console script `holdfast`, also to be run as a file. Returns the exit code."""
+    if why_not := no_room(sys.argv[1:]):
+        sys.stderr.write(f"holdfast: {why_not}\n")
+        return TRY_AGAIN
     try:
         load_own("supervisor")
         command_line = import_module("supervisor.cli")
@@ -23,6 +34,37 @@ def main() -> int:
         sys.stderr.write(f"holdfast: cannot run: {missing(error)}\n")
         return CONFIGURATION_ERROR
     return command_line.main()
+
+
+def no_room(arguments: list[str]) -> str:
+    """Returns why the limits of this process leave no room for a command, "" if they do.
+
+    A program that meets them later fails anywhere: an import, a thread, the loop of a supervisor whose job runs.
+    """
+    command = arguments[0] if arguments else ""
+    what = f"cannot run holdfast {command}".rstrip()
+    try:
+        import resource
+
+        limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[command in SUPERVISORS]
+        if limit_bytes != resource.RLIM_INFINITY:
+            import ctypes
+            import mmap
+
+            with suppress(AttributeError):  # not glibc: its threads take no addresses for memory of their own
+                ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
+
+            mmap.mmap(-1, ADDRESSES_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ).close()
+    except (MemoryError, ImportError, OSError):
+        return (
+            f"{what}: the limit on addresses (ulimit -v) leaves no room for the {ADDRESSES_BYTES >> 20} MiB that it "
+            "needs; raise that limit"
+        )
+    needed = FILES_OF_SUPERVISORS if command in SUPERVISORS else FILES
+    if files != resource.RLIM_INFINITY and files < needed:
+        return f"{what}: at most {files} files may be open (ulimit -n), and it needs {needed}; raise that limit"
+    return ""
 
 
 def load_own(package: str) -> None:

@@ -7,6 +7,11 @@ if __name__ == "__main__":
     # As under the console script, files in the current folder must not be imported.
     if not sys.flags.safe_path and os.path.isabs(sys.path[0]):
         del sys.path[0]
+    from holdfast_command import TRY_AGAIN, no_room
+
+    if why_not := no_room(sys.argv[1:]):
+        sys.stderr.write(f"holdfast: {why_not}\n")
+        sys.exit(TRY_AGAIN)
     from supervisor.cli import main
 
     sys.exit(main())

@@ -12,10 +12,11 @@ from importlib import import_module
 
 from supervisor.cli import names
 from supervisor.cli.commands import ADOPT, COMMANDS, LATER, LOG_TIER, SERVE_USER, Command, near_miss, usage
-from supervisor.edges.machine.own_process import standard_streams
+from supervisor.edges.machine.own_process import shortages, standard_streams
 from supervisor.errors import HoldfastError
 
 USAGE_ERROR = 2
+TRY_AGAIN = 75
 FAULT = 1  # of ours, or of the machine under us
 CONFIGURATION_ERROR = 78
 INTERRUPTED = 130  # 128 + SIGINT
@@ -54,8 +55,11 @@ def _fault(error: Exception, arguments: Sequence[str]) -> int:
     """Reports an error that nobody expected. If a result could not be written, says that instead."""
     if isinstance(error, OSError) and (why := standard_streams.stdout_is_broken()):
         return _say(f"cannot write to stdout: {why}; check where the output goes", FAULT)
-    from supervisor.cli.fault_report import told
+    from supervisor.cli.fault_report import alone, told
 
+    error = alone(error)
+    if why := shortages.in_words(error):
+        return _say(f"cannot run holdfast {' '.join(arguments[:1])}: {why}", TRY_AGAIN)
     return _say(told(error, arguments), FAULT)
 
 

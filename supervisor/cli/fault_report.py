@@ -17,9 +17,9 @@ REPORTS_KEPT = 20
 FOLDER = "faults"
 
 
-def told(error: BaseException, arguments: Sequence[str]) -> str:
+def told(error: Exception, arguments: Sequence[str]) -> str:
     """Returns the sentence. Writes the traceback to a file that belongs to the user."""
-    error = _alone(error)
+    error = alone(error)
     what = f"cannot run holdfast {arguments[0]}" if arguments else "cannot run holdfast"
     why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
     path = _write(_report(error, arguments))
@@ -27,10 +27,10 @@ def told(error: BaseException, arguments: Sequence[str]) -> str:
     return f"{what}: {why}; this is a fault of Holdfast or of this machine, please report it: {where}"
 
 
-def _alone(error: BaseException) -> BaseException:
+def alone(error: Exception) -> Exception:
     """Returns the only exception of a group of one."""
-    inner = cast("Sequence[BaseException]", getattr(error, "exceptions", ()))  # only groups have it
-    return _alone(inner[0]) if len(inner) == 1 else error
+    inner = cast("Sequence[Exception]", getattr(error, "exceptions", ()))  # only groups have it
+    return alone(inner[0]) if len(inner) == 1 else error
 
 
 def _report(error: BaseException, arguments: Sequence[str]) -> str:

@@ -6,7 +6,9 @@ A supervisor may be another user's program, which answers slowly or without end.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Generator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -19,6 +21,8 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.job_spec_json import job_spec_to_json
 from supervisor.core.facts import Evidence
 from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.own_process import threads
+from supervisor.edges.machine.own_process.shortages import NoThreadError
 from supervisor.edges.operators.control_answers import (
     event_from_wire,
     evidence_from_wire,
@@ -42,6 +46,7 @@ PAST_EVENTS_MAX = 400_000  # a journal keeps 200,000, about 60 MB
 PAST_EVENTS_BYTES_MAX = 160 << 20
 STACKS_TIMEOUT_S = 30.0
 MEETING_TIMEOUT_S = 60.0  # looking up the address where the job's nodes meet asks name servers
+THREADS_OF_CPUS_MAX, THREADS_BESIDE = 16, 8  # of gRPC's library: one a processor, and what it has beside
 RECONNECT_MIN_MS = 50  # between attempts to reach a supervisor that is away
 RECONNECT_MAX_MS = 250
 DETAILS_TRAILER = "grpc-status-details-bin"
@@ -53,12 +58,23 @@ def _unread(note: str) -> None:
     """Ignores a note: for callers that take what is there."""
 
 
+@cache
+def _check_room() -> None:
+    """Raises NoThreadError: gRPC's library ends the process if one of its threads can't be started."""
+    threads.check_room(THREADS_BESIDE + min(os.cpu_count() or 1, THREADS_OF_CPUS_MAX))
+
+
 class ControlClient:
     """A client of one supervisor. Raises the HoldfastError that the supervisor raised, or NoSupervisorError."""
 
     def __init__(self, socket_path: Path) -> None:
+        """Raises ExhaustedError without room for threads."""
         self.socket_path = socket_path
         self._clock = Clock()
+        try:
+            _check_room()
+        except NoThreadError as error:
+            raise ExhaustedError(f"cannot ask the supervisor at {socket_path}: {error}") from error
         self._channel = grpc.insecure_channel(
             f"unix:{socket_path}",
             options=(

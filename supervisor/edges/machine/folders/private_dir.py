@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import adopted_dir, closed_dir, user_dirs
 from supervisor.edges.machine.folders.socket_claim import held_if_dead
 from supervisor.edges.machine.folders.socket_dir import longest_socket_path_fits
@@ -21,6 +22,7 @@ from supervisor.errors import ConfigurationError
 # Our names, new and old; a user's own folder, holdfast-<uid>, does not match.
 NAME = re.compile(r"holdfast-(r[0-9a-f]{10}|(?![0-9]{8}$)[a-z0-9_]{8})")
 NAME_BYTES = 5
+UNUSED_S = 60.0  # a supervisor takes the lock of its folder within a second
 SWEPT_MAX = 100  # folders looked at in one sweep
 
 
@@ -82,7 +84,22 @@ def remove_if_dead(path: Path) -> bool:
             import shutil  # Late: most sweeps find nothing.
 
             shutil.rmtree(path, ignore_errors=True)
-        return is_dead
+        return is_dead or _removed_unused(path)
+
+
+def _removed_unused(path: Path) -> bool:
+    """Removes an empty folder whose supervisor was killed before it took the lock. Returns whether it was removed.
+
+    One that is only slow makes its folder again.
+    """
+    try:
+        age_s = (Clock().unix_ns() - path.stat().st_mtime_ns) / 1e9
+        if not 0 <= age_s < UNUSED_S:
+            path.rmdir()  # only if it is empty
+            return True
+    except OSError:
+        return False
+    return False
 
 
 def _private_dirs(place: Path) -> Iterator[Path]:

@@ -31,3 +31,14 @@ class NoThreadError(OSError):
 def remedy(error: BaseException) -> str:
     """Returns what to do; "" if the error is no shortage, so that a later attempt would not help."""
     return _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
+
+
+def in_words(error: BaseException) -> str:
+    """Returns which limit was reached, and the remedy; "" if it was none."""
+    if isinstance(error, MemoryError):
+        return f"no memory is left; {_REMEDIES[errno.ENOMEM]}"
+    if isinstance(error, NoThreadError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno != errno.EAGAIN and (what_to_do := remedy(error)):
+        return f"{error.strerror}; {what_to_do}"
+    return ""

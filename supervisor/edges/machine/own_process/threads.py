@@ -16,6 +16,7 @@ from anyio import to_thread
 from supervisor.edges.machine.own_process.shortages import NoThreadError
 
 _T = TypeVar("_T")
+_ARENA_BYTES = 4096
 
 
 def start(thread: threading.Thread) -> None:
@@ -24,6 +25,29 @@ def start(thread: threading.Thread) -> None:
         thread.start()
     except (RuntimeError, MemoryError) as error:
         raise NoThreadError(error) from error
+
+
+def check_room(count: int) -> None:
+    """Raises NoThreadError unless that many threads can run at once.
+
+    For libraries that end the process if a thread of theirs can't be started.
+    """
+    may_end = threading.Event()
+    begun: list[threading.Thread] = []
+
+    def take_room() -> None:
+        bytearray(_ARENA_BYTES)  # The first allocation of a thread takes addresses for all later ones.
+        may_end.wait()
+
+    try:
+        for _ in range(count):
+            thread = threading.Thread(target=take_room, daemon=True)
+            start(thread)
+            begun.append(thread)
+    finally:
+        may_end.set()
+        for thread in begun:
+            thread.join()
 
 
 async def in_thread(
