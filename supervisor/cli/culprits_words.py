@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from supervisor.config.redaction import redacted_text
+from supervisor.config.redaction import redacted_text, secret_values
 from supervisor.edges.machine.own_process import threads
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import HoldfastError
@@ -25,13 +26,18 @@ ReadLogs = Callable[[LogChoice], Iterable[LogPiece]]
 
 
 def with_last_words(life: Life, read_logs: ReadLogs) -> Life:
-    """Returns the life with the last output of its culprits. Waits for a disk or a supervisor for a bounded time."""
+    """Returns the life with the last output of its culprits. Waits for a disk or a supervisor for a bounded time.
+
+    Nothing records a job's own secrets, but who asks for the report has most likely started the job: so the secrets of
+    this process are hidden.
+    """
+    secrets = secret_values((), os.environ)
     wanted = _wanted(life.incidents)
     found: dict[tuple[int, int], LastWords] = {}
 
     def read() -> None:
         for cycle, rank in wanted:
-            found[cycle, rank] = _read(read_logs, cycle, rank)
+            found[cycle, rank] = _read(read_logs, cycle, rank, secrets)
 
     thread = threading.Thread(target=read, daemon=True)
     with contextlib.suppress(OSError):
@@ -58,16 +64,16 @@ def _wanted(incidents: Sequence[Incident]) -> dict[tuple[int, int], None]:
     return {(each.cycle, rank): None for each in chosen for rank in each.culprits[:RANKS_MAX]}
 
 
-def _read(read_logs: ReadLogs, cycle: int, rank: int) -> LastWords:
+def _read(read_logs: ReadLogs, cycle: int, rank: int, secrets: tuple[str, ...]) -> LastWords:
     try:
-        lines = last_lines(read_logs(LogChoice(rank=rank, cycle=cycle, tail_lines=LINES)))
+        lines = last_lines(read_logs(LogChoice(rank=rank, cycle=cycle, tail_lines=LINES)), secrets)
     except (HoldfastError, OSError) as error:
         return LastWords(rank, note=f"its output can't be read: {error}")
     return LastWords(rank, lines, "" if lines else "none of its output was kept")
 
 
-def last_lines(pieces: Iterable[LogPiece]) -> tuple[str, ...]:
-    """Returns the last lines of stderr, where errors go; of stdout if stderr has none."""
+def last_lines(pieces: Iterable[LogPiece], secrets: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the last lines of stderr, where errors go, without secrets; of stdout if stderr has none."""
     streams = {True: b"", False: b""}
     for piece in pieces:
         streams[piece.is_stderr] += piece.data
@@ -75,7 +81,9 @@ def last_lines(pieces: Iterable[LogPiece]) -> tuple[str, ...]:
         lines = [
             bare(line).rstrip("\r").rpartition("\r")[2].rstrip() for line in data.decode("utf-8", "replace").split("\n")
         ]
-        shown = [redacted_text(line)[:LINE_CHARACTERS_MAX] for line in lines if line]
+        # Whole, since a secret may have several lines, and half of one looks like any other word.
+        told = redacted_text("\n".join(line for line in lines if line), secrets)
+        shown = [line[:LINE_CHARACTERS_MAX] for line in told.split("\n") if line]
         if shown:
             return tuple(shown[-LINES:])
     return ()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from supervisor.cli import output
+from supervisor.config.redaction import redacted_text
 from supervisor.core.facts import JobState
 from supervisor.core.printable import one_line
 from supervisor.edges.machine.own_process import threads
@@ -26,10 +27,11 @@ READ_TIMEOUT_S = 2.0
 ReadLogs = Callable[[LogChoice], Iterable[LogPiece]]
 
 
-def tell_failure(report: JobReport, read_logs: ReadLogs | None = None) -> None:
+def tell_failure(report: JobReport, read_logs: ReadLogs | None = None, secrets: tuple[str, ...] = ()) -> None:
     """Writes to stderr, unless the job has not failed or never ran.
 
-    `read_logs`: how its logs are read; None: in the folder that the report names.
+    `read_logs`: how its logs are read; None: in the folder that the report names. `secrets`: those of the job, which
+    are hidden in what its ranks have printed: this text goes to other places than their logs.
     """
     if report.state is not JobState.FAILED or not report.ranks:
         return
@@ -37,7 +39,7 @@ def tell_failure(report: JobReport, read_logs: ReadLogs | None = None) -> None:
     rank = culprit(report)
     if rank is not None:
         choice = LogChoice(rank=rank, cycle=report.cycle, tail_lines=LINES)
-        lines = _read_bounded(lambda: last_lines((read_logs or _from_folder(report))(choice)))
+        lines = _read_bounded(lambda: last_lines((read_logs or _from_folder(report))(choice), secrets))
         where = f"rank {rank} in cycle {report.cycle}"
         if lines:
             text += [f"last lines of {where}:", *(f"  {line}" for line in lines)]
@@ -57,14 +59,16 @@ def culprit(report: JobReport) -> int | None:
     return rank if any(each.rank == rank for each in report.ranks) else None
 
 
-def last_lines(pieces: Iterable[LogPiece]) -> list[str]:
-    """Returns the last lines of stderr, where errors go; of stdout if stderr has none."""
+def last_lines(pieces: Iterable[LogPiece], secrets: tuple[str, ...] = ()) -> list[str]:
+    """Returns the last lines of stderr, where errors go, without secrets; of stdout if stderr has none."""
     streams = {True: b"", False: b""}
     for piece in pieces:
         streams[piece.is_stderr] += piece.data
     for data in (streams[True], streams[False]):
         lines = [line.rpartition("\r")[2].rstrip() for line in data.decode("utf-8", "replace").split("\n")]
-        found = [one_line(line)[:LINE_CHARACTERS_MAX] for line in lines if line]
+        # Whole, since a secret may have several lines, and half of one looks like any other word.
+        told = redacted_text("\n".join(line for line in lines if line), secrets)
+        found = [one_line(line)[:LINE_CHARACTERS_MAX] for line in told.split("\n") if line]
         if found:
             return found[-LINES:]
     return []

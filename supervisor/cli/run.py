@@ -118,9 +118,10 @@ def _run_privately(request: RunRequest) -> int:
 
         shutil.rmtree(folder, ignore_errors=True)
     if report.exit_code:
-        from supervisor.cli.last_words import tell_failure  # Only a failure needs it.
+        from supervisor.cli.last_words import tell_failure  # Only a failure needs them.
+        from supervisor.config.redaction import secret_values
 
-        tell_failure(report)
+        tell_failure(report, secrets=secret_values(request.spec.command, request.environment))
     return 1 if report.exit_code is None else report.exit_code
 
 

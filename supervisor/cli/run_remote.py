@@ -16,6 +16,7 @@ from supervisor.cli.last_words import tell_failure
 from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.submission import Submission
 from supervisor.config.job_spec import JobSpec
+from supervisor.config.redaction import secret_values
 from supervisor.config.resolve import RunRequest
 from supervisor.core.event_weights import Weight, addition, weight
 from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
@@ -53,7 +54,8 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
             report = _attend(client, steady, hear)
         if report is None or report.exit_code is None:
             raise NoSupervisorError(_unknown_end(job_id, directory, has_begun=submission.has_begun))
-        tell_failure(report, lambda choice: client.logs(job_id, choice, this_node=True))
+        secrets = secret_values(spec.command, request.environment)
+        tell_failure(report, lambda choice: client.logs(job_id, choice, this_node=True), secrets)
     return report.exit_code
 
 

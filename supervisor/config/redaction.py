@@ -16,12 +16,14 @@ VALUE_CHARACTERS_MIN = 8  # of a known secret that is looked for wherever it sta
 _HINTS = (
     "token", "key", "secret", "passw", "pwd", "pass", "passphrase", "passcode", "credential", "auth", "bearer",
     "basic ", "cookie", "jwt", "sig", "://", "sk-", "sk_", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
-    "github_pat_", "glpat-", "xox", "akia", "asia", "aiza", "eyj", "private",
+    "github_pat_", "glpat-", "xox", "akia", "asia", "aiza", "eyj", "private", "nvapi-", "pat=", "pat:", 'pat"', "pat'",
+    "pat ", "pat\\", "pat&", "pat%", "webhook", "connectionstring", "connection_string",
+    "connection-string", "connstr", "conn_str", "conn-str", "dsn", "hooks.",
 )  # fmt: skip
 _STRONG = frozenset(
     (
         "apikey", "secret", "secrets", "password", "passwords", "passwd", "passphrase", "passcode", "pwd", "credential",
-        "credentials", "cookie", "authorization", "jwt", "bearer",
+        "credentials", "cookie", "authorization", "jwt", "bearer", "connectionstring", "connstr", "dsn",
     )
 )  # fmt: skip
 _STRONG_ENDS = (
@@ -35,13 +37,16 @@ _STRONG_ENDS = (
     "authtoken",
     "accesstoken",
 )
-_WEAK = frozenset(("token", "key", "auth", "pass", "sig", "signature"))
+_WEAK = frozenset(("token", "key", "auth", "pass", "sig", "signature", "pat"))
+_CONNECTIONS = frozenset((("connection", "string"), ("connection", "str"), ("conn", "string"), ("conn", "str")))
 _OF_ACCOUNTS = frozenset(
     (
         "api", "access", "secret", "private", "auth", "bearer", "session", "refresh", "hf", "hub", "wandb", "aws",
         "github", "gitlab", "openai", "anthropic", "ngc", "nvidia", "comet", "neptune", "mlflow", "account", "shared",
         "master", "encryption", "signing", "service", "client", "deploy", "bot", "user", "admin", "db", "security",
-        "job",
+        "job", "llm", "google", "gcp", "gemini", "azure", "cohere", "mistral", "groq", "replicate", "huggingface",
+        "kaggle", "databricks", "slack", "discord", "telegram", "twilio", "sendgrid", "stripe", "npm", "pypi", "vault",
+        "sentry", "datadog", "grafana", "clearml", "minio", "devops", "jira", "bitbucket", "personal",
     )
 )  # fmt: skip
 # Words before or behind "token" and "key" with which they mean a part of a text, or an entry of a mapping.
@@ -74,22 +79,36 @@ _FILE = r"[~.\w/@+-]*/[\w.@+-]+\.(?:json|pem|key|crt|cert|txt|ya?ml|pub|conf|cfg
 _CODE = (
     r"[A-Za-z_.]+[\[(].*|(?:self|args|cfg|config|opts?|os|settings|params|kwargs|env|conf|hparams|options)\.[A-Za-z_.]+"
 )
-_QUOTED = r"""(?P<mark>\\{0,8}["'])(?:\\[^\n]|[^\\\n]){0,8192}?(?:(?P=mark)|(?=\n|\Z))"""
+_QUOTE = (
+    r"""(?:\\{0,8}["']|\\{1,8}(?:u00|x)2[27]|&quot;|&#(?:34|39|x22|x27);)"""  # also as JSON, repr and HTML escape it
+)
+_QUOTED = rf"""(?P<mark>{_QUOTE})(?:\\[^\n]|[^\\\n]){{0,8192}}?(?:(?:(?=["'&])|(?<!\\))(?P=mark)|(?=\n|\Z))"""
 _BARE = r"""(?:[^\s"'&}\]),;.:]|[.:](?!\s|\Z)|[,;](?!\s|\Z|[\w.-]+[=:]))+"""
 _VALUE = rf"{_QUOTED}|{_BARE}"
-_NAMED = r"""(?P<name>(?<![\w.])[A-Za-z_][\w.-]{0,127})(?P<sign>\\{0,8}["']?\s{0,3}(?::=|=>|[:=])\s{0,3})"""
+_NAME_BEGIN = r"(?:(?<![\w.])|(?<=u002[267])|(?<=x2[27])|(?<=%26)|(?<=%3[fF]))(?!u00[23]|x2[27])"
+_SIGN = r"(?::=|=>|[:=]|\\{1,8}u003[ad]|%3[adAD])"
+_NAMED = rf"""(?P<name>{_NAME_BEGIN}[A-Za-z_][\w.-]{{0,127}})(?P<sign>{_QUOTE}?\s{{0,3}}{_SIGN}\s{{0,3}})"""
 _SCHEME = r"(?i:bearer|basic|token|digest|negotiate)\s+"
 _OPTION = r"""(?<![^\s"'\[(])(?P<name>--?[A-Za-z][\w.-]{0,127})(?P<sign>["',]{0,2}[ \t]+)"""
-_PASSWORD_IN_URL = r"(?<=://)([^/?#@\s:\"']*):[^/?#@\s\"']+(?=@)"
+_CUT = r"(?=…|\Z)"  # Here a text may have been cut, in the middle of a secret.
+_PASSWORD_IN_URL = r"(?<=://)(?P<user>[^/?#@\s:\"']*):(?P<secret>[^/?#@\s\"']+)(?=@)"
+_CUT_PASSWORD_IN_URL = rf"(?<=://)(?P<user>[^/?#@\s:\"'\[]*):(?P<secret>(?=\D{{0,64}}\d)(?!\d{{1,5}}{_CUT})[^/?#@\s:\"',\]]{{4,256}}){_CUT}"
 _TOKEN_IN_URL = r"(?<=://)[^/?#@\s:\"']{12,}(?=@)"  # a shorter one is a user's name
-_SCHEMES = r"(?i)\b(bearer|basic)\s+(?=[^\s\"']*[\d=+/_])[A-Za-z0-9+/_.=~-]{8,}"
+_SCHEMES = r"(?i)\b(?P<scheme>bearer|basic)\s+(?P<secret>(?=[^\s\"']*[\d=+/_])[A-Za-z0-9+/_.=~-]{8,})"
 _KNOWN = (
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|(?<=hooks\.slack\.com/services/)[\w/]+|(?<=/api/webhooks/)[\w/-]+"
+    r"|\A[A-Za-z0-9+/=\s]{16,8192}-----END [A-Z ]*PRIVATE KEY-----"
+    r"|(?<=hooks\.slack\.com/)(?:services|workflows|triggers)/[\w/]+|(?<=/api/webhooks/)[\w/-]+"
+    r"|(?<=\.webhook\.office\.com/)[\w/@.-]+|(?<=hooks\.zapier\.com/hooks/catch/)[\w/]+"
     r"|\b(?:sk-[A-Za-z0-9_-]{8,}|sk_(?:live|test)_\w{8,}|hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{8,}|github_pat_\w{16,}"
     r"|glpat-[\w-]{8,}|xox[abeprs]-[\w-]{8,}|(?:AKIA|ASIA)[A-Z0-9]{12,}|nvapi-[\w-]{8,}|AIza[\w-]{30,}"
     r"|eyJ[\w-]{10,}\.[\w-]{6,}(?:\.[\w-]*)?)"
+    r"|\b(?:sk-|sk_(?:live|test)_|hf_|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AKIA|ASIA|nvapi-|AIza|eyJ)"
+    rf"(?=[A-Za-z_-]{{0,64}}\d)[\w-]{{3,256}}\.?[\w-]{{0,256}}{_CUT}"
 )
+_LOOKS_SECRET = r"(?=.*[A-Za-z])(?=.*\d)[^\s/]{8,}|[A-Za-z0-9+/=_-]{24,}"
+_WEBHOOK = r"webhook(?:[-_.]?ur[li])?"
+_WEBHOOK_URL = rf"""(?i:{_WEBHOOK}(?:{_QUOTE}?\s{{0,3}}{_SIGN}|["',]{{0,2}}[ \t])\s{{0,3}}{_QUOTE}?(?P<secret>https?://[^\s"'\\<>]+))"""
 
 
 class _Marks(enum.Enum):
@@ -106,35 +125,51 @@ def redacted(command: Iterable[str]) -> tuple[str, ...]:
     Within a word, the rules of `redacted_text` apply.
     """
     shown: list[str] = []
-    hide_next = False
+    hide_next, previous = False, ""
     for word in command:
         name, equals, value = word.partition("=")
         is_hidden = hide_next and not word.startswith("-") and not _is_harmless(word)
+        is_hidden = is_hidden or _posts_to(previous, word)
         marks = not is_hidden and _marks(name) is not _Marks.NOT
         if is_hidden:
             shown.append(HIDDEN)
         else:
             shown.append(f"{name}={HIDDEN}" if equals and marks and not _is_harmless(value) else redacted_text(word))
         hide_next = marks and not equals and word.startswith("-") and _words(name)[0] not in _SWITCH
+        previous = word
     return tuple(shown)
 
 
 def redacted_text(text: str, values: tuple[str, ...] = ()) -> str:
     """`token: x`, `"api_key": "x"`, `Bearer x`, a password in a URL and well-known forms of keys lose their values.
 
-    So do the `values`, the secrets that a job is known to have (`secret_values`), wherever they stand.
+    So do the `values`, the secrets that a job is known to have (`secret_values`), wherever they stand, and what is left
+    of them or of a well-known form where the text was cut.
     """
     for value in values:
-        text = text.replace(value, HIDDEN)
+        text = _without_value(text, value)
+    return _without_marked(text, [])
+
+
+def _without_marked(text: str, hidden: list[str]) -> str:
+    """Hides what is marked as a secret, and adds it to `hidden`."""
     lowered = text.lower()
     if not any(hint in lowered for hint in _HINTS):
         return text
-    text = re.sub(_KNOWN, HIDDEN, text, flags=re.DOTALL)
+
+    def hide(found: re.Match[str]) -> str:
+        hidden.append(found[0])
+        return HIDDEN
+
+    text = re.sub(_KNOWN, hide, text, flags=re.DOTALL)
     if "://" in text:
-        text = re.sub(_TOKEN_IN_URL, HIDDEN, re.sub(_PASSWORD_IN_URL, rf"\1:{HIDDEN}", text))
-    text = _without(text, _NAMED, _is_marked)
-    text = _without(text, _OPTION, _is_marked_option)
-    return re.sub(_SCHEMES, rf"\g<1> {HIDDEN}", text)
+        text = re.sub(_WEBHOOK_URL, lambda found: found[0][: -len(found["secret"])] + _kept_as(found, hidden), text)
+        for pattern in (_PASSWORD_IN_URL, _CUT_PASSWORD_IN_URL):
+            text = re.sub(pattern, lambda found: f"{found['user']}:{_kept_as(found, hidden)}", text)
+        text = re.sub(_TOKEN_IN_URL, hide, text)
+    text = _without(text, _NAMED, _is_marked, hidden)
+    text = _without(text, _OPTION, _is_marked_option, hidden)
+    return re.sub(_SCHEMES, lambda found: f"{found['scheme']} {_kept_as(found, hidden)}", text)
 
 
 def redacted_url(url: str) -> str:
@@ -147,17 +182,48 @@ def redacted_url(url: str) -> str:
 
 def secret_values(command: Iterable[str], environment: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the secrets of a command line and of an environment, the longest first; short ones could be any word."""
-    found = {value for name, value in environment.items() if _marks(name) is _Marks.SURELY}
+    found: list[str] = []
+    for name, value in environment.items():
+        _add_secrets(name, value, found)
     previous = ""
     for word in command:
         name, equals, value = word.partition("=")
-        if equals and _marks(name) is _Marks.SURELY:
-            found.add(value)
-        elif previous.startswith("-") and _marks(previous) is _Marks.SURELY and not word.startswith("-"):
-            found.add(word)
+        if previous.startswith("-") and not word.startswith("-"):
+            _add_secrets(previous, word, found)
+        if equals:
+            _add_secrets(name, value, found)
+        _without_marked(word, found)
         previous = word
-    kept = [each for each in found if len(each) >= VALUE_CHARACTERS_MIN and not _is_harmless(each)]
-    return tuple(sorted((each for each in kept if not _is_path(each)), key=len, reverse=True))
+    kept = {each for each in found if len(each) >= VALUE_CHARACTERS_MIN and not _is_harmless(each)}
+    return tuple(sorted((each for each in kept if not _is_path(each)), key=lambda each: (-len(each), each)))
+
+
+def _posts_to(name: str, value: str) -> bool:
+    """Returns whether it is the address of a webhook: whoever knows it may post there."""
+    return bool(re.search(rf"(?i){_WEBHOOK}\Z", name)) and value.lower().startswith(("http://", "https://"))
+
+
+def _add_secrets(name: str, value: str, found: list[str]) -> None:
+    """Adds the value if its name says that it is a secret, and the secrets within it: a URL may hold a password."""
+    marks = _marks(name)
+    looks_secret = marks is _Marks.PERHAPS and re.fullmatch(_LOOKS_SECRET, value)
+    if marks is _Marks.SURELY or looks_secret or _posts_to(name, value):
+        found.append(value)
+    _without_marked(value, found)
+
+
+def _without_value(text: str, value: str) -> str:
+    """Hides a known secret, also the part of it with which a text that was cut ends or begins."""
+    text = text.replace(value, HIDDEN)
+    for cut in (*re.finditer("…", text), None):
+        end = len(text) if cut is None else cut.start()
+        for size in range(min(len(value) - 1, end), VALUE_CHARACTERS_MIN - 1, -1):
+            if text.endswith(value[:size], 0, end):
+                return _without_value(text[: end - size] + HIDDEN + text[end:], value)
+    for size in range(len(value) - 1, VALUE_CHARACTERS_MIN - 1, -1):
+        if text.startswith(value[-size:]):
+            return HIDDEN + text[size:]
+    return text
 
 
 def _is_path(value: str) -> bool:
@@ -173,19 +239,30 @@ def _words(name: str) -> list[str]:
 
 
 def _marks(name: str) -> _Marks:
-    lowered = name.lower()
+    lowered = f"{name.lower()}="
     if not any(hint in lowered for hint in _HINTS) or not re.fullmatch(_NAME, name):
         return _Marks.NOT
     words = _words(name)
     if len(words) > 1 and words[-1] in _BEHIND and words[-2] != "token":
         words = words[:-1]
     last, before = words[-1], words[-2] if len(words) > 1 else ""
-    if last in _STRONG or last.endswith(_STRONG_ENDS):
+    if last in _STRONG or last.endswith(_STRONG_ENDS) or (before, last) in _CONNECTIONS:
         return _Marks.SURELY
+    if last == "pat" and before not in _OF_ACCOUNTS:  # Otherwise it is a pattern.
+        return _Marks.PERHAPS if name.isupper() else _Marks.NOT
     is_weak = last in _WEAK or (last.endswith("token") and last not in ("pretoken", "subtoken"))
     if not is_weak or before in _OF_DATA:
         return _Marks.NOT
     return _Marks.SURELY if before in _OF_ACCOUNTS or last not in _WEAK else _Marks.PERHAPS
+
+
+def _kept_as(found: re.Match[str], hidden: list[str]) -> str:
+    hidden.append(found["secret"])
+    return HIDDEN
+
+
+def _bare(value: str) -> str:
+    return re.sub(rf"\A{_QUOTE}|{_QUOTE}\Z", "", value).strip("\\\"'")
 
 
 # --- values --------------------------------------------------------------------------------------------------------
@@ -193,11 +270,11 @@ def _marks(name: str) -> _Marks:
 
 def _is_harmless(value: str) -> bool:
     """Returns whether it is no secret whatever its name says: nothing, a small number, a file."""
-    bare = value.strip("\\\"'")
+    bare = _bare(value)
     return bare.lower() in _NOTHING or bool(re.fullmatch(rf"{_NUMBER}|{_FILE}", bare, re.IGNORECASE))
 
 
-def _without(text: str, names: str, is_marked: Callable[[re.Match[str], str, str], bool]) -> str:
+def _without(text: str, names: str, is_marked: Callable[[re.Match[str], str, str], bool], hidden: list[str]) -> str:
     """Hides the values behind the names that `is_marked` confirms. A value that stays is looked through itself."""
     shown: list[str] = []
     done = at = 0
@@ -205,21 +282,21 @@ def _without(text: str, names: str, is_marked: Callable[[re.Match[str], str, str
         at = found.end()
         if _marks(found["name"]) is _Marks.NOT:
             continue
-        scheme = re.compile(_SCHEME).match(text, at) if "=" in found["sign"] or ":" in found["sign"] else None
+        scheme = re.compile(_SCHEME).match(text, at) if re.search(_SIGN, found["sign"]) else None
         value = re.compile(_VALUE).match(text, scheme.end() if scheme else at)
         if value is None or not (scheme or is_marked(found, value[0], _next_word(text, value.end()))):
             continue
         mark = value["mark"] or ""
         end = mark if len(value[0]) > len(mark) and value[0].endswith(mark) else ""
         shown += [text[done : value.start()], mark, HIDDEN, end]
+        hidden.append(value[0][len(mark) : len(value[0]) - len(end)])
         done = at = value.end()
     return "".join([*shown, text[done:]]) if shown else text
 
 
 def _is_marked(found: re.Match[str], value: str, next_word: str) -> bool:
     """Returns whether `name=value`, `name: value` or `"name": "value"` holds a secret."""
-    name, sign, marks = found["name"], found["sign"], _marks(found["name"])
-    bare = value.strip("\\\"'")
+    name, sign, marks, bare = found["name"], found["sign"], _marks(found["name"]), _bare(value)
     if _is_harmless(value):
         return bare.isdigit() and _words(name)[-1] in ("password", "passwd", "passphrase")
     if name.lower() in ("pwd", "oldpwd"):

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.config.redaction import redacted, redacted_text, secret_values
+from supervisor.config.redaction import redacted_text, secret_values
+from supervisor.config.shown_lengths import shown_command
 from supervisor.core.facts import Assignment, JobEvent, Verdict
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.ports.edges import Spawner
@@ -86,7 +87,7 @@ class JobRecord(msgspec.Struct):
     recorded_before: list[RecordedEvent] = msgspec.field(default_factory=list[RecordedEvent])
 
     def __post_init__(self) -> None:
-        self.shown_command = redacted(self.spec.command)
+        self.shown_command = shown_command(self.spec.command)
         self.secrets = secret_values(self.spec.command, self.environment)
 
     def node_name(self, own: str) -> str:

@@ -69,3 +69,13 @@ def test_errors_go_before_results_and_progress_bars_show_their_end() -> None:
     assert last_lines([piece(b"a\nb"), piece(b"c\n\n")]) == ["a", "bc"]
     assert last_lines([piece(b"a\n"), piece(b"1/2\r2/2\nboom\n", is_stderr=True)]) == ["2/2", "boom"]
     assert last_lines([]) == []
+
+
+def test_secrets_are_hidden_before_anything_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\nwCAQEA7Lx2\n-----END PRIVATE KEY-----"
+    text = f"{key}\nrefused: s0meV4lue\n{'x' * 280} hf_abcdefgh1jklmnopqrstuvwxyz1234\n"
+    tell_failure(failed(), lambda _: iter([LogPiece(1, 2, True, text.encode())]), ("s0meV4lue",))
+    told = capsys.readouterr().err
+    assert "refused: ***" in told
+    for part in ("s0meV4lue", "MIIE", "wCAQ", "hf_"):
+        assert part not in told

@@ -18,6 +18,8 @@ _NAMES = st.sampled_from(
         "password", "passwd",
         "pwd", "PGPASSWORD", "passphrase", "secret", "client_secret", "AWS_SECRET_ACCESS_KEY", "aws_access_key_id",
         "auth", "credentials", "accessToken", "x-api-key", "auth_token", "wandb.api_key", "OPENAI_API_KEY2", "cookie",
+        "GITHUB_PAT", "GITLAB_PAT", "PAT", "AUTH", "LLM_KEY", "CONNECTION_STRING", "SERVICE_DSN", "sig",
+        "connectionString",
     )
 )  # fmt: skip
 
@@ -39,6 +41,13 @@ def _one_place(name: str, secret: str) -> tuple[list[list[str]], list[str]]:
         ["--url", f"https://host/path?n=1&access_token={secret}&m=2"],
         [f"--url=https://bucket.example/x?X-Amz-Signature={secret}"],
         ["--opts", f"lr=1,{name}={secret},n=2"],
+        ["--slack-webhook", f"https://hooks.example/x/{secret}"],
+        [f"SLACK_WEBHOOK=https://hooks.example/x/{secret}"],
+        [f"--webhook_url=https://hooks.example/{secret}?n=1"],
+        [f"DATABASE_URL=postgresql://me:{secret}@db:5432/x"],
+        ["--data", f"https://me.blob.example/c/x.bin?sv=2024-01-01&se=2030&sr=b&sp=r&sig={secret}%3D&n=1"],
+        [f"CONNECTION_STRING=Server=tcp:x,1433;User Id=me;Password={secret};Encrypt=true"],
+        ["--storage", f"DefaultEndpointsProtocol=https;AccountName=me;AccountKey={secret}==;EndpointSuffix=x"],
     ]
     texts = [
         *(" ".join(each) for each in words),
@@ -52,8 +61,26 @@ def _one_place(name: str, secret: str) -> tuple[list[list[str]], list[str]]:
         f'{{"level": "error", "{name}": "{secret}"}}',
         f"export {name}={secret}; python train.py",
         f"curl -H 'Authorization: Bearer {secret}' https://host",
+        f"cannot post to https://hooks.slack.com/services/T0/B0/{secret}: 404",
+        f"https://x.webhook.office.com/webhookb2/{secret}@0/IncomingWebhook/1 refused",
+        f"{{'webhook_url': 'https://hooks.example/x/{secret}', 'n': 1}}",
+        f"https://login.example/?next=%2Fcallback%3Ftoken%3D{secret}%26n%3D1",
+        # as other programs escape it: in JSON, once more in JSON, for HTML
+        json.dumps({"line": json.dumps({name: secret})}).replace("\\", "\\" * 2),
+        f"{{\\u0022{name}\\u0022: \\u0022{secret}\\u0022}}",
+        f"{{\\\\u0022n\\\\u0022:1,\\\\u0022{name}\\\\u0022:\\\\u0022{secret}\\\\u0022}}",
+        f"https://host/x?n=1\\u0026{name}\\u003d{secret}\\u0026m=2",
+        f"{{\\x27{name}\\x27: \\x27{secret}\\x27}}",
+        f"<pre>{{&quot;{name}&quot;: &quot;{secret}&quot;}}</pre>",
     ]
     return words, texts
+
+
+# Well-known forms of tokens, as `form(secret)`: they are known without a name.
+FORMS = (
+    "sk-{}", "hf_{}AbCdEfGhIjKlMnOpQr", "ghp_{}", "github_pat_{}0123456789", "glpat-{}", "xoxb-{}", "nvapi-{}",
+    "eyJhbGciOiJIUzI1NiJ9.{}.{}", "redis://me:{}", "https://:{}",
+)  # fmt: skip
 
 
 @st.composite
@@ -123,4 +150,10 @@ ORDINARY_LINES = (
     "special tokens: pad_token='[PAD]' eos_token='</s>' mask_token: [MASK] unk_token_id=50256 token_id: 128001",
     "the pass: second of three; pass 2: 80 % done; compass=3",
     "cookies are not used; author: somebody; authored=2024",
+    "connection refused: no connection string; file_pat=*.tar pattern: x_pat y; the pat on the back",
+    "webhook: failed to post; webhook url is not set; webhooks=3",
+    "connect to https://host:8443 or http://[::1]:8080",
+    "meet at tcp://10.0.0.1:29400",
+    "install scikit-learn or sk-learn",
+    "the design=flat; sigma=0.3&n=1",
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.config.redaction import HIDDEN, redacted, redacted_text, secret_values
-from tests.config.planted_secrets import ORDINARY_LINES, ORDINARY_WORDS, SECRETS, command_of, text_of
+from tests.config.planted_secrets import FORMS, ORDINARY_LINES, ORDINARY_WORDS, SECRETS, command_of, text_of
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,75 @@ def test_no_planted_secret_stays_in_a_text(secret: str, text: st.DataObject) -> 
     assert secret not in redacted_text(text.draw(text_of(secret)))
 
 
+@given(SECRETS, SECRETS, st.sampled_from(('"', "'", "\\", "\u00e4", "\n")), st.integers(1, 4))
+def test_what_a_secret_escapes_does_not_end_it(begin: str, end: str, between: str, depth: int) -> None:
+    text = f"{begin}{between}{end}"
+    for escaped in (json.dumps, repr):
+        told: object = {"n": 1, "password": text, "m": 2}
+        for _ in range(depth):
+            told = escaped(told)
+        shown = redacted_text(f"told: {told}")
+        assert begin not in shown
+        assert end not in shown
+
+
 @given(secret=SECRETS, before=st.text(max_size=30), after=st.text(max_size=30))
 def test_a_known_secret_stays_nowhere(secret: str, before: str, after: str) -> None:
     values = secret_values(("t.py", "--hf-token", secret), {"HOME": "/root"})
     assert values == secret_values(("t.py",), {"HF_TOKEN": secret}) == (secret,)
     assert secret not in redacted_text(f"{before}{secret}{after}", values)
+
+
+@given(secret=SECRETS, cut=st.integers(8, 40), mark=st.sampled_from(("", "…", "… (300 more characters)")))
+def test_a_known_secret_that_was_cut_is_hidden_too(secret: str, cut: int, mark: str) -> None:
+    part = secret[:cut]
+    assert part not in redacted_text(f"refused: {part}{mark}", (secret,))
+    assert secret[-cut:] not in redacted_text(f"{secret[-cut:]} was refused", (secret,))
+
+
+@given(secret=SECRETS, form=st.sampled_from(FORMS), data=st.data())
+def test_a_cut_makes_no_well_known_form_unknown(secret: str, form: str, data: st.DataObject) -> None:
+    """What is left of it is hidden as soon as more than a few of its characters are left."""
+    text = f"cannot log in with {form.format(secret, secret)}"
+    begin = text.index(secret)
+    cut = data.draw(st.integers(begin + 8, begin + len(secret)))
+    left = text[begin:cut]
+    if any(each.isdigit() for each in left):
+        for shown in (redacted_text(text[:cut]), redacted_text(f"{text[:cut]}…")):
+            assert left not in shown
+
+
+SECRET = "s3cretOfThisJob"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GITHUB_PAT", SECRET), ("PAT", SECRET), ("AUTH", SECRET), ("LLM_KEY", SECRET), ("TOKEN", SECRET),
+        ("SLACK_WEBHOOK", f"https://hooks.example/x/{SECRET}"), ("CONNECTION_STRING", f"a=b;{SECRET}"),
+        ("AZURE_STORAGE_CONNECTION_STRING", f"AccountName=me;AccountKey={SECRET};x=y"), ("DB_DSN", SECRET),
+        ("DATABASE_URL", f"postgresql://me:{SECRET}@db/x"), ("REDIS", f"redis://:{SECRET}@host:6379/0"),
+        ("BLOB", f"https://me.blob.example/c?sv=1&sig={SECRET}"), ("SETTINGS", f'{{"api_key": "{SECRET}"}}'),
+    ],
+)  # fmt: skip
+def test_secrets_of_a_job_are_known_by_name_and_by_place(name: str, value: str) -> None:
+    for values in (
+        secret_values((), {name: value}), secret_values(("t.py", f"{name}={value}"), {}),
+        secret_values(("t.py", f"--{name.lower()}", value), {}) if name != "PAT" else secret_values((), {name: value}),
+    ):  # fmt: skip
+        shown = redacted_text(f"KeyError: {value}", values)
+        assert SECRET not in shown
+    password = redacted_text(f"refused {SECRET}", secret_values((), {name: value}))
+    assert password == "refused ***" or "://hooks" in value or value.startswith("a=b")
+
+
+def test_what_only_may_be_a_secret_is_known_if_it_looks_like_one() -> None:
+    ordinary = {
+        "KEY": "eval_loss", "AUTH": "none", "PASS": "second pass of three", "SORT_KEY": "column01x",
+        "FILE_PAT": "*.tar1",
+        "URL": "https://host:8080/a", "WEBHOOK": "enabled", "TOKEN": "/run/token1",
+    }  # fmt: skip
+    assert secret_values((), ordinary) == ()
 
 
 def test_paths_and_numbers_of_the_environment_are_no_secrets() -> None:

@@ -76,7 +76,19 @@ def test_no_secret_leaves_the_job(tmp_path: Path) -> None:
         for where, text in (*live, *told_everywhere(launch), ("report", page.read_text())):
             assert MARKED not in text, where
             assert POSTED not in text, where
-            if where != "report":  # It quotes the last lines of the log, as the script has printed them.
-                assert KNOWN not in text, where
+            assert KNOWN not in text, where
         (fault,) = (event for event in launch.events() if event["kind"] == "worker_failed")
         assert "401 for https://me:***@host/x?token=***: *** was refused" in str(fault["reason"])
+
+
+def test_the_last_words_of_a_failed_rank_quote_no_secret_of_the_job(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FAILING.replace('== "0" and', '!= "" and'))
+    with launched(tmp_path, "--max-restarts", "0", "train.py", environment={"HUB_TOKEN": KNOWN}) as launch:
+        assert launch.wait() == 1
+        told = [line for line in launch.stderr_text().splitlines() if line.startswith("holdfast")]
+        assert any("last lines of rank 0" in line for line in told)
+        assert any("*** was refused" in line for line in told)
+        assert KNOWN not in "\n".join(told)
+        assert MARKED not in "\n".join(told)
+        (log,) = launch.state_dir.rglob("rank_0/stderr.log")
+        assert KNOWN in log.read_text()  # the script's own words

@@ -17,7 +17,7 @@ from anyio.streams.tls import TLSListener
 
 from supervisor.edges.machine.processes.socket_stream import READ_BYTES_MAX, SocketStream
 from supervisor.edges.operators import grpc_discovery
-from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX
+from supervisor.edges.operators.control_codec import REQUEST_BYTES_MAX
 from supervisor.edges.operators.control_service import ControlService
 from supervisor.edges.rpc.messages import Stream
 from supervisor.edges.rpc.serving import GrpcServer
@@ -71,7 +71,7 @@ class ControlApi:
         self._server = GrpcServer(
             {**service.handlers(), **grpc_discovery.handlers()},
             calls_max=CONCURRENT_CALLS_MAX,
-            message_bytes_max=MESSAGE_BYTES_MAX,
+            message_bytes_max=REQUEST_BYTES_MAX,
         )
 
     async def serve(self, client: socket.socket) -> None:

@@ -31,7 +31,7 @@ from supervisor.edges.operators.control_answers import (
     notes_from_wire,
     refusal_from_wire,
 )
-from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX, SERVICE
+from supervisor.edges.operators.control_codec import ANSWER_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError
 from supervisor.ports.job_requests import RendezvousWish
@@ -41,7 +41,6 @@ CALL_TIMEOUT_S = 10.0
 LIST_TIMEOUT_S = 5.0  # for all pages
 LIST_JOBS_MAX = 5_000  # a journal keeps 1,000
 LIST_NODES_MAX = 100_000
-LIST_BYTES_MAX = 64 << 20
 PAST_EVENTS_MAX = 400_000  # a journal keeps 200,000, about 60 MB
 PAST_EVENTS_BYTES_MAX = 160 << 20
 STACKS_TIMEOUT_S = 30.0
@@ -78,8 +77,8 @@ class ControlClient:
         self._channel = grpc.insecure_channel(
             f"unix:{socket_path}",
             options=(
-                ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
-                ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+                ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
+                ("grpc.max_send_message_length", REQUEST_BYTES_MAX),
                 ("grpc.enable_http_proxy", 0),
                 ("grpc.default_authority", "localhost"),
                 ("grpc.initial_reconnect_backoff_ms", RECONNECT_MIN_MS),
@@ -124,8 +123,8 @@ class ControlClient:
             left_s = max(until_s - self._clock.now_s(), 0.001)
             response = self._call("ListJobs", request, wire.ListJobsResponse, left_s, told_s=timeout_s)
             taken += response.ByteSize()
-            if len(found) + len(response.jobs) > LIST_JOBS_MAX or taken > LIST_BYTES_MAX:
-                raise self._unending("list the jobs", f"{LIST_JOBS_MAX:,} jobs or {LIST_BYTES_MAX >> 20} MiB")
+            if len(found) + len(response.jobs) > LIST_JOBS_MAX or taken > ANSWER_BYTES_MAX:
+                raise self._unending("list the jobs", f"{LIST_JOBS_MAX:,} jobs or {ANSWER_BYTES_MAX >> 20} MiB")
             for job in response.jobs:
                 found.append(job_from_wire(job))
                 if self._clock.now_s() > until_s:

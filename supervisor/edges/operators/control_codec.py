@@ -8,7 +8,8 @@ from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor import errors
 from supervisor.config.nodes_check import is_of_this_machine
-from supervisor.config.redaction import redacted, redacted_text
+from supervisor.config.redaction import redacted_text
+from supervisor.config.shown_lengths import shown_command, shown_text
 from supervisor.core.facts import Evidence
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.errors import HoldfastError
@@ -17,7 +18,8 @@ from supervisor.ports.reports import CheckReport, JobNodeReport, JobReport, Node
 
 SERVICE = "holdfast.v1.Supervisor"
 ERROR_DOMAIN = "holdfast"
-MESSAGE_BYTES_MAX = 4 << 20
+REQUEST_BYTES_MAX = 4 << 20
+ANSWER_BYTES_MAX = 64 << 20  # a job with 100,000 ranks on 10,000 nodes has about 15
 
 # gRPC's canonical numbers (google.rpc.Code), so this module does not need grpc.
 CODES: dict[type[HoldfastError], int] = {
@@ -51,7 +53,7 @@ def job_to_wire(report: JobReport) -> wire.Job:
         submitted_at_ns=report.submitted_at_ns,
         ended_at_ns=report.ended_at_ns,
         log_dir=_text(report.log_dir),
-        command=[_text(word) for word in redacted(report.command)],
+        command=[_text(word) for word in shown_command(report.command)],
         supervisor_pid=report.supervisor_pid,
         stragglers=[_straggler_to_wire(each) for each in report.stragglers],
     )
@@ -163,7 +165,9 @@ def node_to_wire(report: NodeReport) -> wire.Node:
 
 def evidence_to_wire(evidence: Evidence) -> wire.GetStacksResponse:
     return wire.GetStacksResponse(
-        groups=[wire.StackGroup(ranks=group.ranks, stack=_told(group.stack)) for group in evidence.groups],
+        groups=[
+            wire.StackGroup(ranks=group.ranks, stack=_text(redacted_text(group.stack))) for group in evidence.groups
+        ],
         notes=[_told(note) for note in evidence.notes],
         source=evidence.source,
     )
@@ -181,8 +185,8 @@ def refusal_to_wire(error: HoldfastError) -> bytes:
 
 
 def _told(text: str) -> str:
-    """Returns a text for people without secrets; journals of older versions and other nodes may have some."""
-    return _text(redacted_text(text))
+    """Returns a sentence without secrets, not too long; journals of older versions and other nodes may have others."""
+    return _text(shown_text(text))
 
 
 def _text(text: str) -> str:

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.config.job_spec_json import job_spec_from_json
+from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators import log_merge, log_streams
 from supervisor.edges.operators.callers import CLIENT, limits_of_caller
@@ -114,8 +115,8 @@ class ControlService:
             reports = merge(live, recorded)
         else:
             reports = merge([report for report in live if not report.state.has_ended], ())
-        page, next_token = page_of(reports, size=request.page_size, token=request.page_token)
-        return wire.ListJobsResponse(jobs=[job_to_wire(report) for report in page], next_page_token=next_token)
+        page, next_token = page_of(reports, job_to_wire, size=request.page_size, token=request.page_token)
+        return wire.ListJobsResponse(jobs=page, next_page_token=next_token)
 
     async def _stop_job(self, request: wire.StopJobRequest) -> Message:
         if not 0 <= request.signal <= 64:
@@ -343,7 +344,7 @@ class _Fault(HoldfastError):
 def _refusal(name: str, error: Exception) -> CallError:
     refusal = _in_words(name, error)
     code = Status.INTERNAL if isinstance(refusal, _Fault) else code_of(refusal)
-    return CallError(code, str(refusal)[:MESSAGE_CHARACTERS_MAX], refusal_to_wire(refusal))
+    return CallError(code, redacted_text(str(refusal))[:MESSAGE_CHARACTERS_MAX], refusal_to_wire(refusal))
 
 
 def _in_words(name: str, error: Exception) -> HoldfastError:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.errors import InvalidRequestError
 from supervisor.ports.reports import JobReport
 
 LIST_PAGE_MAX = 1_000
 LIST_PAGE_DEFAULT = 100
+PAGE_BYTES_MAX = 1 << 20
 
 
 def merge(live: Sequence[JobReport], recorded: Iterable[JobReport]) -> list[JobReport]:
@@ -22,14 +25,26 @@ def merge(live: Sequence[JobReport], recorded: Iterable[JobReport]) -> list[JobR
     return sorted([*live, *ended], key=_key, reverse=True)
 
 
-def page_of(reports: Sequence[JobReport], *, size: int, token: str) -> tuple[list[JobReport], str]:
-    """Returns one page and the next page's token, "" after the last. New jobs cause no repeats or gaps."""
+def page_of(
+    reports: Sequence[JobReport], encode: Callable[[JobReport], wire.Job], *, size: int, token: str
+) -> tuple[list[wire.Job], str]:
+    """Returns one page and the next page's token, "" after the last. New jobs cause no repeats or gaps.
+
+    A page has PAGE_BYTES_MAX at most: a job that is longer by itself is on a page of its own.
+    """
     size = min(size or LIST_PAGE_DEFAULT, LIST_PAGE_MAX)
     if token:
         after = _read_token(token)
         reports = [report for report in reports if _key(report) < after]
-    page = list(reports[:size])
-    return page, _token(page[-1]) if len(reports) > size else ""
+    page: list[wire.Job] = []
+    left = PAGE_BYTES_MAX
+    for report in reports[:size]:
+        job = encode(report)
+        left -= job.ByteSize()
+        if page and left < 0:
+            break
+        page.append(job)
+    return page, _token(reports[len(page) - 1]) if len(reports) > len(page) else ""
 
 
 def _key(report: JobReport) -> tuple[int, str]:

@@ -17,7 +17,7 @@ from holdfast_wire.v1 import control_pb2 as wire
 from supervisor.edges.operators import control_api
 from supervisor.edges.operators.control_answers import refusal_from_wire
 from supervisor.edges.operators.control_api import SecureListener, secure_listener
-from supervisor.edges.operators.control_codec import MESSAGE_BYTES_MAX
+from supervisor.edges.operators.control_codec import REQUEST_BYTES_MAX
 from supervisor.errors import ConfigurationError, NotFoundError
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 
@@ -82,7 +82,7 @@ async def test_an_oversized_request_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "control.sock"
     options = (("grpc.max_send_message_length", -1),)
     async with serving(FakeJobService(), path), grpc.aio.insecure_channel(f"unix:{path}", options=options) as channel:
-        request = wire.SubmitJobRequest(spec_json="x" * (MESSAGE_BYTES_MAX + 1))
+        request = wire.SubmitJobRequest(spec_json="x" * (REQUEST_BYTES_MAX + 1))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await ask(channel, "SubmitJob", request, wire.SubmitJobResponse)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -62,6 +62,24 @@ async def test_lists_join_live_and_recorded_jobs(tmp_path: Path) -> None:
         assert (await to_thread.run_sync(client.job, "old-7")).state == JobState.FAILED
 
 
+async def test_long_command_lines_and_sentences_fit_into_a_list(tmp_path: Path) -> None:
+    words = ("train.py", "x" * 100_000)
+    long = [replace(running(f"{n}", submitted_at_ns=n), command=words, reason="why " * 5_000) for n in range(1, 121)]
+    async with asked(tmp_path, *long) as (_, client, _):
+        found = await to_thread.run_sync(lambda: client.jobs(within_s=60))
+        assert [job.job_id for job in found] == [f"{n}" for n in range(120, 0, -1)]
+        assert found[0].command[0] == "train.py"
+        for shown in (" ".join(found[0].command), found[0].reason):
+            assert len(shown) <= 16_384
+            assert shown.endswith("more characters)")
+
+
+async def test_a_job_of_very_many_ranks_fits_into_an_answer(tmp_path: Path) -> None:
+    async with asked(tmp_path, running(JOB, ranks=80_000)) as (_, client, _):
+        (found,) = await to_thread.run_sync(lambda: client.jobs(within_s=60))
+        assert len(found.ranks) == 80_000
+
+
 async def test_who_asks_for_a_job_that_is_being_taken_over_waits_until_it_is(tmp_path: Path) -> None:
     """The journal would say that nobody has it."""
     async with asked(tmp_path) as (job_service, client, journal):

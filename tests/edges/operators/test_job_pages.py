@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from supervisor.core.facts import JobState
-from supervisor.edges.operators.job_pages import LIST_PAGE_MAX, merge, page_of
+from supervisor.edges.operators.control_codec import job_to_wire
+from supervisor.edges.operators.job_pages import LIST_PAGE_MAX, PAGE_BYTES_MAX, merge, page_of
 from supervisor.errors import InvalidRequestError
 from tests.edges.operators.fake_job_service import running
 
@@ -19,7 +20,7 @@ def test_pages_cover_all_jobs_once(times: list[int], size: int) -> None:
     seen: list[str] = []
     token = ""
     while True:
-        page, token = page_of(jobs, size=size, token=token)
+        page, token = page_of(jobs, job_to_wire, size=size, token=token)
         seen += [job.job_id for job in page]
         if not token:
             break
@@ -38,7 +39,23 @@ def test_the_live_answer_wins_and_strangers_are_left_out() -> None:
 
 def test_a_page_is_bounded_and_a_bad_token_refused() -> None:
     jobs = [running(f"job-{number}", submitted_at_ns=number) for number in range(LIST_PAGE_MAX + 5, 0, -1)]
-    assert len(page_of(jobs, size=10**6, token="")[0]) == LIST_PAGE_MAX
+    assert len(page_of(jobs, job_to_wire, size=10**6, token="")[0]) == LIST_PAGE_MAX
     for token in ("?", "bm8=", "é"):
         with pytest.raises(InvalidRequestError, match="page_token"):
-            page_of(jobs, size=1, token=token)
+            page_of(jobs, job_to_wire, size=1, token=token)
+
+
+def test_a_page_has_a_bounded_size_unless_one_job_alone_is_longer() -> None:
+    jobs = [
+        replace(running(f"job-{n}", submitted_at_ns=100 - n), log_dir="x" * (PAGE_BYTES_MAX // 4)) for n in range(9)
+    ]
+    jobs[4] = replace(jobs[4], log_dir="x" * 2 * PAGE_BYTES_MAX)
+    pages: list[list[str]] = []
+    token = ""
+    while True:
+        page, token = page_of(jobs, job_to_wire, size=0, token=token)
+        assert len(page) == 1 or sum(job.ByteSize() for job in page) <= PAGE_BYTES_MAX
+        pages.append([job.job_id for job in page])
+        if not token:
+            break
+    assert pages == [["job-0", "job-1", "job-2"], ["job-3"], ["job-4"], ["job-5", "job-6", "job-7"], ["job-8"]]

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from supervisor.config.shown_lengths import cut
 from supervisor.core.facts import JobState
 from supervisor.edges.machine import records
 from supervisor.edges.machine.journal.journal_file import (
@@ -29,7 +30,6 @@ from supervisor.ports.reports import JobReport, RecordedEvent
 
 RECORDED_BY = "recorded_by"  # beside the report's own keys: lost_supervisors.own_identity of the supervisor
 REPORT_COLUMNS = "job_id, submitted_at_ns, report, updated_at_s"
-TEXT_CHARACTERS_MAX = 16_384  # of a reason, and of each value of an event's details
 
 
 class _Writer(msgspec.Struct, frozen=True):
@@ -206,7 +206,4 @@ def _event_from_row(job_id: str, row: tuple[Any, ...]) -> RecordedEvent:
 
 
 def _clipped(text: str) -> str:
-    text = text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate can't be stored
-    if len(text) <= TEXT_CHARACTERS_MAX:
-        return text
-    return f"{text[:TEXT_CHARACTERS_MAX]} … ({len(text) - TEXT_CHARACTERS_MAX} more characters)"
+    return cut(text.encode("utf-8", "backslashreplace").decode())  # a lone surrogate can't be stored
