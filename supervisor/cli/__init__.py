@@ -27,6 +27,13 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE: who read our output has gone
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code. Never raises for a mistake that a user can make."""
     standard_streams.open_missing()
+    try:
+        return _code(argv)
+    finally:
+        standard_streams.settle()
+
+
+def _code(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if fault := names.fault():
         return _say(fault, CONFIGURATION_ERROR)

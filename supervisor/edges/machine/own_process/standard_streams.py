@@ -91,11 +91,21 @@ def _is_ready(descriptor: int, wait_s: float) -> bool:
 
 def stdout_is_broken() -> str:
     """Returns why stdout takes no more output, "" if it does. Drops the buffered output in that case."""
+    return _why_broken(sys.stdout)
+
+
+def settle() -> None:
+    """Lets the exit code be the command's own: Python's is 120 if it can't flush a stream at the end."""
+    _why_broken(sys.stdout)
+    _why_broken(sys.stderr)
+
+
+def _why_broken(stream: TextIO) -> str:
     try:
-        sys.stdout.flush()
+        stream.flush()
     except (OSError, ValueError) as error:
         with suppress(OSError, ValueError):
             # Python flushes once more at exit; that must not fail again.
-            os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), sys.stdout.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), stream.fileno())
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
     return ""

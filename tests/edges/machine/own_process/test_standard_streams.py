@@ -78,3 +78,15 @@ def test_a_stdout_that_takes_nothing_is_told_and_does_not_spoil_the_end():
     assert (done.returncode, done.stderr) == (3, "No space left on device\n")
     done = run("print('x'); s.say('-' + s.stdout_is_broken())")
     assert (done.returncode, done.stdout, done.stderr) == (0, "x\n", "-\n")
+
+
+@pytest.mark.parametrize("closed", ["> /dev/full", "2> /dev/full", "> /dev/full 2> /dev/full", ">&-", "2>&-"])
+def test_what_can_not_be_written_at_the_end_does_not_change_the_exit_code(closed: str):
+    done = run(
+        "sys = __import__('sys'); sys.stdout.write('x'); sys.stderr.write('x'); s.settle(); sys.exit(3)", closed=closed
+    )
+    assert done.returncode == 3, done
+    of_command = (
+        "import sys; sys.stderr.write('x'); from supervisor.cli import main; sys.exit(main(['nodes', '--no-such']))"
+    )
+    assert run(of_command, closed=closed).returncode == 2
