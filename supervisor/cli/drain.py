@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from supervisor.cli import output
 from supervisor.cli.owners import name_of, who_asks
+from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import Answering, Supervisors, add_place_arguments
 from supervisor.errors import HoldfastError, NoSupervisorError, NotPermittedError
 
@@ -22,6 +23,7 @@ def execute(arguments: Namespace) -> int:
     with Supervisors(arguments, waits=True) as supervisors:
         asked = [each for each in supervisors.answering if not each.is_private]
         if not asked:
+            supervisors.silence.check("drain this node")
             others = "; ".join(_jobs_of_their_own(supervisors)) or "there is nothing to do"
             raise NoSupervisorError(f"cannot drain this node: no holdfast daemon runs here; {others}")
         _cordon([each for each in supervisors.own if not each.is_private] or asked, reason)
@@ -69,5 +71,5 @@ def _await_end(supervisor: Answering, reason: str, *, stops: bool) -> None:
             supervisor.client.stop(job.job_id, reason=reason)
         why = f": {job.reason}" if any(node.unreachable_pid is not None for node in job.nodes) else ""
         output.say(f"waiting for job {name_of(job.job_id, supervisor.uid)} ({job.state}){why}")
-        for _ in supervisor.client.watch(job.job_id, follow=True):
+        for _ in SteadyClient(supervisor.client, job.job_id, say=output.say).watch(on_note=output.say):
             pass  # Only its end counts.

@@ -36,10 +36,10 @@ def execute(arguments: Namespace) -> int:
                 output.write_json(documents.job_document(each), one_line=True)
         elif found:
             output.write(output.table(HEADS, [row(each) for each in found], output.paper(arguments.no_color)))
-        else:
+        elif not supervisors.silence.exit_code:
             output.say(_why_none(len(everything), supervisors))
         supervisors.tell_refusals()
-    return 0
+        return supervisors.silence.exit_code
 
 
 def _states(text: str) -> frozenset[JobState]:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 RETURNS_WITHIN_S = 10.0
 
 
-def wait_for_next(folder: Path, control_socket: Path, say: Callable[[str], None]) -> bool:
-    """Returns whether a supervisor answers in the end. Waits only if spawners live in `folder`."""
+def wait_for_next(folder: Path, control_socket: Path, say: Callable[[str], None]) -> bool | None:
+    """Returns whether a supervisor answers in the end; None if none is awaited, since no spawner lives in `folder`."""
     if not _is_awaited(folder):
-        return False
+        return None
     from supervisor.edges.operators.control_client import ControlClient
 
     within = f"{RETURNS_WITHIN_S:g} s"

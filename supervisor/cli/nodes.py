@@ -28,6 +28,7 @@ def execute(arguments: Namespace) -> int:
         nodes += _each_once(shared)
         supervisors.tell_refusals()
         if not nodes:
+            supervisors.silence.check("list nodes")
             raise NoSupervisorError("cannot list nodes: no supervisor is running; start one with holdfast daemon")
     if arguments.output == "json":
         output.write_json(documents.nodes_document(report for report, _ in nodes), one_line=False)
@@ -37,7 +38,7 @@ def execute(arguments: Namespace) -> int:
     else:
         rows = [_row(report, each) for report, each in nodes]
         output.write(output.table(HEADS, rows, output.paper(arguments.no_color)))
-    return 0
+    return supervisors.silence.exit_code
 
 
 def _each_once(nodes: list[Known]) -> list[Known]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.edges.machine.folders import socket_dir
-from supervisor.edges.machine.processes.peer_identity import uid_of
+from supervisor.edges.machine.processes.peer_credentials import Peer
 
 BETWEEN = "/"  # no job id holds it
 
@@ -25,6 +25,8 @@ class Knock(msgspec.Struct, frozen=True):
 
     why_not: str
     uid: int = -1
+    pid: int = 0  # of that supervisor; 0: unknown, as behind the socket of a service
+    is_slow: bool = False  # somebody listens, but has not accepted so far
 
 
 def knock(socket_path: Path) -> Knock:
@@ -33,9 +35,11 @@ def knock(socket_path: Path) -> Knock:
         probe.settimeout(socket_dir.PROBE_TIMEOUT_S)
         try:
             probe.connect(str(socket_path))
-            return Knock("", _owner(socket_path, uid_of(probe)))
-        except TimeoutError:
-            return Knock(f"it does not accept within {socket_dir.PROBE_TIMEOUT_S:g} s")
+            peer = Peer.of(probe)
+            uid = _owner(socket_path, peer.uid)
+            return Knock("", uid, peer.pid if uid == peer.uid else 0)
+        except (TimeoutError, BlockingIOError):  # Its queue is full.
+            return Knock(f"it does not accept within {socket_dir.PROBE_TIMEOUT_S:g} s", is_slow=True)
         except OSError as error:
             return Knock((error.strerror or str(error)).lower())
 

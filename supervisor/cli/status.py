@@ -13,7 +13,7 @@ from supervisor.core.printable import one_line
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes import job_claims
-from supervisor.errors import NoSupervisorError, NotFoundError
+from supervisor.errors import ExhaustedError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobNodeReport, JobReport, RankReport
 
 LIVE_HEADS = ("JOB", "STATE", "CYCLE", "RESTARTS", "RANKS", "AGE", "REASON")
@@ -32,21 +32,25 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def execute(arguments: Namespace) -> int:
     page = output.paper(arguments.no_color)
+    code = 0
 
     def show() -> FoundJob | None:
+        nonlocal code
         with Supervisors(arguments, waits=not arguments.watch) as supervisors:
             if not arguments.job:
                 _show_all(supervisors, arguments, page)
+                code = supervisors.silence.exit_code
                 return None
             found = supervisors.find(arguments.job, verb="show")
             _show_one(found, arguments, page)
+            code = 0 if found.is_live else supervisors.silence.exit_code
             return found
 
     if arguments.watch:
         output.show_again(_Watch(show).again, page)
     else:
         show()
-    return 0
+    return code
 
 
 class _Watch:
@@ -65,7 +69,7 @@ class _Watch:
         """Returns True if there is more to see. Raises HoldfastError."""
         try:
             found = self._show()
-        except (NoSupervisorError, NotFoundError):
+        except (ExhaustedError, NoSupervisorError, NotFoundError):
             if not self._has_shown or not self._may_return():
                 raise
             return True
@@ -104,7 +108,7 @@ def _show_all(supervisors: Supervisors, arguments: Namespace, page: output.Paper
         output.write_json(documents.status_document(jobs), one_line=arguments.watch)
     elif jobs:
         output.write(output.table(LIVE_HEADS, [live_row(job) for job in jobs], page))
-    else:
+    elif not supervisors.silence.exit_code:
         running = output.plural(len(supervisors.answering), "supervisor")
         output.say(f"no job is running (asked {running}); holdfast jobs lists finished jobs")
     supervisors.tell_refusals()

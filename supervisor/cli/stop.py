@@ -8,6 +8,7 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from supervisor.cli import output
 from supervisor.cli.control import ask_live
 from supervisor.cli.owners import who_asks
+from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import NoSupervisorError
@@ -27,18 +28,24 @@ def execute(arguments: Namespace) -> int:
     with Supervisors(arguments, waits=True) as supervisors:
         job, client = ask_live(supervisors, arguments.job, verb="stop")
         reason = arguments.reason or f"holdfast stop by {who_asks()}"
-        client.stop(job.report.job_id, reason=reason, signal=arguments.signal)
+        steady = None
+        if job.supervisor is not None and not job.supervisor.is_private:  # One that is replaced comes back.
+            steady = SteadyClient(client, job.report.job_id, say=output.say)
+            steady.stop(reason=reason, signal=arguments.signal)
+        else:
+            client.stop(job.report.job_id, reason=reason, signal=arguments.signal)
         output.say(f"job {job.name} is being stopped")
         if arguments.wait:
-            output.say(f"job {job.name} has ended: {_last_words(supervisors, client, job)}")
+            output.say(f"job {job.name} has ended: {_last_words(supervisors, client, steady, job)}")
     return 0
 
 
-def _last_words(supervisors: Supervisors, client: ControlClient, job: FoundJob) -> str:
+def _last_words(supervisors: Supervisors, client: ControlClient, steady: SteadyClient | None, job: FoundJob) -> str:
     """Returns once the job has ended. A private supervisor ends with it, perhaps before it has told us."""
     last = ""
+    told_by = steady.watch(on_note=output.say) if steady else client.watch(job.report.job_id, follow=True)
     try:
-        for each in client.watch(job.report.job_id, follow=True):
+        for each in told_by:
             last = each.reason
     except NoSupervisorError:
         report = supervisors.find(job.name, verb="wait for").report

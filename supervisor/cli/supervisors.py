@@ -19,6 +19,7 @@ import msgspec
 
 from supervisor.cli import output, owners
 from supervisor.cli.at_once import ask_all
+from supervisor.cli.silent import Silence, silence
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport
@@ -41,6 +42,7 @@ class Answering(msgspec.Struct, frozen=True):
     client: ControlClient
     is_private: bool
     uid: int  # whose it is: see owners.py
+    pid: int = 0  # 0: unknown
 
     @property
     def is_own(self) -> bool:
@@ -89,6 +91,7 @@ class Supervisors:
         self.state_dirs = state_dir.places(arguments.state_dir)
         self._closing = contextlib.ExitStack()
         self.answering: list[Answering] = []
+        self.silence = Silence()
         self._refusals: list[str] = []
 
     def __enter__(self) -> Supervisors:
@@ -106,26 +109,39 @@ class Supervisors:
             if self._add_users_of(candidate.path):
                 continue
             path = candidate.path / socket_dir.CONTROL_SOCKET
-            why_not = owners.knock(path).why_not
-            if not why_not or (self._waits and self._wait_for_next(candidate.path)):
+            found = owners.knock(path)
+            if not found.why_not or self._comes_back(path):
                 self._add(path, is_private=False)
+            elif found.is_slow:
+                self._miss(path, 0, found.why_not)
             elif candidate.explicit:
                 raise socket_dir.closed_by_another(candidate.path) or NoSupervisorError(
-                    f"cannot reach a supervisor at {path}: {why_not}; start one with "
+                    f"cannot reach a supervisor at {path}: {found.why_not}; start one with "
                     f"holdfast daemon --socket-dir {candidate.path}, or name another directory"
                 )
-            elif "no such file" not in why_not:
-                self._refusals.append(f"the supervisor at {path} was not asked: {why_not}")
+            elif "no such file" not in found.why_not:
+                self._refusals.append(f"the supervisor at {path} was not asked: {found.why_not}")
         private_dir.sweep()
         for registered in () if self._is_explicit else private_registry.registered():
-            self._add(registered.directory / socket_dir.CONTROL_SOCKET, is_private=True)
+            self._add(registered.directory / socket_dir.CONTROL_SOCKET, is_private=True, pid=registered.pid)
 
-    def _wait_for_next(self, folder: Path) -> bool:
-        if not os.path.isdir(folder) or folder.lstat().st_uid != os.geteuid():
+    def _comes_back(self, socket_path: Path) -> bool:
+        """Returns whether a supervisor answers there in the end, if its jobs run on without one."""
+        folder = socket_path.parent
+        if not self._waits or not os.path.isdir(folder) or folder.lstat().st_uid != os.geteuid():
             return False  # Nothing in somebody else's folder is read.
         from supervisor.cli.next_supervisor import wait_for_next  # Late: it is hardly ever needed.
 
-        return wait_for_next(folder / socket_dir.SPAWNERS, folder / socket_dir.CONTROL_SOCKET, self._say)
+        is_back = wait_for_next(folder / socket_dir.SPAWNERS, socket_path, self._say)
+        if is_back is False:
+            self._miss(socket_path, 0, "its jobs run on, but no supervisor has come back for them")
+        return bool(is_back)
+
+    def _miss(self, socket_path: Path, pid: int, why: str) -> None:
+        """Notes that a supervisor of this user does not answer, and says so once."""
+        sentence = silence(socket_path, pid, why)
+        if self.silence.add(socket_path, sentence):
+            self._say(sentence)
 
     def _add_users_of(self, service: Path) -> bool:
         """Adds this user's running supervisors of a service of several users; for root, those of all users.
@@ -141,8 +157,8 @@ class Supervisors:
             self._add(path, is_private=False)
         return bool(self.answering)
 
-    def _add(self, path: Path, *, is_private: bool) -> None:
-        """Adds a supervisor that accepts connections."""
+    def _add(self, path: Path, *, is_private: bool, pid: int = 0) -> None:
+        """Adds a supervisor that accepts connections. `pid`: its process, where that is recorded."""
         from supervisor.edges.operators.control_client import ControlClient
 
         if any(each.client.socket_path == path for each in self.answering):
@@ -150,7 +166,9 @@ class Supervisors:
         found = owners.knock(path)
         if not found.why_not:
             client = self._closing.enter_context(ControlClient(path))
-            self.answering.append(Answering(client, is_private, found.uid))
+            self.answering.append(Answering(client, is_private, found.uid, pid or found.pid))
+        elif is_private and found.is_slow:
+            self._miss(path, pid, found.why_not)
 
     @property
     def own(self) -> list[Answering]:
@@ -160,20 +178,26 @@ class Supervisors:
     def ask_each(self, ask: Callable[[Answering, float], Answer]) -> list[tuple[Answering, Answer]]:
         """Returns the answers of all supervisors, which are asked at the same time; says which ones did not answer.
 
-        `ask` gets the time that this supervisor has. One that has ended meanwhile is left out. Raises the refusal of
-        this user's own supervisor.
+        `ask` gets the time that this supervisor has. One that has ended meanwhile is left out, or the next one is asked
+        if its jobs run on. Raises the refusal of this user's own supervisor.
         """
         limits_s = [OWN_LIST_S if each.is_own or len(self.answering) == 1 else OTHERS_LIST_S for each in self.answering]
         questions = [partial(ask, each, limit_s) for each, limit_s in zip(self.answering, limits_s, strict=True)]
         told = ask_all(questions, within_s=max(limits_s, default=0.0) + GRACE_S)
         answers: list[tuple[Answering, Answer]] = []
-        for each, answer in zip(self.answering, told, strict=True):
+        for each, answer, limit_s in zip(self.answering, told, limits_s, strict=True):
+            path = each.client.socket_path
+            if isinstance(answer, NoSupervisorError) and not each.is_private and self._comes_back(path):
+                (answer,) = ask_all([partial(ask, each, limit_s)], within_s=limit_s + GRACE_S)
             if not isinstance(answer, HoldfastError):
                 answers.append((each, answer))
-            elif each.is_own and not isinstance(answer, NoSupervisorError | ExhaustedError):
+            elif isinstance(answer, ExhaustedError) and each in self.own:
+                why = str(answer).removeprefix(f"cannot ask the supervisor at {path}: ").removesuffix("; try again")
+                self._miss(path, each.pid, why)
+            elif each.is_own and not isinstance(answer, NoSupervisorError):
                 raise answer
             elif not isinstance(answer, NoSupervisorError):
-                self._say(str(answer) if each.is_own else self._why_missing(each, answer))
+                self._say(self._why_missing(each, answer))
         return answers
 
     def _why_missing(self, each: Answering, why: HoldfastError) -> str:
@@ -214,8 +238,11 @@ class Supervisors:
         for fits in (_is_named(beginning), _begins_with(beginning)):
             matches = [job for job in meant if fits(job.report.job_id)]
             live = [job for job in matches if job.is_live]
+            if matches and not live and live_only:
+                self.silence.check(f"{verb} job {name}")
             if matches:
                 return _only(live or matches, live if live and live_only else matches, name, verb)
+        self.silence.check(f"{verb} job {name}")
         if live_only and not self.answering:
             raise NoSupervisorError(
                 f"cannot {verb} job {name}: no supervisor is running; holdfast jobs shows what has run" + self._hint()

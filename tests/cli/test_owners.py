@@ -43,7 +43,7 @@ def folder_of(path: Path, uid: int) -> Path:
 
 
 def test_a_socket_of_root_is_roots(tmp_path: Path, opened: ExitStack):
-    assert owners.knock(listens(tmp_path, opened)) == owners.Knock("", 0)
+    assert owners.knock(listens(tmp_path, opened)) == owners.Knock("", 0, os.getpid())
 
 
 def test_root_names_its_folders_after_users(tmp_path: Path, opened: ExitStack):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -308,20 +307,6 @@ def test_a_follower_ends_with_a_killed_supervisor(home: Home, command: list[str]
     assert "has gone" in err
     falls_back = is_private and command[0] == "events"  # a private supervisor's journal belongs to the user
     assert follower.returncode == (0 if falls_back else 69)
-
-
-def test_a_stopped_supervisor_is_told_about_and_the_others_answer(home: Home) -> None:
-    with (
-        home.supervisor(running("node-job")) as stuck,
-        home.supervisor(running("mine"), place=home.root / "private", private=True),
-    ):
-        os.kill(stuck.process.pid, signal.SIGSTOP)
-        try:
-            done = home.holdfast("status", "-o", "json")
-        finally:
-            os.kill(stuck.process.pid, signal.SIGCONT)
-        assert [job["job_id"] for job in json.loads(done.out)["jobs"]] == ["mine"]
-        assert "no answer within" in done.err
 
 
 def test_dispatch_loads_no_more_than_it_needs() -> None:
