@@ -13,6 +13,7 @@ from supervisor.edges.machine.folders import user_dirs
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
     monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (tmp_path,))
     return tmp_path / f"holdfast-{os.geteuid()}"
 

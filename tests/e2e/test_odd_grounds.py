@@ -112,7 +112,7 @@ def test_a_job_whose_usual_folder_is_taken_runs_is_found_and_stopped(spoil: str,
 
 
 def test_a_stranger_in_every_folder_is_told_with_the_way_that_is_left() -> None:
-    done = on_ground(f"{ALL_SQUATTED}\n$RUN\n{END}")
+    done = on_ground(f"{ALL_SQUATTED}\nunset HOME\n$RUN\n{END}")
     check_ran(done)
     assert "finds it with --socket-dir /tmp/holdfast-r" in done.err
 
@@ -139,7 +139,7 @@ open("/mnt/proof", "a").write("ran\\n")
     ("script", "code", "words"),
     [
         (
-            "for p in /tmp /var/tmp /dev/shm; do mount -o remount,ro $p; done; $RUN",
+            "for p in /tmp /var/tmp /dev/shm; do mount -o remount,ro $p; done; unset HOME; $RUN",
             78,
             "cannot make a private socket directory: /tmp: Read-only file system",
         ),
@@ -183,3 +183,69 @@ if "supervisor" in " ".join(sys.orig_argv) and "run" in sys.orig_argv:
     assert "its traceback is in /tmp/holdfast-0/faults/" in line
     assert "Traceback (most recent call last)" in done.out
     assert "alive" not in done.out
+
+
+NOWHERE_BUT_HOME = """
+mount -o remount,ro /tmp; mount -o remount,ro /var/tmp; mount -o remount,ro /dev/shm; mount -o remount,ro /run
+unset XDG_RUNTIME_DIR
+"""
+WAITING = 'import os, time\nopen("/mnt/up", "w").close()\nwhile not os.path.exists("/mnt/end"):\n    time.sleep(0.05)\n'
+
+
+def test_where_nothing_else_can_be_written_a_folder_at_home_is_used_and_found() -> None:
+    script = f"""
+{NOWHERE_BUT_HOME}
+mkdir -m 700 /mnt/home; export HOME=/mnt/home
+$RUN > /mnt/told 2>&1 &
+for i in $(seq 300); do [ -e /mnt/up ] && break; sleep 0.1; done
+stat -c '%a %n' $HOME/.holdfast-*
+$HOLDFAST status -o jsonl
+current=$(ls -d $HOME/.holdfast-*); old=${{current%????????}}01234567
+cp -r $current $old; mkdir $HOME/.holdfast-ffffffff-01234567 $HOME/.holdfast-mine
+$HOLDFAST stop ground --wait
+wait; cat /mnt/told; ls -A $HOME
+"""
+    done = on_ground(script, job=WAITING)
+    lines = done.out.splitlines()
+    assert lines[0].startswith("700 /mnt/home/.holdfast-"), done
+    assert '"job_id": "ground"' in lines[1]
+    assert "job ground is being stopped" in done.err
+    current = lines[0].rpartition("/")[2]
+    assert sorted(lines[-3:]) == sorted([current, ".holdfast-ffffffff-01234567", ".holdfast-mine"]), done
+    assert "Traceback" not in done.err + done.out
+
+
+def test_a_home_of_another_user_is_not_used() -> None:
+    script = f"""
+{NOWHERE_BUT_HOME}
+mkdir -m 777 /mnt/home; chown {STRANGER} /mnt/home; export HOME=/mnt/home
+$RUN; code=$?; ls -A $HOME; exit $code
+"""
+    done = on_ground(script)
+    assert (done.code, done.out) == (78, ""), done
+    assert "cannot make a private socket directory" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        ("", 0), ("", 3), ("--ft-per-cycle-applog-prefix /mnt/state/app/train.log", 3),
+        ("--ft-cycle-info-dir /mnt/state/info --ft-nvrx-logfile /mnt/state/log/x.log", 3),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("spoil", ["mount -o remount,ro /mnt/state", "umount -l /mnt/state; rmdir /mnt/state"])
+def test_folders_that_go_before_the_end_change_neither_its_sentence_nor_its_code(
+    options: str, code: int, spoil: str
+) -> None:
+    script = f"""
+mount -t tmpfs tmpfs /mnt/state
+timeout 40 $HOLDFAST run --job-id ground {options} /mnt/job.py & pid=$!
+for i in $(seq 300); do [ -e /mnt/up ] && break; sleep 0.1; done
+{spoil}
+touch /mnt/end; wait $pid
+"""
+    done = on_ground(script, job=f"{WAITING}raise SystemExit({code})\n")
+    assert done.code == (1 if code else 0), done
+    assert "Traceback" not in done.err
+    assert "a fault of Holdfast" not in done.err
+    assert not code or "job ground failed with exit code 1" in done.err

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from supervisor.edges.machine.folders import closed_dir, socket_dir, state_dir, user_dirs
+from supervisor.edges.machine.processes import home_folder
 from supervisor.errors import ConfigurationError
 from supervisor.programs.doctor.finding import Area, Finding
 from supervisor.programs.doctor.machine import Machine
@@ -126,7 +127,8 @@ def file_system(machine: Machine, path: Path) -> str:
 def _temporary(area: Area, machine: Machine) -> None:
     for folder in user_dirs.temp_dirs(machine.environ):
         try:
-            closed_dir.write_probe(folder)
+            is_at_home = folder == home_folder.home_dir(machine.environ)
+            closed_dir.write_probe(folder.parent if is_at_home else folder)
         except OSError:
             continue
         if socket_dir.longest_socket_path_fits(folder / "holdfast-run-00000000"):

@@ -17,6 +17,7 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import adopted_dir, closed_dir, user_dirs
 from supervisor.edges.machine.folders.socket_claim import held_if_dead
 from supervisor.edges.machine.folders.socket_dir import longest_socket_path_fits
+from supervisor.edges.machine.processes import home_folder
 from supervisor.errors import ConfigurationError
 
 # Our names, new and old; a user's own folder, holdfast-<uid>, does not match.
@@ -37,6 +38,8 @@ def make(environment: Mapping[str, str] | None = None) -> Path:
         if not longest_socket_path_fits(path):
             continue
         try:
+            if place == home_folder.home_dir(environment):
+                _make_home(place)
             path.mkdir(mode=0o700)
             path.chmod(0o700)  # whatever the umask
             _probe(path)
@@ -49,6 +52,13 @@ def make(environment: Mapping[str, str] | None = None) -> Path:
     raise ConfigurationError(
         f"cannot make a private socket directory: {'; '.join(faults)}; set TMPDIR to a short path that can be written"
     )
+
+
+def _make_home(place: Path) -> None:
+    """Makes the folder at home. Raises OSError if it is not ours alone."""
+    closed_dir.make(place)
+    if fault := closed_dir.fault_of(place):
+        raise PermissionError(fault)
 
 
 def _probe(path: Path) -> None:
@@ -72,9 +82,14 @@ def sweep(environment: Mapping[str, str] | None = None) -> None:
             left -= 1
             remove_if_dead(path)
 
-    for own in user_dirs.own_dirs():
+    for own in user_dirs.own_dirs(environment):
         if not closed_dir.fault_of(own):
             adopted_dir.sweep(own)
+    for earlier in home_folder.earlier_home_dirs(environment):
+        if all(map(remove_if_dead, _private_dirs(earlier))):  # None is locked: it is of no use any more.
+            import shutil  # Late: most sweeps find nothing.
+
+            shutil.rmtree(earlier, ignore_errors=True)
 
 
 def remove_if_dead(path: Path) -> bool:

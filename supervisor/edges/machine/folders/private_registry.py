@@ -68,7 +68,7 @@ def register(
     written: list[Path] = []
     faults: list[str] = []
     # In the runtime directory and in a shared one: some shells of a user (cron, a Slurm step) do not know the first.
-    for places in (_in_runtime_dirs(environment), user_dirs.own_dirs()):
+    for places in (_in_runtime_dirs(environment), user_dirs.own_dirs(environment)):
         for place in places:
             why_not = _write(place, name, text)
             if not why_not:
@@ -82,7 +82,7 @@ def register(
             f"{'; '.join(faults)}; this run is not listed by holdfast status, which finds it with "
             f"--socket-dir {directory} alone"
         )
-    elif faults and os.path.lexists(own := user_dirs.own_dirs()[0]) and closed_dir.fault_of(own):
+    elif faults and os.path.lexists(own := user_dirs.own_dirs(environment)[0]) and closed_dir.fault_of(own):
         warning = f"{faults[0]}; {written[-1].parent} is used in its place; remove {own}, or ask its owner to"
     return Registration(tuple(written), warning)
 
@@ -90,7 +90,7 @@ def register(
 def registered(*, environment: Mapping[str, str] | None = None) -> tuple[RegisteredSupervisor, ...]:
     """Returns the live private supervisors of this user, oldest first. Removes entries of dead ones."""
     found: dict[tuple[int, int], RegisteredSupervisor] = {}
-    for place in (*_in_runtime_dirs(environment), *user_dirs.own_dirs()):
+    for place in (*_in_runtime_dirs(environment), *user_dirs.own_dirs(environment)):
         if closed_dir.fault_of(place):
             continue  # It does not exist or is not ours: nothing in it can be trusted.
         for path in place.glob("*.json"):

@@ -9,6 +9,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from supervisor.edges.machine.processes.home_folder import home_dir
+
 SHARED_TEMPS = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 RUNTIME_DIRS = Path("/run/user")  # one for each user who is logged in, even if XDG_RUNTIME_DIR is not set
 
@@ -26,13 +28,20 @@ def runtime_dir(environment: Mapping[str, str] | None = None) -> Path | None:
     return Path(value) if os.path.isabs(value) else None
 
 
-def own_dirs() -> tuple[Path, ...]:
-    """Returns the user's own folder in each shared one. Another user may have taken the name: check before use."""
-    return tuple(place / f"holdfast-{os.geteuid()}" for place in SHARED_TEMPS)
+def own_dirs(environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """Returns the user's own folder in each shared one, and last the one at home.
+
+    Another user may have taken the name: check before use.
+    """
+    shared = tuple(place / f"holdfast-{os.geteuid()}" for place in SHARED_TEMPS)
+    home = home_dir(environment)
+    return shared if home is None else (*shared, home)
 
 
 def temp_dirs(environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Returns places for a folder with a unique name: TMPDIR, the shared ones, and last those that come and go."""
+    """Returns places for a folder with a unique name: TMPDIR, the shared ones, those that come and go, and home_dir."""
     value = (os.environ if environment is None else environment).get("TMPDIR", "")
     chosen = (Path(value),) if os.path.isabs(value) else ()
-    return tuple(dict.fromkeys((*chosen, *SHARED_TEMPS, *runtime_dirs(environment))))
+    home = home_dir(environment)
+    last = () if home is None else (home,)
+    return tuple(dict.fromkeys((*chosen, *SHARED_TEMPS, *runtime_dirs(environment), *last)))

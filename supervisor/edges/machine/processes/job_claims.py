@@ -19,7 +19,7 @@ import msgspec
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.machine.processes import process_table
+from supervisor.edges.machine.processes import home_folder, process_table
 from supervisor.edges.machine.processes.whereabouts import whereabouts
 from supervisor.errors import AlreadyExistsError
 
@@ -140,7 +140,9 @@ def claim_folders(environment: Mapping[str, str] | None = None) -> tuple[Path, .
     chosen = (os.environ if environment is None else environment).get(CLAIM_DIR_VARIABLE, "")
     if os.path.isabs(chosen):
         return (Path(chosen),)
-    return tuple(place / f"holdfast-{os.geteuid()}" / FOLDER for place in SHARED_PLACES)
+    shared = tuple(place / f"holdfast-{os.geteuid()}" / FOLDER for place in SHARED_PLACES)
+    home = home_folder.home_dir(environment)
+    return shared if home is None else (*shared, home / FOLDER)
 
 
 def is_live(job_id: str) -> bool:

@@ -15,6 +15,7 @@ import pytest
 
 from supervisor.edges.machine.folders import private_dir, socket_claim, user_dirs
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
+from supervisor.edges.machine.processes import home_folder
 from supervisor.errors import ConfigurationError
 
 HOLDER = """
@@ -29,6 +30,7 @@ print(flush=True); sys.stdin.read()
 def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
     """The only shared temporary directory; pytest's own would make socket paths too long."""
     with tempfile.TemporaryDirectory() as name:
+        monkeypatch.setenv("HOME", str(tmp_path / "none"))
         monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (Path(name),))
         monkeypatch.setattr(user_dirs, "RUNTIME_DIRS", tmp_path / "none")
         yield Path(name)
@@ -160,3 +162,25 @@ def test_two_that_remove_the_same_folder_take_nothing_of_one_that_is_made_again(
         assert not private_dir.remove_if_dead(path)
         assert raced
         assert (path / "supervisor.lock").exists()
+
+
+def test_where_nothing_else_can_be_written_it_is_at_home_and_goes_after_the_boot(
+    temp: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (temp / "home").mkdir()
+    environment = {"HOME": str(temp / "home")}
+    monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (temp / "none",))
+    made = private_dir.make(environment)
+    home = home_folder.home_dir(environment)
+    assert home is not None
+    assert made.parent == home
+    assert home.stat().st_mode & 0o777 == 0o700
+    earlier = home.rename(home.with_name(f"{home.name[: -home_folder.BOOT_DIGITS]}01234567"))
+    with served(earlier / made.name):  # on another node of the same name
+        private_dir.sweep(environment)
+        assert (earlier / made.name).exists()
+    private_dir.sweep(environment)
+    assert not earlier.exists()
+    home.mkdir(mode=0o755)
+    with pytest.raises(ConfigurationError, match="others may enter it"):
+        private_dir.make(environment)

@@ -16,6 +16,7 @@ from supervisor.edges.machine.processes import process_table
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
     monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (tmp_path / "tmp", tmp_path / "var"))
     monkeypatch.setattr(user_dirs, "RUNTIME_DIRS", tmp_path / "user")
     (tmp_path / "tmp").mkdir()

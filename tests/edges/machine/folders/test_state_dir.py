@@ -15,6 +15,7 @@ from supervisor.edges.machine.folders.state_dir import ChosenDir
 @pytest.fixture(autouse=True)
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
     monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (tmp_path / "tmp",))
     return tmp_path / "tmp" / f"holdfast-{os.geteuid()}" / "state"
 

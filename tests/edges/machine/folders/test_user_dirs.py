@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from supervisor.edges.machine.folders import user_dirs
+from supervisor.edges.machine.processes import home_folder
 
 SYSTEM = Path(f"/run/user/{os.geteuid()}")
 
@@ -18,11 +19,17 @@ def test_the_variable_comes_first_and_the_systems_own_is_known_without_it():
 
 
 def test_own_folders_have_the_users_number():
-    assert user_dirs.own_dirs()[0] == Path(f"/tmp/holdfast-{os.geteuid()}")
-    assert len(set(user_dirs.own_dirs())) == len(user_dirs.SHARED_TEMPS)
+    assert user_dirs.own_dirs({})[0] == Path(f"/tmp/holdfast-{os.geteuid()}")
+    assert len(set(user_dirs.own_dirs({}))) == len(user_dirs.SHARED_TEMPS)
 
 
 def test_a_chosen_temporary_directory_comes_first_and_each_once():
     assert user_dirs.temp_dirs({"TMPDIR": "/t", "XDG_RUNTIME_DIR": "/r"})[:2] == (Path("/t"), Path("/tmp"))
     assert user_dirs.temp_dirs({"TMPDIR": "/tmp"}).count(Path("/tmp")) == 1
     assert user_dirs.temp_dirs({"TMPDIR": "relative"})[0] == Path("/tmp")
+
+
+def test_the_folder_at_home_comes_last(tmp_path: Path):
+    environment = {"HOME": str(tmp_path)}
+    last = home_folder.home_dir(environment)
+    assert user_dirs.own_dirs(environment)[-1] == user_dirs.temp_dirs(environment)[-1] == last
