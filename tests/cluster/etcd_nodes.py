@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,7 +58,7 @@ class EtcdNodes:
     def leader(self) -> int:
         """Returns the number of the member that leads etcd."""
         told = json.loads(self.ctl("endpoint", "status", "-w", "json") or "[]")
-        leads = {each["Endpoint"] for each in told if each["Status"]["leader"] == each["Status"]["header"]["member_id"]}
+        leads = {each["Endpoint"] for each in told if _leads(each["Status"])}
         return next((number for number, node in self._nodes.items() if f"{node.address}:2379" in leads), 0)
 
     def kept(self, key: str) -> dict[str, object]:
@@ -67,6 +68,11 @@ class EtcdNodes:
     def revoke_all(self) -> None:
         for lease in self.ctl("lease", "list").split()[3:]:
             self.ctl("lease", "revoke", lease)
+
+
+def _leads(status: dict[str, Any]) -> bool:
+    """etcdctl leaves the leader out while there is none."""
+    return status.get("leader") == status["header"]["member_id"]
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def meeting(server: Etcd) -> tuple[str, ...]:
 def test_a15_an_elected_leader_loses_etcd_and_a_worker_while_the_limit_of_processes_is_full(
     somebody: tuple[int, Path], server: Etcd
 ) -> None:
-    """It finds etcd again without a thread. gRPC's library would end the process."""
+    """It finds etcd again without a thread."""
     uid, folder = somebody
     arguments = (*meeting(server), "--nproc-per-node", "2", "--max-restarts", "1", str(SCRIPTS / "filling.py"))
     with limited(folder, uid, f"--nproc={PROCESSES_MAX}", arguments=arguments) as launch:
@@ -53,6 +53,25 @@ def test_a15_an_elected_leader_loses_etcd_and_a_worker_while_the_limit_of_proces
         assert launch.wait() == 0, launch.stderr_text()
         assert_nothing_left(launch)
         assert '"worker_failed"' in asked(launch, uid, "events", launch.job_id, "-o", "jsonl").stdout
+
+
+@needs_other_users
+@pytest.mark.parametrize(("processes", "codes"), [(3, (1, 75)), (5, (0, 1, 75)), (11, (0,))])
+def test_a15_few_processes_are_enough_for_an_elected_leader_and_fewer_end_with_a_sentence(
+    somebody: tuple[int, Path], server: Etcd, processes: int, codes: tuple[int, ...]
+) -> None:
+    """gRPC's library aborted or crashed the supervisor under any of these limits."""
+    uid, folder = somebody
+    script = folder / "ends.py"
+    script.touch()
+    with limited(
+        folder, uid, f"--nproc={processes}", arguments=(*meeting(server), "--nproc-per-node", "1", str(script))
+    ) as launch:
+        code = launch.wait()
+        assert code in codes, (code, launch.stderr_text())
+        assert code == 0 or "ulimit -u" in launch.stderr_text()
+        assert "Traceback" not in launch.stderr_text()
+        assert_nothing_left(launch)
 
 
 def test_a15_a_supervisor_with_an_elected_leader_does_not_load_grpcs_library(
