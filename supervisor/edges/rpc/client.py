@@ -113,6 +113,7 @@ class GrpcClient:
         self._awaits = False  # something was sent since the peer was heard
         self._pinged_at_s: float | None = None
         self._is_reading = self._is_writing = False
+        self._reading, self._writing = anyio.CancelScope(), anyio.CancelScope()
         self._changed = anyio.Event()
 
     async def unary(self, method: str, request: bytes, *, timeout_s: float, metadata: Metadata = ()) -> bytes:
@@ -156,6 +157,12 @@ class GrpcClient:
     async def until_greeted(self) -> None:
         """Returns once the peer has spoken HTTP/2. Raises CallError."""
         await self._until(lambda: self.has_greeted)
+
+    async def end(self) -> None:
+        """Gives all calls up. After that, the stream may be closed: nobody waits for it."""
+        self._lose(f"the connection to {self.name} is not used any more")
+        while self._is_reading or self._is_writing:
+            await self._changed.wait()
 
     # --- for the calls ---------------------------------------------------------------------------------------------
 
@@ -206,8 +213,10 @@ class GrpcClient:
         """Reads once. After a long silence, asks whether the peer is there."""
         until_s = self._heard_at_s + PING_AFTER_S if self._pinged_at_s is None else self._pinged_at_s + PONG_S
         data = None
-        with anyio.CancelScope(deadline=max(until_s, anyio.current_time() + READ_S)):
+        with anyio.CancelScope(deadline=max(until_s, anyio.current_time() + READ_S)) as self._reading:
             data = await self._stream.receive()
+        if self.lost:
+            return
         if data is None and self._pinged_at_s is not None:
             self._lose(f"{self.name} has been silent for {anyio.current_time() - self._heard_at_s:.1f} s")
         elif data is None:
@@ -267,19 +276,24 @@ class GrpcClient:
         self._is_writing = True
         is_whole = False
         try:
-            while data := self._h2.data_to_send():
-                self._awaits = True
-                if not await self._stream.send(data):
-                    self._lose(f"{self.name} has closed the connection")
-                    break
-            is_whole = True
+            with anyio.CancelScope() as self._writing:
+                while data := self._h2.data_to_send():
+                    self._awaits = True
+                    if not await self._stream.send(data):
+                        self._lose(f"{self.name} has closed the connection")
+                        break
+                is_whole = True
         finally:
             self._is_writing = False
             if not is_whole:  # The peer has read a part of what was to be sent.
                 self._lose(f"{self.name} does not read")
+            self._tell_change()
 
     def _lose(self, why: str) -> None:
+        """From now on nobody reads or writes."""
         self.lost = self.lost or why
+        self._reading.cancel()
+        self._writing.cancel()
         self._tell_change()
 
     def _tell_change(self) -> None:

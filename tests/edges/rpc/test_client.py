@@ -19,6 +19,7 @@ import pytest
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import PingReceived, RequestReceived, StreamReset
+from h2.settings import SettingCodes
 
 from supervisor.edges.machine.processes.socket_stream import SocketStream
 from supervisor.edges.rpc import client as client_module
@@ -358,14 +359,42 @@ async def test_a_connection_that_nobody_used_is_no_silent_one(monkeypatch: pytes
             assert client._pinged_at_s is None  # pyright: ignore[reportPrivateUsage]
 
 
+async def lets_send(client: GrpcClient, peer: Peer) -> None:
+    """Opens the windows, so that only the socket bounds what is sent."""
+    peer.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 1 << 30})
+    peer.h2.increment_flow_control_window(1 << 30)
+    await peer.stream.send(peer.h2.data_to_send())
+    await client.until_greeted()
+
+
 async def test_a_peer_that_does_not_read_costs_the_deadline_and_the_connection() -> None:
     async with against() as (client, peer, _):
-        peer.h2.increment_flow_control_window(1 << 30)
-        await peer.stream.send(peer.h2.data_to_send())
         with anyio.fail_after(LIMIT_S):
-            await client.until_greeted()
+            await lets_send(client, peer)
             with pytest.raises(CallError, match="has not answered"):
                 await client.unary("/x", bytes(10_000_000), timeout_s=0.2)
+        assert client.lost == "S does not read"
+
+
+async def test_who_reads_a_connection_hears_at_once_that_it_can_not_be_used() -> None:
+    """Its socket may then be closed, and its number be another's."""
+    async with against() as (client, peer, _), anyio.create_task_group() as tasks:
+        failed: list[str] = []
+
+        async def listen() -> None:
+            with pytest.raises(CallError) as told, client.call("/x") as call:
+                await call.receive()
+            failed.append(str(told.value))
+
+        with anyio.fail_after(3.0):  # much less than after a silence
+            await lets_send(client, peer)
+            tasks.start_soon(listen)
+            with pytest.raises(CallError):
+                await client.unary("/x", bytes(10_000_000), timeout_s=0.2)
+            await client.end()
+            while not failed:
+                await anyio.lowlevel.checkpoint()
+        assert failed == ["S does not read"]
 
 
 async def test_a_call_that_is_given_up_is_told_with_the_next_one() -> None:

@@ -63,6 +63,7 @@ class EtcdChannel:
             raise
 
     def close(self) -> None:
+        """Closes all connections. No call may be in progress."""
         for member in self._members:
             member.close()
 
@@ -142,7 +143,7 @@ class EtcdChannel:
                     members += [self._member(endpoint, each, known) for each in found]
             for each in self._members:
                 if each not in members:
-                    each.close()
+                    await each.drop()
             self._members = members
             if not members:
                 raise CallError(Status.UNAVAILABLE, "; ".join(errors))

@@ -63,7 +63,7 @@ class Member:
         """Returns a client once the member has answered. Raises CallError. Call it again if it was cancelled."""
         async with self._connecting:
             if self._client is not None and self._client.lost:
-                self.close()
+                await self.drop()
             if self._client is None:
                 self._client = await self._connect()
             client, stream = self._client, self._stream
@@ -87,7 +87,14 @@ class Member:
             self._stream, name=self.name, authority=self.name, scheme=scheme, message_bytes_max=ANSWER_BYTES_MAX
         )
 
+    async def drop(self) -> None:
+        """Ends the connection; calls that are in progress fail."""
+        if self._client is not None:
+            await self._client.end()
+        self.close()
+
     def close(self) -> None:
+        """Closes the connection. Nobody may use it."""
         if self._stream is not None:
             self._stream.close()
         self._stream = self._client = None
