@@ -201,13 +201,23 @@ def _refusal(job_id: str, folders: Sequence[Path], has_more_nodes: bool) -> Alre
 def how_they_end(job_id: str, folders: Sequence[Path] | None = None) -> str:
     """Returns how processes that hold a claim without a supervisor end, as the rest of a sentence.
 
-    They end by themselves, except stopped ones and those stuck in the kernel.
+    Their spawner ends them, except stopped ones and those stuck in the kernel.
     """
-    stuck = [pid for pid in _holders(job_id, claim_folders() if folders is None else folders) if _is_stuck(pid)]
-    if not stuck:
-        return "they end within its --supervisor-return-timeout, unless a supervisor takes them over before"
-    pids = " ".join(map(str, stuck[:STUCK_NAMED_MAX]))
-    return f"process {stuck[0]} of it {whereabouts(stuck[0])}, so end it with kill -KILL {pids}"
+    left = _holders(job_id, claim_folders() if folders is None else folders)
+    stuck = [pid for pid in left if _is_stuck(pid)]
+    if stuck:
+        pids = " ".join(map(str, stuck[:STUCK_NAMED_MAX]))
+        return f"process {stuck[0]} of it {whereabouts(stuck[0])}, so end it with kill -KILL {pids}"
+    if left and not any(map(_may_be_spawner, left)):
+        pids = " ".join(map(str, left[:STUCK_NAMED_MAX]))
+        return f"nobody ends them, since their spawner is gone, too: kill -KILL {pids} does"
+    return "they end within its --supervisor-return-timeout, unless a supervisor takes them over before"
+
+
+def _may_be_spawner(pid: int) -> bool:
+    """Returns whether it leads its session, as a spawner does, which has its name only once it has loaded."""
+    entry = process_table.look_up(pid)
+    return entry is not None and entry.session == pid
 
 
 def _is_stuck(pid: int) -> bool:

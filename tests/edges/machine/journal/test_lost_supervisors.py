@@ -57,7 +57,7 @@ def test_while_processes_of_the_job_are_left_it_is_stopping(tmp_path: Path) -> N
     gone = f"{BOOT} {NAMESPACE} {PID} 1"
     found = judged(mine, recorded_by=gone, recorded_at_s=AT_S)
     assert (found.state, found.ended_at_ns) == (JobState.STOPPING, None)
-    assert "processes of the job are left: they end within its --supervisor-return-timeout" in found.reason
+    assert "processes of the job are left: nobody ends them, since their spawner is gone" in found.reason
     earlier = replace(mine, submitted_at_ns=1)
     assert judged(earlier, recorded_by=gone, recorded_at_s=AT_S).state is JobState.FAILED  # the id has a new run
     claims.close()

@@ -57,7 +57,7 @@ def test_a_claim_holds_until_the_last_process_of_the_job_is_gone(tmp_path: Path)
                 claims.take("job")
             supervisor.kill()
             supervisor.wait(20)
-            with pytest.raises(AlreadyExistsError, match=f"pid {supervisor.pid}\\) is gone, and they end within"):
+            with pytest.raises(AlreadyExistsError, match=f"pid {supervisor.pid}\\) is gone, and nobody ends them"):
                 claims.take("job")
         finally:
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
