@@ -24,7 +24,8 @@ from supervisor.edges.machine.own_process.shortages import NoThreadError, in_wor
 def test_a_limit_is_named_with_what_raises_it(number: int, raises_it: str) -> None:
     error = OSError(number, os.strerror(number))
     assert raises_it in remedy(error)
-    assert in_words(error).startswith(os.strerror(number)) and raises_it in in_words(error)
+    assert in_words(error).startswith(os.strerror(number))
+    assert raises_it in in_words(error)
 
 
 def test_what_is_no_limit_has_no_remedy() -> None:
