@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import signal
 import subprocess
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -166,6 +167,52 @@ async def test_etcd_stalls_and_comes_back_and_is_started_again(tmp_path: Path):
             await lead.renew()
         server.start()
         assert (await elected_at_last(backend, "b")).state == b"kept"
+        await backend.close()
+
+
+def leads(member: Etcd) -> bool:
+    member.ctl("endpoint", "health")  # waits for a leader
+    status = msgspec.json.decode(member.ctl("endpoint", "status", "-w", "json"))[0]["Status"]
+    return status["leader"] == status["header"]["member_id"]
+
+
+@contextmanager
+def three_members(folder: Path) -> Generator[list[Etcd]]:
+    """Yields the members, one that does not lead them first."""
+    if shutil.which("etcd") is None:
+        pytest.skip("needs etcd: apt-get install etcd-server etcd-client")
+    members: list[Etcd] = []
+    try:
+        for name in ("a", "b", "c"):
+            (folder / name).mkdir()
+            members.append(Etcd(folder / name, name=name))
+        cluster = ",".join(each.cluster for each in members)
+        for each in members:
+            each.cluster = cluster
+            each.start()
+        yield sorted(members, key=leads)
+    finally:
+        for each in members:
+            each.stop()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+async def test_a_lead_outlives_the_member_that_its_node_asks(tmp_path: Path, number: signal.Signals):
+    with three_members(tmp_path) as (first, *others):
+        endpoints = "|".join(each.endpoint for each in others)
+        backend = etcd_backend.open_backend(place(first, endpoints=endpoints))
+        lead = await elected_at_last(backend, "a")
+        await lead.write(b"kept")
+        async with aclosing(backend.leaders()) as leaders:
+            await until_leader(leaders, "a")
+            first.signal(number)
+            with anyio.fail_after(lead.ttl_s):  # else somebody else could lead
+                for _ in range(2):
+                    with suppress(TimeoutError, BackendUnavailableError), anyio.fail_after(0.4 * lead.ttl_s):
+                        await lead.renew()
+                await lead.renew()
+                await lead.write(b"kept on")
+        assert await at_last(backend.leader) is not None
         await backend.close()
 
 
