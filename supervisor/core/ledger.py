@@ -31,7 +31,13 @@ class Ledger(msgspec.Struct, frozen=True):
     processes: tuple[str, ...] = ()  # the node process that received each order, by group rank; "": unknown
     witnesses: tuple[str, ...] = ()  # nodes heard by the leader (see fence.py)
     resigned: tuple[str, ...] = ()  # nodes that have given up the lead since that cycle, as they heard too few others
+    term: int = 0  # of the leader that wrote it; 0: none, or an older version
     former: Former | None = None  # the previous run, if some of its nodes may not know its end
+
+
+def newer(one: Ledger, other: Ledger) -> Ledger:
+    """Returns the one that was written later, whatever the backend has lost or got back since."""
+    return max(one, other, key=lambda each: (each.term, each.cycle, each.opened, each.restarts_used, each.is_told))
 
 
 def after_all_know(ended: Ledger, term: int) -> Ledger:

@@ -106,6 +106,15 @@ class EndsLeads(Protocol):
         ...
 
 
+@runtime_checkable
+class LeadsAbove(Protocol):
+    """A backend whose data may be lost, or go back to an earlier state, has this method, too."""
+
+    async def try_to_lead_above(self, node: str, address: str, above: int) -> Lead | None:
+        """Does the same as `try_to_lead`, with a term later than `above`, which this node has seen."""
+        ...
+
+
 class BackendFactory(Protocol):
     def __call__(self, place: Place) -> RendezvousBackend:
         """Makes a backend without I/O. Raises ValueError for an option that is unknown or unusable."""

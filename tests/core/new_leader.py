@@ -49,8 +49,9 @@ def orders_to(play: Playbook[coordinator.State], kind: type) -> list[str]:
 
 
 def recorded(play: Playbook[coordinator.State]) -> list[Ledger]:
-    """Returns the ledgers without the names of nodes."""
-    return [msgspec.structs.replace(each.ledger, parts=(), processes=(), witnesses=()) for each in play.of(Record)]
+    """Returns the ledgers without the names of nodes and the leader's term."""
+    unnamed = {"parts": (), "processes": (), "witnesses": (), "term": 0}
+    return [msgspec.structs.replace(each.ledger, **unnamed) for each in play.of(Record)]  # pyright: ignore
 
 
 def kinds(play: Playbook[coordinator.State]) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from supervisor.core.ledger import Ledger
+from supervisor.edges.peers.election.etcd_backend import UNSEEN_MAX
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -28,6 +29,8 @@ CALL_TIMEOUT_S = 2.0  # etcd_client.CALL_TIMEOUT_S
 ENDED_KEPT_S = 900.0  # etcd_leftovers.KEPT_S
 WATCH_MAX_S = 0.1
 WATCH_AGAIN_S = 0.5
+FIRST_REVISION = 2**40
+BACKUPS_MAX = 20
 
 Answer = TypeVar("Answer")
 
@@ -56,7 +59,10 @@ class Backend:
         self._ledger_until_s = math.inf
         self.lost_until_s = 0.0  # without a quorum
         self._slow_until_s = 0.0
-        self.term = 0
+        self.leads = 0
+        self.era = 0  # how often it has lost data
+        self._revision = FIRST_REVISION
+        self._kept: list[tuple[int, Ledger, Elected | None]] = []  # what a backup may have
         self._lease_until_s = 0.0
         self._watched_by: dict[Voter, float] = {}  # when the last change reaches it
         self._broken: set[Voter] = set()  # watches to be repeated
@@ -110,15 +116,47 @@ class Backend:
 
     # --- what is asked
 
-    def elect(self, reign: Reign) -> tuple[int, Ledger] | None:
+    def elect(self, reign: Reign, above: int) -> tuple[int, Ledger] | None:
         """Returns the new lead, or None if another leads. The lease lasts until `hold` is called."""
         if self.leader is not None:
             return None
-        self.term += 1
-        self.leader = Elected(self.term, reign.host.name, reign)
-        self.hold(self.term, LEASE_S)
+        term = 1 + self._revision  # etcd_backend.py adds what is missing to its revision
+        if above > self._revision:
+            term += above + UNSEEN_MAX
+        self.leader = Elected(term, reign.host.name, reign)
+        self.leads += 1
+        self.hold(term, LEASE_S)
+        self._change()
         self._tell_all()
-        return self.term, self.ledger
+        return term, self.ledger
+
+    def _change(self) -> None:
+        self._revision += 1
+        self._kept = [*self._kept[-BACKUPS_MAX:], (self._revision, self._ledger, self.leader)]
+
+    def wipe(self) -> bool:
+        """Loses all data. Its revisions begin again; here with numbers that were never used."""
+        if self._world.timeline.now_s < self.lost_until_s:
+            return False
+        self._replace(self._revision // 2, Ledger(), None)
+        self._kept = []
+        return True
+
+    def restore(self) -> bool:
+        """Goes back to an earlier state. A leader of that time still leads if it leads now."""
+        if self._world.timeline.now_s < self.lost_until_s or not self._kept:
+            return False
+        self._replace(*self._world.random.choice(self._kept))
+        return True
+
+    def _replace(self, revision: int, ledger: Ledger, leader: Elected | None) -> None:
+        if self.leader is not None:
+            self.leader.reign.disturb()
+        self.era += 1
+        self._revision, self._ledger = revision, ledger
+        if self.leader != leader or leader is None:
+            self.leader = None
+        self._tell_all()  # the watches begin again
 
     @property
     def ledger(self) -> Ledger:
@@ -134,6 +172,7 @@ class Backend:
         if self.leader is None or self.leader.term != term:
             return False
         self._ledger = ledger
+        self._change()
         self._ledger_until_s = self._world.timeline.now_s + ENDED_KEPT_S if is_last else math.inf
         return True
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.coordinator_states import Running
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
 from supervisor.core.node import messages
 from supervisor.core.orders import Conclude, Order, StartCycle
-from tests.sim.faults import CUTS, WISHES, Fault, Kind
+from tests.sim.faults import CUTS, DATA_LOST, WISHES, Fault, Kind
 from tests.sim.setup import HEARTBEAT_S, LIMIT_S
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ _OF_LEADER = frozenset({
 # Verdicts of nodes that can't know how the job continues elsewhere, or that it has ended.
 ELSEWHERE = ("the job may still run on the nodes that it had", "the job has ended, or still runs on other nodes")
 UNDER_WAY_S = 3.0  # events planned sooner than that may be answers
+WRITTEN_S = 3.0
+WRITTEN_AGAIN_S = 12.0  # after the data is lost: another leader may be elected, and take over
 ALL_HAVE_JOINED_S = 10.0  # else the lost node may be the only one that the ledger names
 SLACK_S = 0.5  # for a kill, on top of the spawner's own time
 
@@ -121,16 +124,17 @@ class OneLeader(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._term = 0
+        self._term = 0, 0
         self._leaders: dict[int, Host] = {}
         self._cycle = 0, -1
 
     def order(self, leader: Host, term: int, name: str, order: Order) -> None:
         if self._leaders.setdefault(term, leader) is not leader:
             self.complain(f"{leader.name} and {self._leaders[term].name} both lead in term {term}")
-        if term < self._term:
+        own = self.world.era_of_term.get(term, 0), term  # a backend without its data begins with its first terms
+        if own < self._term:
             self.complain(f"{leader.name} gives {name} an order in term {term}, after the one of term {self._term}")
-        self._term = max(self._term, term)
+        self._term = max(self._term, own)
 
     def rank(self, rank: Rank) -> None:
         own = _cycle_of(rank)
@@ -235,7 +239,7 @@ class Budget(Checker):
         wishes = sum(fault.kind is Kind.RESTART for fault in self.world.struck)
         if self.world.backend is not None:
             wishes *= 3  # each is repeated to the next leader
-            wishes += self.world.backend.term  # a cycle that a leader could not order from all nodes costs nothing
+            wishes += self.world.backend.leads  # a cycle that a leader could not order from all nodes costs nothing
         if state is not None and state.cycle > max(coordinator.restarts_used(state), self._used) + wishes:
             self.complain(f"cycle {state.cycle} was reached with {self._used} units and {wishes} wishes")
 
@@ -345,6 +349,26 @@ class Progress(Checker):
             self.complain(f"one cut of {struck[0].nodes} ends the job: {verdicts}")
 
 
+class LedgerIsKept(Checker):
+    """A backend that has lost its data, or got back older data, soon has the job's ledger again."""
+
+    def fault(self, fault: Fault, *, is_harmful: bool) -> None:
+        if fault.kind in DATA_LOST:
+            self.world.timeline.after(WRITTEN_AGAIN_S, lambda: self._look(fault))
+
+    def _look(self, fault: Fault) -> None:
+        backend = self.world.backend
+        if backend is None or backend.leader is None or self.world.struck[-1] is not fault:
+            return
+        state, ledger = backend.leader.reign.host.coordinator, backend.ledger
+        if state is None or not isinstance(state.phase, Running) or backend.leader.reign.is_over:
+            return
+        if self.world.timeline.now_s < self.world.ordered_s + WRITTEN_S:
+            return
+        if (ledger.cycle, ledger.restarts_used) != (state.cycle, coordinator.restarts_used(state)):
+            self.complain(f"the ledger is not written again: {ledger}")
+
+
 class NoEarlyHang(Checker):
     """A rank is called hung only after the allowed silence, and only once."""
 
@@ -419,7 +443,7 @@ class BoundedState(Checker):
 
 def all_of(world: World) -> list[Checker]:
     kinds = (
-        Exclusivity, OneLeader, OneRun, ConsecutiveRanks, Budget, Agreement, Outcome, Progress, NoEarlyHang,
-        NoHealthyWorkerEnded, Liveness, BoundedState,
+        Exclusivity, OneLeader, OneRun, ConsecutiveRanks, Budget, Agreement, Outcome, Progress, LedgerIsKept,
+        NoEarlyHang, NoHealthyWorkerEnded, Liveness, BoundedState,
     )  # fmt: skip
     return [kind(world) for kind in kinds]

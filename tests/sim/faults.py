@@ -47,6 +47,8 @@ class Kind(enum.StrEnum):
     BACKEND_LOST = enum.auto()  # it has no quorum
     BACKEND_SLOW = enum.auto()  # it answers in up to SLOW_ANSWER_MAX_S
     LEASES_REVOKED = enum.auto()  # all at once
+    BACKEND_WIPED = enum.auto()  # it has lost all data
+    BACKEND_RESTORED = enum.auto()  # from an older backup
     STOP = enum.auto()
     STOP_BY_SIGNAL = enum.auto()
     RESTART = enum.auto()
@@ -60,8 +62,10 @@ _OF_PAIR = frozenset({Kind.PAIR_CUT, Kind.PAIR_CUT_ONE_WAY})
 CUTS = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT}) | _OF_PAIR
 _OF_NETWORK = CUTS | {Kind.SLOW_LINK}
 _OF_ELECTION = _OF_PAIR | {
-    Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.BACKEND_LOST, Kind.BACKEND_SLOW, Kind.LEASES_REVOKED
+    Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.BACKEND_LOST, Kind.BACKEND_SLOW, Kind.LEASES_REVOKED, Kind.BACKEND_WIPED,
+    Kind.BACKEND_RESTORED,
 }  # fmt: skip
+DATA_LOST = frozenset({Kind.BACKEND_WIPED, Kind.BACKEND_RESTORED})
 _PASSES = CUTS | {Kind.BACKEND_CUT, Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE}
 
 # The relative frequency of each kind.
@@ -101,7 +105,7 @@ class Fault:
         """Returns whether it may cost a cycle, a node or the job."""
         if self.kind in WISHES or self.kind in _SPOILS_NOTHING:
             return False
-        if self.kind in (Kind.SLOW_LINK, Kind.BACKEND_SLOW, Kind.LEASES_REVOKED):
+        if self.kind in (Kind.SLOW_LINK, Kind.BACKEND_SLOW, Kind.LEASES_REVOKED, *DATA_LOST):
             return False
         if self.kind is Kind.BACKEND_LOST:
             return self.lasts_s > BACKEND_HARMLESS_S

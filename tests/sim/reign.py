@@ -105,6 +105,14 @@ class Reign:
     def record(self, ledger: Ledger) -> None:
         self._pass(order_gate.LedgerChanged(ledger))
 
+    def write_again(self) -> None:
+        self._pass(order_gate.LedgerDoubted())
+
+    @property
+    def ledger(self) -> Ledger:
+        """Returns the ledger as the backend has it, as far as this leader knows."""
+        return self._gate.recorded or self._found
+
     @property
     def is_all_heard(self) -> bool:
         return not self._gate.waiting and not any(link.down.waiting for link in self.nodes.values() if not link.is_over)
@@ -236,7 +244,7 @@ class Reign:
             self.end("the job has ended")
             self._backend.ask(self.host, lambda: self._backend.resign(self.term), lambda _: None)
 
-        recorded = self._gate.recorded or self._found
+        recorded = self.ledger
         if recorded.verdict is not None:
             last = after_all_know(recorded, self.term) if is_heard else recorded
             write = self._backend.write

@@ -137,7 +137,10 @@ def _strike_node(world: World, host: Host, fault: Fault) -> bool:
             _cut_pair(host, world.hosts[fault.other], until_s, is_both=fault.kind is Kind.PAIR_CUT)
         case Kind.CUT | Kind.CUT_UP | Kind.CUT_DOWN | Kind.PEERS_CUT | Kind.SLOW_LINK:
             return _disturb(host, fault, until_s)
-        case Kind.BACKEND_CUT | Kind.BACKEND_LOST | Kind.BACKEND_SLOW | Kind.LEASES_REVOKED:
+        case (
+            Kind.BACKEND_CUT | Kind.BACKEND_LOST | Kind.BACKEND_SLOW | Kind.LEASES_REVOKED | Kind.BACKEND_WIPED
+            | Kind.BACKEND_RESTORED
+        ):  # fmt: skip
             return _strike_backend(world, host, fault, until_s)
         case _:
             raise AssertionError(fault)
@@ -185,6 +188,12 @@ def _strike_backend(world: World, host: Host, fault: Fault, until_s: float) -> b
             world.backend.lose(until_s)
         case Kind.BACKEND_SLOW:
             world.backend.slow_down(until_s)
+        case Kind.BACKEND_WIPED | Kind.BACKEND_RESTORED if world.had_ended:
+            return False  # a node that missed the end can't know it any more
+        case Kind.BACKEND_WIPED:
+            return world.backend.wipe()
+        case Kind.BACKEND_RESTORED:
+            return world.backend.restore()
         case _:
             return world.backend.revoke()
     return True

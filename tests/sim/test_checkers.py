@@ -63,9 +63,10 @@ def the_same_term(patch: _Patch) -> None:
     """Each leader is elected for the first term."""
     elect = Backend.elect
 
-    def again(backend: Backend, reign: Reign) -> tuple[int, Ledger] | None:
-        backend.term = 0
-        return elect(backend, reign)
+    def again(backend: Backend, reign: Reign, above: int) -> tuple[int, Ledger] | None:
+        del above
+        backend._revision = 0  # pyright: ignore[reportPrivateUsage]
+        return elect(backend, reign, 0)
 
     patch.setattr(Backend, "elect", again)
 

@@ -101,8 +101,11 @@ class Voter:
                 self._follow(self._reigns[leader.term])
             case candidate.Unfollow():
                 self._lose("another one leads")
-            case candidate.AskForLead():
-                self._ask_for_lead()
+            case candidate.AskForLead(above):
+                self._ask_for_lead(above)
+            case candidate.WriteAgain():
+                if self.reign is not None:
+                    self.reign.write_again()
             case candidate.AskWhoLeads():
                 self._ask_who_leads()
             case candidate.Lead(term, found, former):
@@ -198,7 +201,7 @@ class Voter:
 
         self.backend.ask(self.host, lambda: self.backend.leader, told, timeout_s=ASK_TIMEOUT_S)
 
-    def _ask_for_lead(self) -> None:
+    def _ask_for_lead(self, above: int) -> None:
         self._asked_s = self._timeline.now_s
         reign = Reign(self)
 
@@ -206,7 +209,7 @@ class Voter:
             if current is not None:
                 self._take(candidate.LeadNotWon())
             else:
-                self.backend.ask(self.host, lambda: self.backend.elect(reign), elected)
+                self.backend.ask(self.host, lambda: self.backend.elect(reign, above), elected)
 
         def elected(won: tuple[int, Ledger] | Unavailable | None) -> None:
             if self._state.over or self._parts_until_s is not None:
@@ -222,7 +225,7 @@ class Voter:
     def lose_lead(self, reign: Reign, why: str, *, has_resigned: bool) -> None:
         if self.reign is reign:
             self.reign = None
-            self._take(candidate.LeadLost(why, has_resigned))
+            self._take(candidate.LeadLost(why, has_resigned, reign.ledger))
             self._take(candidate.Left())
 
     # --- as a follower

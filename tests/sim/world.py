@@ -6,10 +6,12 @@ checkers write violations to `complaints`. The same setup and schedule give the 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
 from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.coordinator_states import Running
 from supervisor.core.facts import JobEvent, Verdict
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages
@@ -17,17 +19,18 @@ from supervisor.core.orders import Order, StartCycle
 from supervisor.programs.simulation.timeline import Timeline
 from tests.sim import checkers
 from tests.sim.backend import Backend
-from tests.sim.faults import HARMLESS_S, RELAYED_LATER_S, Fault
+from tests.sim.faults import DATA_LOST, HARMLESS_S, RELAYED_LATER_S, Fault
 from tests.sim.host import Host
 from tests.sim.network import Link
 from tests.sim.processes import Rank
-from tests.sim.setup import Setup
+from tests.sim.setup import JOB, Setup
 from tests.sim.striking import strike
 from tests.sim.voting import Voter
 
 BEYOND_S = 5000.0  # after the last fault; every run has ended by then
 PROMPT_S = 0.1
 HARMLESS_TO_LEADER_S = 1.0
+ORDERS_ARRIVE_S = 3.0
 TOUCHES_S = 3.0  # two interruptions this close count as one
 STORY_MAX = 400  # events kept for a failure's report
 
@@ -57,8 +60,12 @@ class World:
         self._passing: list[Fault] = []
         self._undecided = set(self.hosts.values())
         self.run_of_term: dict[int, int] = {}
+        self.era_of_term: dict[int, int] = {}  # of the backend's data
+        self._begun: set[int] = set()  # runs
+        self.ordered_s = -math.inf  # the last part of a cycle
+        self._starters: set[int] = set()  # terms whose leader has ordered a cycle
         self._run_after: dict[int, int] = {}  # the last term of a run, and the next run
-        self._had_ended = False
+        self.had_ended = False
 
     @property
     def leader(self) -> Host:
@@ -146,7 +153,7 @@ class World:
 
     def note_verdict(self, host: Host, verdict: Verdict) -> None:
         self._undecided.discard(host)
-        self._had_ended = True
+        self.had_ended = True
         for each in self._told.verdict:
             each(host, verdict)
 
@@ -155,9 +162,10 @@ class World:
         newest = max(self.run_of_term.values(), default=0)
         if former is not None:
             newest = self._run_after.setdefault(former.term, newest + 1)
-        elif self._had_ended and ledger == Ledger():  # nothing is known of the previous run any more
+        elif self.had_ended and ledger == Ledger():  # nothing is known of the previous run any more
             newest += 1
         self.run_of_term[term] = newest
+        self.era_of_term[term] = self.backend.era if self.backend is not None else 0
 
     def note_meeting(self, host: Host, term: int) -> None:
         if host.first_run is None:
@@ -165,9 +173,25 @@ class World:
 
     def note_order(self, leader: Host, term: int, name: str, order: Order) -> None:
         if isinstance(order, StartCycle):
-            self.hosts[name].run_number = self.run_of_term.get(term, 0)
+            run = self.run_of_term.get(term, 0)
+            if order.assignment.cycle == 0 and run in self._begun and term not in self._starters:
+                run = self._forget_run(term, run + 1)
+            self._begun.add(run)
+            self.ordered_s = self.timeline.now_s
+            self._starters.add(term)
+            self.hosts[name].run_number = run
         for each in self._told.order:
             each(leader, term, name, order)
+
+    def _forget_run(self, term: int, run: int) -> int:
+        """Notes that a job has begun again: the backend has lost its data, and nobody who knew it is there."""
+        if self.backend is None or not self.backend.era:
+            self.complain("forgotten", f"the job begins again in term {term}")
+        self.run_of_term[term] = run
+        for host in self.hosts.values():
+            if host.state.jobs and host.state.jobs[JOB].job.cycle < 0:
+                host.first_run = run
+        return run
 
     def note_loss(self, host: Host) -> None:
         self.lost.add(host)
@@ -190,9 +214,17 @@ class World:
 
     def note_fault(self, fault: Fault) -> None:
         is_harmful = fault.is_harmful or self._lasts_too_long(fault) or self._adds_up(fault)
+        is_harmful |= fault.kind in DATA_LOST and self._is_between_cycles
         self.struck.append(fault)
         for each in self._told.fault:
             each(fault, is_harmful=is_harmful)
+
+    @property
+    def _is_between_cycles(self) -> bool:
+        """Returns whether the ledger knows what no node does: which node has its order, or whether a unit is paid."""
+        state = self.leader.coordinator
+        runs = state is not None and isinstance(state.phase, Running)
+        return not runs or self.timeline.now_s < self.ordered_s + ORDERS_ARRIVE_S
 
     def _lasts_too_long(self, fault: Fault) -> bool:
         """Returns whether the fault is too long. A slow spawner leaves less time, and so does another election."""

@@ -64,6 +64,8 @@ def current_iteration(state: State) -> int:
 
 def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
     """Takes one event. `jitter` is a random value from 0 to 1."""
+    if isinstance(event, cluster_messages.NodeStands) and resignation.is_outranked(state, event):
+        return resignation.outranked(state)
     decided = resignation.after(*_step(state, event, now_s, jitter))
     return takeover.with_record(*announcing.with_announcements(state, *decided))
 
@@ -144,7 +146,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.DeadlineReached():
             return _pass_deadline(state, now_s, jitter)
         case cluster_messages.NodeStands():
-            return _go_on(takeover.meet(state, event), now_s, jitter)
+            return _go_on(takeover.meet(state, event, now_s), now_s, jitter)
         case cluster_messages.NodeStopped() | cluster_messages.VerdictTaken():
             return endings.step_unasked(state, event, now_s)
         case _:

@@ -21,6 +21,7 @@ from supervisor.core.orders import UseStore
 class Unopened(msgspec.Struct, frozen=True):
     """The job's rules are unknown; early reports wait."""
 
+    until_s: float = 0.0  # no cycle is ordered before: if the ledger was lost, another group may still train
     early: list[Event] = msgspec.field(default_factory=list["Event"])  # grows in place
 
 
@@ -42,6 +43,7 @@ class Gathering(msgspec.Struct, frozen=True):
     not_before_s: float | None = None  # back-off
     is_announced: bool = True
     last_call_until_s: float | None = None  # enough nodes have joined; others may still come until then
+    orders_from_s: float | None = None  # a first start may be none if the ledger was lost: those who train come first
     tell_at_s: float | None = None  # when people are told what the round waits for
     tell_again_s: float = 0.0  # and how much later again
     is_shortage_told: bool = False  # people know that enough nodes have joined, but not the right ones
@@ -79,6 +81,7 @@ Phase = Unopened | TakingOver | Gathering | Running | WindingDown | Ended
 class State(msgspec.Struct, frozen=True):
     job_id: str
     leader: str = ""  # the node that this runs on, whose rules count; "": the first node's rules count
+    term: int = 0  # of an elected leader
     phase: Phase = msgspec.field(default_factory=Unopened)
     cycle: int = -1  # the last one ordered
     rules: JobRules = msgspec.field(default_factory=lambda: JobRules("", 1))

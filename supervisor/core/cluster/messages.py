@@ -192,6 +192,7 @@ class NodeStands(msgspec.Struct, frozen=True):
     store_port: int = 0
     left_ago_s: float = 0.0  # time since its last message to the previous leader; 0: just now, or unknown
     met_term: int = 0  # of the first leader that this process met; 0: none, or unknown
+    newest_term: int = 0  # of which this process knows
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):

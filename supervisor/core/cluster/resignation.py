@@ -13,11 +13,23 @@ from collections.abc import Collection
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster.coordinator_states import Gathering, Outcome, State, said
+from supervisor.core.cluster.coordinator_states import Ended, Gathering, Outcome, State, WindingDown, said
 from supervisor.core.cluster.membership import UNHEARD, MemberState
-from supervisor.core.cluster.messages import Action, Send
+from supervisor.core.cluster.messages import Action, NodeStands, Send
 
 RESIGNATIONS_MAX = 3  # in a row
+
+
+def is_outranked(state: State, stands: NodeStands) -> bool:
+    """Whether a later leader is known, as once the backend has lost its data: its terms then begin again."""
+    newest = max(stands.newest_term, state.recorded.term if state.recorded is not None else 0)
+    return newest > state.term > 0 and not isinstance(state.phase, WindingDown | Ended)
+
+
+def outranked(state: State) -> Outcome:
+    """Gives up the lead for a node that knows the newest term, and leads with a later one."""
+    text = f"node {state.leader} gives up the lead: its term, {state.term}, is older than one that another node knows"
+    return state, (said(state, "leader_resigned", text), Send(state.leader, orders.Resign(text)))
 
 
 def after(state: State, actions: tuple[Action, ...]) -> Outcome:

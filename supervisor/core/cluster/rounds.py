@@ -39,7 +39,8 @@ def gathering(
 def next_deadline_s(phase: Gathering) -> float:
     if phase.not_before_s is not None:
         return phase.not_before_s
-    moments = (phase.until_s, phase.last_call_until_s, phase.tell_at_s)
+    orders_from_s = max(phase.last_call_until_s or 0.0, phase.orders_from_s or 0.0) or None
+    moments = (phase.until_s, orders_from_s, phase.tell_at_s)
     return min(moment for moment in moments if moment is not None)
 
 
@@ -51,6 +52,8 @@ def announce(state: State, reason: str) -> tuple[Action, ...]:
 def pass_deadline(state: State, phase: Gathering, now_s: float) -> Outcome:
     if phase.not_before_s is not None:
         return end_delay(state, phase, now_s) if now_s >= phase.not_before_s else (state, ())
+    if phase.orders_from_s is not None and now_s >= phase.orders_from_s:
+        state = msgspec.structs.replace(state, phase=msgspec.structs.replace(phase, orders_from_s=None))
     state, actions = close_round(state, now_s)
     if not isinstance(state.phase, Gathering):
         return state, actions
@@ -91,6 +94,8 @@ def close_round(state: State, now_s: float) -> Outcome:
         if now_s < until_s:
             last_call = msgspec.structs.replace(phase, last_call_until_s=until_s)
             return msgspec.structs.replace(state, phase=last_call), ()
+    if phase.orders_from_s is not None and now_s < phase.orders_from_s:
+        return state, ()
     placed = _place(state)
     assert placed is not None, "the counters and the placement count differently"
     found = endings.root_cause_found(state)

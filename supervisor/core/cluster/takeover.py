@@ -44,6 +44,7 @@ from supervisor.core.ledger import Ledger
 EARLY_REPORTS_MAX = 65536  # reports that may overtake the JobOpened whose rules count
 LATER_MAX = 4096  # reports that wait until the job's state is clear
 NAMES_MAX = 8  # in a sentence
+KEPT_S = 900.0  # for so long at least, the ledger stays after the job's end
 ENDS_AS_BEFORE = (
     "an earlier run of the job was ending when its nodes were lost, so this run ends the same way; "
     "start the job again for a new run"
@@ -60,10 +61,19 @@ Resolved = tuple[State, tuple[Action, ...], tuple[Event, ...]]  # the events are
 def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: float) -> State:
     """Returns the first state of `leader`, whose decisions are recorded. With an empty ledger, the job begins."""
     ledger = taken.ledger
-    phase = TakingOver(now_s + TAKE_OVER_S) if ledger != Ledger() else Unopened()
     former = taken.former or ledger.former
+    phase = TakingOver(now_s + TAKE_OVER_S)
+    if ledger == Ledger():
+        phase = Unopened(now_s + TAKE_OVER_S if former is None else 0.0)
     return State(
-        job_id, leader, phase=phase, cycle=ledger.cycle, resigned=ledger.resigned, recorded=ledger, former=former
+        job_id,
+        leader,
+        taken.term,
+        phase=phase,
+        cycle=ledger.cycle,
+        resigned=ledger.resigned,
+        recorded=ledger,
+        former=former,
     )
 
 
@@ -86,7 +96,10 @@ def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resol
     policy = restart_policy.initial_state(event.rules.restart, training_iteration=event.training_iteration)
     opened = msgspec.structs.replace(
         state,
-        phase=rounds.gathering(event.rules, "first start", now_s),
+        phase=msgspec.structs.replace(
+            rounds.gathering(event.rules, "first start", now_s),
+            orders_from_s=phase.until_s if phase.until_s > now_s else None,
+        ),
         rules=event.rules,
         policy=policy,
         members=members,
@@ -113,7 +126,7 @@ def ledger_of(state: State) -> Ledger:
     ledger = Ledger(
         state.cycle, opened, state.policy.used,
         parts=state.parts, processes=state.processes, witnesses=witnesses, resigned=state.resigned,
-        former=state.former,
+        term=state.term, former=state.former,
     )  # fmt: skip
     match state.phase:
         case Ended(verdict) | WindingDown(Verdict() as verdict):
@@ -144,8 +157,10 @@ def reports_of(stands: NodeStands) -> tuple[Event, ...]:
             return (opened,)
 
 
-def meet(state: State, stands: NodeStands) -> Resolved:
+def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
     """Handles a late node. What it still runs is outdated or given up, so it ends that and waits."""
+    if isinstance(state.phase, Gathering) and stands.cycle > state.cycle and not _missed_the_end(state, stands):
+        return _begin_again(state, stands, now_s)
     known = state.members.get(stands.node)
     if known is not None and known.state not in membership.UNHEARD:
         return state, (), ()
@@ -157,6 +172,23 @@ def meet(state: State, stands: NodeStands) -> Resolved:
     text = f"node {stands.node} comes back with workers of cycle {stands.cycle}; they are stopped"
     again = orders.JoinAgain(max(state.cycle, stands.cycle) + 1, text)
     return with_member(state, stands.node, busy), (said(state, "node_returned", text), Send(stands.node, again)), ()
+
+
+def _begin_again(state: State, stands: NodeStands, now_s: float) -> Resolved:
+    """Takes over what the nodes have: the ledger was lost, or is older than what this one runs."""
+    phase = TakingOver(now_s + TAKE_OVER_S)
+    kept: list[Event] = []
+    for node, each in state.members.items():
+        if each.state in membership.UNHEARD:
+            continue
+        rules = msgspec.structs.replace(state.rules, facts=each.facts)
+        phase.stands[node] = NodeStands(node, rules, each.state, each.cycle, restarts_used=state.policy.used)
+        phase.left_at_s[node] = now_s
+        kept += (cluster_messages.NodeExcluded(node, each.excluded),) if each.excluded else ()
+        kept += (cluster_messages.NodeCordoned(node, each.cordoned),) if each.cordoned else ()
+        kept += (cluster_messages.NodeSilent(node),) if each.is_silent else ()
+    text = f"node {stands.node} knows cycle {stands.cycle}, of which the ledger says nothing; the nodes know better"
+    return msgspec.structs.replace(state, phase=phase), (said(state, "leader_changed", text),), (stands, *kept)
 
 
 def _missed_the_end(state: State, stands: NodeStands) -> bool:
@@ -221,8 +253,13 @@ def next_deadline_s(state: State, phase: TakingOver) -> float | None:
 
 def _replaces_from_s(state: State, phase: TakingOver) -> float | None:
     ledger = state.recorded or Ledger()
-    if ledger == Ledger() and not inherited_cycle.is_at_work(phase.stands):
-        return None  # It was lost, or deleted some minutes after the job's end.
+    newest = max(each.cycle for each in phase.stands.values())
+    if newest > ledger.cycle:  # The ledger was lost or is older, but the leader of that cycle heard its nodes.
+        began_s, ran = phase.until_s - TAKE_OVER_S, [n for n, each in phase.stands.items() if each.cycle == newest]
+        is_sure = len(phase.stands) <= fence.WITNESSES_MAX and began_s - max(phase.left_at_s[n] for n in ran) < KEPT_S
+        if not is_sure and not inherited_cycle.is_at_work(phase.stands):
+            return None  # It may have been deleted some minutes after the job's end.
+        return fence.replaces_from_s(phase.until_s, ran, phase.left_at_s)
     ends = ledger.verdict is not None or ledger.stop_signal is not None  # Then nothing new begins.
     return fence.replaces_from_s(phase.until_s, () if ends else ledger.witnesses, phase.left_at_s)
 

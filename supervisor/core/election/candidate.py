@@ -18,7 +18,7 @@ from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import EndWorkers, MoveFence
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence import FENCE_S, HEARD_S
-from supervisor.core.ledger import Former, Ledger, of_this_run
+from supervisor.core.ledger import Former, Ledger, newer, of_this_run
 
 JITTER_S = 0.2  # before a node asks to lead, so that not all ask at once
 AGAIN_S = 0.5
@@ -82,7 +82,10 @@ class State(msgspec.Struct, frozen=True):
     phase: Phase = Unopened()
     seen: Leader | None = None
     has_seen: bool = False  # the backend has answered at least once
+    seen_at_s: float = 0.0  # when that was news
     newest_term: int = 0
+    ledger: Ledger = Ledger()  # the last one that is known to be kept
+    doubts: bool = False  # who leads: a watch tells of an earlier leader
     left_at_s: float | None = None  # when the previous leader may last have heard this node
     met_term: int = 0  # of the first leader that this process met; 0: none yet
     wishes: tuple[tuple[float, Wish], ...] = ()
@@ -150,6 +153,7 @@ class LeadLost(msgspec.Struct, frozen=True):
 
     why: str
     has_resigned: bool = False  # for a node that hears more of the others
+    ledger: Ledger = Ledger()  # the last one that is kept
 
 
 class LinkLost(msgspec.Struct, frozen=True):
@@ -199,7 +203,9 @@ class Unfollow(msgspec.Struct, frozen=True):
 
 
 class AskForLead(msgspec.Struct, frozen=True):
-    """Answer with LeadWon, LeadNotWon or Unable."""
+    """Answer with LeadWon, LeadNotWon or Unable. The term is to be later than `above`."""
+
+    above: int = 0
 
 
 class AskWhoLeads(msgspec.Struct, frozen=True):
@@ -212,6 +218,10 @@ class Lead(msgspec.Struct, frozen=True):
     term: int
     found: Ledger  # of this run
     former: Former | None  # how the run before ended, if that was another one
+
+
+class WriteAgain(msgspec.Struct, frozen=True):
+    """Write the ledger again, if this lead has: the backend may have lost it, or have an older one back."""
 
 
 class Coordinate(msgspec.Struct, frozen=True):
@@ -232,7 +242,7 @@ class Obey(msgspec.Struct, frozen=True):
     order: orders.Order
 
 
-Action = Follow | Unfollow | AskForLead | AskWhoLeads | Lead | Coordinate | Report | Obey | MoveFence
+Action = Follow | Unfollow | AskForLead | AskWhoLeads | Lead | WriteAgain | Coordinate | Report | Obey | MoveFence
 _Result = tuple[State, tuple[Action, ...]]
 
 # --- the machine ---------------------------------------------------------------------------------------------------
@@ -256,13 +266,13 @@ def step(state: State, event: Event, *, now_s: float, jitter: float = 0.0) -> _R
         case LeaderSeen(leader):
             return _see(state, leader, now_s, jitter)
         case LeaderAnswered(leader, asked_at_s):
-            state = msgspec.structs.replace(state, is_asking=False, asks_at_s=now_s + AGAIN_S)
+            state = msgspec.structs.replace(state, is_asking=False, doubts=False, asks_at_s=now_s + AGAIN_S)
             if asked_at_s is None or isinstance(state.phase, Over):
                 return state, ()
             moved: tuple[Action, ...] = ()
             if leader is None:
                 state, moved = _fence(state, node_fence.NobodyElse(asked_at_s), now_s)
-            return _and_then(moved, _see(state, leader, now_s, jitter))
+            return _and_then(moved, _see(state, leader, now_s, jitter, is_sure=asked_at_s > state.seen_at_s))
         case DeadlineReached():
             return _reach(state, now_s, jitter)
         case _:
@@ -342,15 +352,20 @@ def _decide(state: State, now_s: float, jitter: float) -> _Result:
     return msgspec.structs.replace(state, phase=Preparing(now_s + jitter * JITTER_S)), ()
 
 
-def _see(state: State, leader: Leader | None, now_s: float, jitter: float) -> _Result:
-    """Notes the leader. News about an earlier leader comes too late to matter."""
-    if isinstance(state.phase, Over) or (leader is not None and leader.term < state.newest_term):
+def _see(state: State, leader: Leader | None, now_s: float, jitter: float, *, is_sure: bool = False) -> _Result:
+    """Notes the leader. News about an earlier leader comes too late to matter, unless it is sure that this one leads.
+
+    Then the backend has lost its data, or has got back an earlier state.
+    """
+    if isinstance(state.phase, Over):
         return state, ()
+    if leader is not None and leader.term < state.newest_term and not is_sure:
+        return msgspec.structs.replace(state, doubts=True, asks_at_s=now_s), ()
     is_news = leader != state.seen or not state.has_seen
-    newest_term = leader.term if leader is not None else state.newest_term
-    state = msgspec.structs.replace(state, seen=leader, has_seen=True, newest_term=newest_term)
-    if not is_news:
-        return state, ()
+    if not is_news:  # The watch has begun again.
+        return state, ((WriteAgain(),) if isinstance(state.phase, Leading) else ())
+    newest_term = max(leader.term if leader is not None else 0, state.newest_term)
+    state = msgspec.structs.replace(state, seen=leader, seen_at_s=now_s, has_seen=True, newest_term=newest_term)
     if isinstance(state.phase, Following):
         return msgspec.structs.replace(state, phase=Leaving(state.phase.leader.term)), (Unfollow(),)
     return _decide(state, now_s, jitter) if isinstance(state.phase, Waiting) else (state, ())
@@ -372,8 +387,11 @@ def _lose_link(state: State, event: LinkLost, now_s: float, jitter: float) -> _R
 
 
 def _win(state: State, term: int, ledger: Ledger) -> _Result:
-    found, former = of_this_run(ledger, term=term, met_term=state.met_term)
-    state = msgspec.structs.replace(state, phase=Leading(term), waits_since_s=None, newest_term=term)
+    found, former = of_this_run(newer(ledger, state.ledger), term=term, met_term=state.met_term)
+    newest_term = max(term, ledger.term)
+    state = msgspec.structs.replace(
+        state, phase=Leading(term), waits_since_s=None, newest_term=newest_term, ledger=found
+    )
     taken = Coordinate(cluster.LeadershipTaken(term, found, former))
     return state, (Lead(term, found, former), taken, Obey(orders.Introduce()))
 
@@ -386,6 +404,7 @@ def _lose_lead(state: State, event: LeadLost, now_s: float) -> _Result:
         left_at_s=now_s,
         met_term=state.met_term or state.phase.term,
         stands_from_s=now_s + STANDS_AGAIN_S if event.has_resigned else None,
+        ledger=newer(event.ledger, state.ledger),
     )
     told = (Obey(orders.Resign(event.why)),) if event.has_resigned else ()
     return state, (Coordinate(cluster.LeadershipLost(event.why)), *told)
@@ -412,7 +431,7 @@ def _reach(state: State, now_s: float, jitter: float) -> _Result:
         state, actions = msgspec.structs.replace(state, is_asking=True), (*actions, AskWhoLeads())
     match state.phase:
         case Preparing(until_s) if now_s >= until_s:
-            return msgspec.structs.replace(state, phase=Asking()), (*actions, AskForLead())
+            return msgspec.structs.replace(state, phase=Asking()), (*actions, AskForLead(state.newest_term))
         case Waiting(until_s) if now_s >= until_s:
             return _and_then(actions, _decide(state, now_s, jitter))
         case _:
@@ -423,6 +442,8 @@ def _asks_at_s(state: State) -> float | None:
     """Returns when to ask who leads, since a watch may report late or never. If nobody leads, this node is safe."""
     if state.is_asking or isinstance(state.phase, Leading):
         return None
+    if state.doubts:
+        return state.asks_at_s
     return max(state.asks_at_s, state.fence.until_s - (FENCE_S - HEARD_S))
 
 
@@ -465,7 +486,9 @@ def _introduced(state: State, stands: cluster.NodeStands, now_s: float) -> clust
     left_ago_s = max(0.0, now_s - state.left_at_s) if state.left_at_s is not None else 0.0
     facts = msgspec.structs.replace(stands.rules.facts, process=state.process)
     rules = msgspec.structs.replace(stands.rules, facts=facts)
-    return msgspec.structs.replace(stands, rules=rules, left_ago_s=left_ago_s, met_term=state.met_term)
+    return msgspec.structs.replace(
+        stands, rules=rules, left_ago_s=left_ago_s, met_term=state.met_term, newest_term=state.newest_term
+    )
 
 
 # --- the end -------------------------------------------------------------------------------------------------------

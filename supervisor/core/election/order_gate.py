@@ -30,6 +30,10 @@ class LedgerChanged(msgspec.Struct, frozen=True):
     ledger: Ledger
 
 
+class LedgerDoubted(msgspec.Struct, frozen=True):
+    """The backend may have lost what was written. It is written again, if this lead has written anything."""
+
+
 class LedgerWritten(msgspec.Struct, frozen=True):
     """The backend keeps what was last written."""
 
@@ -52,7 +56,10 @@ class DeadlineReached(msgspec.Struct, frozen=True):
     pass
 
 
-Event = OrderGiven | LedgerChanged | LedgerWritten | LedgerNotWritten | LeadRenewed | NodeForgotten | DeadlineReached
+Event = (
+    OrderGiven | LedgerChanged | LedgerDoubted | LedgerWritten | LedgerNotWritten | LeadRenewed | NodeForgotten
+    | DeadlineReached
+)  # fmt: skip
 
 # --- actions -------------------------------------------------------------------------------------------------------
 
@@ -101,6 +108,10 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             if state.waiting and isinstance(state.waiting[-1], Ledger):
                 state.waiting.pop()  # no order depends on it alone
             return _put(state, ledger, now_s), ()  # written once the turn is over: a later one may replace it
+        case LedgerDoubted():
+            if state.recorded is None or any(isinstance(each, Ledger) for each in state.waiting):
+                return state, ()
+            return _put(state, state.recorded, now_s), ()
         case LedgerWritten():
             return _go(_written(state), now_s)
         case LedgerNotWritten():

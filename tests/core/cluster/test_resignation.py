@@ -34,6 +34,7 @@ def leading(*others: str, needed: int) -> Playbook[coordinator.State]:
         play >> JobOpened(node, rules)
     for node in ("a", *others):
         play >> NodeJoined(node, -1)
+    play.at(TAKE_OVER_S) >> DeadlineReached()
     assert isinstance(play.state.phase, Running)
     return play
 

@@ -26,7 +26,7 @@ from supervisor.core.cluster.messages import (
 )
 from supervisor.core.facts import Assignment, JobState
 from supervisor.core.ledger import Ledger
-from supervisor.core.orders import Conclude, JoinAgain, StartCycle, UseStore, WindDown
+from supervisor.core.orders import Conclude, JoinAgain, Resign, StartCycle, UseStore, WindDown
 from tests.core.new_leader import IN_CYCLE_4, RULES, kinds, new_leader, of_nodes, orders_to, recorded, stands
 
 
@@ -177,8 +177,48 @@ def test_the_first_leader_begins_the_job():
     play = new_leader(Ledger())
     play >> stands("b", None, MemberState.JOINED)
     play >> stands("a", None, MemberState.JOINED)
+    assert not orders_to(play, StartCycle), "if the ledger was lost, others may train; they would end by then"
+    assert coordinator.next_deadline_s(play.state) == fence.TAKE_OVER_S
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
     assert orders_to(play, StartCycle) == ["a", "b"]
     assert recorded(play) == [Ledger(cycle=0, opened=0, restarts_used=0)]
+    assert play.of(Record)[0].ledger.term == 7
+
+
+def test_two_newcomers_lead_before_those_who_train_and_begin_nothing_beside_them():
+    """The ledger is lost: the nodes know the cycle and the budget, and training goes on."""
+    play = new_leader(Ledger(), leader="x")
+    play >> stands("x", None, MemberState.JOINED) >> stands("y", None, MemberState.JOINED)
+    play >> NodeCordoned("y", "a bad fan")
+    play.at(fence.TAKE_OVER_S - 1.0) >> stands("a", 0)
+    assert kinds(play) == ["leader_changed"]
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached() << ()
+    play >> stands("b", 1)
+    assert isinstance(play.state.phase, Running)
+    assert (play.state.cycle, play.state.parts, play.state.policy.used) == (4, ("a", "b"), 1)
+    assert not play.of(Send)
+    assert recorded(play) == [Ledger(cycle=4, opened=4, restarts_used=1)]
+    assert play.state.members["y"].cordoned == "a bad fan"
+
+
+def test_a_leader_of_an_earlier_term_than_a_node_knows_lets_that_one_lead():
+    """A backend without its data counts its terms from the first one again."""
+    play = new_leader(Ledger(), leader="x")
+    play >> stands("x", None, MemberState.JOINED, newest_term=7)
+    assert not orders_to(play, Resign)
+    play >> stands("a", 0, newest_term=50)
+    assert orders_to(play, Resign) == ["x"]
+    assert kinds(play) == ["leader_resigned"]
+    play = new_leader(Ledger(4, term=50), leader="x")
+    play >> stands("x", None, MemberState.JOINED, newest_term=7)
+    assert orders_to(play, Resign) == ["x"]
+
+
+def test_an_older_backup_is_written_anew_with_what_the_nodes_know():
+    play = new_leader(of_nodes(Ledger(cycle=2, opened=2, restarts_used=0), "a", "c"))
+    play >> stands("a", 0) >> stands("b", 1)
+    assert recorded(play) == [Ledger(cycle=4, opened=4, restarts_used=1)]
+    assert play.of(Record)[0].ledger.parts == ("a", "b")
 
 
 def test_nobody_is_replaced_before_a_node_comes_that_the_leader_before_heard():
@@ -282,6 +322,7 @@ def test_a_lost_node_whose_place_a_spare_has_does_not_take_part():
 def test_what_is_recorded_names_the_nodes_of_the_cycle_and_those_that_are_heard():
     play = new_leader(Ledger())
     play >> stands("b", None, MemberState.JOINED) >> stands("a", None, MemberState.JOINED)
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
     (ledger,) = [each.ledger for each in play.of(Record)]
     assert (ledger.parts, set(ledger.witnesses)) == (("a", "b"), {"a", "b"})
     play >> JobOpened("c", RULES)

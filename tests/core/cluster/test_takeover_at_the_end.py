@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core import fence
-from supervisor.core.cluster import coordinator
+from supervisor.core.cluster import coordinator, takeover
 from supervisor.core.cluster.coordinator_states import Gathering, Running
 from supervisor.core.cluster.messages import (
     DeadlineReached,
@@ -44,7 +44,7 @@ def test_a_node_of_the_run_before_that_missed_its_end_is_told_it_and_begins_noth
     play >> stands("b", None, MemberState.JOINED, met_term=7)
     assert orders_to(play, StartCycle) == ["b", "c"], "b has left this leader, and comes back"
     play >> NodeLost("b", "silent")
-    play >> stands("b", 1, met_term=7)
+    play >> stands("b", 1, cycle=0, met_term=7)
     assert orders_to(play, JoinAgain) == ["b"], "it is of this run, and only comes back"
 
 
@@ -77,7 +77,7 @@ def test_what_was_recorded_is_lost_and_the_nodes_know_better():
 def test_the_ledger_is_lost_and_nothing_runs_so_nothing_begins_before_all_nodes_are_there():
     """A reported verdict may be lost with its lease: a node that missed the end must not begin the job again."""
     play = new_leader(Ledger(), leader="b")
-    play >> stands("b", 1, MemberState.JOINED) << ()
+    play >> stands("b", 1, MemberState.JOINED, left_ago_s=takeover.KEPT_S) << ()
     play.at(fence.TAKE_OVER_S) >> DeadlineReached()
     assert kinds(play) == ["rendezvous_waits"]
     give_up_s = fence.TAKE_OVER_S + RULES.rendezvous.join_timeout_s
@@ -101,8 +101,18 @@ def test_the_ledger_is_lost_and_all_nodes_of_the_cycle_have_ended_well():
 def test_the_ledger_is_lost_and_a_node_that_runs_is_not_held_up_by_one_that_is_lost():
     play = new_leader(Ledger())
     play >> stands("a", 0)
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached() << ()
+    play.at(fence.LEFT_S) >> DeadlineReached()
     assert recorded(play) == [Ledger(cycle=4, opened=5, restarts_used=2)]
+
+
+def test_the_ledger_is_lost_and_what_ran_has_ended_so_the_job_goes_on_without_the_lost_nodes():
+    play = new_leader(Ledger(), leader="x")
+    play >> stands("a", 0, MemberState.JOINED, left_ago_s=1.0) << ()
+    play >> stands("x", None, MemberState.JOINED)
+    play.at(fence.LEFT_S - 1.0) >> DeadlineReached()
+    assert recorded(play) == [Ledger(cycle=5, opened=5, restarts_used=2)]
+    assert orders_to(play, StartCycle) == ["a", "x"]
 
 
 def test_a_job_that_has_ended_or_is_stopped_is_not_begun_again():

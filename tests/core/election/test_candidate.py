@@ -52,6 +52,7 @@ from supervisor.core.election.candidate import (
     Unable,
     Unfollow,
     Waiting,
+    WriteAgain,
 )
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import MoveFence, NobodyElse
@@ -313,4 +314,50 @@ def test_a_leader_that_has_resigned_lets_others_lead_for_a_while() -> None:
     assert isinstance(play.state.phase, Waiting)
     play.at(JITTER_S + STANDS_AGAIN_S) >> DeadlineReached()
     play.at(play.now_s + JITTER_S) >> DeadlineReached()
-    play.has(AskForLead())
+    play.has(AskForLead(above=4))
+
+
+def test_a_leader_of_an_earlier_term_is_followed_once_it_is_sure_that_it_leads() -> None:
+    """The backend has lost its data: its terms begin again, and this node knows a later one."""
+    play = following()
+    early = Leader(1, "c", "10.0.0.3:1", 2.0)
+    play.at(0.1) >> LeaderSeen(early) << ()
+    assert candidate.next_deadline_s(play.state) == 0.1
+    play >> DeadlineReached()
+    play.has(AskWhoLeads())
+    play.at(0.2) >> LeaderAnswered(early, asked_at_s=0.1) << Unfollow()
+    play >> LinkLost("", 0.1, was_heard=True) << (Follow(early), INTRODUCE)
+    play >> Said(STANDS)
+    ((report),) = play.of(Report)
+    assert report.report.newest_term == B.term
+    # It gives up the lead, and this node's term is later than all that were seen.
+    play >> LeaderSeen(None) >> LinkLost("", 0.1, was_heard=True)
+    play.at(1.0) >> DeadlineReached()
+    play.has(AskForLead(above=B.term))
+
+
+def test_an_answer_that_was_asked_for_before_the_last_news_is_no_news() -> None:
+    play = node()
+    play.at(1.0) >> LeaderSeen(C) >> Said(OPENED)
+    play.at(2.0) >> LeaderAnswered(B, asked_at_s=0.5)
+    assert play.state.seen == C
+
+
+def test_the_last_leader_knows_the_ledger_that_the_backend_has_lost() -> None:
+    play = leading()
+    kept = Ledger(5, term=3)
+    play >> LeadLost("its lease has ended", ledger=kept) >> Left()
+    play.at(1.0) >> DeadlineReached()
+    play >> LeadWon(4, Ledger())
+    play.has(Lead(4, kept, None))
+    play >> LeadLost("its lease has ended", ledger=Ledger(6, term=4)) >> Left()
+    play.at(2.0) >> DeadlineReached()
+    play >> LeadWon(5, kept)
+    play.has(Lead(5, Ledger(6, term=4), None))
+
+
+def test_a_leader_writes_its_ledger_again_as_the_watch_begins_again() -> None:
+    play = leading()
+    own = Leader(3, "a", "10.0.0.1:1", 2.0)
+    play >> LeaderSeen(own) << ()
+    play >> LeaderSeen(own) << WriteAgain()

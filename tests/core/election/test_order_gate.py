@@ -19,6 +19,7 @@ from supervisor.core.election.order_gate import (
     Event,
     LeadRenewed,
     LedgerChanged,
+    LedgerDoubted,
     LedgerNotWritten,
     LedgerWritten,
     NodeForgotten,
@@ -133,7 +134,7 @@ class Dumb:
                 self.valid_until_s = valid_until_s
             case NodeForgotten(node):
                 self.queue = [each for each in self.queue if isinstance(each, Ledger) or each.node != node]
-            case DeadlineReached():
+            case DeadlineReached() | LedgerDoubted():
                 pass
         said: list[Action] = []
         while self.queue:
@@ -183,3 +184,14 @@ def test_a_resignation_takes_effect_once_all_before_it_is_kept_and_the_leader_an
     play >> DeadlineReached() << WriteLedger(Ledger(2))
     assert play.state.witnesses == frozenset()
     play >> LedgerWritten() << EndLead("it hears too few")
+
+
+def test_a_ledger_that_may_be_lost_is_written_again_and_only_what_this_lead_has_written() -> None:
+    play = gate()
+    play >> LedgerDoubted() << ()
+    assert next_deadline_s(play.state) is None
+    play >> LedgerChanged(Ledger(2)) >> LedgerDoubted() >> DeadlineReached() << WriteLedger(Ledger(2))
+    play >> LedgerWritten() << ()
+    play >> LedgerDoubted() >> DeadlineReached() << WriteLedger(Ledger(2))
+    play >> given_to("a", 3) << ()
+    play >> LedgerWritten() << out("a", 3)

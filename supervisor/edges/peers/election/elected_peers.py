@@ -40,6 +40,7 @@ from supervisor.ports.rendezvous_backend import (
     BackendUnavailableError,
     EndsLeads,
     Lead,
+    LeadsAbove,
     RendezvousBackend,
 )
 
@@ -202,12 +203,15 @@ class ElectedPeers:
                 self._start(lambda: self._follow(client, self._link))
             case candidate.Unfollow():
                 self._link.cancel()
-            case candidate.AskForLead():
-                self._start(self._ask_for_lead)
+            case candidate.AskForLead(above):
+                self._start(lambda: self._ask_for_lead(above))
             case candidate.AskWhoLeads():
                 self._start(self._ask_who_leads)
             case candidate.Lead(found=found):
                 self._begin_reign(found)
+            case candidate.WriteAgain():
+                if self._reign is not None:
+                    self._reign.gate.write_again()
 
     def _start(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         if self._tasks is None:
@@ -280,7 +284,7 @@ class ElectedPeers:
 
     # --- as a leader -----------------------------------------------------------------------------------------------
 
-    async def _ask_for_lead(self) -> None:
+    async def _ask_for_lead(self, above: int) -> None:
         """Asks the backend for the lead, and leads if this node wins it."""
         voter = self._voter
         listeners = await listen(PeerAddress(voter.host, 0))
@@ -292,14 +296,18 @@ class ElectedPeers:
         lead: Lead | None = None
         try:
             address = PeerAddress(voter.host, int(listeners[0].getsockname()[1]))
-            lead = await self._backend.try_to_lead(voter.node, str(address))
+            if isinstance(self._backend, LeadsAbove):
+                lead = await self._backend.try_to_lead_above(voter.node, str(address), above)
+            else:
+                lead = await self._backend.try_to_lead(voter.node, str(address))
         except BackendUnavailableError as error:
             _log.warning("cannot elect a leader of job %s: %s; training goes on", voter.job_id, error)
         except BackendRefusedError as error:
             self._refuse(error)
-        if lead is None:
-            for each in listeners:
+        finally:
+            for each in listeners if lead is None else ():
                 each.close()
+        if lead is None:
             self._take(candidate.LeadNotWon())
             return
         self._won = lead, asked_at_s
@@ -311,7 +319,7 @@ class ElectedPeers:
         finally:
             self._reign = None
             self.colleagues.is_leader = False
-            self._take(candidate.LeadLost(why, reign.has_resigned))
+            self._take(candidate.LeadLost(why, reign.has_resigned, reign.ledger))
             with anyio.CancelScope(shield=True):
                 await reign.end()
         _log.warning("this node no longer leads job %s: %s", voter.job_id, why)

@@ -31,6 +31,7 @@ from supervisor.ports.rendezvous_backend import (
 DEFAULT_PREFIX = "/holdfast"
 RESIGN_S = 2.0
 WRITES_MAX = 5
+UNSEEN_MAX = 2**20  # terms of leaders that a node may not have seen before etcd lost its data
 # torch spells these differently for its two etcd backends.
 OPTIONS = frozenset(
     {"protocol", "cacert", "ca_cert", "cert", "ssl_cert", "key", "ssl_cert_key", "user", "password_file",
@@ -42,6 +43,7 @@ class _Told(msgspec.Struct):
     node: str
     address: str
     ttl_s: float
+    above: int = 0  # added to the revision: etcd's own begin again if it loses its data
 
 
 class _Keys(msgspec.Struct, frozen=True):
@@ -55,7 +57,7 @@ class EtcdLead:
 
     def __init__(
         self, client: EtcdClient, keys: _Keys, leftovers: Leftovers, *,
-        term: int, found: etcd.KeyValue, state: bytes, lease: int, ttl_s: float,
+        made_at: int, above: int, found: etcd.KeyValue, state: bytes, lease: int, ttl_s: float,
     ) -> None:  # fmt: skip
         self._client = client
         self._keys = keys
@@ -63,7 +65,8 @@ class EtcdLead:
         self._has_ended = False  # the job has ended, and this leader has written so
         self._lease = lease
         self._revision = found.mod_revision  # of the ledger; 0: there is none
-        self.term = term
+        self._made_at = made_at
+        self.term = made_at + above
         self.state = state
         self.ttl_s = ttl_s
 
@@ -88,7 +91,7 @@ class EtcdLead:
         reads = [etcd.RangeRequest(key=each) for each in (self._keys.leader, self._keys.ledger)]
         for _ in range(WRITES_MAX):
             request = etcd.TxnRequest(
-                compare=[_made_at(self._keys.leader, self.term), _changed_at(self._keys.ledger, self._revision)],
+                compare=[_made_at(self._keys.leader, self._made_at), _changed_at(self._keys.ledger, self._revision)],
                 success=[etcd.RequestOp(request_put=each) for each in puts],
                 failure=[etcd.RequestOp(request_range=each) for each in reads],
             )
@@ -97,7 +100,7 @@ class EtcdLead:
                 self._revision = told.header.revision
                 return
             leader, ledger = (each.response_range.kvs for each in told.responses)
-            if not leader or leader[0].create_revision != self.term:
+            if not leader or leader[0].create_revision != self._made_at:
                 raise LeadLostError("etcd knows another leader, or none")
             self._revision = ledger[0].mod_revision if ledger else 0
         raise BackendUnavailableError("somebody else writes the ledger of this job all the time")
@@ -129,12 +132,18 @@ class EtcdBackend:
         return self._opened
 
     async def try_to_lead(self, node: str, address: str) -> EtcdLead | None:
-        if await self.leader() is not None:
+        return await self.try_to_lead_above(node, address, 0)
+
+    async def try_to_lead_above(self, node: str, address: str, above: int) -> EtcdLead | None:
+        leader, revision = await self._read()
+        if leader is not None:
             return None
+        # Revisions only grow, so one that is less than a term that was seen means that etcd has lost its data.
+        above = above + UNSEEN_MAX if revision < above else 0
         leftovers = Leftovers(self._client, self._prefix, self._unix_ns)
         over_at = await leftovers.over_at(self._keys.job_id)
         lease, ttl_s = await self._client.grant(self._ttl_s)
-        told = msgspec.json.encode(_Told(node, address, ttl_s))
+        told = msgspec.json.encode(_Told(node, address, ttl_s, above))
         put = etcd.PutRequest(key=self._keys.leader, value=told, lease=lease)
         read = etcd.RangeRequest(key=self._keys.ledger)
         request = etcd.TxnRequest(
@@ -145,18 +154,21 @@ class EtcdBackend:
         if not answer.succeeded:
             await self._client.revoke(lease)
             return None
-        kept, term = answer.responses[1].response_range.kvs, answer.header.revision
+        kept, made_at = answer.responses[1].response_range.kvs, answer.header.revision
         found = kept[0] if kept else etcd.KeyValue()
         state = found.value if found.mod_revision != over_at else b""
         return EtcdLead(
-            self._client, self._keys, leftovers, term=term, found=found, state=state, lease=lease, ttl_s=ttl_s
-        )
+            self._client, self._keys, leftovers,
+            made_at=made_at, above=above, found=found, state=state, lease=lease, ttl_s=ttl_s,
+        )  # fmt: skip
 
     async def leader(self) -> Leader | None:
         return (await self._read())[0]
 
     async def end_lead(self, term: int) -> None:
-        await self._client.remove(self._keys.leader, changed_at=term)
+        found = (await self._client.range(self._keys.leader)).kvs
+        if found and _leader(found[0]).term == term:
+            await self._client.remove(self._keys.leader, changed_at=found[0].mod_revision)
 
     async def leaders(self) -> AsyncGenerator[Leader | None]:
         while True:
@@ -248,9 +260,9 @@ def _changed_at(key: bytes, revision: int) -> etcd.Compare:
     return etcd.Compare(target=etcd.Compare.MOD, key=key, mod_revision=revision)
 
 
-def _leader(found: etcd.KeyValue) -> Leader | None:
+def _leader(found: etcd.KeyValue) -> Leader:
     try:
         told = msgspec.json.decode(found.value, type=_Told)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise BackendRefusedError(f"etcd has something else under {found.key.decode(errors='replace')}") from None
-    return Leader(found.create_revision, told.node, told.address, told.ttl_s)
+    return Leader(found.create_revision + told.above, told.node, told.address, told.ttl_s)

@@ -41,6 +41,10 @@ class OrderGate:
     def record(self, ledger: Ledger) -> None:
         self._take(machine.LedgerChanged(ledger))
 
+    def write_again(self) -> None:
+        """Writes the last ledger again: the backend may have lost it."""
+        self._take(machine.LedgerDoubted())
+
     def forget(self, node: str) -> None:
         """Forgets a lost node. If it comes back, it does not know its earlier orders."""
         self._take(machine.NodeForgotten(node))

@@ -87,17 +87,17 @@ class Reign:
     async def end(self) -> None:
         """Gives the lead up, so that others do not wait for it to expire."""
         if not self._ended or self.has_resigned:
-            await self._keep_last(self._ledger)
+            await self._keep_last(self.ledger)
             await self.lead.resign()
 
     async def conclude(self) -> None:
         """Resigns: all present nodes know the verdict. An absent node finds it in the ledger and starts nothing."""
-        if self._ledger.verdict is not None:
-            await self._keep_last(after_all_know(self._ledger, self.lead.term))
+        if self.ledger.verdict is not None:
+            await self._keep_last(after_all_know(self.ledger, self.lead.term))
             await self.lead.resign()
 
     @property
-    def _ledger(self) -> Ledger:
+    def ledger(self) -> Ledger:
         """Returns the ledger as the backend has it, as far as this leader knows."""
         return self.gate.last_recorded or self.found
 

@@ -98,6 +98,29 @@ async def test_a_lead_whose_process_has_died_is_ended_and_no_other(server: Etcd)
     await backend.close()
 
 
+async def test_terms_only_grow_for_nodes_that_know_a_later_one_although_etcd_has_lost_its_data(server: Etcd):
+    where = place(server)
+    a = etcd_backend.open_backend(where)
+    first = await a.try_to_lead_above("a", "a:1", 10**9)
+    assert first is not None
+    assert first.term > 10**9
+    assert await a.leader() == Leader(first.term, "a", "a:1", 2.0)
+    await first.write(b"cycle 3")
+    await first.resign()
+    second = await a.try_to_lead_above("a", "a:1", 10**9)  # by a node that has not seen the first
+    assert second is not None
+    assert second.term > first.term
+    await a.end_lead(first.term)
+    await second.write(b"cycle 4")
+    await a.end_lead(second.term)
+    assert await a.leader() is None
+    third = await a.try_to_lead("a", "a:1")
+    assert third is not None
+    assert third.term < first.term, "a newcomer's; it gives up the lead once a node tells of a later one"
+    await third.resign()
+    await a.close()
+
+
 async def test_a_leader_that_is_not_heard_loses_its_lead_and_all_see_it(server: Etcd):
     where = place(server)
     backend = etcd_backend.open_backend(where)
