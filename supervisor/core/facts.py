@@ -121,21 +121,25 @@ class WorkerExit(msgspec.Struct, frozen=True):
 
     def describe(self) -> str:
         """Returns "rank 1 (pid 812) was killed by SIGKILL": subject, verb, cause; no full stop."""
-        who = f"rank {self.rank} (pid {self.pid})"
+        return f"rank {self.rank} (pid {self.pid}) {self.predicate}"
+
+    @property
+    def predicate(self) -> str:
+        """Returns the same without its subject."""
         if self.signal is not None:
             try:
                 name = signals.Signals(self.signal).name
             except ValueError:
                 name = f"signal {self.signal}"
-            text = f"{who} was killed by {name}"
+            text = f"was killed by {name}"
             if self.out_of_memory:
                 text += " because memory ran out"
             if self.core_dumped:
                 text += " (core dumped)"
         elif self.code == 0:
-            text = f"{who} exited with code 0"
+            text = "exited with code 0"
         else:
-            text = f"{who} failed with exit code {self.code}"
+            text = f"failed with exit code {self.code}"
         return f"{text}: {self.error}" if self.error else text
 
 

@@ -41,8 +41,6 @@ class CheckPlan(msgspec.Struct, frozen=True):
     # has come, the previous answer counts. None: the join waits until the deadline.
     patience_s: float | None = None
     period_s: float | None = None
-    unhealthy_after: int = 1  # so many unhealthy results in a row make a subject unhealthy
-    healthy_after: int = 1  # so many healthy results in a row make it healthy again
 
 
 class Finding(msgspec.Struct, frozen=True):

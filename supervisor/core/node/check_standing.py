@@ -1,4 +1,4 @@
-"""What is known about one check of the node: is it under way or late, and what do its findings count for?
+"""What is known about one check of the node: is it under way or late, and what has it found?
 
 At most one look is under way. A stuck check is not started again before it has answered, and until then its lateness
 counts.
@@ -20,9 +20,8 @@ class Standing(msgspec.Struct, frozen=True):
     is_late: bool = False  # the look has missed its deadline, and has not answered since
     due_s: float | None = None  # when the next look between two cycles is due
     so_far: tuple[Finding, ...] = ()  # from the look under way
-    findings: tuple[Finding, ...] = ()  # from the newest answer, as they count
+    findings: tuple[Finding, ...] = ()  # from the newest answer
     found_at_s: float | None = None
-    streaks: tuple[tuple[str, int], ...] = ()  # subject -> consecutive results against what counts
 
     @property
     def is_awaited(self) -> bool:
@@ -68,15 +67,6 @@ def begin(standing: Standing, now_s: float) -> Standing:
 
 def answer(standing: Standing, findings: tuple[Finding, ...], now_s: float) -> Standing:
     """Notes the answer of the look under way, in time or late."""
-    before = {each.subject: each for each in standing.findings}
-    streaks = dict(standing.streaks)
-    counted: list[Finding] = []
-    kept: dict[str, int] = {}
-    for each in findings:
-        judged, streak = _judge(standing.plan, each, before.get(each.subject), streaks.get(each.subject, 0))
-        counted.append(judged)
-        if streak:
-            kept[each.subject] = streak
     period_s = standing.plan.period_s
     return msgspec.structs.replace(
         standing,
@@ -84,9 +74,8 @@ def answer(standing: Standing, findings: tuple[Finding, ...], now_s: float) -> S
         is_late=False,
         so_far=(),
         due_s=now_s + period_s if period_s is not None else None,
-        findings=tuple(counted),
+        findings=findings,
         found_at_s=now_s,
-        streaks=tuple(kept.items()),
     )
 
 
@@ -106,21 +95,3 @@ def miss(standing: Standing, now_s: float) -> Standing:
 def rest(standing: Standing) -> Standing:
     """Starts no more looks."""
     return msgspec.structs.replace(standing, due_s=None)
-
-
-def _judge(plan: CheckPlan, found: Finding, counts: Finding | None, streak: int) -> tuple[Finding, int]:
-    """Returns what the finding counts for, and how many in a row are now against what counts."""
-    was_unhealthy = counts is not None and counts.health is Health.UNHEALTHY
-    match found.health:
-        case Health.UNHEALTHY if not was_unhealthy and streak + 1 < plan.unhealthy_after:
-            reason = f"{found.reason} ({streak + 1} of the {plan.unhealthy_after} times in a row that count)"
-            return msgspec.structs.replace(found, health=Health.HEALTHY, reason=reason), streak + 1
-        case Health.HEALTHY if counts is not None and was_unhealthy and streak + 1 < plan.healthy_after:
-            before = counts.reason.partition(_HEALTHY_AGAIN)[0]
-            reason = f"{before}{_HEALTHY_AGAIN}{streak + 1} of {plan.healthy_after} times"
-            return msgspec.structs.replace(found, health=Health.UNHEALTHY, reason=reason), streak + 1
-        case _:
-            return found, 0
-
-
-_HEALTHY_AGAIN = "; healthy again "

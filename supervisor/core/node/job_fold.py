@@ -268,10 +268,9 @@ class JobFold:
             case node_messages.WorkerExited(exit=exit_):
                 self._to_monitor(exit_.local_rank, rank_monitor.WorkerEnded())
                 self._to_watch(exit_.local_rank, call_watch.WorkerEnded())
-                predicate = exit_.describe().removeprefix(f"rank {exit_.rank} (pid {exit_.pid}) ")
                 if local_call.excuse(self._calls, exit_.local_rank) is not group_messages.Excuse.NONE:
                     self._end_session(exit_.local_rank, exit_.pid)
-                self._lose_rank(exit_.local_rank, predicate, failed=not exit_.succeeded)
+                self._lose_rank(exit_.local_rank, exit_.predicate, failed=not exit_.succeeded)
             case node_messages.WorkersEmptied():
                 pass
             case _:
