@@ -174,7 +174,7 @@ class Place:
         each.clients.append(self.service.started(each.uid, *HOLDFAST, "run", *flags, *script, before=shell))
 
     def _start_services(self) -> None:
-        """Starts healthd and an attribution service, which all users of the node share."""
+        """Starts healthd, which all users of the node share, and an attribution service of one of them."""
         self.health_socket.parent.mkdir(mode=0o755)
         script = self.health_socket.with_name("check.sh")
         script.write_text("#!/bin/sh\nsleep 0.1\nprintf '{\"fail_count\": 0}'\n")
@@ -186,12 +186,14 @@ class Place:
         log = self.shared_logs / "of-alice_cycle0.log"
         log.write_text("0: RuntimeError: of alice\n")
         address = self.attribution_url.removeprefix("http://")
-        for name, command in (
-            ("healthd", ("healthd", "--config", str(config))),
-            ("attribution", ("attribution", "--app-log-dir", str(self.shared_logs), "--listen", address)),
+        for name, uid, command in (
+            ("healthd", 0, ("healthd", "--config", str(config))),
+            ("attribution", FIRST_UID, ("attribution", "--app-log-dir", str(self.shared_logs), "--listen", address)),
         ):
-            before = f"exec >{self.service.place}/{name}.txt 2>&1"
-            self._programs.append(self.service.started(0, *HOLDFAST, *command, before=before))
+            output = self.service.place / f"{name}.txt"
+            output.touch()
+            os.chown(output, uid, uid)
+            self._programs.append(self.service.started(uid, *HOLDFAST, *command, before=f"exec >{output} 2>&1"))
         many_users.until(lambda: self.health_socket.exists() and self._listens(address), "the shared services")
 
     def _listens(self, address: str) -> bool:

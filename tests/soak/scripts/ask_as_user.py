@@ -1,6 +1,6 @@
-"""Asks the node's shared services as an ordinary user does, until stdin ends; a line of JSON for each answer.
+"""Asks the node's health service and a user's own attribution service as that user, until stdin ends.
 
-argv: the socket of healthd, the URL of the attribution service, a log of this user's own.
+A line of JSON for each answer. argv: the socket of healthd, the URL of the attribution service, a log of this user's.
 """
 
 import json

@@ -320,7 +320,7 @@ def spoil(path: Path) -> None:
 
 
 def sparse_logs() -> None:
-    """Submits logs of 30 GB without content, and paths that no file can have, to a shared attribution service."""
+    """Submits logs of 30 GB without content, and paths that no file can have, to another user's attribution service."""
     folder = Path(TARGETS[1])
     number = 0
     while goes_on():
