@@ -2,11 +2,14 @@
 
 import os
 import sys
+from contextlib import suppress
 
 if __name__ == "__main__":
-    # As under the console script, files in the current folder must not be imported.
-    if not sys.flags.safe_path and os.path.isabs(sys.path[0]):
-        del sys.path[0]
+    # As under the console script, files in the current folder must not be imported. A folder that was removed is not
+    # in the path: then its first entry is another one.
+    with suppress(OSError):
+        if not sys.flags.safe_path and sys.path[0] == os.getcwd():
+            del sys.path[0]
     from holdfast_command import TRY_AGAIN, no_room
 
     if why_not := no_room(sys.argv[1:]):

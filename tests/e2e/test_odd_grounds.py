@@ -37,7 +37,7 @@ def check_ran(done: Done) -> None:
         "TMPDIR=/proc $RUN",
         "umask 777; $RUN",
         "umask 000; $RUN",
-        "ulimit -n 40; $RUN",
+        "ulimit -n 48; $RUN",
         "mkdir gone; cd gone; rmdir ../gone; $RUN",
         "env -u HOME -u HOLDFAST_STATE_DIR XDG_RUNTIME_DIR=/nonexistent $RUN",
         "mount -o remount,ro /tmp; $RUN",
