@@ -33,7 +33,7 @@ from supervisor.edges.machine.folders.adopted_dir import AdoptedDir
 from supervisor.errors import HoldfastError, InUseError
 
 if TYPE_CHECKING:
-    from supervisor.edges.peers.adopted_peers import NodeMeeting
+    from supervisor.edges.peers.embedded.adopted_peers import NodeMeeting
 
 
 def execute_argv(argv: Sequence[str]) -> int:
@@ -81,7 +81,7 @@ def _meeting(given: Namespace, home: AdoptedDir, starter: _Starter) -> NodeMeeti
     """Returns the supervisors with which this one serves the job. Raises HoldfastError."""
     if given.nodes == 1:
         return None
-    from supervisor.edges.peers import adopted_peers
+    from supervisor.edges.peers.embedded import adopted_peers
 
     text = os.pread(given.meeting_fd, adopted_peers.TEXT_BYTES_MAX, 0).decode() if given.meeting_fd >= 0 else ""
     meeting = adopted_peers.meet(home.path / MEETING_FILE, text, given.job_id, given.nodes, given.node_rank, given.host)

@@ -96,7 +96,7 @@ def _write_to(path: str) -> None:
 
 async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path, export_url: str) -> int:
     from supervisor.edges.machine.processes.logins import Logins
-    from supervisor.edges.peers.own_address import is_meant_as_loopback
+    from supervisor.edges.peers.transport.own_address import is_meant_as_loopback
     from supervisor.edges.services.parent_link import ParentLink
     from supervisor.programs.attribution import service
     from supervisor.programs.attribution.analyses import Analyses

@@ -46,7 +46,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def execute(arguments: Namespace) -> int:
     """Serves until SIGTERM or SIGINT; returns the exit code. Raises HoldfastError."""
-    from supervisor.edges.peers.own_address import is_meant_as_loopback
+    from supervisor.edges.peers.transport.own_address import is_meant_as_loopback
 
     host, port = _address(arguments.listen)
     token = _token(arguments.token_file)

@@ -1,6 +1,6 @@
 """What must a returning supervisor know about the messages between the nodes of a job?
 
-It must know message numbers and what the other side has not confirmed (edges/peers/cluster_session.py). With these, a
+It must know message numbers and what the other side has not confirmed (cluster_session.py). With these, a
 new process continues its predecessor's conversations, and the other side sees only a brief loss of connection.
 """
 

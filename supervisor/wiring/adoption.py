@@ -29,7 +29,7 @@ from supervisor.wiring.place import Place
 from supervisor.wiring.supervisor import open_slow_edges, open_supervisor, registered
 
 if TYPE_CHECKING:
-    from supervisor.edges.peers.adopted_peers import NodeMeeting
+    from supervisor.edges.peers.embedded.adopted_peers import NodeMeeting
 
 ADOPTED_IDLE_S = 30.0  # how long a supervisor of adopted ranks waits for the first rank, or for another one
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.edges.peers.local_peers import NoColleagues
+from supervisor.edges.peers.embedded.local_peers import NoColleagues
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import Engine
@@ -23,7 +23,7 @@ from supervisor.queries.event_forwarder import EventForwarder
 from supervisor.queries.job_service import JobService
 
 if TYPE_CHECKING:
-    from supervisor.edges.peers.elastic_hosts import ElasticHosts
+    from supervisor.edges.peers.elastic.elastic_hosts import ElasticHosts
     from supervisor.edges.workers.channel.worker_server import WorkerServer
     from supervisor.engine.section_watch import SectionWatch
 
@@ -74,7 +74,7 @@ async def open_counter(
     if isinstance(colleagues, NoColleagues):
         return counter
     from supervisor.edges.operators.log_readers import LogReaders  # Late: a job of one node never needs it.
-    from supervisor.edges.peers.peers_of_jobs import PeersOfJobs
+    from supervisor.edges.peers.embedded.peers_of_jobs import PeersOfJobs
 
     event_forwarder = EventForwarder(colleagues=colleagues, own_part=book.own_part, clock=clock, jitter=random.random)
     readers = LogReaders(counter)
@@ -125,7 +125,9 @@ def _leading(tasks: TaskGroup) -> Callable[[RendezvousWish], Awaitable[bool]]:
     hosts: list[ElasticHosts] = []
 
     async def lead(wish: RendezvousWish) -> bool:
-        from supervisor.edges.peers.elastic_hosts import ElasticHosts  # Late: few nodes run torchrun with our plug-in.
+        from supervisor.edges.peers.elastic.elastic_hosts import (
+            ElasticHosts,  # Late: few nodes run torchrun with our plug-in.
+        )
 
         if not hosts:
             hosts.append(ElasticHosts(tasks))

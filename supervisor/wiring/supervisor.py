@@ -35,7 +35,7 @@ from supervisor.edges.machine.own_process.open_files import RaisedLimit
 from supervisor.edges.machine.own_process.threads import in_thread_if_any
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.operators.control_gate import Api, ControlGate
-from supervisor.edges.peers.local_peers import LocalPeers
+from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
@@ -286,7 +286,9 @@ async def run_job(
 
 def peers_of_jobs(place: Place) -> Callable[[Post], contextlib.AbstractAsyncContextManager[PeersAndColleagues]]:
     """Opens peers with which jobs on several nodes meet the other nodes, each in its own way."""
-    from supervisor.edges.peers.peers_of_jobs import open_peers_of_jobs  # Late: a job of one node never needs it.
+    from supervisor.edges.peers.embedded.peers_of_jobs import (
+        open_peers_of_jobs,  # Late: a job of one node never needs it.
+    )
 
     return lambda post: open_peers_of_jobs(post, node_name=place.node_name)
 

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from supervisor.config.many_nodes import RELAYED_FAN_OUT
-from supervisor.edges.peers import cluster_tls
-from supervisor.edges.peers.cluster_tls import Pipe, TlsFiles
+from supervisor.edges.peers.transport import cluster_tls
+from supervisor.edges.peers.transport.cluster_tls import Pipe, TlsFiles
 from tests.benchmarks.bench import Bench, Measured
 from tests.benchmarks.launch import RunFailedError
 from tests.benchmarks.rows import Group, Row, Target, Unit

@@ -1,6 +1,6 @@
 """The store of a job on several nodes: one per cycle, by IP, served only by the node of group rank 0.
 
-The endpoint is an IPv6 address here, if there are any; names are in tests/edges/peers/test_own_address.py. Each
+The endpoint is an IPv6 address here, if there are any; names are in test_own_address.py. Each
 `holdfast run` has its own folders, as nodes do.
 """
 

@@ -16,7 +16,7 @@ from supervisor.config import JobSpec
 from supervisor.core import orders
 from supervisor.core.facts import JobState, RestartRules, Verdict
 from supervisor.core.node import messages as node_messages
-from supervisor.edges.peers.local_peers import LocalPeers
+from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import NotNowError
 from tests.engine.world import ObedientSpawner, World

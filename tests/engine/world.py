@@ -21,7 +21,7 @@ from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
 from supervisor.core.node_health import Finding
-from supervisor.edges.peers.local_peers import LocalPeers
+from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import JobRecord

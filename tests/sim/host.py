@@ -18,7 +18,7 @@ from supervisor.core.cluster import messages as cluster
 from supervisor.core.election import follower
 from supervisor.core.facts import Verdict
 from supervisor.core.node import messages, node
-from supervisor.edges.peers.cluster_client import FENCE_S, SPAWNER_LATER_S
+from supervisor.edges.peers.stream.cluster_client import FENCE_S, SPAWNER_LATER_S
 from supervisor.programs.simulation.timeline import Alarm, What
 from tests.sim.network import Link, Reach
 from tests.sim.processes import OF_PROCESSES, Processes

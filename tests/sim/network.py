@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from supervisor.core.cluster.messages import NodeHeard, NodeSilent
-from supervisor.edges.peers.cluster_client import FENCE_S
-from supervisor.edges.peers.cluster_link import ALIVE_S, SILENCE_S
-from supervisor.edges.peers.cluster_server import LOST_S
+from supervisor.edges.peers.stream.cluster_client import FENCE_S
+from supervisor.edges.peers.stream.cluster_server import LOST_S
+from supervisor.edges.peers.transport.cluster_link import ALIVE_S, SILENCE_S
 from supervisor.programs.simulation.timeline import What
 from tests.sim.faults import RELAYED_LATER_S
 

@@ -18,8 +18,8 @@ from supervisor.core.election.node_fence import MOVED_EVERY_S, MoveFence, Nobody
 from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages
-from supervisor.edges.peers.cluster_peers import PARTING_S
 from supervisor.edges.peers.election.elected_peers import ASK_TIMEOUT_S
+from supervisor.edges.peers.embedded.cluster_peers import PARTING_S
 from tests.sim.backend import LEASE_S, Backend, Elected, Unavailable
 from tests.sim.network import ALL_IS_WELL, Link
 from tests.sim.reign import Reign

@@ -30,11 +30,11 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node_health import HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import Reply, judge
 from supervisor.edges.operators import control_answers, control_codec, http_server
-from supervisor.edges.peers import cluster_codec, question_codec
-from supervisor.edges.peers.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.door import REFUSED, SENT_ON, NodesDoor, Proofs, letter_of
+from supervisor.edges.peers.codec import cluster_codec, question_codec
+from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.election import etcd_backend, reign
 from supervisor.edges.peers.relays.bundle import Bundle, Kind
+from supervisor.edges.peers.transport.door import REFUSED, SENT_ON, NodesDoor, Proofs, letter_of
 from supervisor.edges.rpc.statuses import CallError
 from supervisor.edges.services import http_client
 from supervisor.edges.services.attribution_client import AttributionClient

@@ -13,8 +13,8 @@ import struct
 
 import anyio
 
-from supervisor.edges.peers import listening
-from supervisor.edges.peers.cluster_line import Line
+from supervisor.edges.peers.transport import listening
+from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.programs.log_service.links import Links
 
 _CREDENTIALS = struct.Struct("iII")

@@ -1,8 +1,8 @@
 """How do the two sides of a connection of the log server identify themselves as processes of the same job?
 
-As the nodes do (edges/peers/introduction.py): TLS has shown that both have the job's token, or certificates of one
-authority. If a job has both, both sides also prove the token, for this connection alone. Without any, the kernel says
-whose processes they are.
+As the nodes do (edges/peers/handshake/introduction.py): TLS has shown that both have the job's token, or certificates
+of one authority. If a job has both, both sides also prove the token, for this connection alone. Without any, the
+kernel says whose processes they are.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import hmac
 from holdfast_wire import log_frames
 from holdfast_wire.log_frames import VERSION, Greeting, Hello, LogFrameError, Message, Refusal, Welcome
 
-from supervisor.edges.peers import introduction
-from supervisor.edges.peers.cluster_line import Line
-from supervisor.edges.peers.cluster_session import SessionError
-from supervisor.edges.peers.introduction import LEADER, NODE, STRANGER
+from supervisor.edges.peers.handshake import introduction
+from supervisor.edges.peers.handshake.introduction import LEADER, NODE, STRANGER
+from supervisor.edges.peers.transport.cluster_line import Line
+from supervisor.edges.peers.transport.cluster_session import SessionError
 
 
 def greeting() -> bytes:

@@ -18,8 +18,8 @@ from holdfast_wire.log_frames import Alive, LogFrameError, Message, Parting, Ter
 from holdfast_wire.log_pieces import Piece, Receipt
 
 from supervisor.core.log_funnel.relay import pause_s, window_bytes
-from supervisor.edges.peers.cluster_line import Line
-from supervisor.edges.peers.cluster_session import SessionError
+from supervisor.edges.peers.transport.cluster_line import Line
+from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service.bells import Bell
 

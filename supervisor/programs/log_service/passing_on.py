@@ -7,7 +7,7 @@ from collections.abc import Callable
 from holdfast_wire.log_pieces import Piece, Receipt
 
 from supervisor.core.log_funnel.relay import Relay
-from supervisor.edges.peers.cluster_tls import Tls
+from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.settings import Settings
 from supervisor.programs.log_service.upstream import Upstream

@@ -1,6 +1,7 @@
 """How does a leaf or the root take connections from other nodes?
 
-As a job's leader does: connections prove themselves by their first bytes, or wait outside (edges/peers/acceptor.py).
+As a job's leader does: connections prove themselves by their first bytes, or wait outside
+(edges/peers/handshake/acceptor.py).
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from supervisor.edges.peers import listening
-from supervisor.edges.peers.acceptor import Acceptor
-from supervisor.edges.peers.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
-from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_session import SessionError
-from supervisor.edges.peers.cluster_tls import LeadersTls, Tls, token_of
-from supervisor.edges.peers.door import key_of
+from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
+from supervisor.edges.peers.handshake.acceptor import Acceptor
+from supervisor.edges.peers.transport import listening
+from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.cluster_session import SessionError
+from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
+from supervisor.edges.peers.transport.door import key_of
 from supervisor.errors import ConfigurationError
 from supervisor.programs.log_service import introduction
 from supervisor.programs.log_service.links import Links

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.edges.peers import job_secrets
-from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_tls import Tls, TlsFiles
+from supervisor.edges.peers.handshake import job_secrets
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
 
 SENDER, LEAF, ROOT = "sender", "leaf", "root"
 

@@ -16,8 +16,8 @@ import msgspec
 from anyio import to_thread
 
 from supervisor.core.log_funnel.relay import PIECE_BYTES
-from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_tls import Tls
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service import door
 from supervisor.programs.log_service.bells import Bell

@@ -16,12 +16,12 @@ from holdfast_wire.log_frames import LogFrameError, Parting, Terms, Trouble
 from holdfast_wire.log_pieces import Piece, Receipt
 
 from supervisor.core.log_funnel.relay import Relay
-from supervisor.edges.peers import cluster_connect
-from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
-from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_session import SessionError
-from supervisor.edges.peers.cluster_tls import Pipe, Tls, token_of
-from supervisor.edges.peers.door import WANTS_IN, NodesDoor, key_of
+from supervisor.edges.peers.transport import cluster_connect
+from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.cluster_session import SessionError
+from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls, token_of
+from supervisor.edges.peers.transport.door import WANTS_IN, NodesDoor, key_of
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service import introduction
 from supervisor.programs.log_service.bells import Bell

@@ -25,7 +25,7 @@ from supervisor.core.elastic.messages import (
     TellClosed,
     TellWaiting,
 )
-from supervisor.edges.peers.elastic_peers import LOOK_S, ElasticMeeting, ElasticPeers, open_elastic
+from supervisor.edges.peers.elastic.elastic_peers import LOOK_S, ElasticMeeting, ElasticPeers, open_elastic
 
 LOOK_AGAIN_S = 0.05  # at least
 

@@ -12,12 +12,12 @@ from supervisor.config.launch_values import split_endpoint
 from supervisor.config.many_nodes import DEFAULT_PORT, TLS_KEYS
 from supervisor.config.values import ValueProblem
 from supervisor.core.elastic.messages import ElasticRules
-from supervisor.edges.peers import job_secrets
-from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_tls import TlsFiles
-from supervisor.edges.peers.elastic_peers import ElasticMeeting
-from supervisor.edges.peers.field_bounds import NAME_CHARACTERS_MAX
-from supervisor.edges.peers.own_address import is_meant_as_loopback
+from supervisor.edges.peers.codec.field_bounds import NAME_CHARACTERS_MAX
+from supervisor.edges.peers.elastic.elastic_peers import ElasticMeeting
+from supervisor.edges.peers.handshake import job_secrets
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.cluster_tls import TlsFiles
+from supervisor.edges.peers.transport.own_address import is_meant_as_loopback
 from supervisor.errors import ConfigurationError
 from supervisor.ports.job_requests import RendezvousWish
 

@@ -21,10 +21,11 @@ from supervisor.core.facts import JobRules, RendezvousRules, RestartRules
 from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.peers import cluster_peers, cluster_tls
-from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_peers import Meeting
-from supervisor.edges.peers.cluster_tls import Tls, TlsFiles
+from supervisor.edges.peers.embedded import cluster_peers
+from supervisor.edges.peers.embedded.cluster_peers import Meeting
+from supervisor.edges.peers.transport import cluster_tls
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
 from supervisor.engine.loop import Engine
 from supervisor.ports.edges import Peers
 

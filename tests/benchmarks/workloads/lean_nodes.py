@@ -19,16 +19,16 @@ from holdfast_wire.v1 import cluster_pb2
 
 from supervisor.core.cluster.messages import Event, JobOpened, NodeFailed, NodeJoined, Reported
 from supervisor.core.facts import JobRules
-from supervisor.edges.peers import cluster_codec
-from supervisor.edges.peers.cluster_client import PUT_OFF_S
-from supervisor.edges.peers.cluster_link import ALIVE_S, CONFIRM_S, HEARTBEAT
-from supervisor.edges.peers.cluster_session import numbered, read_numbered
-from supervisor.edges.peers.cluster_tls import Tls
-from supervisor.edges.peers.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, SENT_ON
-from supervisor.edges.peers.introduction import Who
+from supervisor.edges.peers.codec import cluster_codec
+from supervisor.edges.peers.handshake.introduction import Who
 from supervisor.edges.peers.relays.bundle import Kind
 from supervisor.edges.peers.relays.relay import TICK_S
 from supervisor.edges.peers.relays.trunk import TICK
+from supervisor.edges.peers.stream.cluster_client import PUT_OFF_S
+from supervisor.edges.peers.transport.cluster_link import ALIVE_S, CONFIRM_S, HEARTBEAT
+from supervisor.edges.peers.transport.cluster_session import numbered, read_numbered
+from supervisor.edges.peers.transport.cluster_tls import Tls
+from supervisor.edges.peers.transport.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, SENT_ON
 from tests.benchmarks.workloads.lean_wires import Talk, Wire, Wires, fail, framed
 
 SAMPLE = "node-00000"  # the name of the first node; all names are as long

@@ -14,12 +14,12 @@ from collections.abc import Callable
 from holdfast_wire import framing
 from holdfast_wire.framing import Decoder
 
-from supervisor.edges.peers import cluster_codec, cluster_versions
-from supervisor.edges.peers.cluster_frames import Greeting, Hello, Welcome
-from supervisor.edges.peers.cluster_line import FRAME_BYTES_MAX
-from supervisor.edges.peers.cluster_tls import Pipe, Tls
-from supervisor.edges.peers.door import SENT_ON, NodesDoor, key_of
-from supervisor.edges.peers.introduction import Who
+from supervisor.edges.peers.codec import cluster_codec, cluster_versions
+from supervisor.edges.peers.codec.cluster_frames import Greeting, Hello, Welcome
+from supervisor.edges.peers.handshake.introduction import Who
+from supervisor.edges.peers.transport.cluster_line import FRAME_BYTES_MAX
+from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls
+from supervisor.edges.peers.transport.door import SENT_ON, NodesDoor, key_of
 
 READ_BYTES = 256 * 1024
 EVENTS_MAX = 16_384  # taken in one look: with fewer than all, a node that enters would wait for several looks

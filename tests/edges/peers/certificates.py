@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from supervisor.edges.peers.cluster_tls import TlsFiles
+from supervisor.edges.peers.transport.cluster_tls import TlsFiles
 
 _KEY = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
 

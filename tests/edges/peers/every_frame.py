@@ -17,7 +17,7 @@ from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Introduce, Order, Resign, StandBack, TellMembers
-from supervisor.edges.peers.cluster_frames import Frame, Unknown
+from supervisor.edges.peers.codec.cluster_frames import Frame, Unknown
 
 Kind = type[msgspec.Struct]
 

@@ -14,16 +14,18 @@ from anyio.abc import ByteReceiveStream
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeJoined
 from supervisor.edges.machine.processes.tcp_user import refusal_of_user
-from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, again, free_port, peers
+from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, again, free_port, peers
 
 OTHER = 54321
 BEGIN = f"""
 import encodings.idna, os, sys, anyio
 from holdfast_wire.v1 import cluster_pb2
 from supervisor.core.cluster.messages import NodeFailed
-from supervisor.edges.peers import acceptor, cluster_line, cluster_peers
-from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_peers import Meeting
+from supervisor.edges.peers.handshake import acceptor
+from supervisor.edges.peers.transport import cluster_line
+from supervisor.edges.peers.embedded import cluster_peers
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.embedded.cluster_peers import Meeting
 
 meeting = Meeting("{JOB}", "x", PeerAddress("127.0.0.1", int(sys.argv[1])), 20.0)
 async def warm():  # What is loaded late can't be loaded by another user.

@@ -11,13 +11,14 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeDown, NodeFailed, NodeLost, Reported
-from supervisor.edges.peers import cluster_client, cluster_peers
-from supervisor.edges.peers.cluster_client import ClusterClient
-from supervisor.edges.peers.cluster_frames import Asked
-from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_peers import Meeting
-from supervisor.edges.peers.cluster_tls import Tls
-from tests.edges.peers.test_cluster_peers import LIMIT_S, TLS, Heard, again, free_port
+from supervisor.edges.peers.codec.cluster_frames import Asked
+from supervisor.edges.peers.embedded import cluster_peers
+from supervisor.edges.peers.embedded.cluster_peers import Meeting
+from supervisor.edges.peers.stream import cluster_client
+from supervisor.edges.peers.stream.cluster_client import ClusterClient
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.cluster_tls import Tls
+from tests.edges.peers.embedded.test_cluster_peers import LIMIT_S, TLS, Heard, again, free_port
 
 JOB = "planted-in-the-job-id"
 WORD = b"planted"

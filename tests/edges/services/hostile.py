@@ -9,7 +9,7 @@ import ssl
 import threading
 from collections.abc import Callable, Generator
 
-from supervisor.edges.peers.cluster_tls import TlsFiles
+from supervisor.edges.peers.transport.cluster_tls import TlsFiles
 
 
 class Hostile:

@@ -18,8 +18,8 @@ from holdfast_wire.log_pieces import Piece, Receipt, file_of_cycle
 
 from supervisor.core.log_funnel.relay import Relay
 from supervisor.edges.machine.logs.log_tier import LogTier
-from supervisor.edges.peers import cluster_tls
-from supervisor.edges.peers.cluster_tls import Tls
+from supervisor.edges.peers.transport import cluster_tls
+from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.settings import Settings, address_of
 from supervisor.programs.log_service.upstream import Upstream

@@ -7,12 +7,12 @@ import pytest
 from holdfast_wire import log_frames
 from holdfast_wire.log_frames import VERSION, Hello, Message, Welcome
 
-from supervisor.edges.peers.cluster_line import Line, LinkLostError
-from supervisor.edges.peers.cluster_session import SessionError
-from supervisor.edges.peers.introduction import STRANGER
+from supervisor.edges.peers.handshake.introduction import STRANGER
+from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
+from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.programs.log_service import introduction
+from tests.edges.peers.handshake.test_introduction import knows
 from tests.edges.peers.relays.test_bundle import LIMIT_S, wired
-from tests.edges.peers.test_introduction import knows
 
 JOB = "job"
 

@@ -17,7 +17,7 @@ from supervisor.programs.log_service import links as links_module
 from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.links import Links
 from tests.edges.peers.relays.test_bundle import wired
-from tests.edges.peers.test_cluster_line import line_and_peer, until
+from tests.edges.peers.transport.test_cluster_line import line_and_peer, until
 
 LIMIT_S = 30.0
 

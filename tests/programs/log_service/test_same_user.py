@@ -22,7 +22,7 @@ OTHER = 54321
 # Argument: the address of a leaf. Sends a line there and prints why it is not taken.
 CALLER = f"""
 import encodings.idna, os, sys, anyio
-from supervisor.edges.peers import introduction
+from supervisor.edges.peers.handshake import introduction
 from tests.programs.log_service import crowd
 
 async def main():

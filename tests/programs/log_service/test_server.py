@@ -11,12 +11,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.edges.peers import cluster_tls
-from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.transport import cluster_tls
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
 from supervisor.programs.log_service.links import Links
 from supervisor.programs.log_service.server import Server
-from tests.edges.peers.test_cluster_line import until
+from tests.edges.peers.transport.test_cluster_line import until
 from tests.programs.log_service import crowd
 from tests.programs.log_service.test_links import LIMIT_S, Taken
 
@@ -25,7 +25,7 @@ FIRST_OF_ALL_USERS = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").r
 TOKEN = b"0123456789abcdef"
 ASKS_FOR_PORT_80 = f"""
 import encodings.idna, os, anyio
-from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
 from supervisor.programs.log_service.links import Links
 from supervisor.programs.log_service.server import Server

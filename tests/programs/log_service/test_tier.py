@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.programs.log_service.tier import Unreached
 from tests.edges.peers import certificates
-from tests.edges.peers.test_acceptor import attacked
+from tests.edges.peers.handshake.test_acceptor import attacked
 from tests.edges.peers.test_unreadable_wire import spied_wire
 from tests.programs.log_service import crowd
 

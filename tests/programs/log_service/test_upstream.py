@@ -12,10 +12,10 @@ from holdfast_wire import log_frames
 from holdfast_wire.log_frames import Hello, Message, Parting, Terms, Welcome
 from holdfast_wire.log_pieces import Piece, Receipt
 
-from supervisor.edges.peers.cluster_line import Line
-from supervisor.edges.peers.door import WANTS_IN
+from supervisor.edges.peers.transport.cluster_line import Line
+from supervisor.edges.peers.transport.door import WANTS_IN
 from supervisor.programs.log_service import introduction, upstream
-from tests.edges.peers.test_cluster_line import until
+from tests.edges.peers.transport.test_cluster_line import until
 from tests.programs.log_service import crowd
 
 LIMIT_S = 30.0

@@ -18,9 +18,9 @@ from supervisor.core.elastic.messages import (
     RoundStoreServed,
     ServeRoundStore,
 )
-from supervisor.edges.peers import cluster_client
-from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.elastic_peers import ElasticMeeting
+from supervisor.edges.peers.elastic.elastic_peers import ElasticMeeting
+from supervisor.edges.peers.stream import cluster_client
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.programs.torchrun.in_touch import ForAgent, InTouch, Unreachable
 from tests.settling import settled
 
@@ -137,6 +137,6 @@ async def test_a_port_that_may_not_be_listened_at_is_said(monkeypatch: pytest.Mo
     async def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("supervisor.edges.peers.elastic_peers.listen", refuse)
+    monkeypatch.setattr("supervisor.edges.peers.elastic.elastic_peers.listen", refuse)
     async with agent("a", 80, FIXED) as side:
         assert await side.order(Unreachable) == Unreachable("cannot listen at 127.0.0.1:80: Permission denied")

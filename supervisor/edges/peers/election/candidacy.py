@@ -11,8 +11,8 @@ import msgspec
 from supervisor.core.correspondence import Candidate, Correspondence
 from supervisor.core.election import candidate
 from supervisor.core.election.leader import Leader
-from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.election.voter import Voter
+from supervisor.edges.peers.stream.cluster_client import ClusterClient
 
 
 def letters(

@@ -23,15 +23,15 @@ from supervisor.core.election.node_fence import MoveFence, NobodyElse
 from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
-from supervisor.edges.peers.archive import Archive
-from supervisor.edges.peers.cluster_client import SPAWNER_LATER_S, ClusterClient
-from supervisor.edges.peers.cluster_frames import Aside
-from supervisor.edges.peers.cluster_link import PeerAddress
+from supervisor.edges.peers.codec.cluster_frames import Aside
 from supervisor.edges.peers.election import candidacy
 from supervisor.edges.peers.election.reign import Reign, read_ledger
 from supervisor.edges.peers.election.voter import Voter
-from supervisor.edges.peers.listening import listen
-from supervisor.edges.peers.switchboard import Switchboard
+from supervisor.edges.peers.questions.switchboard import Switchboard
+from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S, ClusterClient
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.listening import listen
 from supervisor.errors import NotNowError
 from supervisor.ports.edges import Post
 from supervisor.ports.pauses import pause

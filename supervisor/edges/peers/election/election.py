@@ -9,11 +9,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import anyio
 
 from supervisor.config.job_spec import Nodes
-from supervisor.edges.peers.archive import Archive
-from supervisor.edges.peers.cluster_tls import Tls
 from supervisor.edges.peers.election.backends import open_backend
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
+from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.errors import ConfigurationError
 from supervisor.ports.edges import Post
 from supervisor.ports.questions import PeersAndColleagues

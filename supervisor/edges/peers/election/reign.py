@@ -19,11 +19,11 @@ from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.election import lead_renewal
 from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.node.messages import Ordered
-from supervisor.edges.peers import garbage
-from supervisor.edges.peers.cluster_frames import Aside
-from supervisor.edges.peers.cluster_server import ClusterServer
+from supervisor.edges.peers.codec.cluster_frames import Aside
 from supervisor.edges.peers.election.order_gate import OrderGate, ResignedError
 from supervisor.edges.peers.election.voter import Voter
+from supervisor.edges.peers.stream.cluster_server import ClusterServer
+from supervisor.edges.peers.transport import garbage
 from supervisor.ports.edges import Post
 from supervisor.ports.pauses import pause
 from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError, Lead, LeadLostError

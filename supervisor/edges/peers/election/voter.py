@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.edges.peers.cluster_tls import Tls
+from supervisor.edges.peers.transport.cluster_tls import Tls
 
 
 class Voter(msgspec.Struct, frozen=True):

@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 from holdfast_wire.framing import CLUSTER_FRAME_BYTES_MAX
 
-from supervisor.edges.peers.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.cluster_line import Line
+from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
+from supervisor.edges.peers.transport.cluster_line import Line
 
 PART_BYTES_MAX = CLUSTER_FRAME_BYTES_MAX // 2
 _PART = struct.Struct(">BII")  # kind, channel, length

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio  # anyio has no callbacks
 from collections.abc import Callable
 
-from supervisor.edges.peers.cluster_line import Line
 from supervisor.edges.peers.relays.bundle import Branch, Bundle, Kind
+from supervisor.edges.peers.transport.cluster_line import Line
 
 
 class Hop:

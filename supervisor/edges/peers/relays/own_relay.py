@@ -7,13 +7,14 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from supervisor.edges.peers import introduction, listening
-from supervisor.edges.peers.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.cluster_line import Line, LinkLostError
-from supervisor.edges.peers.cluster_session import SessionError
-from supervisor.edges.peers.cluster_tls import Tls
-from supervisor.edges.peers.introduction import Who
+from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
+from supervisor.edges.peers.handshake import introduction
+from supervisor.edges.peers.handshake.introduction import Who
 from supervisor.edges.peers.relays.relay import Relay
+from supervisor.edges.peers.transport import listening
+from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
+from supervisor.edges.peers.transport.cluster_session import SessionError
+from supervisor.edges.peers.transport.cluster_tls import Tls
 
 INTRODUCED_S = 30.0  # from the connection to the last message of the handshake
 

@@ -13,16 +13,17 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.edges.peers import cluster_link, introduction, listening
-from supervisor.edges.peers.acceptor import Acceptor
-from supervisor.edges.peers.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
-from supervisor.edges.peers.cluster_link import SILENCE_S
-from supervisor.edges.peers.cluster_session import SessionError
-from supervisor.edges.peers.cluster_tls import LeadersTls, Tls, token_of
-from supervisor.edges.peers.introduction import Who
+from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
+from supervisor.edges.peers.handshake import introduction
+from supervisor.edges.peers.handshake.acceptor import Acceptor
+from supervisor.edges.peers.handshake.introduction import Who
 from supervisor.edges.peers.relays.bundle import Bundle, Kind
 from supervisor.edges.peers.relays.trunk import TICK
+from supervisor.edges.peers.transport import cluster_link, listening
+from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
+from supervisor.edges.peers.transport.cluster_link import SILENCE_S
+from supervisor.edges.peers.transport.cluster_session import SessionError
+from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
 from supervisor.ports.pauses import pause
 
 TICK_S = 0.5  # between two reports to the leader about the nodes heard

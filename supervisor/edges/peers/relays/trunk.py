@@ -11,10 +11,10 @@ import asyncio  # anyio has no callbacks
 import struct
 from collections.abc import Callable
 
-from supervisor.edges.peers.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.cluster_line import Line
-from supervisor.edges.peers.cluster_link import SILENCE_S
+from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.relays.bundle import Branch, Bundle, Kind
+from supervisor.edges.peers.transport.cluster_line import Line
+from supervisor.edges.peers.transport.cluster_link import SILENCE_S
 
 CHANNELS_MAX = 4096
 TICK = struct.Struct(">I")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from supervisor.core.correspondence import Candidate, Correspondence, Letters
-from supervisor.edges.peers.cluster_client import ClusterClient
 from supervisor.edges.peers.election import candidacy
+from supervisor.edges.peers.stream.cluster_client import ClusterClient
 from supervisor.ports.rendezvous_backend import Leader
 
 KNOWN = Correspondence(known_at_s=3.0, has_stopped=True)

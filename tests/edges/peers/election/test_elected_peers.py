@@ -30,14 +30,14 @@ from supervisor.core.election import candidate, node_fence
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.ledger import Former, Ledger, after_all_know
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
-from supervisor.edges.peers import cluster_client
-from supervisor.edges.peers.archive import Archive
 from supervisor.edges.peers.election import elected_peers, election
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
+from supervisor.edges.peers.stream import cluster_client
+from supervisor.edges.peers.stream.archive import Archive
 from supervisor.ports.rendezvous_backend import Leader
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
-from tests.edges.peers.test_cluster_peers import TLS
+from tests.edges.peers.embedded.test_cluster_peers import TLS
 
 JOB = "job"
 LIMIT_S = 30.0

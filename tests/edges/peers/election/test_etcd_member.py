@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.edges.peers.election import etcd_member
 from supervisor.edges.peers.election.etcd_member import Endpoint, Member, MemberStream, endpoint_of
-from supervisor.edges.peers.name_lookup import Found
+from supervisor.edges.peers.transport.name_lookup import Found
 from supervisor.edges.rpc.statuses import CallError
 
 

@@ -13,11 +13,11 @@ from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Ledger, after_all_know, of_this_run
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
-from supervisor.edges.peers.cluster_link import PeerAddress
 from supervisor.edges.peers.election import etcd_backend
 from supervisor.edges.peers.election.reign import Reign, read_ledger
 from supervisor.edges.peers.election.voter import Voter
-from supervisor.edges.peers.listening import listen
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.listening import listen
 from supervisor.ports.rendezvous_backend import Lead, Place
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
 from tests.etcd_server import etcd

@@ -10,11 +10,11 @@ import anyio.lowlevel
 import pytest
 from holdfast_wire import framing
 
-from supervisor.edges.peers.cluster_line import FRAME_BYTES_MAX, Line
 from supervisor.edges.peers.relays.bundle import PART_BYTES_MAX, Branch, Bundle, Kind
 from supervisor.edges.peers.relays.hop import Hop
 from supervisor.edges.peers.relays.trunk import TICK, Trunk
-from tests.edges.peers.test_cluster_line import nothing
+from supervisor.edges.peers.transport.cluster_line import FRAME_BYTES_MAX, Line
+from tests.edges.peers.transport.test_cluster_line import nothing
 
 LIMIT_S = 30.0
 

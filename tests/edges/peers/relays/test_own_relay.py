@@ -6,13 +6,13 @@ import anyio
 import pytest
 
 from supervisor.core.cluster.messages import NodeJoined
-from supervisor.edges.peers import cluster_connect
-from supervisor.edges.peers.cluster_line import Line
-from supervisor.edges.peers.cluster_tls import Pipe
-from supervisor.edges.peers.door import IS_RELAY, NodesDoor, key_of
-from supervisor.edges.peers.introduction import Who
+from supervisor.edges.peers.handshake.introduction import Who
 from supervisor.edges.peers.relays.own_relay import OwnRelay
-from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TLS, TOKEN, free_port, peers
+from supervisor.edges.peers.transport import cluster_connect
+from supervisor.edges.peers.transport.cluster_line import Line
+from supervisor.edges.peers.transport.cluster_tls import Pipe
+from supervisor.edges.peers.transport.door import IS_RELAY, NodesDoor, key_of
+from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, TLS, TOKEN, free_port, peers
 
 WHO = Who(JOB, "b", "an incarnation")
 

@@ -12,13 +12,15 @@ import msgspec
 import pytest
 
 from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, Reported
-from supervisor.edges.peers import cluster_client, cluster_link, cluster_peers, cluster_server, cluster_tls
-from supervisor.edges.peers.cluster_client import ClusterClient
-from supervisor.edges.peers.cluster_link import PeerAddress
-from supervisor.edges.peers.cluster_peers import LeaderPeers, Meeting
-from supervisor.edges.peers.cluster_tls import Tls
+from supervisor.edges.peers.embedded import cluster_peers
+from supervisor.edges.peers.embedded.cluster_peers import LeaderPeers, Meeting
+from supervisor.edges.peers.stream import cluster_client, cluster_server
+from supervisor.edges.peers.stream.cluster_client import ClusterClient
+from supervisor.edges.peers.transport import cluster_link, cluster_tls
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.cluster_tls import Tls
 from tests.edges.peers.certificates import make_authority, make_node
-from tests.edges.peers.test_cluster_peers import JOB, LIMIT_S, TLS, TOKEN, Heard, again, free_port
+from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, TLS, TOKEN, Heard, again, free_port
 
 NODES = 12
 FAN_OUT = 3

@@ -1,0 +1,1 @@
+"""What do nodes of a job send each other, and what do the bytes mean?"""

@@ -1,0 +1,267 @@
+"""How do a job's orders and reports travel between its leader and its other nodes?"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import anyio
+import msgspec
+
+from supervisor.config.job_spec import JobSpec, Nodes
+from supervisor.core import orders
+from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.cluster.messages import Reported
+from supervisor.core.correspondence import Correspondence
+from supervisor.core.election import follower
+from supervisor.core.ledger import Ledger
+from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.edges.machine.gpus import nvlink_domain
+from supervisor.edges.machine.own_process.threads import in_thread
+from supervisor.edges.peers.handshake import job_secrets
+from supervisor.edges.peers.questions.switchboard import Switchboard
+from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S, ClusterClient
+from supervisor.edges.peers.stream.cluster_server import TERM, ClusterServer
+from supervisor.edges.peers.transport import garbage
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
+from supervisor.edges.peers.transport.listening import listen
+from supervisor.edges.peers.transport.own_address import own_address
+from supervisor.errors import ConfigurationError, NotNowError
+from supervisor.ports.edges import Post
+from supervisor.ports.questions import PeersAndColleagues
+
+MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
+PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends
+
+
+class Meeting(msgspec.Struct, frozen=True):
+    """Where the nodes of a job meet, and this node's part in it."""
+
+    job_id: str
+    node: str
+    endpoint: PeerAddress
+    join_timeout_s: float
+    tls: Tls | None = None
+    on_orphaned: Callable[[str], None] | None = None  # called when no leader is left; None: the workers are ended
+    term: int = TERM  # of this leader, if this node leads; another leader has another term
+    fan_out: int = 0  # how many other nodes connect to the leader directly; 0: all
+    nodes_max: int = 0  # counts the other nodes
+
+
+class LeaderPeers:
+    """Peers of the node that runs the job's coordinator; see ports.Peers."""
+
+    def __init__(self, meeting: Meeting, server: ClusterServer, post: Post, colleagues: Switchboard) -> None:
+        self._node = meeting.node
+        self._server = server
+        self._post = post
+        self.colleagues = colleagues
+
+    def leads(self, job_id: str) -> bool:
+        del job_id
+        return True
+
+    def send(self, node: str, job_id: str, order: orders.Order) -> None:
+        if node == self._node:
+            self._post(Ordered(job_id, order))
+        else:
+            self._server.send(node, order)
+
+    def report(self, job_id: str, report: Report) -> None:
+        self._post(Reported(job_id, report))
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        """Does nothing: no other node leads after this one."""
+
+    def letters(self) -> Correspondence:
+        return self._server.letters()
+
+    def changed_letters(self) -> Correspondence:
+        return self._server.letters(whole=False)
+
+    async def until_all_have_left(self) -> None:
+        await self._server.until_all_is_heard()
+        await self._server.until_all_have_left()
+
+
+class FollowerPeers:
+    """Peers of a node if another one runs the coordinator; see ports.Peers. If that is lost, the job must end."""
+
+    def __init__(
+        self,
+        meeting: Meeting,
+        client: ClusterClient,
+        post: Post,
+        colleagues: Switchboard,
+        kept: Correspondence | None = None,
+    ) -> None:
+        self._meeting = meeting
+        self._client = client
+        self._post = post
+        self.colleagues = colleagues
+        self._state = follower.State(kept.lost, kept.has_stopped) if kept is not None else follower.State()
+
+    def leads(self, job_id: str) -> bool:
+        del job_id
+        return False
+
+    def send(self, node: str, job_id: str, order: orders.Order) -> None:
+        raise NotNowError(f"cannot give an order to node {node}: another node leads job {job_id}")
+
+    def report(self, job_id: str, report: Report) -> None:
+        del job_id
+        self._take(follower.Said(report))
+
+    def record(self, job_id: str, ledger: Ledger) -> None:
+        raise NotNowError(f"cannot record anything of job {job_id}: another node leads it")
+
+    def letters(self) -> Correspondence:
+        state = self._state
+        return msgspec.structs.replace(self._client.letters(), has_stopped=state.has_stopped, lost=state.lost)
+
+    def move_fence(self, until_s: float) -> None:
+        """Moves the fence. If this process hangs, the spawner ends the workers, slightly later than this one would."""
+        self._post(FenceMoved(self._meeting.job_id, until_s + SPAWNER_LATER_S))
+
+    def lose_leader(self, why: str) -> None:
+        self._client.forget()
+        if self._meeting.on_orphaned is not None:
+            self._state = msgspec.structs.replace(self._state, lost=why)
+            self._meeting.on_orphaned(why)
+            return
+        self._take(follower.LeaderLost(why))
+
+    def _take(self, event: follower.Event) -> None:
+        self._state, actions = follower.step(self._state, event, now_s=anyio.current_time())
+        for action in actions:
+            match action:
+                case follower.Report(report):
+                    self._client.report(Reported(self._meeting.job_id, report))
+                case follower.Obey(order):
+                    self._post(Ordered(self._meeting.job_id, order))
+
+
+@asynccontextmanager
+async def open_peers(
+    meeting: Meeting, post: Post, archive: Archive | None = None
+) -> AsyncGenerator[PeersAndColleagues]:
+    """Opens the peers. The first process that listens at the endpoint leads the job; all others follow it.
+
+    With the data kept in the `archive`, this process continues what its predecessor did.
+    """
+    archive = archive or Archive()
+    kept = archive.kept
+    listener = await listen(meeting.endpoint) if kept is None or kept.leads else None
+    if kept is not None and kept.leads and listener is None:
+        raise ConfigurationError(f"cannot lead at {meeting.endpoint} again: something else listens there")
+    async with anyio.create_task_group() as tasks:
+        if listener is not None:
+            colleagues = Switchboard(
+                own_name=meeting.node,
+                leads=True,
+                tasks=tasks,
+                pass_on=lambda node, aside: server.say_aside(node, aside),
+            )
+            server = ClusterServer(
+                job_id=meeting.job_id,
+                own_name=meeting.node,
+                on_report=post,
+                on_aside=colleagues.take,
+                tls=meeting.tls,
+                term=meeting.term,
+                fan_out=meeting.fan_out,
+                nodes_max=meeting.nodes_max,
+                archive=archive,
+            )
+            garbage.look_seldom(meeting.nodes_max)
+            await tasks.start(server.run, listener)
+            leader = LeaderPeers(meeting, server, post, colleagues)
+            archive.read, archive.read_changed = leader.letters, leader.changed_letters
+            yield leader
+            said = server.until_all_is_heard
+        else:
+            followers: list[FollowerPeers] = []
+            colleagues = Switchboard(
+                own_name=meeting.node,
+                leads=False,
+                tasks=tasks,
+                pass_on=lambda _, aside: client.say_aside(aside),
+            )
+            client = ClusterClient(
+                meeting.endpoint,
+                job_id=meeting.job_id,
+                own_name=meeting.node,
+                on_order=post,
+                on_lost=lambda why: followers[0].lose_leader(why),
+                on_fence=lambda until_s: followers[0].move_fence(until_s),
+                on_aside=colleagues.take,
+                tls=meeting.tls,
+                archive=archive,
+            )
+            followers.append(FollowerPeers(meeting, client, post, colleagues, kept))
+            archive.read = followers[0].letters
+            if kept is None or not kept.lost:
+                tasks.start_soon(lambda: client.run(join_timeout_s=meeting.join_timeout_s))
+            else:
+                client.forget()
+            yield followers[0]
+            said = client.until_all_is_heard
+        with anyio.move_on_after(PARTING_S):
+            await said()
+        tasks.cancel_scope.cancel()
+
+
+async def joining(
+    spec: JobSpec, nodes: Nodes, archive: Archive
+) -> tuple[JobSpec, Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]]:
+    """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
+    meeting = await meeting_of(spec.job_id, nodes)
+    spec = await at_own_address(await in_own_domain(spec), nodes)
+    if not nodes.has_election:
+        return spec, lambda post: open_peers(meeting, post, archive)
+    from supervisor.edges.peers.election import election  # Late: most jobs need no election.
+
+    host = await own_host(nodes)
+    return spec, await election.joining(spec.job_id, nodes, meeting.tls, archive, own_host=host)
+
+
+async def in_own_domain(spec: JobSpec) -> JobSpec:
+    """Adds the node's NVLink domain, which jobs with segments need. Raises ConfigurationError if it is unknown."""
+    if spec.rendezvous.segment is None or spec.facts.domain:
+        return spec
+    try:
+        domain = await nvlink_domain.nvlink_domain()
+    except nvlink_domain.NoDomainError as error:
+        raise ConfigurationError(
+            f"cannot use --ft-segment {spec.rendezvous.segment}: the NVLink domain of this node is not known: {error}; "
+            "check nvidia-smi -q, or write --rdzv-conf nvlink_domain=NAME"
+        ) from error
+    return msgspec.structs.replace(spec, facts=msgspec.structs.replace(spec.facts, domain=domain))
+
+
+async def meeting_of(job_id: str, nodes: Nodes) -> Meeting:
+    """Reads token and certificates. Raises ConfigurationError if they can't be used."""
+    files = TlsFiles(nodes.tls_cert, nodes.tls_key, nodes.tls_ca) if nodes.tls_cert else None
+    tls = None
+    if nodes.token_file or files is not None:
+        tls = await in_thread(lambda: job_secrets.read(nodes.token_file, files), abandon_on_cancel=True)
+    endpoint, others = PeerAddress(nodes.host, nodes.port), nodes.max_nodes - 1
+    return Meeting(job_id, nodes.name, endpoint, nodes.join_timeout_s, tls, fan_out=nodes.fan_out, nodes_max=others)
+
+
+async def at_own_address(spec: JobSpec, nodes: Nodes) -> JobSpec:
+    """Returns the job with the store, if served here, at an address that other nodes reach, unless the user set one."""
+    if spec.master_addr != MASTER_ADDR_DEFAULT:
+        return spec
+    return msgspec.structs.replace(spec, master_addr=await own_address(PeerAddress(nodes.host, nodes.port)))
+
+
+async def own_host(nodes: Nodes) -> str:
+    """Returns where other nodes reach this one: its name, if that is an address, else its address in their network."""
+    try:
+        return str(ipaddress.ip_address(nodes.name))
+    except ValueError:
+        return await own_address(PeerAddress(nodes.host, nodes.port))

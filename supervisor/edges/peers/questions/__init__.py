@@ -1,0 +1,1 @@
+"""How does a question get from one node of a job to another, and the answer back?"""

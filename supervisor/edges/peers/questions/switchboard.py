@@ -1,0 +1,159 @@
+"""How does a question get from one node of a job to another, and the answer back?
+
+Every node is connected to the leader, which forwards messages for others. Nothing is stored or resent here: the asker
+waits for a bounded time, and then the question counts as unanswered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskGroup
+from holdfast_wire.framing import FrameTooLongError
+
+from supervisor import errors
+from supervisor.edges.peers.codec import question_codec
+from supervisor.edges.peers.codec.cluster_frames import Answered, Aside, Asked, ClusterProtocolError
+from supervisor.errors import HoldfastError, NoAnswerError
+from supervisor.ports.questions import LEADER, Answer, Handler, Question, Refused
+
+PART_BYTES_MAX = 32 * 1024  # so an order waits for at most one part
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+ANSWERING_MAX = 64  # questions that are being answered at the same time
+
+_log = logging.getLogger("holdfast.cluster")
+
+
+class _Pending:
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.bytes = 0
+        self.answer: Answer | None = None
+        self.arrived = anyio.Event()
+
+
+class Switchboard:
+    """Forwards questions; see questions.Colleagues. For the event loop's thread."""
+
+    def __init__(self, *, own_name: str, leads: bool, tasks: TaskGroup, pass_on: Callable[[str, Aside], bool]) -> None:
+        """`pass_on` sends towards a node; a follower has only one way. It returns False if it can't send now."""
+        self._own_name = own_name
+        self.is_leader = leads
+        self._tasks = tasks
+        self._pass_on = pass_on
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, _Pending] = {}
+        self._answering = 0
+        self._handler: Handler | None = None
+
+    def leads(self, job_id: str) -> bool:
+        del job_id
+        return self.is_leader
+
+    def answer_with(self, handler: Handler) -> None:
+        self._handler = handler
+
+    async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
+        """Asks another node. Raises NoAnswerError, or the HoldfastError with which the other side refuses."""
+        if self._is_for_us(to):
+            return _unless_refused(await self._answer(job_id, self._own_name, question))
+        whom = f"node {to}" if to != LEADER else "the leader"
+        number, pending = next(self._numbers), _Pending()
+        self._pending[number] = pending
+        try:
+            asked = Asked(job_id, to, self._own_name, number, question_codec.encode_question(question))
+            try:
+                is_on_its_way = self._pass_on(to, asked)
+            except FrameTooLongError as error:
+                raise NoAnswerError(f"cannot ask {whom}: {error}") from error
+            if not is_on_its_way:
+                raise NoAnswerError(f"cannot ask {whom}: it is not connected")
+            with anyio.move_on_after(timeout_s):
+                await pending.arrived.wait()
+        finally:
+            del self._pending[number]
+        if pending.answer is None:
+            raise NoAnswerError(f"cannot ask {whom}: no answer within {timeout_s:g} s")
+        return _unless_refused(pending.answer)
+
+    def take(self, sender: str, aside: Aside) -> None:
+        """Handles an aside that came over a connection from `sender`."""
+        match aside:
+            case Asked(by=by) if self.is_leader and by != sender:
+                _log.warning("a question of node %s is dropped: it comes from node %s", by, sender)
+            case Asked(to=to) if self._is_for_us(to):
+                self._tasks.start_soon(self._answer_frame, aside)
+            case Answered(to=to) if to == self._own_name:
+                self._take_answer(aside)
+            case Asked() | Answered() if self.is_leader:
+                if not self._pass_on(aside.to, aside) and isinstance(aside, Asked):
+                    refused = Refused(NoAnswerError.reason, f"cannot ask node {aside.to}: it is not connected")
+                    self._send_answer(aside, refused)
+            case _:
+                _log.debug("an aside for node %s has come to node %s", aside.to, self._own_name)
+
+    def _is_for_us(self, to: str) -> bool:
+        return to == self._own_name or (self.is_leader and to == LEADER)
+
+    def _take_answer(self, answered: Answered) -> None:
+        pending = self._pending.get(answered.number)
+        if pending is None or answered.part != len(pending.parts):
+            return  # nobody waits for it any more, or a part of it was lost
+        pending.parts.append(answered.answer)
+        pending.bytes += len(answered.answer)
+        if pending.bytes > ANSWER_BYTES_MAX:
+            pending.parts = [b""] * len(pending.parts)
+        elif answered.is_last:
+            try:
+                pending.answer = question_codec.decode_answer(b"".join(pending.parts))
+            except ClusterProtocolError as error:
+                pending.answer = Refused(NoAnswerError.reason, f"cannot read an answer: {error}")
+            pending.arrived.set()
+
+    async def _answer_frame(self, asked: Asked) -> None:
+        if self._answering >= ANSWERING_MAX:
+            self._send_answer(
+                asked, Refused(NoAnswerError.reason, f"cannot answer: {ANSWERING_MAX} others ask already")
+            )
+            return
+        self._answering += 1
+        try:
+            question = question_codec.decode_question(asked.question)
+            self._send_answer(asked, await self._answer(asked.job_id, asked.by, question))
+        except ClusterProtocolError as error:
+            self._send_answer(asked, Refused(NoAnswerError.reason, f"cannot answer: {error}"))
+        finally:
+            self._answering -= 1
+
+    async def _answer(self, job_id: str, by: str, question: Question) -> Answer:
+        if self._handler is None:
+            return Refused(NoAnswerError.reason, f"cannot ask node {self._own_name}: it is starting")
+        try:
+            return await self._handler(job_id, by, question)
+        except HoldfastError as error:
+            return Refused(error.reason, str(error))
+        except Exception:  # noqa: BLE001 - the bulkhead: a person's question must not end the job
+            _log.warning("node %s cannot answer %s", self._own_name, type(question).__name__, exc_info=True)
+            return Refused(NoAnswerError.reason, f"cannot ask node {self._own_name}: a fault of its supervisor")
+
+    def _send_answer(self, asked: Asked, answer: Answer) -> None:
+        payload = question_codec.encode_answer(answer)
+        for part, start in enumerate(range(0, max(len(payload), 1), PART_BYTES_MAX)):
+            end = start + PART_BYTES_MAX
+            answered = Answered(asked.job_id, asked.by, asked.number, part, end >= len(payload), payload[start:end])
+            if not self._pass_on(asked.by, answered):
+                return
+
+
+def _unless_refused(answer: Answer) -> Answer:
+    if isinstance(answer, Refused):
+        raise _KINDS.get(answer.code, HoldfastError)(answer.message)
+    return answer
+
+
+_KINDS: dict[str, type[HoldfastError]] = {
+    kind.reason: kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HoldfastError)
+}

@@ -1,0 +1,1 @@
+"""How does a leader keep in touch with its nodes, and a node with its leader?"""

@@ -1,0 +1,385 @@
+"""How does a node find the leader of its job, stay in touch with it, and notice its loss?
+
+The leader may start later than its nodes, and a connection may break: the node retries in both cases. A node that hears
+nothing for FENCE_S says so, because the leader may replace it at LOST_S: two groups of one job must never train at the
+same time.
+"""
+
+from __future__ import annotations
+
+import asyncio  # anyio has neither callbacks nor a timer of its own
+import logging
+import random
+import secrets
+import ssl
+import struct
+from collections.abc import Callable
+
+import anyio
+from anyio.abc import TaskGroup
+from holdfast_wire.framing import FrameTooLongError
+
+from supervisor.core.cluster.messages import Reported
+from supervisor.core.correspondence import Correspondence
+from supervisor.core.fence import FENCE_S
+from supervisor.core.node.messages import Ordered
+from supervisor.edges.peers.codec import cluster_codec, cluster_frames, cluster_versions
+from supervisor.edges.peers.codec.cluster_frames import (
+    Answered,
+    Aside,
+    Asked,
+    ClusterProtocolError,
+    ElasticOrdered,
+    ElasticReported,
+    ServeRelay,
+    Unknown,
+)
+from supervisor.edges.peers.handshake import introduction
+from supervisor.edges.peers.handshake.introduction import Who
+from supervisor.edges.peers.relays.hop import Hop
+from supervisor.edges.peers.relays.own_relay import INTRODUCED_S, OwnRelay
+from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.transport import cluster_connect, cluster_link
+from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
+from supervisor.edges.peers.transport.cluster_link import ALIVE_S, Conversation, PeerAddress
+from supervisor.edges.peers.transport.cluster_session import SessionError
+from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls, token_of
+from supervisor.edges.peers.transport.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, WANTS_IN, NodesDoor, key_of
+from supervisor.ports.pauses import pause
+
+SPAWNER_LATER_S = 0.4  # the spawner acts if this process is stopped; the sum is also less than LOST_S
+CONNECT_S = 5.0
+LATE_S = 0.1  # a heartbeat this late means that this process was stopped
+PUT_OFF_S = 0.2
+AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempts; the last one repeats
+
+_HEARTBEAT = struct.Struct(">cd")  # when it was sent, by the clock of this node
+
+_log = logging.getLogger("holdfast.cluster")
+
+
+class RefusedError(Exception):
+    """Raised if the leader does not accept this node; another attempt would not help."""
+
+
+class LeaderChangedError(Exception):
+    """Raised if another process leads than when this conversation began: it knows nothing of the conversation."""
+
+
+class ClusterClient:
+    """One node's connection to its leader. Call its methods only in the event loop's thread."""
+
+    def __init__(
+        self,
+        address: PeerAddress,
+        *,
+        job_id: str,
+        own_name: str,
+        on_order: Callable[[Ordered], None],
+        on_lost: Callable[[str], None],
+        on_fence: Callable[[float], None] = lambda _: None,
+        on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
+        on_elastic: Callable[[ElasticOrdered], None] | None = None,
+        tls: Tls | None = None,
+        archive: Archive | None = None,
+    ) -> None:
+        """Creates the client. `on_lost` gets the reason, once, when this node knows of no leader any more.
+
+        `on_fence` gets the time before which that will not happen, each time the leader answers.
+        """
+        self._address = address
+        self._job_id = job_id
+        archive = archive or Archive()
+        kept = archive.kept or Correspondence()
+        self._who = Who(job_id, own_name, kept.incarnation or secrets.token_hex(8))
+        self._loop = asyncio.get_running_loop()
+        self._conversation = Conversation(
+            on_message=self._take, on_beat=self._take_answer, keep=archive.keep, letters=kept.letters
+        )
+        self._known_at_s = kept.known_at_s  # when we sent the last message that the leader answered
+        self._said_at_s: float | None = None  # the last that the leader may have heard, while there is no connection
+        self._leader_ip = ""  # of the last connection
+        self._next_beat: asyncio.TimerHandle | None = None
+        self._beat_due_s = 0.0
+        self._on_order = on_order
+        self._on_lost = on_lost
+        self._on_fence = on_fence
+        self._on_aside = on_aside
+        self._on_elastic = on_elastic
+        self.was_welcomed = kept.term is not None
+        self.is_refused = False  # permanently: looking for the leader again would not help
+        self._is_careful = False  # a connection went silent: large packets may be lost
+        self._term = kept.term  # of the leader in this conversation
+        self._door_key = key_of(token_of(tls))
+        self._tls = tls
+        self._session: ssl.SSLSession | None = None  # of the last connection
+        self._hop: Hop | None = None  # of the last connection through a relay
+        self._may_be_sent_on = True  # False: the relay was not reachable
+        self._tasks: TaskGroup | None = None
+
+    @property
+    def known_at_s(self) -> float | None:
+        """Returns when we sent the last message that the leader certainly heard; None: it was never reached."""
+        return self._known_at_s
+
+    @property
+    def said_at_s(self) -> float | None:
+        """Returns when the leader may last have heard from this node; None: never."""
+        return self._said_at_s if self._conversation.line is None else self._loop.time()
+
+    def report(self, reported: Reported | ElasticReported) -> None:
+        """Sends a report and keeps it until the leader has it."""
+        try:
+            for payload in cluster_codec.payloads(reported):
+                self._conversation.say(payload)
+        except (SessionError, FrameTooLongError) as error:
+            _log.warning("a report to the leader is lost: %s", error)
+
+    def say_aside(self, aside: Aside) -> bool:
+        """Sends it once if there is a connection; it may be lost. Returns False if it certainly does not arrive."""
+        return self._conversation.say_aside(cluster_codec.encode(aside))
+
+    def letters(self) -> Correspondence:
+        """Returns what is kept for a supervisor that returns; all of it may go out from now on."""
+        letters = self._conversation.letters()
+        return Correspondence(
+            incarnation=self._who.incarnation, term=self._term, letters=letters, known_at_s=self._known_at_s
+        )
+
+    def forget(self) -> None:
+        """Forgets unheard messages: nobody is left to hear them."""
+        self._conversation.end()
+
+    async def until_all_is_heard(self) -> None:
+        await self._conversation.until_all_is_heard()
+
+    async def run(self, *, join_timeout_s: float) -> None:
+        """Runs until cancelled, or until the leader is lost or refuses this node."""
+        async with anyio.create_task_group() as self._tasks:
+            try:
+                await self._keep_in_touch(join_timeout_s)
+            except (RefusedError, LeaderChangedError, LinkLostError) as error:
+                self.is_refused = isinstance(error, RefusedError)
+                self._on_lost(str(error))
+            finally:
+                self._said_at_s = self.said_at_s
+                self._conversation.let_go("the node ends", says_all=True)
+            self._tasks.cancel_scope.cancel()
+
+    async def _keep_in_touch(self, join_timeout_s: float) -> None:
+        until_s = anyio.current_time() + join_timeout_s if self._known_at_s is None else self._known_at_s + FENCE_S
+        why = "it was never reached"
+        while True:
+            line, said_at_s = await self._find(until_s, why)
+            self._know(said_at_s)
+            self._beat()
+            why = await line.until_ended()
+            self._said_at_s = self._loop.time()
+            self._note_silence(line)
+            # Not after a silence: the leader may not know yet that the relay caused it.
+            self._may_be_sent_on = self._said_at_s - line.heard_at_s < cluster_link.SILENCE_S
+            until_s = (self._known_at_s or said_at_s) + FENCE_S
+
+    async def _find(self, until_s: float, why: str) -> tuple[Line, float]:
+        """Returns a connection and when the Hello was sent. Raises LinkLostError once it is too late for one."""
+        attempt = 0
+        while True:
+            with anyio.move_on_at(until_s) as too_late:
+                try:
+                    return await self._meet(until_s, self._next_host(attempt))
+                except TimeoutError:
+                    why = f"it does not answer in time{self._hint()}"
+                except OSError as error:
+                    why = cluster_connect.reason_of(error)
+                except (LinkLostError, SessionError, ClusterProtocolError) as error:
+                    why = str(error)
+                await pause(AGAIN_S[min(attempt, len(AGAIN_S) - 1)], why="nothing tells when somebody listens there")
+                attempt += 1
+            if too_late.cancelled_caught:
+                raise LinkLostError(f"the leader at {self._address} is lost: {why}")
+
+    def _next_host(self, attempt: int) -> str:
+        """Returns the IP address at which the leader was reached: then a slow or dead name server does no harm."""
+        return self._leader_ip if self._leader_ip and attempt % 2 == 0 else self._address.host
+
+    async def _meet(self, until_s: float, host: str) -> tuple[Line, float]:
+        """Uses half of the remaining time, to leave time for another connection if this one does not answer."""
+        pipe = Pipe(self._tls, leads=False, session=self._session) if self._tls is not None else None
+        door = NodesDoor(MAY_BE_SENT_ON if self._may_be_sent_on else WANTS_IN, self._door_key)
+        self._may_be_sent_on = True
+        line = Line(pipe=pipe, door=door)
+        is_held = False
+        try:
+            left_s = max(0.0, until_s - anyio.current_time())
+            await self._connect(line, host, self._address.port, min(CONNECT_S, left_s / 2))
+            ip = line.address("peername")
+            with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
+                is_greeted = await self._is_greeted(line, door)
+                said_at_s = self._loop.time()
+                if is_greeted:
+                    await self._introduce(line)
+            self._leader_ip = ip
+            if not is_greeted:
+                assert door.sent_on is not None
+                return await self._meet_by_relay(until_s, *door.sent_on)
+            self._conversation.hold(line, on_end=lambda _: None)
+            is_held = True
+            self._session = pipe.session if pipe is not None else None
+            return line, said_at_s
+        finally:
+            if not is_held:
+                self._note_silence(line)
+                line.end("the node has nothing more to send", says_all=True)
+
+    def _line(self, letter: bytes) -> Line:
+        pipe = Pipe(self._tls, leads=False) if self._tls is not None else None
+        return Line(pipe=pipe, door=NodesDoor(letter, self._door_key))
+
+    def _note_silence(self, line: Line) -> None:
+        if not self._is_careful and self._loop.time() - line.heard_at_s > ALIVE_S:
+            self._is_careful = True
+            _log.info("the leader at %s went silent; from now on small packets are sent there", self._address)
+
+    async def _connect(self, line: Line, host: str, port: int, limit_s: float) -> None:
+        with anyio.fail_after(limit_s):
+            await cluster_connect.connect(lambda: line, host, port, is_careful=self._is_careful)
+
+    async def _meet_by_relay(self, until_s: float, host: str, port: int) -> tuple[Line, float]:
+        """Connects through a relay, as the leader directed. If that fails, the node asks to connect directly."""
+        self._may_be_sent_on = False
+        if (host, port) == AGAIN:
+            self._may_be_sent_on = self._known_at_s is None  # a node that was connected may not have the time
+            await pause(PUT_OFF_S * (1 + random.random()), why="nothing tells when there are relays")
+            raise LinkLostError("it waits for relays that are to take this node")
+        outer = self._line(WANTS_IN)
+        is_held = False
+        try:
+            left_s = max(0.0, until_s - anyio.current_time())
+            await self._connect(outer, host, port, min(CONNECT_S, left_s / 2))
+            with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
+                first = await outer.receive()
+                introduction.check_user(outer, has_secrets=self._tls is not None)
+                introduction.check_greeting(first)
+                await introduction.introduce(outer, self._who)
+                hop = Hop(outer, on_beat=self._take_answer)
+                introduction.check_greeting(await hop.line.receive())
+                said_at_s = self._loop.time()
+                await self._introduce(hop.line)
+            self._hop = hop
+            self._conversation.hold(hop.line, on_end=lambda _: None)
+            is_held = self._may_be_sent_on = True
+            return hop.line, said_at_s
+        except (introduction.StrangerError, introduction.RefusalError) as error:
+            raise LinkLostError(f"the relay at {host} refuses this node: {error}") from error
+        finally:
+            if not is_held:
+                self._note_silence(outer)
+                outer.end("the node has nothing more to send", says_all=True)
+
+    async def _is_greeted(self, line: Line, door: NodesDoor) -> bool:
+        """Waits for the Greeting, which may take long if thousands of nodes connect. False: the leader redirects us."""
+        try:
+            first = await line.receive()
+        except LinkLostError as error:
+            if door.sent_on is not None:
+                return False
+            if door.refusal and not self.was_welcomed:
+                raise RefusedError(f"the leader at {self._address} refuses this node: {door.refusal}") from error
+            if line.distrust:
+                who = f"this node and the leader at {self._address}"
+                raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
+            raise LinkLostError(f"it says nothing: {error}{self._hint()}") from error
+        try:
+            introduction.check_user(line, has_secrets=self._tls is not None)
+        except introduction.OtherUserError as error:
+            if self.was_welcomed:
+                raise
+            raise RefusedError(f"this node does not trust the process at {self._address}: {error}") from error
+        try:
+            introduction.check_greeting(first)
+        except ClusterProtocolError as error:
+            raise ClusterProtocolError(f"cannot join: {self._address} is not the leader of a job") from error
+        return True
+
+    def _hint(self) -> str:
+        if self._tls is not None or self._known_at_s is not None:
+            return ""
+        return "; if it has a token or certificates, write token_file, or tls_cert, tls_key and tls_ca, in --rdzv-conf"
+
+    def _beat(self) -> None:
+        """Sends heartbeats while there is a connection."""
+        if self._next_beat is not None:
+            self._next_beat.cancel()
+        line, now_s = self._conversation.line, self._loop.time()
+        if line is None or self._known_at_s is None:
+            return
+        fence_s = self._known_at_s + FENCE_S
+        if now_s >= fence_s:
+            line.end(f"it has not answered for {FENCE_S:g} s")
+            return
+        if now_s - self._beat_due_s < LATE_S:  # else received messages have not been handled yet
+            self._conversation.judge(now_s)
+        heartbeat = _HEARTBEAT.pack(cluster_link.HEARTBEAT, now_s)
+        if self._hop is not None and self._hop.line is line:
+            self._hop.beat(heartbeat)
+        else:
+            self._conversation.beat(heartbeat)
+        silent_s = max(LATE_S, line.heard_at_s + cluster_link.SILENCE_S - now_s)
+        self._beat_due_s = now_s + min(ALIVE_S, fence_s - now_s, silent_s)
+        self._next_beat = self._loop.call_at(self._beat_due_s, self._beat)
+
+    def _take_answer(self, heartbeat: bytes) -> None:
+        if len(heartbeat) == _HEARTBEAT.size and self._known_at_s is not None:
+            said_at_s = min(_HEARTBEAT.unpack(heartbeat)[1], self._loop.time())
+            self._know(max(self._known_at_s, said_at_s))
+
+    def _know(self, said_at_s: float) -> None:
+        self._known_at_s = said_at_s
+        self._on_fence(said_at_s + FENCE_S)
+
+    async def _introduce(self, line: Line) -> None:
+        self._said_at_s = self._loop.time()
+        try:
+            welcome = await introduction.introduce(line, self._who)
+        except introduction.StrangerError as error:
+            raise RefusedError(
+                f"this node and the leader at {self._address} do not trust each other: {error}"
+            ) from error
+        except introduction.RefusalError as error:
+            raise RefusedError(f"the leader at {self._address} refuses this node: {error}") from error
+        except ClusterProtocolError as error:
+            raise ClusterProtocolError(f"cannot join: {self._address}: {error}") from error
+        if self._term not in (None, welcome.term):
+            raise LeaderChangedError(f"the leader at {self._address} is lost: another process leads there now")
+        if not cluster_versions.is_spoken(welcome.protocol_version):
+            version = welcome.protocol_version
+            raise RefusedError(f"the leader at {self._address} speaks version {version} of the protocol")
+        self.was_welcomed, self._term = True, welcome.term
+        self._door_key = welcome.door_key or self._door_key
+
+    async def _serve_relay(self) -> None:
+        """Serves as a relay, as the leader wants. If it can't be reached, other nodes find another way."""
+        held = self._conversation.line
+        own_ip = held.address("sockname") if held is not None else ""
+        if held is None or not own_ip:
+            return  # The connection has just ended; the leader asks again by the next one.
+        relay = OwnRelay(self._who, tls=self._tls, door_key=self._door_key)
+        host, port = held.address("peername"), self._address.port
+        await relay.serve(self._line(IS_RELAY), own_ip, lambda line: self._connect(line, host, port, CONNECT_S))
+
+    def _take(self, payload: bytes) -> None:
+        if self._known_at_s is not None and self._loop.time() >= self._known_at_s + FENCE_S:
+            raise ClusterProtocolError(f"it was heard too late: this node stood still for more than {FENCE_S:g} s")
+        match cluster_codec.decode(payload):
+            case Ordered(job_id) as ordered if job_id == self._job_id:
+                self._on_order(ordered)
+            case ElasticOrdered() as ordered if self._on_elastic is not None:
+                self._on_elastic(ordered)
+            case Asked() | Answered() as aside if aside.job_id == self._job_id:
+                self._on_aside("", aside)
+            case ServeRelay() if self._tasks is not None:
+                self._tasks.start_soon(self._serve_relay)
+            case Unknown():
+                return
+            case other:
+                raise ClusterProtocolError(f"cannot take {type(other).__name__} from the leader")

@@ -1,0 +1,367 @@
+"""Which nodes of a job are connected to its leader, what do they report, and which of them is lost?
+
+A node is one process: its incarnation. It may lose its connection and come back without any loss of messages. If it is
+silent for LOST_S, it is lost permanently; a later process with its name is another node.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from holdfast_wire.framing import FrameTooLongError
+
+from supervisor.core.cluster import suspicion
+from supervisor.core.cluster.messages import NodeHeard, NodeLost, NodeSilent, Reported
+from supervisor.core.cluster.relays import Relays
+from supervisor.core.correspondence import Correspondence, Letters
+from supervisor.core.node.messages import Ordered
+from supervisor.core.orders import Order
+from supervisor.edges.peers.codec import cluster_codec, cluster_frames
+from supervisor.edges.peers.codec.cluster_frames import (
+    Answered,
+    Aside,
+    Asked,
+    ClusterProtocolError,
+    ElasticReported,
+    Frame,
+    Hello,
+    ServeRelay,
+    Unknown,
+)
+from supervisor.edges.peers.handshake import introduction
+from supervisor.edges.peers.handshake.acceptor import Acceptor
+from supervisor.edges.peers.relays.trunk import Trunk
+from supervisor.edges.peers.stream import known_node
+from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.stream.known_node import KnownNode
+from supervisor.edges.peers.transport import cluster_link, door, listening
+from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
+from supervisor.edges.peers.transport.cluster_link import Conversation
+from supervisor.edges.peers.transport.cluster_session import SessionError
+from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
+from supervisor.edges.peers.transport.door import Place
+from supervisor.edges.peers.transport.turns import Later, Turns
+from supervisor.edges.peers.transport.wheel import Wheel
+from supervisor.ports.pauses import pause
+
+LOST_S = 5.0  # from the last message of a node; by then it has ended its own workers (cluster_client.FENCE_S)
+GONE_MAX = 100_000  # incarnations that we remember
+LOOK_S = 0.5  # between two checks for silent connections
+LATE_S = 0.1  # a check this late means that this process was stopped, and has not handled received messages yet
+REPLACED = "another process has come in its place"
+TERM = 1  # one leader for the life of an embedded job
+
+_log = logging.getLogger("holdfast.cluster")
+
+
+class ClusterServer:
+    """Serves one job's nodes. Call its methods only in the event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        job_id: str,
+        own_name: str,
+        on_report: Callable[[Reported], None],
+        on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
+        on_elastic: Callable[[ElasticReported], None] | None = None,
+        tls: Tls | None = None,
+        term: int = TERM,
+        fan_out: int = 0,
+        nodes_max: int = 0,
+        may_answer: Callable[[], bool] | None = None,
+        archive: Archive | None = None,
+    ) -> None:
+        """Creates the server. `fan_out`: how many of the `nodes_max` others connect directly, not by relays; 0: all.
+        `may_answer` is asked before every answer; None: always."""
+        self._archive = archive or Archive()
+        kept = self._archive.kept or Correspondence()
+        self._job_id = job_id
+        self._own_name = own_name
+        self._on_report = on_report
+        self._on_aside = on_aside
+        self._on_elastic = on_elastic
+        self._tls = LeadersTls(tls)
+        self._term = term
+        self._may_answer = may_answer
+        self._nodes: dict[str, KnownNode] = {}
+        self._knocked: dict[str, float] = {}  # when each node last came, welcome or not
+        self._kept = kept.nodes  # nodes that were connected to the previous supervisor
+        self._gone = dict.fromkeys(kept.gone)  # abandoned incarnations, oldest first
+        self._changed: dict[str, None] = {}  # nodes whose conversation is not as it was kept last
+        self._suspicion = suspicion.initial_state(0.0)
+        self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
+        self._relays = Relays(fan_out, nodes_max) if 0 < fan_out < nodes_max else None
+        self._door_key = door.fresh_key() if tls is not None and not tls.token else b""
+        self._acceptor = Acceptor(
+            self._serve, door_key=door.key_of(token_of(tls)) or self._door_key, has_token=bool(token_of(tls)),
+            has_certificates=tls is not None,
+            choose=self._choose_relay if self._relays is not None else None,
+        )  # fmt: skip
+        self._trunks: dict[str, Trunk] = {}
+        self._looked_at: Wheel[Conversation | Trunk] = Wheel(LOOK_S)
+        self._turns = Turns()
+        self._confirm_later = Later(cluster_link.CONFIRM_S)
+        self._tasks: TaskGroup | None = None
+
+    async def run(
+        self, listeners: Sequence[socket.socket], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serves until cancelled; then closes the listeners and all connections."""
+        self._suspicion = suspicion.initial_state(anyio.current_time())
+        try:
+            async with anyio.create_task_group() as self._tasks:
+                self._tasks.start_soon(self._acceptor.run, listeners)
+                self._tasks.start_soon(self._look_for_silence)
+                for each in self._kept:
+                    node = self._know(each.node, each.incarnation, each.letters)
+                    self._miss(each.node, node, "it has not come back to the leader's new supervisor")
+                task_status.started()
+        finally:
+            self._tls.close()
+            for known in self._nodes.values():
+                known.conversation.let_go("the leader ends", says_all=True)
+            for trunk in list(self._trunks.values()):
+                trunk.end("the leader ends")
+
+    def send(self, node: str, order: Order) -> None:
+        """Keeps an order until the node has it. Drops it if the node is unknown (or no longer known)."""
+        known = self._nodes.get(node)
+        if known is None:
+            return
+        try:
+            if self._encoded[0] is not order:
+                self._encoded = order, cluster_codec.encode(Ordered(self._job_id, order))
+            known.conversation.put(self._encoded[1])
+            self._turns.soon(known.conversation.flush)
+        except (SessionError, FrameTooLongError) as error:
+            self._lose(node, known, str(error))
+
+    def send_frame(self, node: str, frame: Frame) -> None:
+        """Does the same for messages that are not about a job of this supervisor, not in order with the others."""
+        known = self._nodes.get(node)
+        if known is None:
+            return
+        try:
+            known.conversation.say(cluster_codec.encode(frame))
+        except (SessionError, FrameTooLongError) as error:
+            self._lose(node, known, str(error))
+
+    def say_aside(self, node: str, aside: Aside) -> bool:
+        """Sends it once if the node is connected; it may be lost. Returns False if it certainly does not arrive."""
+        known = self._nodes.get(node)
+        return known is not None and known.conversation.say_aside(cluster_codec.encode(aside))
+
+    def heard_at_s(self, node: str) -> float | None:
+        """Returns when a node was last heard; None: it is unknown."""
+        known, knocked_at_s = self._nodes.get(node), self._knocked.get(node, 0.0)
+        return max(known.conversation.last_heard_s if known is not None else 0.0, knocked_at_s) or None
+
+    def letters(self, *, whole: bool = True) -> Correspondence:
+        return known_node.letters(self._nodes, self._gone, self._changed, whole=whole)
+
+    async def until_all_is_heard(self) -> None:
+        """Waits until every node has everything sent to it, or is lost."""
+        await self._turns.until_empty()
+        await known_node.until_all_is_heard(list(self._nodes.values()))
+
+    async def until_all_have_left(self) -> None:
+        """Waits until no node is connected. A node whose job has ended leaves once it has told its last news."""
+        await known_node.until_all_have_left(list(self._nodes.values()))
+
+    # --- connections -----------------------------------------------------------------------------------------------
+
+    async def _serve(self, accepted: socket.socket) -> bool:
+        """Does the handshake, and returns whether it succeeded. Everything after it needs no task."""
+        line = Line(pipe=self._tls.pipe(), greeting=introduction.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
+        why, is_held = "the leader ends", False
+        try:
+            with anyio.fail_after(cluster_link.HANDSHAKE_S):
+                await listening.hold_accepted(line, accepted)
+                hello = self._greet(line, await line.receive())
+            if hello.relay_port:
+                self._begin_trunk(line, hello)
+            else:
+                self._hold(line, hello, is_direct=True)
+            is_held = True
+        except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError, OSError) as error:
+            why = str(error)
+            level = logging.WARNING if line.distrust else logging.DEBUG
+            _log.log(level, "a connection to the leader of job %s has ended: %s", self._job_id, why)
+        except Exception:  # noqa: BLE001 - the bulkhead: an error of one connection leaves the others alone
+            _log.warning("a connection to the leader of job %s has met a defect", self._job_id, exc_info=True)
+        finally:
+            if not is_held:
+                line.end(why, says_all=True)
+        return is_held
+
+    def _greet(self, line: Line, first: bytes) -> Hello:
+        try:
+            hello = introduction.read(line, first)
+            if refusal := self._refusal(hello):
+                raise SessionError(refusal)
+        except SessionError as error:
+            introduction.refuse(line, str(error))
+            _log.warning("a node may not join job %s: %s", self._job_id, error)
+            raise
+        self._knocked[hello.node] = anyio.current_time()
+        if self._may_answer is not None and not self._may_answer():
+            raise SessionError("this leader does not know whether it still leads; the node tries again")
+        introduction.welcome(line, hello, term=self._term, door_key=self._door_key)
+        return hello
+
+    def _refusal(self, hello: Hello) -> str:
+        """Returns why this node may not join; "" if it may."""
+        if hello.job_id != self._job_id:
+            return f"it wants job {hello.job_id}, and this is job {self._job_id}"
+        if hello.incarnation in self._gone:
+            return "it was silent for too long and has been given up; start it again"
+        known = self._nodes.get(hello.node)
+        if hello.relay_port:
+            is_known = known is not None and known.incarnation == hello.incarnation and self._relays is not None
+            return "" if is_known else "it is not a relay of this job"
+        taken = hello.node == self._own_name or (
+            known is not None and known.incarnation != hello.incarnation and known.conversation.line is not None
+        )
+        return f"another node of the job is called {hello.node}; give each a --local-addr of its own" if taken else ""
+
+    def _hold(self, line: Line, hello: Hello, *, is_direct: bool) -> None:
+        known = self._nodes.get(hello.node)
+        if known is not None and known.incarnation != hello.incarnation:
+            self._lose(hello.node, known, REPLACED)
+            known = None
+        if known is None:
+            known = self._know(hello.node, hello.incarnation, Letters())
+        elif known.conversation.line is None:
+            self._on_report(Reported(self._job_id, NodeHeard(hello.node)))
+        self._count(known, is_direct=is_direct)
+        known.conversation.hold(line, on_end=partial(self._miss, hello.node, known))
+        self._looked_at.put(known.conversation, anyio.current_time())
+        if is_direct and self._relays is not None:
+            self._relays.entered()
+            if self._relays.is_needed(hello.node, anyio.current_time()):
+                self.send_frame(hello.node, ServeRelay())
+
+    def _know(self, name: str, incarnation: str, letters: Letters) -> KnownNode:
+        conversation = Conversation(
+            on_message=partial(self._take, name), confirm_later=self._confirm_later, may_answer=self._may_answer,
+            keep=self._archive.keep, letters=letters, on_unkept=partial(self._changed.setdefault, name),
+        )  # fmt: skip
+        self._nodes[name], self._changed[name] = KnownNode(incarnation, conversation), None
+        return self._nodes[name]
+
+    # --- relays ----------------------------------------------------------------------------------------------------
+
+    def _count(self, node: KnownNode, *, is_direct: bool) -> None:
+        if self._relays is not None:
+            self._relays.direct += is_direct - node.is_direct
+        node.is_direct = is_direct
+
+    def _choose_relay(self) -> Place | None:
+        relay = self._relays.choose(anyio.current_time()) if self._relays is not None else None
+        return (relay.host, relay.port) if relay is not None else None
+
+    def _begin_trunk(self, line: Line, hello: Hello) -> None:
+        assert self._relays is not None
+        if (before := self._trunks.pop(hello.node, None)) is not None:
+            before.end("another connection has come in its place")
+        trunk = self._trunks[hello.node] = Trunk(
+            line,
+            make_line=self._make_branch,
+            on_joined=partial(self._relays.joined, hello.node),
+            on_left=partial(self._relays.left, hello.node),
+            may_answer=self._may_answer,
+            on_end=lambda why: self._end_trunk(hello.node, trunk, why),
+        )
+        self._relays.opened(hello.node, line.address("peername"), hello.relay_port)
+        self._looked_at.put(trunk, anyio.current_time())
+
+    def _end_trunk(self, node: str, trunk: Trunk, why: str) -> None:
+        _log.info("node %s is no longer a relay of job %s: %s", node, self._job_id, why)
+        if self._trunks.get(node) is trunk and self._relays is not None:
+            del self._trunks[node]
+            self._relays.closed(node)
+
+    def _make_branch(self) -> Line:
+        """Makes the connection of a node that comes through a relay, before its first message."""
+        line = Line(greeting=introduction.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
+
+        def take_hello(first: bytes) -> None:
+            hello = self._greet(line, first)
+            if hello.relay_port:
+                raise SessionError("a relay comes by another one")
+            self._hold(line, hello, is_direct=False)
+
+        line.listen(take_hello, lambda _: None, lambda: None)
+        return line
+
+    def _take(self, node: str, payload: bytes) -> None:
+        match cluster_codec.decode(payload):
+            case Reported(job_id, report) as reported if job_id == self._job_id:
+                if self._speaks_for_itself(node, getattr(report, "node", node)):
+                    self._on_report(reported)
+            case Asked() | Answered() as aside if aside.job_id == self._job_id:
+                self._on_aside(node, aside)
+            case ElasticReported(report) as reported if self._on_elastic is not None:
+                if self._speaks_for_itself(node, report.node):
+                    self._on_elastic(reported)
+            case Unknown():
+                return
+            case other:
+                raise ClusterProtocolError(f"cannot take {type(other).__name__} from a node")
+
+    def _speaks_for_itself(self, node: str, speaks_for: str) -> bool:
+        if speaks_for != node:
+            _log.warning("a report of node %s is dropped: it comes from node %s", speaks_for, node)
+        return speaks_for == node
+
+    # --- silence ---------------------------------------------------------------------------------------------------
+
+    async def _look_for_silence(self) -> None:
+        due_s = anyio.current_time() + LOOK_S
+        while True:
+            await pause(due_s - anyio.current_time(), why="silence makes no event")
+            now_s = anyio.current_time()
+            if now_s - due_s >= LATE_S:
+                self._suspicion = suspicion.stood_still(self._suspicion, from_s=due_s, to_s=now_s)
+            else:
+                for connected in self._looked_at.take(now_s):
+                    again_s = connected.judge(now_s)
+                    if again_s is not None:
+                        self._looked_at.put(connected, again_s)
+            due_s = now_s + LOOK_S
+
+    def _miss(self, name: str, node: KnownNode, why: str) -> None:
+        assert self._tasks is not None
+        self._count(node, is_direct=False)
+        self._on_report(Reported(self._job_id, NodeSilent(name)))
+        self._tasks.start_soon(self._wait_for_return, name, node, why)
+
+    async def _wait_for_return(self, name: str, node: KnownNode, why: str) -> None:
+        lost_at_s = self._lost_at_s(node)
+        while (now_s := anyio.current_time()) < lost_at_s:
+            await pause(lost_at_s - now_s, why="it may come back until then")
+            if anyio.current_time() - lost_at_s >= LATE_S:
+                await pause(LOOK_S, why="we stood still: what was said meanwhile is heard first, and how long is noted")
+            lost_at_s = self._lost_at_s(node)
+        if node.conversation.line is None and self._nodes.get(name) is node:
+            self._lose(name, node, why)
+
+    def _lost_at_s(self, node: KnownNode) -> float:
+        return suspicion.lost_at_s(self._suspicion, heard_at_s=node.conversation.heard_at_s, lost_s=LOST_S)
+
+    def _lose(self, name: str, node: KnownNode, why: str) -> None:
+        del self._nodes[name]
+        self._changed[name] = None
+        self._knocked.pop(name, None)
+        self._gone[node.incarnation] = None
+        if len(self._gone) > GONE_MAX:
+            del self._gone[next(iter(self._gone))]
+        self._count(node, is_direct=False)
+        node.conversation.end()
+        self._on_report(Reported(self._job_id, NodeLost(name, f"node {name} is lost: {why}")))

@@ -1,0 +1,61 @@
+"""How is the leader reached even if large packets are lost on the way?
+
+Between two nodes, packets above some size may be dropped without notice to the sender, by a tunnel or a misconfigured
+switch. TCP resends such a packet repeatedly, and all later data waits behind it. If a connection went silent, the next
+ones use small segments in both directions, which arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio  # anyio can't set options before it connects
+import os
+import socket
+from collections.abc import Callable
+
+from supervisor.edges.peers.transport.cluster_line import Line
+from supervisor.edges.peers.transport.name_lookup import look_up
+
+SEGMENT_BYTES_SMALL = 512  # IPv4 carries packets of 576 bytes everywhere
+
+
+def reason_of(error: OSError) -> str:
+    """Returns the kernel's reason without its number, such as "connection refused". anyio may wrap several attempts."""
+    told = error
+    if isinstance(error.__cause__, ExceptionGroup):
+        told = next((each for each in error.__cause__.exceptions if isinstance(each, OSError)), error)  # pyright: ignore
+    elif isinstance(error.__cause__, OSError):
+        told = error.__cause__
+    by_kernel = os.strerror(told.errno) if told.errno and told.errno > 0 else ""  # asyncio's text contains the address
+    return (by_kernel or told.strerror or str(told)).lower()
+
+
+async def connect(line: Callable[[], Line], host: str, port: int, *, is_careful: bool) -> None:
+    """Connects, with small segments if `is_careful`. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    sock = await _connected(loop, host, port, is_careful=is_careful)
+    try:
+        await loop.create_connection(line, sock=sock)
+    except BaseException:  # Whatever the error is, close the socket and raise it again.
+        sock.close()
+        raise
+
+
+async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int, *, is_careful: bool) -> socket.socket:
+    """Connects to the first address of the host that answers."""
+    error = OSError(f"{host} has no address")
+    for family, kind, protocol, _, address in await look_up(host, port, kind=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            if is_careful:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES_SMALL)  # The peer learns it.
+            await loop.sock_connect(sock, address)
+        except OSError as refused:
+            sock.close()
+            error = refused
+        except BaseException:  # cancelled: raised again
+            sock.close()
+            raise
+        else:
+            return sock
+    raise error

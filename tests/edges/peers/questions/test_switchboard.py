@@ -1,0 +1,154 @@
+"""Questions and answers between a leader and its nodes over real connections."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+import pytest
+
+from supervisor.core import orders
+from supervisor.core.cluster.messages import NodeJoined
+from supervisor.edges.peers.codec.cluster_frames import Asked
+from supervisor.edges.peers.embedded import cluster_peers
+from supervisor.edges.peers.embedded.cluster_peers import Meeting
+from supervisor.edges.peers.questions import switchboard
+from supervisor.edges.peers.questions.switchboard import Switchboard
+from supervisor.edges.peers.transport import cluster_link
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.errors import NoAnswerError, NotFoundError
+from supervisor.ports.questions import (
+    LEADER,
+    Answer,
+    LogBytes,
+    Logs,
+    PeersAndColleagues,
+    Question,
+    ReadEvents,
+    ReadLogs,
+    Refused,
+    SetCordon,
+    ShowPart,
+)
+from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, TLS, Heard, free_port
+
+
+class Node:
+    """A node that identifies itself in the output of a simulated rank."""
+
+    def __init__(self, name: str, peers: PeersAndColleagues, heard: Heard) -> None:
+        self.name = name
+        self.peers = peers
+        self.heard = heard
+        self.asked: list[tuple[str, Question]] = []
+        peers.colleagues.answer_with(self._answer)
+
+    async def _answer(self, job_id: str, by: str, question: Question) -> Answer:
+        assert job_id == JOB
+        self.asked.append((by, question))
+        match question:
+            case SetCordon():
+                raise NotFoundError("cannot do that: no")
+            case ReadEvents():
+                raise ZeroDivisionError
+            case ReadLogs(tail_lines=size):
+                return Logs((LogBytes(0, 0, False, self.name.encode() * size),))
+            case _:
+                await anyio.sleep_forever()
+                raise AssertionError
+
+    async def ask(self, to: str, question: Question, timeout_s: float = LIMIT_S) -> str:
+        answer = await self.peers.colleagues.ask(JOB, to, question, timeout_s=timeout_s)
+        assert isinstance(answer, Logs)
+        return answer.pieces[0].output.decode()
+
+
+def hello(size: int = 1) -> Question:
+    return ReadLogs("reader", 1, tail_lines=size)
+
+
+@asynccontextmanager
+async def three_nodes() -> AsyncGenerator[list[Node]]:
+    port = free_port()
+    async with AsyncExitStack() as opened:
+        found: list[Node] = []
+        for name in "abc":
+            heard = Heard()
+            meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
+            peers = await opened.enter_async_context(cluster_peers.open_peers(meeting, heard.post))
+            found.append(Node(name, peers, heard))
+            peers.report(JOB, NodeJoined(name, -1))
+            await found[0].heard.until(lambda: len(found[0].heard.reports()) == len(found))
+        yield found
+
+
+async def test_every_node_asks_every_other_and_itself():
+    async with three_nodes() as nodes:
+        for one, other in itertools.product(nodes, nodes):
+            assert await one.ask(other.name, hello()) == other.name
+            assert other.asked.pop() == (one.name, hello())
+        assert [await node.ask(LEADER, hello()) for node in nodes] == ["a", "a", "a"]
+
+
+async def test_a_long_answer_comes_in_parts():
+    async with three_nodes() as nodes:
+        size = 25 * switchboard.PART_BYTES_MAX
+        assert await nodes[2].ask("b", hello(size)) == "b" * size
+
+
+async def test_refusals_and_defects_are_answers():
+    async with three_nodes() as (_, b, c):
+        with pytest.raises(NotFoundError, match="cannot do that: no"):
+            await c.ask("b", SetCordon(True))
+        with pytest.raises(NoAnswerError, match="cannot ask node b: a fault of its supervisor"):
+            await c.ask("b", ReadEvents(0))
+        with pytest.raises(NoAnswerError, match="cannot ask node d: it is not connected"):
+            await c.ask("d", hello())
+        with pytest.raises(NoAnswerError, match=r"cannot ask node b: no answer within 0\.05 s"):
+            await c.ask("b", ShowPart(), 0.05)
+        assert await c.ask("b", hello()) == "b"
+        assert len(b.asked) == 4
+
+
+async def test_too_many_questions_are_refused_at_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(switchboard, "ANSWERING_MAX", 1)
+    async with three_nodes() as (_, b, c), anyio.create_task_group() as tasks:
+        tasks.start_soon(c.ask, "b", ShowPart())
+        while not b.asked:
+            await anyio.lowlevel.checkpoint()
+        with pytest.raises(NoAnswerError, match="cannot answer: 1 others ask already"):
+            await c.ask("b", hello())
+        tasks.cancel_scope.cancel()
+
+
+async def test_what_is_too_much_is_dropped_and_orders_still_arrive(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster_link, "ASIDES_BYTES_MAX", 3 * switchboard.PART_BYTES_MAX)
+    async with three_nodes() as (a, b, _):
+        with pytest.raises(NoAnswerError):
+            await a.ask("b", hello(9 * switchboard.PART_BYTES_MAX), 0.2)
+        a.peers.send("b", JOB, orders.JoinAgain(1, "a reason"))
+        await b.heard.until(b.heard.orders)
+        assert await a.ask("b", hello()) == "b"
+
+
+async def test_a_node_asks_in_its_own_name_only(caplog: pytest.LogCaptureFixture):
+    async with three_nodes() as (a, b, _):
+        assert isinstance(a.peers.colleagues, Switchboard)
+        a.peers.colleagues.take("c", Asked(JOB, "a", "b", 1, b""))
+        assert not a.asked
+        assert not b.asked
+        assert "a question of node b is dropped: it comes from node c" in caplog.text
+
+
+async def test_a_node_that_is_starting_says_so():
+    async with anyio.create_task_group() as tasks:
+        alone = Switchboard(own_name="a", leads=True, tasks=tasks, pass_on=lambda _, __: False)
+        with pytest.raises(NoAnswerError, match="cannot ask node a: it is starting"):
+            await alone.ask(JOB, "a", hello(), timeout_s=1)
+
+
+def test_a_refusal_keeps_its_kind():
+    with pytest.raises(NotFoundError, match="cannot find it"):
+        switchboard._unless_refused(Refused("NOT_FOUND", "cannot find it"))  # pyright: ignore[reportPrivateUsage]

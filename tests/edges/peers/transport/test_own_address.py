@@ -1,0 +1,116 @@
+"""Which address does a node give to the others? One that they can reach, never one that only this node can."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any, cast
+
+import pytest
+
+from supervisor.edges.peers.transport import listening, own_address
+from supervisor.edges.peers.transport.cluster_link import PeerAddress
+
+
+async def listens_at(host: str, port: int) -> list[str]:
+    listeners = await listening.listen(PeerAddress(host, port)) or []
+    found = [str(each.getsockname()[0]) for each in listeners]
+    for each in listeners:
+        each.close()
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+REACHED = "10.20.30.40"
+
+
+@pytest.mark.parametrize(
+    ("host", "meant"),
+    [("localhost", True), ("127.0.0.3", True), ("::1", True), ("node0", False), ("10.0.0.1", False)],
+)
+def test_a_loopback_address_that_was_written_is_meant(host: str, meant: bool):
+    assert own_address.is_meant_as_loopback(host) is meant
+
+
+async def test_it_is_the_one_in_the_network_of_the_endpoint():
+    assert await own_address.own_address(PeerAddress("127.0.0.7", 29400)) == "127.0.0.1"
+    assert await own_address.own_address(PeerAddress("localhost", 29400)) == "127.0.0.1"
+
+
+Found = list[tuple[int, int, int, str, tuple[str, int]]]
+
+
+@pytest.fixture
+def named_by_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in Debian's /etc/hosts: the host's own name is 127.0.1.1 for itself."""
+    real = socket.getaddrinfo
+
+    def found(host: str | None, port: int, **more: Any) -> Found:  # noqa: ANN401 (as getaddrinfo takes them)
+        assert host in ("node0", None)
+        if host is None:
+            return cast("Found", real(host, port, **more))
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+
+
+@pytest.fixture
+def named_twice(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Resolves a name to these addresses."""
+    addresses: list[str] = []
+
+    def found(host: str, port: int, **_: object) -> Found:
+        families = {True: socket.AF_INET6, False: socket.AF_INET}
+        return [(families[":" in each], socket.SOCK_STREAM, 6, "", (each, port)) for each in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    return addresses
+
+
+@pytest.mark.usefixtures("named_by_loopback")
+async def test_a_host_name_that_means_this_host_s_loopback_is_not_told_to_others(monkeypatch: pytest.MonkeyPatch):
+    def source(family: int, address: tuple[Any, ...]) -> str:
+        return REACHED if address[0] == "192.0.2.1" else "127.0.0.1"
+
+    monkeypatch.setattr(own_address, "_source", source)
+    assert await own_address.own_address(PeerAddress("node0", 29400)) == REACHED
+
+
+@pytest.mark.usefixtures("named_by_loopback")
+async def test_without_any_route_it_is_the_loopback_after_all(monkeypatch: pytest.MonkeyPatch):
+    def source(family: int, address: tuple[Any, ...]) -> str:
+        if address[0] == "192.0.2.1":
+            raise OSError("Network is unreachable")
+        return "127.0.0.1"
+
+    monkeypatch.setattr(own_address, "_source", source)
+    assert await own_address.own_address(PeerAddress("node0", 29400)) == "127.0.0.1"
+
+
+@pytest.mark.usefixtures("named_by_loopback")
+async def test_a_leader_of_such_a_name_listens_where_others_reach_it():
+    assert set(await listens_at("node0", 0)) <= {"::", "0.0.0.0"}
+
+
+async def test_a_leader_listens_at_all_addresses_of_a_name_that_this_host_has(named_twice: list[str]):
+    named_twice += ["127.0.0.1", "127.0.0.2", "192.0.2.1", "::1"]
+    found = await listens_at("localhost", free_port())
+    assert set(found) - {"::1"} == {"127.0.0.1", "127.0.0.2"}, "::1 only where there is IPv6"
+
+
+async def test_a_port_that_another_process_has_at_any_of_them_is_that_one_s(named_twice: list[str]):
+    named_twice += ["127.0.0.1", "127.0.0.2"]
+    with socket.socket() as other:
+        other.bind(("127.0.0.2", 0))
+        other.listen()
+        port = int(other.getsockname()[1])
+        assert await listens_at("localhost", port) == []
+    assert await listens_at("localhost", port) == ["127.0.0.1", "127.0.0.2"], "nothing was kept"
+
+
+async def test_a_name_that_nobody_knows_yet_is_another_node_s():
+    assert await listening.listen(PeerAddress("no-such-host.invalid", 29400)) is None
