@@ -277,6 +277,8 @@ def _take_offer(state: State, offer: RanksOffered, units_left: int) -> Orders:
     for member in wanted:
         if not newcomers.is_known(state, member):
             state.newcomers[member] = Newcomer(offer.node)
+    # Processes that were lost before they took part come with these: the next fault starts no second ones.
+    state.lost_newcomers = [(node, member) for node, member in state.lost_newcomers if member not in wanted]
     takes_unit, state.now.unit_taken = not state.now.unit_taken, True
     return [Replace(tuple((offer.node, member) for member in wanted), takes_unit, offered_sentence(offer.node, wanted))]
 
