@@ -44,7 +44,6 @@ from supervisor.core.ledger import Ledger
 EARLY_REPORTS_MAX = 65536  # reports that may overtake the JobOpened whose rules count
 LATER_MAX = 4096  # reports that wait until the job's state is clear
 NAMES_MAX = 8  # in a sentence
-YOUNG_TERM_MAX = 200  # A term is the backend's revision: one that has lost its data a moment ago counts few changes.
 KEPT_S = 900.0  # for so long at least, the ledger stays after the job's end
 ENDS_AS_BEFORE = (
     "an earlier run of the job was ending when its nodes were lost, so this run ends the same way; "
@@ -65,8 +64,7 @@ def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: fl
     former = taken.former or ledger.former
     phase = TakingOver(now_s + TAKE_OVER_S)
     if ledger == Ledger():
-        may_be_lost = former is None and taken.term <= YOUNG_TERM_MAX
-        phase = Unopened(now_s + TAKE_OVER_S if may_be_lost else 0.0)
+        phase = Unopened(now_s + TAKE_OVER_S if former is None else 0.0)
     return State(
         job_id,
         leader,

@@ -185,13 +185,6 @@ def test_the_first_leader_begins_the_job():
     assert play.of(Record)[0].ledger.term == 7
 
 
-def test_a_backend_that_has_counted_many_changes_has_not_lost_the_ledger_and_the_job_begins_at_once():
-    for term, waits in ((takeover.YOUNG_TERM_MAX, True), (takeover.YOUNG_TERM_MAX + 1, False)):
-        play = new_leader(Ledger(), term=term)
-        play >> stands("b", None, MemberState.JOINED) >> stands("a", None, MemberState.JOINED)
-        assert orders_to(play, StartCycle) == ([] if waits else ["a", "b"])
-
-
 def test_two_newcomers_lead_before_those_who_train_and_begin_nothing_beside_them():
     """The ledger is lost: the nodes know the cycle and the budget, and training goes on."""
     play = new_leader(Ledger(), leader="x")
