@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import socket
@@ -60,6 +61,11 @@ class Etcd:
         )  # fmt: skip
         assert told.returncode == 0, told.stderr
         return told.stdout
+
+    def record(self, key: str) -> dict[str, object]:
+        """Returns the JSON record of that key; {}: there is none."""
+        found = self.ctl("get", "--print-value-only", key).strip()
+        return json.loads(found) if found else {}
 
     def signal(self, number: int) -> None:
         assert self._process is not None

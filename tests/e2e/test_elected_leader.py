@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -27,8 +26,7 @@ def server(tmp_path: Path) -> Generator[Etcd]:
 
 
 def _kept(server: Etcd, job: Nodes, key: str) -> dict[str, object]:
-    found = server.ctl("get", "--print-value-only", f"/holdfast/{job.job_id}/{key}").strip()
-    return json.loads(found) if found else {}
+    return server.record(f"/holdfast/{job.job_id}/{key}")
 
 
 def _until_led_by(server: Etcd, job: Nodes, *names: str) -> str:
@@ -139,14 +137,13 @@ def _whole(job: WrappedNodes, size: int, *, without: int) -> tuple[str, int, dic
 
 
 def _ledger_of(server: Etcd) -> dict[str, object]:
-    found = server.ctl("get", "--print-value-only", "/holdfast/job/ledger").strip()
-    return json.loads(found) if found else {}
+    return server.record("/holdfast/job/ledger")
 
 
 def _leader_of(server: Etcd) -> int:
     """Returns the number of the leading node; 0: nobody leads."""
-    found = server.ctl("get", "--print-value-only", "/holdfast/job/leader").strip()
-    return int(str(json.loads(found)["node"]).rpartition(".")[2]) if found else 0
+    found = server.record("/holdfast/job/leader")
+    return int(str(found["node"]).rpartition(".")[2]) if found else 0
 
 
 def _take_overs(job: Nodes) -> int:

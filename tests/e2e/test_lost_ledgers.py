@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import time
@@ -41,8 +40,7 @@ def _training(folder: Path, nnodes: str) -> Generator[tuple[Nodes, Etcd]]:
 
 
 def _kept(server: Etcd, job: Nodes, key: str) -> dict[str, object]:
-    found = server.ctl("get", "--print-value-only", f"/holdfast/{job.job_id}/{key}").strip()
-    return json.loads(found) if found else {}
+    return server.record(f"/holdfast/{job.job_id}/{key}")
 
 
 def _knows(server: Etcd, job: Nodes, *, cycle: int, restarts_used: int) -> bool:

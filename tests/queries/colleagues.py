@@ -67,17 +67,17 @@ class Shared:
     def __init__(self, world: World, *, leads: bool) -> None:
         self.world = world
         self.colleagues = FakeColleagues(leads=leads)
-        self.book = ClusterView(
+        self.view = ClusterView(
             job_service=world.job_service,
             engine=world.engine,
             publisher=world.publisher,
             jobs=world.jobs,
             clock=world.clock,
         )
-        world.engine.on_node_lost = self.book.note_lost
-        world.publisher.attach(self.book.saved)
+        world.engine.on_node_lost = self.view.note_lost
+        world.publisher.attach(self.view.saved)
         self.job_service = ClusterJobService(
-            job_service=world.job_service, book=self.book, colleagues=self.colleagues, history=History(world.journal)
+            job_service=world.job_service, view=self.view, colleagues=self.colleagues, history=History(world.journal)
         )
 
     async def report(self, *reports: Event) -> None:
