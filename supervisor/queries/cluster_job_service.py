@@ -57,13 +57,13 @@ LogReader = Callable[[str, JobReport, ReadLogs | CloseLogs], Awaitable[Answer]]
 
 
 class ClusterJobService:
-    """Answers questions about all nodes; see ports.JobDesk. Runs on the event loop."""
+    """Answers questions about all nodes; see ports.JobRequests. Runs on the event loop."""
 
     def __init__(
-        self, *, job_service: JobService, book: ClusterView, colleagues: Colleagues, history: JobHistory
+        self, *, job_service: JobService, view: ClusterView, colleagues: Colleagues, history: JobHistory
     ) -> None:
         self._job_service = job_service
-        self._book = book
+        self._view = view
         self._colleagues = colleagues
         self._history = history
         self.read_logs: LogReader = _nothing_to_read
@@ -88,7 +88,7 @@ class ClusterJobService:
     async def look(self, job_id: str, *, this_node: bool = False) -> JobReport | None:
         await self._job_service.expected.until_known(job_id)
         own = self._job_service.job(job_id)
-        if own is None or this_node or not self._book.is_shared(job_id):
+        if own is None or this_node or not self._view.is_shared(job_id):
             return own
         report, _ = await self._look(job_id)
         own = self._job_service.job(job_id) or own
@@ -104,7 +104,7 @@ class ClusterJobService:
 
         async with anyio.create_task_group() as tasks:
             for job_id, report in list(found.items()):
-                if not report.state.has_ended and self._book.is_shared(job_id):
+                if not report.state.has_ended and self._view.is_shared(job_id):
                     tasks.start_soon(look, job_id)
         return list(found.values())
 
@@ -114,14 +114,14 @@ class ClusterJobService:
         slow: dict[str, list[str]] = {}
         for job_id, (report, nodes) in (await self._look_at_shared()).items():
             for straggler in report.stragglers:
-                name = own.name if straggler.node == self._book.own_name(job_id) else straggler.node
+                name = own.name if straggler.node == self._view.own_name(job_id) else straggler.node
                 slow.setdefault(name, []).append(straggler.reason)
             for each in nodes:
-                if each.name != self._book.own_name(job_id) and (each.name not in found or each.state != "lost"):
+                if each.name != self._view.own_name(job_id) and (each.name not in found or each.state != "lost"):
                     found[each.name] = each
         found |= {own.name: own}
         for job_id in self._job_service.live_jobs():
-            if not self._book.is_shared(job_id):
+            if not self._view.is_shared(job_id):
                 slow.setdefault(own.name, []).extend(each.reason for each in self._job_service.stragglers(job_id))
         return [_with_reasons(found[name], slow.get(name, [])) for name in sorted(found)]
 
@@ -134,31 +134,31 @@ class ClusterJobService:
 
         async with anyio.create_task_group() as tasks:
             for job_id in self._job_service.live_jobs():
-                if self._book.is_shared(job_id):
+                if self._view.is_shared(job_id):
                     tasks.start_soon(look, job_id)
         return found
 
     async def _look(self, job_id: str) -> tuple[JobReport, tuple[NodeReport, ...]]:
         if self._colleagues.leads(job_id):
             await self._ask_nodes(job_id)
-            report = self._book.merged(job_id)
-            return report, self._book.nodes(job_id)
+            report = self._view.merged(job_id)
+            return report, self._view.nodes(job_id)
         if not self._has_ended(job_id):
             try:
                 whole = await self._colleagues.ask(job_id, LEADER, ShowWhole(), timeout_s=LEADER_ANSWER_S)
             except NoAnswerError as error:
-                report, nodes = self._book.last_whole(job_id)
-                is_known = any(each.name != self._book.own_name(job_id) for each in nodes)
+                report, nodes = self._view.last_whole(job_id)
+                is_known = any(each.name != self._view.own_name(job_id) for each in nodes)
                 others = "shown as they were" if is_known else "not shown"
                 reason = f"{report.reason} ({error}; the other nodes are {others})"
                 return msgspec.structs.replace(report, reason=reason), nodes
             if isinstance(whole, Whole):
-                self._book.hear_whole(job_id, whole)
+                self._view.hear_whole(job_id, whole)
                 return whole.job, whole.nodes
-        return self._book.last_whole(job_id)
+        return self._view.last_whole(job_id)
 
     async def _ask_nodes(self, job_id: str) -> None:
-        found = self._book.roster(job_id)
+        found = self._view.roster(job_id)
         if found is None or self._has_ended(job_id):
             return
 
@@ -166,12 +166,12 @@ class ClusterJobService:
             try:
                 answer = await self._colleagues.ask(job_id, name, ShowPart(), timeout_s=NODE_ANSWER_S)
             except HoldfastError:
-                self._book.miss(job_id, name)
+                self._view.miss(job_id, name)
             else:
                 if isinstance(answer, Part):
-                    self._book.hear(job_id, name, answer)
+                    self._view.hear(job_id, name, answer)
 
-        own_name = self._book.own_name(job_id)
+        own_name = self._view.own_name(job_id)
         async with anyio.create_task_group() as tasks:
             for node in found.nodes:
                 if node.name != own_name and node.state != "lost":
@@ -184,7 +184,7 @@ class ClusterJobService:
     # --- acting ----------------------------------------------------------------------------------------------------
 
     async def stacks(self, job_id: str, rank: int | None) -> Evidence:
-        report = await self.look(job_id) if self._book.is_shared(job_id) else None
+        report = await self.look(job_id) if self._view.is_shared(job_id) else None
         if report is None:
             return await self._job_service.stacks(job_id, rank)
         ranks = {each.rank: each for each in report.ranks}
@@ -219,7 +219,7 @@ class ClusterJobService:
         return evidence.merged(tuple(parts)) if parts else Evidence(notes=("no rank runs at this moment",))
 
     async def _node_stacks(self, job_id: str, node: str, rank: int | None) -> Evidence:
-        if node == self._book.own_name(job_id):
+        if node == self._view.own_name(job_id):
             return await self._job_service.stacks(job_id, rank)
         question = ShowStacks(STACKS_FOR_PEOPLE_S, rank)
         timeout_s = STACKS_FOR_PEOPLE_S + STACKS_MARGIN_S
@@ -228,7 +228,7 @@ class ClusterJobService:
         return answer.evidence
 
     async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
-        own = {self._book.own_name(job_id) for job_id in self._job_service.live_jobs()} | {
+        own = {self._view.own_name(job_id) for job_id in self._job_service.live_jobs()} | {
             self._job_service.node().name
         }
         if node in ("", *own):
@@ -271,7 +271,7 @@ class ClusterJobService:
     def events_elsewhere(
         self, job_id: str, *, after_sequence: int, follow: bool
     ) -> AsyncGenerator[RecordedEvent] | None:
-        if self._colleagues.leads(job_id) or not self._book.is_shared(job_id) or self._has_ended(job_id):
+        if self._colleagues.leads(job_id) or not self._view.is_shared(job_id) or self._has_ended(job_id):
             return None
         return self._leaders_events(job_id, after_sequence, follow)
 
@@ -290,9 +290,9 @@ class ClusterJobService:
     def logs_elsewhere(
         self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool
     ) -> Mapping[str, AsyncGenerator[LogBytes]]:
-        if not self._book.is_shared(job.job_id) or self._has_ended(job.job_id):
+        if not self._view.is_shared(job.job_id) or self._has_ended(job.job_id):
             return {}
-        own_name = self._book.own_name(job.job_id)
+        own_name = self._view.own_name(job.job_id)
         return {
             node.name: remote_logs.pieces(
                 self._colleagues, job.job_id, node.name,
@@ -306,7 +306,7 @@ class ClusterJobService:
 
     async def answer(self, job_id: str, by: str, question: Question) -> Answer:
         """Answers a question; see questions.Handler."""
-        part = self._book.own_part(job_id)
+        part = self._view.own_part(job_id)
         if part is None:
             raise NotFoundError(f"cannot answer node {by}: job {job_id} is not known here")
         match question:
@@ -317,14 +317,14 @@ class ClusterJobService:
                 return Whole(*await self._look(job_id))
             case TellNews():
                 self._check_leads(job_id)
-                return NewsTaken(self._book.take_news(job_id, by, question), self._book.pace_s(job_id))
+                return NewsTaken(self._view.take_news(job_id, by, question), self._view.pace_s(job_id))
             case ReadEvents(after_sequence, wait_s):
                 self._check_leads(job_id)
                 return await self._read_events(job_id, after_sequence, min(wait_s, EVENTS_WAIT_MAX_S))
             case ShowStacks(budget_s, rank):
                 return Stacks(await self._job_service.stacks(job_id, rank, min(budget_s, 2 * STACKS_FOR_PEOPLE_S)))
             case SetCordon(cordoned, reason):
-                return Done(await self._set_own_cordon(self._book.own_name(job_id), cordoned, reason))
+                return Done(await self._set_own_cordon(self._view.own_name(job_id), cordoned, reason))
             case TellSections():
                 self._check_leads(job_id)
                 return self.take_sections(job_id, by, question)

@@ -40,7 +40,7 @@ STACKS_FOR_PEOPLE_S = 2.0  # a person may wait longer than a hang verdict does
 
 
 class JobService:
-    """Answers questions and requests; see ports.JobDesk. Runs on the event loop; answers show the current state."""
+    """Answers questions and requests; see ports.JobRequests. Runs on the event loop; answers show the current state."""
 
     def __init__(
         self,

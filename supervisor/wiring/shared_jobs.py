@@ -59,15 +59,15 @@ async def open_counter(
     workers: WorkerServer,
 ) -> ClusterJobService:
     """Yields where people ask about jobs. Without colleagues it is this node's job service itself."""
-    book = ClusterView(job_service=job_service, engine=engine, publisher=publisher, jobs=jobs, clock=clock)
-    counter = ClusterJobService(job_service=job_service, book=book, colleagues=colleagues, history=history)
+    view = ClusterView(job_service=job_service, engine=engine, publisher=publisher, jobs=jobs, clock=clock)
+    counter = ClusterJobService(job_service=job_service, view=view, colleagues=colleagues, history=history)
 
     def open_watch() -> SectionWatch:
         from supervisor.engine.section_watch import SectionWatch  # Late: few jobs stamp sections.
 
         return SectionWatch(
             pages=workers, colleagues=colleagues, jobs=jobs, publisher=publisher, clock=clock,
-            own_name=book.own_name, tasks=tasks,
+            own_name=view.own_name, tasks=tasks,
         )  # fmt: skip
 
     _compare(workers, job_service, counter, open_watch)
@@ -76,21 +76,21 @@ async def open_counter(
     from supervisor.edges.operators.log_readers import LogReaders  # Late: a job of one node never needs it.
     from supervisor.edges.peers.embedded.peers_of_jobs import PeersOfJobs
 
-    event_forwarder = EventForwarder(colleagues=colleagues, own_part=book.own_part, clock=clock, jitter=random.random)
+    event_forwarder = EventForwarder(colleagues=colleagues, own_part=view.own_part, clock=clock, jitter=random.random)
     readers = LogReaders(counter)
     await tasks.start(readers.run)
     await tasks.start(event_forwarder.run)
     counter.read_logs = readers.answer
     colleagues.answer_with(counter.answer)
-    engine.on_node_lost = book.note_lost
-    publisher.attach(book.saved)
+    engine.on_node_lost = view.note_lost
+    publisher.attach(view.saved)
 
     def note(event: RecordedEvent) -> None:
-        if book.is_shared(event.job_id):
+        if view.is_shared(event.job_id):
             event_forwarder.note(event)
 
     def changed(job_id: str) -> None:
-        if book.is_shared(job_id):
+        if view.is_shared(job_id):
             event_forwarder.changed(job_id)
 
     publisher.on_recorded = note
