@@ -24,9 +24,8 @@ SUPERVISORS = ("run", "daemon")  # they raise the limit on open files to the har
 
 def main() -> int:
     """The console script `holdfast`, also to be run as a file. Returns the exit code."""
-    if why_not := no_room(sys.argv[1:]):
-        sys.stderr.write(f"holdfast: {why_not}\n")
-        return TRY_AGAIN
+    if refused := refused_for_room(sys.argv[1:]):
+        return refused
     try:
         load_own("supervisor")
         command_line = import_module("supervisor.cli")
@@ -34,6 +33,14 @@ def main() -> int:
         sys.stderr.write(f"holdfast: cannot run: {missing(error)}\n")
         return CONFIGURATION_ERROR
     return command_line.main()
+
+
+def refused_for_room(arguments: list[str]) -> int:
+    """Returns 0 if this process has room for the command; else says what it lacks, and returns the exit code."""
+    if why_not := no_room(arguments):
+        sys.stderr.write(f"holdfast: {why_not}\n")
+        return TRY_AGAIN
+    return 0
 
 
 def no_room(arguments: list[str]) -> str:

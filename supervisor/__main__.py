@@ -10,11 +10,10 @@ if __name__ == "__main__":
     with suppress(OSError):
         if not sys.flags.safe_path and sys.path[0] == os.getcwd():
             del sys.path[0]
-    from holdfast_command import TRY_AGAIN, no_room
+    from holdfast_command import refused_for_room
 
-    if why_not := no_room(sys.argv[1:]):
-        sys.stderr.write(f"holdfast: {why_not}\n")
-        sys.exit(TRY_AGAIN)
+    if refused := refused_for_room(sys.argv[1:]):
+        sys.exit(refused)
     from supervisor.cli import main
 
     sys.exit(main())

@@ -44,7 +44,7 @@ class Receipt(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What was lost of one file."""
+    """Counts the lines that one file has lost."""
 
     lines: int = 0
     dropped_bytes: int = 0

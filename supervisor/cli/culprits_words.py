@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
-from supervisor.config.redaction import redacted_text, secret_values
+from supervisor.config.redaction import redacted_lines, secret_values
 from supervisor.edges.machine.own_process import threads
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import HoldfastError
@@ -81,9 +81,7 @@ def last_lines(pieces: Iterable[LogPiece], secrets: tuple[str, ...]) -> tuple[st
         lines = [
             bare(line).rstrip("\r").rpartition("\r")[2].rstrip() for line in data.decode("utf-8", "replace").split("\n")
         ]
-        # Whole, since a secret may have several lines, and half of one looks like any other word.
-        told = redacted_text("\n".join(line for line in lines if line), secrets)
-        shown = [line[:LINE_CHARACTERS_MAX] for line in told.split("\n") if line]
+        shown = [line[:LINE_CHARACTERS_MAX] for line in redacted_lines(lines, secrets)]
         if shown:
             return tuple(shown[-LINES:])
     return ()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from supervisor.cli import output
-from supervisor.config.redaction import redacted_text
+from supervisor.config.redaction import redacted_lines
 from supervisor.core.facts import JobState
 from supervisor.core.printable import one_line
 from supervisor.edges.machine.own_process import threads
@@ -66,9 +66,7 @@ def last_lines(pieces: Iterable[LogPiece], secrets: tuple[str, ...] = ()) -> lis
         streams[piece.is_stderr] += piece.data
     for data in (streams[True], streams[False]):
         lines = [line.rpartition("\r")[2].rstrip() for line in data.decode("utf-8", "replace").split("\n")]
-        # Whole, since a secret may have several lines, and half of one looks like any other word.
-        told = redacted_text("\n".join(line for line in lines if line), secrets)
-        found = [one_line(line)[:LINE_CHARACTERS_MAX] for line in told.split("\n") if line]
+        found = [one_line(line)[:LINE_CHARACTERS_MAX] for line in redacted_lines(lines, secrets)]
         if found:
             return found[-LINES:]
     return []

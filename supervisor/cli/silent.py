@@ -1,4 +1,4 @@
-"""What is said of a supervisor that does not answer: where it is, which process it is, and what that process does?"""
+"""What does a command say about a supervisor that does not answer: where it is, and what its process does?"""
 
 from __future__ import annotations
 

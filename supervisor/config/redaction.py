@@ -151,6 +151,15 @@ def redacted_text(text: str, values: tuple[str, ...] = ()) -> str:
     return _without_marked(text, [])
 
 
+def redacted_lines(lines: Iterable[str], values: tuple[str, ...] = ()) -> list[str]:
+    """Returns the lines that are not empty, without secrets.
+
+    They are read together: a secret may have several lines, and half of one looks like any other word.
+    """
+    shown = redacted_text("\n".join(line for line in lines if line), values)
+    return [line for line in shown.split("\n") if line]
+
+
 def _without_marked(text: str, hidden: list[str]) -> str:
     """Hides what is marked as a secret, and adds it to `hidden`."""
     lowered = text.lower()
@@ -199,7 +208,7 @@ def secret_values(command: Iterable[str], environment: Mapping[str, str]) -> tup
 
 
 def _posts_to(name: str, value: str) -> bool:
-    """Returns whether it is the address of a webhook: whoever knows it may post there."""
+    """Returns whether it is a webhook's address. Anyone who knows it may post there."""
     return bool(re.search(rf"(?i){_WEBHOOK}\Z", name)) and value.lower().startswith(("http://", "https://"))
 
 

@@ -1,1 +1,1 @@
-"""What runs in processes of its own, beside a supervisor."""
+"""Which programs run beside a supervisor, in processes of their own?"""

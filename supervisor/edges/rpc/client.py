@@ -270,7 +270,7 @@ class GrpcClient:
             self._overhead_bytes = 0
 
     async def _flush(self) -> None:
-        """Sends what is to be sent. Who sends already sends this, too."""
+        """Sends what waits. If another send is in progress, that one sends this, too."""
         if self._is_writing or self.lost:
             return
         self._is_writing = True

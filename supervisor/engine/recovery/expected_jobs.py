@@ -23,7 +23,7 @@ _log = logging.getLogger("holdfast.jobs")
 
 
 class StopAsked(msgspec.Struct, frozen=True):
-    """The first request to stop the job. `signal`: see ports.JobDesk.stop."""
+    """The first request to stop the job. `signal`: see ports.JobRequests.stop."""
 
     reason: str
     signal: int

@@ -7,17 +7,14 @@ being replaced.
 from __future__ import annotations
 
 import logging
-import os
 import socket
-import struct
 
 import anyio
 
+from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.peers.transport import listening
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.programs.log_service.links import Links
-
-_CREDENTIALS = struct.Struct("iII")
 
 _log = logging.getLogger("holdfast.logs")
 
@@ -32,7 +29,7 @@ async def take_connections(listening_fd: int, links: Links) -> None:
             accepted, _ = listener.accept()
         except (BlockingIOError, ConnectionError):
             continue
-        if not _is_own(accepted):
+        if not Peer.of(accepted).is_this_user:  # The socket's folder keeps others out, too.
             accepted.close()
             continue
         accepted.setblocking(False)
@@ -43,9 +40,3 @@ async def take_connections(listening_fd: int, links: Links) -> None:
             _log.warning("a log process is not connected: %s; it tries again", error)
         else:
             links.hold(line)
-
-
-def _is_own(accepted: socket.socket) -> bool:
-    """Returns whether the peer is our own user; the socket's folder keeps others out, too."""
-    _, uid, _ = _CREDENTIALS.unpack(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return uid in (os.getuid(), 0)

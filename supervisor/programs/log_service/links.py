@@ -105,7 +105,7 @@ class Links:
             for link in self._links.values():
                 self._say(link, Trouble(trouble))
 
-    # --- what is said ------------------------------------------------------------------------------------------------
+    # --- messages sent -----------------------------------------------------------------------------------------------
 
     def _say(self, link: _Link, message: Message) -> None:
         link.other[type(message)] = message

@@ -165,7 +165,7 @@ class MemberStream:
         return bool(data)
 
     async def _send_leaving(self) -> bool:
-        """Sends TLS records. Who sends already sends all."""
+        """Sends TLS records. If another send is in progress, that one sends these, too."""
         if self._is_sending:
             return True
         self._is_sending = True
