@@ -15,9 +15,9 @@ IN_CYCLE_4 = Ledger(cycle=4, opened=4, restarts_used=1)
 
 
 def new_leader(
-    ledger: Ledger = IN_CYCLE_4, leader: str = "a", former: Former | None = None
+    ledger: Ledger = IN_CYCLE_4, leader: str = "a", former: Former | None = None, term: int = 7
 ) -> Playbook[coordinator.State]:
-    state = takeover.initial_state("job", LeadershipTaken(7, ledger, former), leader=leader, now_s=0.0)
+    state = takeover.initial_state("job", LeadershipTaken(term, ledger, former), leader=leader, now_s=0.0)
     return Playbook(coordinator.step, state, jitter=0.0)
 
 

@@ -16,6 +16,7 @@ NOTICED_S = 5.0
 class NodeLosses:
     def __init__(self, world: SimulatedCall) -> None:
         self.lost: set[int] = set()  # their processes are dead, and send nothing more
+        self._given_up: set[int] = set()  # by the machine: only then may another node take their place
         self._world = world
 
     def plan(self) -> None:
@@ -37,10 +38,11 @@ class NodeLosses:
         has_spare = world.chance(0.5)
 
         def give_up() -> None:
+            self._given_up.add(number)
             world.tell_machine(wrapped_call.RanksGone(f"node{number}", members, "was lost with its node", has_spare))
 
         def offer() -> None:
-            if number in self.lost:
+            if number in self._given_up:
                 world.tell_machine(wrapped_call.RanksOffered(f"node{number}", members))
 
         world.after(NOTICED_S, give_up)
@@ -49,7 +51,8 @@ class NodeLosses:
     def fill(self, numbers: set[int]) -> None:
         """Lets other nodes take these vacant places; starts their processes."""
         world = self._world
-        for number in numbers & self.lost:
+        for number in numbers & self._given_up:
+            self._given_up.discard(number)
             self.lost.discard(number)
             world.nodes[number] = local_call.initial_state()
             first_rank = number * world.per_node

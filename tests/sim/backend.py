@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from supervisor.core import terms
 from supervisor.core.ledger import Ledger
-from supervisor.edges.peers.election.etcd_backend import UNSEEN_MAX
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -29,7 +29,7 @@ CALL_TIMEOUT_S = 2.0  # etcd_client.CALL_TIMEOUT_S
 ENDED_KEPT_S = 900.0  # etcd_leftovers.KEPT_S
 WATCH_MAX_S = 0.1
 WATCH_AGAIN_S = 0.5
-FIRST_REVISION = 2**40
+FIRST_REVISION = 2**30
 BACKUPS_MAX = 20
 
 Answer = TypeVar("Answer")
@@ -120,9 +120,7 @@ class Backend:
         """Returns the new lead, or None if another leads. The lease lasts until `hold` is called."""
         if self.leader is not None:
             return None
-        term = 1 + self._revision  # etcd_backend.py adds what is missing to its revision
-        if above > self._revision:
-            term += above + UNSEEN_MAX
+        term = 1 + self._revision + terms.added_to(self._revision, newest_term=above)
         self.leader = Elected(term, reign.host.name, reign)
         self.leads += 1
         self.hold(term, LEASE_S)

@@ -40,6 +40,12 @@ def test_every_seed_keeps_every_promise(first: int):
         (89380, 2, (0,)),  # a fault is reported just before the node reports its state
         (107611, 2, (0, 1)),  # a spawner is silent twice
         (113838, 5, (0, 1)),  # a leader is paused while a slow backend renews its lead
+        (500561, 3, (1, 2)),  # a new leader repeats the first order to nodes that it has not reached
+        (500944, 4, (4, 6)),
+        (502199, 4, (1,)),
+        (501047, 3, (2, 5, 6, 8)),  # a restored ledger, and a node of an older cycle that leads before the newer one
+        (514134, 4, (1, 6)),  # a leader that all is well for resigns, and is cut off
+        (501307, 2, (1, 4)),  # two nodes that know different terms lead after the data is lost
     ],
 )
 def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[int, ...]):

@@ -225,6 +225,8 @@ class Voter:
     def lose_lead(self, reign: Reign, why: str, *, has_resigned: bool) -> None:
         if self.reign is reign:
             self.reign = None
+            if self._parts_until_s is None:
+                self.doubt(self._timeline.now_s)  # nothing moves the fence any more, even if all was well until now
             self._take(candidate.LeadLost(why, has_resigned, reign.ledger))
             self._take(candidate.Left())
 

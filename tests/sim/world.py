@@ -63,7 +63,7 @@ class World:
         self.era_of_term: dict[int, int] = {}  # of the backend's data
         self._begun: set[int] = set()  # runs
         self.ordered_s = -math.inf  # the last part of a cycle
-        self._starters: set[int] = set()  # terms whose leader has ordered a cycle
+        self._starters: set[int] = set()  # terms whose leader has found or ordered a cycle
         self._run_after: dict[int, int] = {}  # the last term of a run, and the next run
         self.had_ended = False
 
@@ -165,6 +165,8 @@ class World:
         elif self.had_ended and ledger == Ledger():  # nothing is known of the previous run any more
             newest += 1
         self.run_of_term[term] = newest
+        if ledger.cycle >= 0:
+            self._starters.add(term)  # nodes that the order did not reach get it again
         self.era_of_term[term] = self.backend.era if self.backend is not None else 0
 
     def note_meeting(self, host: Host, term: int) -> None:

@@ -30,11 +30,17 @@ class InheritedCycle(msgspec.Struct, frozen=True):
         return 0 < self.size == len(self.parts) + len(self.waiting)
 
     @property
+    def is_at_work(self) -> bool:
+        """Whether all of its nodes run it, or have run it to its end. Then there is no newer one."""
+        return 0 < self.size == len(self.parts) and all(
+            each.state in _AT_WORK or _has_ended_well(each) for each in self.parts.values()
+        )
+
+    @property
     def has_succeeded(self) -> bool:
         """Whether all ranks of all of its nodes have succeeded."""
         return 0 < self.size == len(self.parts) and all(
-            each.state is MemberState.SUCCEEDED or (each.state is MemberState.STOPPED and each.all_succeeded)
-            for each in self.parts.values()
+            each.state is MemberState.SUCCEEDED or _has_ended_well(each) for each in self.parts.values()
         )
 
     @property
@@ -74,6 +80,10 @@ def never_began(stands: Mapping[str, NodeStands], inherited: InheritedCycle, mis
         for each in stands.values()
     )
     return 0 < len(missing) <= idle
+
+
+def _has_ended_well(stands: NodeStands) -> bool:
+    return stands.state is MemberState.STOPPED and stands.all_succeeded
 
 
 def _parts(stands: Mapping[str, NodeStands], cycle: int, names: tuple[str, ...]) -> dict[int, NodeStands]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core import fence, orders
+from supervisor.core import fence, orders, terms
 from supervisor.core.cluster import (
     endings,
     inherited_cycle,
@@ -231,7 +231,7 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
     if not phase.stands:
         return state, (), ()
     replaces_from_s = _replaces_from_s(state, phase)
-    if _is_complete(state, phase) or (replaces_from_s is not None and now_s >= replaces_from_s):
+    if _is_complete(state, phase, now_s) or (replaces_from_s is not None and now_s >= replaces_from_s):
         return _resolve(state, phase, now_s)
     return *_wait(state, phase, now_s), ()
 
@@ -245,6 +245,8 @@ def _forget(phase: TakingOver, node: str) -> None:
 def next_deadline_s(state: State, phase: TakingOver) -> float | None:
     if not phase.stands:
         return None
+    if _is_complete(state, phase, phase.until_s):
+        return phase.until_s
     replaces_from_s = _replaces_from_s(state, phase)
     if replaces_from_s is not None:
         return replaces_from_s
@@ -314,11 +316,18 @@ def _why_it_waits(witnesses: tuple[str, ...]) -> tuple[str, str]:
     return text, "start one of them again, or another --rdzv-id, or delete the job's ledger if they are dead"
 
 
-def _is_complete(state: State, phase: TakingOver) -> bool:
-    """Whether the rules that count are known, and all nodes of the newest cycle have reported their state."""
+def _is_complete(state: State, phase: TakingOver, now_s: float) -> bool:
+    """Whether the rules that count are known, and all nodes of the newest cycle have reported their state.
+
+    If the backend has lost data, nodes that have not reported may know a newer cycle, unless this one is at work. By
+    `until_s`, they report it or have ended their workers.
+    """
     if state.leader and state.leader not in phase.stands:
         return False
-    return inherited_cycle.find(state.recorded or Ledger(), phase.stands).is_complete
+    ledger = state.recorded or Ledger()
+    inherited = inherited_cycle.find(ledger, phase.stands)
+    has_lost = inherited.number > ledger.cycle or terms.is_of_earlier_era(ledger.term, now=state.term)
+    return inherited.is_complete and (not has_lost or inherited.is_at_work or now_s >= phase.until_s)
 
 
 def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:

@@ -78,3 +78,10 @@ def test_a_node_is_at_work_while_it_runs_its_part_or_has_run_it_to_its_end():
     assert inherited_cycle.is_at_work(stands("a", 0))
     assert inherited_cycle.is_at_work(stands("a", 0, MemberState.SUCCEEDED))
     assert not inherited_cycle.is_at_work(stands("a", 0, MemberState.JOINED) | stands("b", 1, MemberState.FAILED))
+
+
+def test_a_cycle_is_at_work_while_all_its_nodes_are_or_have_ended_well():
+    nodes = stands("a", 0) | stands("b", 1, MemberState.STOPPED, all_succeeded=True)
+    assert not inherited_cycle.find(LEDGER, nodes).is_at_work, "c has not said anything"
+    assert inherited_cycle.find(LEDGER, nodes | stands("c", 2, MemberState.SUCCEEDED)).is_at_work
+    assert not inherited_cycle.find(LEDGER, nodes | stands("c", 2, MemberState.FAILED)).is_at_work

@@ -23,7 +23,8 @@ from supervisor.core.cluster.messages import (
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.orders import Conclude, JoinAgain, StartCycle, WindDown
-from tests.core.new_leader import RULES, kinds, new_leader, orders_to, recorded, stands
+from supervisor.core.terms import ERA
+from tests.core.new_leader import IN_CYCLE_4, RULES, kinds, new_leader, of_nodes, orders_to, recorded, stands
 
 FORMER = Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0")
 
@@ -113,6 +114,37 @@ def test_the_ledger_is_lost_and_what_ran_has_ended_so_the_job_goes_on_without_th
     play.at(fence.LEFT_S - 1.0) >> DeadlineReached()
     assert recorded(play) == [Ledger(cycle=5, opened=5, restarts_used=2)]
     assert orders_to(play, StartCycle) == ["a", "x"]
+
+
+@pytest.mark.parametrize("ledger", [of_nodes(IN_CYCLE_4, "a", "b"), Ledger()])
+def test_the_data_is_lost_and_a_newer_cycle_than_the_first_nodes_know_goes_on(ledger: Ledger):
+    """Seed 501047 of the simulator. Nodes a and b were cut off and have ended their workers; c and d went on."""
+    play = new_leader(ledger, term=ERA + 7)
+    play >> stands("a", 0, MemberState.JOINED)
+    play >> stands("b", 1, MemberState.JOINED) << ()
+    play.at(1.0) >> stands("c", 0, cycle=5)
+    play >> stands("d", 1, cycle=5)
+    assert isinstance(play.state.phase, Running)
+    assert (play.state.cycle, play.state.parts) == (5, ("c", "d"))
+    assert not orders_to(play, StartCycle)
+
+
+@pytest.mark.parametrize("ledger", [of_nodes(IN_CYCLE_4, "a", "b"), Ledger()])
+def test_the_data_is_lost_and_nobody_knows_a_newer_cycle_by_the_time_when_all_would_have_said_so(ledger: Ledger):
+    play = new_leader(ledger, term=ERA + 7)
+    play >> stands("a", 0, MemberState.JOINED)
+    play >> stands("b", 1, MemberState.JOINED) << ()
+    assert coordinator.next_deadline_s(play.state) == takeover.TAKE_OVER_S
+    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    assert orders_to(play, StartCycle) == ["a", "b"]
+    assert play.state.cycle == 5
+
+
+def test_the_data_is_lost_and_a_cycle_that_is_at_work_on_all_its_nodes_goes_on_at_once():
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), term=ERA + 7)
+    play >> stands("a", 0)
+    play >> stands("b", 1, MemberState.SUCCEEDED)
+    assert isinstance(play.state.phase, Running)
 
 
 def test_a_job_that_has_ended_or_is_stopped_is_not_begun_again():

@@ -16,6 +16,7 @@ import anyio
 import msgspec
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
+from supervisor.core import terms
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.peers.election.etcd_client import CompactedError, EtcdClient, Login
 from supervisor.edges.peers.election.etcd_leftovers import KEPT_S, Leftovers
@@ -31,7 +32,6 @@ from supervisor.ports.rendezvous_backend import (
 DEFAULT_PREFIX = "/holdfast"
 RESIGN_S = 2.0
 WRITES_MAX = 5
-UNSEEN_MAX = 2**20  # terms of leaders that a node may not have seen before etcd lost its data
 # torch spells these differently for its two etcd backends.
 OPTIONS = frozenset(
     {"protocol", "cacert", "ca_cert", "cert", "ssl_cert", "key", "ssl_cert_key", "user", "password_file",
@@ -138,8 +138,7 @@ class EtcdBackend:
         leader, revision = await self._read()
         if leader is not None:
             return None
-        # Revisions only grow, so one that is less than a term that was seen means that etcd has lost its data.
-        above = above + UNSEEN_MAX if revision < above else 0
+        above = terms.added_to(revision, newest_term=above)
         leftovers = Leftovers(self._client, self._prefix, self._unix_ns)
         over_at = await leftovers.over_at(self._keys.job_id)
         lease, ttl_s = await self._client.grant(self._ttl_s)
