@@ -48,15 +48,15 @@ class RecordedCycle(msgspec.Struct):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """What people may still see of a job whose machines are gone."""
+    """What people may still see of a job that this node has led, whose coordinator is gone."""
 
     restarts_used: int = 0
     iteration: int = 0  # of the wrapped call
-    ranks: tuple[RankReport, ...] = ()
+    ranks: tuple[RankReport, ...] = ()  # not used: an earlier version kept them
 
 
 class JobRecord(msgspec.Struct):
-    """One run of a job of this supervisor. Only the engine's loop writes it."""
+    """One run of a job of this supervisor. Only the engine writes it; everyone else reads it."""
 
     spec: JobSpec
     environment: Mapping[str, str]
@@ -114,8 +114,14 @@ class JobRecord(msgspec.Struct):
             details=tuple((key, self.redacted(value)) for key, value in event.details),
         )
 
-    def forget_environment(self) -> None:
-        """Forgets the environment values, which are needed only while a spawner may have to be restarted."""
+    def show(self, *, restarts_used: int, iteration: int) -> None:
+        """Notes what the job's coordinator counts."""
+        if self.shown.restarts_used != restarts_used or self.shown.iteration != iteration:
+            self.shown = Shown(restarts_used, iteration)
+
+    def end(self, at_ns: int) -> None:
+        """Notes that nothing of the job is left. No spawner will need the values of its environment."""
+        self.ended_at_ns = at_ns
         self.environment = {}
 
     def begin_spawner(self, number: int) -> None:

@@ -54,6 +54,10 @@ class Performer(Protocol):
         """Passes it on to everyone who follows the job."""
         ...
 
+    def show(self, job_id: str, *, restarts_used: int, iteration: int) -> None:
+        """Notes what the job's coordinator counts, which people may ask for when it is gone."""
+        ...
+
     def leads(self, job_id: str) -> bool:
         """Returns whether this node coordinates the job, and it has not ended."""
         ...
@@ -202,6 +206,8 @@ class Engine:
             state, actions = coordinator.step(state, report, now_s=self._clock.now_s(), jitter=self._jitter())
             self.coordinators[job_id] = state
             self._stepped.add(job_id)
+            used, iteration = coordinator.restarts_used(state), coordinator.current_iteration(state)
+            self._performer.show(job_id, restarts_used=used, iteration=iteration)
             for action in actions:
                 match action:
                     case cluster_messages.Send():

@@ -22,7 +22,7 @@ from supervisor.core.facts import JobEvent
 from supervisor.core.gpu_memory import MemoryReport
 from supervisor.core.gpu_places import places_sentence
 from supervisor.core.ledger import Ledger
-from supervisor.core.node import failed_actions, node
+from supervisor.core.node import failed_actions, node, spawner_watch
 from supervisor.core.node import messages as node_messages
 from supervisor.engine import followers
 from supervisor.engine.event_publisher import EventPublisher
@@ -139,6 +139,11 @@ class EnginePerformer:
         if job is not None:
             followers.announce(self._followers, job, announcement)
 
+    def show(self, job_id: str, *, restarts_used: int, iteration: int) -> None:
+        job = self._jobs.get(job_id)
+        if job is not None:
+            job.show(restarts_used=restarts_used, iteration=iteration)
+
     def leads(self, job_id: str) -> bool:
         job = self._jobs.get(job_id)
         return job is not None and job.verdict is None and self._edges.peers.leads(job_id)
@@ -159,6 +164,9 @@ class EnginePerformer:
             self.perform(action)
         for report in reports:
             self.perform(node_messages.TellCoordinator(job.spec.job_id, report))
+        watch = self._engine.node_state.jobs[job.spec.job_id].spawner
+        if isinstance(watch, spawner_watch.Killing):
+            job.spawner_doom = watch.reason
 
     # --- the bulkhead ----------------------------------------------------------------------------------------------
 
@@ -380,6 +388,7 @@ class EnginePerformer:
         try:
             self._close_cycle(job)
         finally:
+            job.end(self._edges.clock.unix_ns())
             followers.announce(self._followers, job, JobEnded(action.verdict))
             self.on_finished(job.spec.job_id)
 

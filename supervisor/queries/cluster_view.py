@@ -13,6 +13,7 @@ from supervisor.core.facts import JobEvent
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import Engine
+from supervisor.engine.news_taking import take_news
 from supervisor.ports.edges import Clock
 from supervisor.ports.questions import Part, TellNews, Whole
 from supervisor.ports.reports import JobReport, NodeReport
@@ -118,19 +119,8 @@ class ClusterView:
         job, heard = self._jobs[job_id], self._of(job_id)
         self.hear(job_id, node, Part(news.part, news.node))
         life = (node, news.part.submitted_at_ns)
-        had = taken = job.taken.get(life, 0)
-        before = news.after  # A node that led for a while has events of others between its own.
-        for event in news.events:
-            if event.sequence > taken:
-                if event.sequence > taken + 1 and not 0 < before <= taken:
-                    if event.sequence - 1 > news.gone_through:
-                        break
-                    text = f"{event.sequence - 1 - taken} events of node {node} did not arrive in time"
-                    self._publisher.publish(job, JobEvent("events_missing", f"{text}; see its own journal", job.cycle))
-                taken = event.sequence
-                self._publisher.take_in(job, msgspec.structs.replace(event, job_id=job_id, node=node))
-            before = event.sequence
-        job.take(life, taken)
+        had = job.taken.get(life, 0)
+        taken = take_news(self._publisher, job, node, news)
         self._compare_clocks(job, heard, node, news, had)
         if taken > had:
             heard.answered[life] = taken, self._clock.unix_ns()

@@ -13,7 +13,6 @@ import supervisor
 from supervisor.config import JobSpec
 from supervisor.config.run_folder import check_log_dir, run_folder
 from supervisor.config.told_settings import told_settings
-from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.messages import NodeCordoned
 from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
 from supervisor.core.node import messages as node_messages
@@ -157,10 +156,8 @@ class JobService:
         return job
 
     def close_job(self, job_id: str) -> None:
-        """Ends the record of a job, as the engine's performer requests once nothing is left: its id is free again."""
+        """Frees the id of a job, as the engine's performer requests once nothing of the job is left."""
         job = self._jobs[job_id]
-        job.ended_at_ns = self._clock.unix_ns()
-        job.forget_environment()
         try:
             self._claims.release(job_id)
         finally:
@@ -248,13 +245,6 @@ class JobService:
     def report(self, job: JobRecord) -> JobReport:
         """Returns the job's current state."""
         view = node.view(self._engine.node_state, job.spec.job_id)
-        coordinated = self._engine.coordinators.get(job.spec.job_id)
-        if coordinated is not None:
-            job.shown = msgspec.structs.replace(
-                job.shown,
-                restarts_used=coordinator.restarts_used(coordinated),
-                iteration=coordinator.current_iteration(coordinated),
-            )
         if job.verdict is not None:
             state, reason = job.verdict.state, job.verdict.reason
         elif view is not None:
@@ -271,7 +261,7 @@ class JobService:
             restarts_used=job.shown.restarts_used,
             reason=job.redacted(reason),
             nodes=(JobNodeReport(job.node_name(self._node_name), self._state(), checks=self._checks(view)),),
-            ranks=self._rank_reports(job, view) if view is not None else job.shown.ranks,
+            ranks=tuple(self._rank_report(job, rank) for rank in view.ranks) if view is not None else (),
             exit_code=job.verdict.exit_code if job.verdict is not None else None,
             ended_at_ns=job.ended_at_ns,
             log_dir=job.log_dir,
@@ -325,11 +315,6 @@ class JobService:
         if pid and self._performer.stacks.is_stopped(pid):
             return with_stopped(report, pid, node=job.node_name(self._node_name))
         return report
-
-    def _rank_reports(self, job: JobRecord, view: JobView) -> tuple[RankReport, ...]:
-        ranks = tuple(self._rank_report(job, rank) for rank in view.ranks)
-        job.shown = msgspec.structs.replace(job.shown, ranks=ranks)
-        return ranks
 
     def _rank_report(self, job: JobRecord, rank: RankView) -> RankReport:
         now_s = self._clock.now_s()

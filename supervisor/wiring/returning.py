@@ -23,7 +23,7 @@ from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, encode
 from supervisor.core import job_phases
 from supervisor.core.facts import JobEvent, JobState
 from supervisor.core.node import messages as node_messages
-from supervisor.core.node import rank_monitor, spawner_watch
+from supervisor.core.node import rank_monitor
 from supervisor.core.silence import counted_from
 from supervisor.edges.machine.folders.token_files import TokenFiles
 from supervisor.edges.machine.journal.journal import Journal
@@ -238,12 +238,13 @@ class Returning(msgspec.Struct, frozen=True):
         if history:
             self.job_service.on_taken_back(job_id, history)
 
-    def _put_back(self, restored: Restored, past: Sequence[RecordedEvent], claim: Sequence[int]) -> None:
+    def _put_back(
+        self, restored: Restored, past: Sequence[RecordedEvent], claim: Sequence[int], *, has_spawner: bool
+    ) -> None:
         """Restores the job as it was known there."""
         record, kept = restored.record, restored.snapshot
         job_id = record.spec.job_id
-        record.sequence = max([record.sequence, *(event.sequence for event in past)])
-        record.recorded_before += past
+        snapshot_texts.resume(record, past, has_spawner=has_spawner)
         self.claims.take_back(job_id, record.submitted_at_ns, claim)
         self.job_service.take_back(record)
         self.publisher.record_again(restored.events)
@@ -252,7 +253,7 @@ class Returning(msgspec.Struct, frozen=True):
     def _go_on(self, restored: Restored, found: list[FoundSpawner], past: Sequence[RecordedEvent]) -> None:
         record, kept = restored.record, restored.snapshot
         job_id = record.spec.job_id
-        self._put_back(restored, past, found[0].claims)
+        self._put_back(restored, past, found[0].claims, has_spawner=True)
         found[0].claims = ()
         self._open_cycle(record, kept, found)
         for each in found:
@@ -260,8 +261,6 @@ class Returning(msgspec.Struct, frozen=True):
         self.spawners.found[job_id] = [*found]
         found.clear()
         self.performer.take_back(record, kept.unfinished, kept.reports)
-        if isinstance(kept.machines.spawner, spawner_watch.Killing):
-            record.spawner_doom = kept.machines.spawner.reason
         for event in kept.waiting:
             self.engine.post(event)
         self.engine.post(node_messages.SupervisorReturned(job_id))
@@ -355,8 +354,7 @@ class Returning(msgspec.Struct, frozen=True):
 
     def _conclude(self, restored: Restored, left: Leftover, reason: str, past: Sequence[RecordedEvent]) -> None:
         record, job_id = restored.record, restored.record.spec.job_id
-        record.is_returning = False
-        self._put_back(restored, past, ())
+        self._put_back(restored, past, (), has_spawner=False)
         for event in restored.snapshot.waiting:
             self.engine.post(event)
         reports = SpawnerReports(record, record.spawner_number, workers=self.workers, publisher=self.publisher)

@@ -47,11 +47,20 @@ def test_events_are_numbered_without_gaps() -> None:
     ]  # fmt: skip
 
 
+def test_what_a_coordinator_has_counted_stays_after_it() -> None:
+    job = record()
+    job.show(restarts_used=2, iteration=5)
+    assert (job.shown.restarts_used, job.shown.iteration) == (2, 5)
+    before = job.shown
+    job.show(restarts_used=2, iteration=5)
+    assert job.shown is before
+
+
 def test_secrets_are_forgotten_and_never_shown() -> None:
     job = record()
     assert job.shown_command == ("t.py", "--token=***")
-    job.forget_environment()
-    assert job.environment == {}
+    job.end(9)
+    assert (job.environment, job.ended_at_ns) == ({}, 9)
 
 
 def test_what_was_recorded_before_is_recognised_once_by_where_it_happened() -> None:

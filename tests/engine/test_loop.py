@@ -29,6 +29,7 @@ class Recorder:
     def __init__(self) -> None:
         self.actions: list[node_messages.Action] = []
         self.announced: list[Announcement] = []
+        self.shown = (0, 0)
         self.is_leader = False
         self.settled_times = 0
         self.answer: Callable[[node_messages.Action], tuple[node_messages.Event, ...]] = lambda _: ()
@@ -48,6 +49,9 @@ class Recorder:
 
     def announce(self, job_id: str, announcement: Announcement) -> None:
         self.announced.append(announcement)
+
+    def show(self, job_id: str, *, restarts_used: int, iteration: int) -> None:
+        self.shown = restarts_used, iteration
 
     def leads(self, job_id: str) -> bool:
         return self.is_leader

@@ -1,17 +1,15 @@
-"""What does a leader keep of its nodes? Their events once and in order, their last reports, and the journal's copy."""
+"""What does a leader keep of its nodes? Their last reports, the journal's copy, and whether their clocks differ."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from supervisor.core.cluster.messages import NodeLost
 from supervisor.core.facts import JobState
 from supervisor.ports.questions import TellNews
-from tests.queries.colleagues import Shared, happened, part, shared_job
+from tests.queries.colleagues import happened, part, shared_job
 
 
 def news(
@@ -19,58 +17,6 @@ def news(
 ) -> TellNews:
     told = part("n1", 2, 3, submitted_at_ns=submitted_at_ns)
     return TellNews(told.part, told.node, happened("n1", *sequences), gone_through, sent_at_ns, after)
-
-
-def of_n1(shared: Shared) -> list[str]:
-    return [event.reason for event in shared.world.journal.events if event.node == "n1"]
-
-
-async def test_events_of_a_node_are_recorded_once_and_in_its_order_whatever_is_told_again(tmp_path: Path):
-    async with shared_job(tmp_path) as shared:
-        take = shared.view.take_news
-        assert take("j", "n1", news(1, 2)) == 2
-        assert take("j", "n1", news(1, 2, 3)) == 3
-        assert take("j", "n1", news(5)) == 3  # the node must send event 4 first
-        assert take("j", "n1", news(4, 5)) == 5
-        assert of_n1(shared) == [f"n1 {number}" for number in (1, 2, 3, 4, 5)]
-        assert take("j", "n1", news(1, submitted_at_ns=8)) == 1  # another process of that name counts from 1 again
-        sequences = [event.sequence for event in shared.world.journal.events]
-        assert sequences == list(range(1, len(sequences) + 1))
-
-
-async def test_a_node_that_has_led_for_a_while_has_events_of_others_between_its_own(tmp_path: Path):
-    async with shared_job(tmp_path) as shared:
-        take = shared.view.take_news
-        assert take("j", "n1", news(9, after=7)) == 0  # It has told another leader of those before.
-        assert take("j", "n1", news(1, 2, 5, 7)) == 7
-        assert take("j", "n1", news(9, 12, after=7)) == 12
-        assert take("j", "n1", news(20, after=14)) == 12  # The node is to tell event 14 first.
-        assert of_n1(shared) == [f"n1 {number}" for number in (1, 2, 5, 7, 9, 12)]
-        assert not [event for event in shared.world.journal.events if event.kind == "events_missing"]
-
-
-async def test_what_a_node_had_to_give_up_is_counted_and_told(tmp_path: Path):
-    async with shared_job(tmp_path) as shared:
-        assert shared.view.take_news("j", "n1", news(4, 5, gone_through=3)) == 5
-        missing = [event for event in shared.world.journal.events if event.kind == "events_missing"]
-        assert [event.reason for event in missing] == [
-            "3 events of node n1 did not arrive in time; see its own journal"
-        ]
-
-
-@settings(max_examples=25)
-@given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 5)), max_size=12))
-def test_any_order_of_messages_records_no_event_twice_and_leaves_no_gap(told: list[tuple[int, int]]):
-    import anyio
-
-    async def check() -> None:
-        async with shared_job(Path("/nowhere")) as shared:
-            for first, count in told:
-                shared.view.take_news("j", "n1", news(*range(first, first + count)))
-            recorded = [int(reason.split()[1]) for reason in of_n1(shared)]
-            assert recorded == list(range(1, len(recorded) + 1))
-
-    anyio.run(check)
 
 
 async def test_a_clock_that_is_off_is_told_once(tmp_path: Path):

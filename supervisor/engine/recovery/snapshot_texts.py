@@ -191,6 +191,16 @@ def _restored(texts: Mapping[str, str]) -> Restored:
     return Restored(record, kept, cast("tuple[RecordedEvent, ...]", events), letters)
 
 
+def resume(job: JobRecord, past: Sequence[RecordedEvent], *, has_spawner: bool) -> None:
+    """Continues the job's history after `past`, the events that were recorded after the state was kept.
+
+    `has_spawner`: its spawner lives on and is being contacted.
+    """
+    job.sequence = max([job.sequence, *(event.sequence for event in past)])
+    job.recorded_before += past
+    job.is_returning = has_spawner
+
+
 def _put_together(
     parted: PartedStateSnapshot, letters: Correspondence | None, texts: Mapping[str, str]
 ) -> tuple[StateSnapshot, Correspondence | None]:

@@ -79,6 +79,9 @@ class Performer:
     def announce(self, job_id: str, announcement: Announcement) -> None:
         return
 
+    def show(self, job_id: str, *, restarts_used: int, iteration: int) -> None:
+        return
+
     def leads(self, job_id: str) -> bool:
         return True
 

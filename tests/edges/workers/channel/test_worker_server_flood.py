@@ -98,6 +98,9 @@ class Joined:
     def announce(self, job_id: str, announcement: Announcement) -> None:
         pass
 
+    def show(self, job_id: str, *, restarts_used: int, iteration: int) -> None:
+        pass
+
     def leads(self, job_id: str) -> bool:
         return True
 

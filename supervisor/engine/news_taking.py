@@ -1,0 +1,29 @@
+"""Which of the events that another node tells are new here, and become part of the whole job's history?"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core.facts import JobEvent
+from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.job_record import JobRecord
+from supervisor.ports.questions import TellNews
+
+
+def take_news(publisher: EventPublisher, job: JobRecord, node: str, news: TellNews) -> int:
+    """Records each new event once, in the node's order. Returns the last one up to which all of the node's are here."""
+    life = (node, news.part.submitted_at_ns)
+    taken = job.taken.get(life, 0)
+    before = news.after  # A node that led for a while has events of others between its own.
+    for event in news.events:
+        if event.sequence > taken:
+            if event.sequence > taken + 1 and not 0 < before <= taken:
+                if event.sequence - 1 > news.gone_through:
+                    break
+                text = f"{event.sequence - 1 - taken} events of node {node} did not arrive in time"
+                publisher.publish(job, JobEvent("events_missing", f"{text}; see its own journal", job.cycle))
+            taken = event.sequence
+            publisher.take_in(job, msgspec.structs.replace(event, job_id=job.spec.job_id, node=node))
+        before = event.sequence
+    job.take(life, taken)
+    return taken
