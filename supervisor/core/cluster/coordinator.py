@@ -20,6 +20,7 @@ from supervisor.core.cluster import (
     call_orders,
     endings,
     evidence,
+    hang_first,
     membership,
     node_loss,
     resignation,
@@ -73,7 +74,7 @@ def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
 def _step(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
     match state.phase:
         case Gathering() | Running():
-            return _step_open(state, event, now_s, jitter)
+            return _settle_hang(*_step_open(state, event, now_s, jitter), now_s, jitter)
         case Unopened():
             return _go_on(takeover.open_job(state, state.phase, event, now_s), now_s, jitter)
         case TakingOver():
@@ -99,7 +100,7 @@ def next_deadline_s(state: State) -> float | None:
         case Gathering():
             return rounds.next_deadline_s(state.phase)
         case Running():
-            moments = [evidence.next_deadline_s(state.evidence)]
+            moments = [evidence.next_deadline_s(state.evidence), hang_first.next_deadline_s(state)]
             moments.append(wrapped_call.next_deadline_s(state.calls) if state.calls is not None else None)
             return min((moment for moment in moments if moment is not None), default=None)
         case WindingDown(until_s=until_s):
@@ -228,6 +229,12 @@ def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
 
 
 def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
+    if hang_first.came_first(state, event):
+        return hang_first.wait(state, event), ()
+    return _take_fault(state, event, now_s, jitter)
+
+
+def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
     """Handles a fault. It takes one unit of the budget, however many ranks and nodes it takes down."""
     known = state.members.get(event.node) or Member(MemberState.JOINED)
     if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
@@ -239,7 +246,7 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
     if is_folded and event.restart_allowed:
         # Down because of the fault that opened this round: no second unit.
         return with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED)), (
-            said(state, "fault_folded", f"{event.reason}; it belongs to the restart that is under way"),
+            _folded(state, event),
         )
     if isinstance(state.phase, Running) and not takes_part:
         state = with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED))
@@ -253,6 +260,23 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
     return _decide(state, event, now_s, jitter)
 
 
+def _folded(state: State, failed: cluster_messages.NodeFailed) -> Action:
+    return said(state, "fault_folded", f"{failed.reason}; it belongs to the restart that is under way")
+
+
+def _settle_hang(state: State, actions: tuple[Action, ...], now_s: float, jitter: float) -> Outcome:
+    """Decides on failures that a hang has held back, once the hang is over. They belong to its restart, if any."""
+    state, waited = hang_first.settle(state, now_s)
+    for failed in waited:
+        more: tuple[Action, ...] = ()
+        if isinstance(state.phase, Running):
+            state, more = _decide(state, failed, now_s, jitter)
+        elif isinstance(state.phase, Gathering):
+            more = (_folded(state, failed),)
+        actions += more
+    return state, actions
+
+
 def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jitter: float) -> Outcome:
     """Handles a lost node like a fault of its workers, except that nothing of it is left to wait for."""
     known = state.members.get(event.node)
@@ -263,7 +287,7 @@ def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jit
         return _lose_node_in_call(state, event, now_s, jitter)
     if known.state in BUSY:
         failed = cluster_messages.NodeFailed(event.node, known.cycle, event.reason)
-        state, actions = _node_failed(state, failed, now_s, jitter)
+        state, actions = _take_fault(state, failed, now_s, jitter)
         actions = tuple(each for each in actions if not isinstance(each, Send) or each.node != event.node)
     else:
         actions = (said(state, "node_lost", event.reason),)
@@ -341,7 +365,7 @@ def _node_succeeded(state: State, event: cluster_messages.NodeSucceeded, now_s: 
         return state, ()
     done = msgspec.structs.replace(known, state=MemberState.SUCCEEDED, lost=event.lost)
     state = with_member(state, event.node, done)
-    if state.members.count(MemberState.RUNNING):
+    if state.members.count(MemberState.RUNNING) or hang_first.is_awaited(state):
         return state, (said(state, "node_succeeded", succeeded_sentence(f"of node {event.node} ", event.lost)),)
     lost = tuple(rank for each in state.members.values() for rank in each.lost if each.cycle == state.cycle)
     return endings.wind_down(state, endings.succeeded_verdict(lost), now_s)
@@ -355,6 +379,8 @@ def _step_evidence(state: State, event: evidence.Event, now_s: float) -> Outcome
         return state, ()
     if isinstance(event, cluster_messages.StacksWanted) and not isinstance(state.phase, Running):
         return state, ()  # Its workers are being stopped for another reason.
+    if isinstance(event, cluster_messages.StacksWanted):
+        state = hang_first.found(state, event, now_s)
     wanted = isinstance(event, cluster_messages.StacksWanted) and isinstance(state.evidence, evidence.Quiet)
     nodes = tuple(node for node in state.parts if state.members[node].state is MemberState.RUNNING) if wanted else ()
     taken, actions = evidence.step(state.evidence, event, now_s=now_s, cycle=state.cycle, nodes=nodes)

@@ -10,7 +10,7 @@ import msgspec
 from supervisor.core.calls import call_state
 from supervisor.core.cluster import evidence, restart_policy
 from supervisor.core.cluster.membership import Member, Members, MemberState
-from supervisor.core.cluster.messages import Action, Event, NodeLost, NodeStands, Publish
+from supervisor.core.cluster.messages import Action, Event, NodeFailed, NodeLost, NodeStands, Publish
 from supervisor.core.facts import JobEvent, JobRules, RestartRules, Verdict
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.orders import UseStore
@@ -78,6 +78,17 @@ class Ended(msgspec.Struct, frozen=True):
 Phase = Unopened | TakingOver | Gathering | Running | WindingDown | Ended
 
 
+# --- the state -----------------------------------------------------------------------------------------------------
+
+
+class Hang(msgspec.Struct):
+    """Ranks of the cycle hang, and are not ended yet (hang_first.py). Changes in place."""
+
+    nodes: dict[str, None]  # that have found them
+    until_s: float  # the hang is none if nobody has reported it as a fault until then
+    later: list[NodeFailed] = msgspec.field(default_factory=list[NodeFailed])  # failures of other nodes that wait
+
+
 class State(msgspec.Struct, frozen=True):
     job_id: str
     leader: str = ""  # the node that this runs on, whose rules count; "": the first node's rules count
@@ -96,6 +107,7 @@ class State(msgspec.Struct, frozen=True):
     store: UseStore | None = None  # of the last cycle, once it is served
     lost_in_call: tuple[NodeLost, ...] = ()  # nodes that the wrapped call continues without, or with a spare instead
     evidence: evidence.State = msgspec.field(default_factory=evidence.initial_state)
+    hang: Hang | None = None  # until it is decided
     resigned: tuple[str, ...] = ()  # nodes that have given up the lead since the last cycle (resignation.py)
     recorded: Ledger | None = None  # what a later leader will know; None: there will be none
     former: Former | None = None  # the previous run, if this leader has begun another one of the same id

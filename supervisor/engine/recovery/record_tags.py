@@ -129,6 +129,7 @@ KINDS: Mapping[str, Kind] = {
     "cluster.verdict_taken": cluster.VerdictTaken,
     "coordinator.ended": coordinator_states.Ended,
     "coordinator.gathering": coordinator_states.Gathering,
+    "coordinator.hang": coordinator_states.Hang,
     "coordinator.running": coordinator_states.Running,
     "coordinator.state": coordinator_states.State,
     "coordinator.stop": coordinator_states.Stop,
