@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import time
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +17,10 @@ from tests.e2e import version_before
 from tests.e2e.daemons import NodeDaemon
 from tests.e2e.hangs import MONITORED, told
 from tests.e2e.launch import SCRIPTS, Launch, wait_until
-from tests.e2e.test_cluster_supervisor_returns import events, pids, shown
+from tests.e2e.test_cluster_supervisor_returns import events, pids, shown, start_again, until_shown
 from tests.e2e.test_many_nodes import SCRIPT
 from tests.e2e.test_many_nodes_daemons import HOLDFAST, LIMIT_S, Job, Node
+from tests.etcd_server import etcd
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Start
@@ -152,3 +156,41 @@ def test_b4_nodes_of_both_versions_share_a_job_while_one_of_them_is_replaced(
     finally:
         for node in both:
             node.end()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("elects", [False, True], ids=["built-in", "etcd"])
+def test_b4_every_supervisor_of_three_nodes_is_killed_and_returns_as_this_version(
+    tmp_path: Path, before: Path, elects: bool
+) -> None:
+    """Nothing restarts. Then a failure is handled by nodes that are all of this version."""
+    (tmp_path / "train.py").write_text(SCRIPT)
+    all_nodes: list[Node] = []
+    with ExitStack() as ends:
+        endpoint = ends.enter_context(etcd(tmp_path / "etcd")).endpoint if elects else ""
+        try:
+            all_nodes += [Node(tmp_path, number, before.with_name("holdfast")) for number in (1, 2, 3)]
+            for node in all_nodes:
+                wait_until(lambda node=node: node.is_serving, timeout_s=LIMIT_S, what="a daemon")
+            job = Job(tmp_path, "job", all_nodes, "3", "60", etcd=endpoint)
+            job.until_running(0, 6)
+            running = pids(all_nodes[0], job)
+            for node in all_nodes:
+                node.kill()
+                killed_s = time.monotonic()
+                node.program = HOLDFAST
+                start_again(node, killed_s)
+                until_shown(node, job, running, is_said=False)
+            assert not list(job.folder.glob("1-*"))
+            os.kill(running[4], signal.SIGKILL)
+            job.until_running(1, 6)
+            assert shown(all_nodes[1], job)["restarts_used"] == 1
+            job.let_end()
+            assert job.exit_codes() == [0, 0, 0], [node.daemon_said for node in all_nodes]
+            assert not list(job.folder.glob("2-*"))
+            seen = events(all_nodes[0], job)
+            assert [event["sequence"] for event in seen] == list(range(1, len(seen) + 1))
+            assert not [each for each in seen if each["kind"] in ("node_lost", "events_missing")]
+        finally:
+            for node in all_nodes:
+                node.end()
