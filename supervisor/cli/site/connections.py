@@ -7,7 +7,6 @@ the owner, too, as soon as another user holds that many. So connections are acce
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
 from collections.abc import Callable
@@ -17,16 +16,13 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.operators.http_places import Place, Places
-from supervisor.ports.pauses import pause
 
 CONNECTIONS_MAX = 256
-AT_ONCE_MAX = 256  # accepted before those that are in are served
 BACKLOG = 4_096  # the kernel may reduce it to net.core.somaxconn
 HEAD_S = 10.0  # from the beginning of the connection, or the end of an answer
-SHORTAGE = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-SHORTAGE_PAUSE_S = 0.25
 
 
 class Connections:
@@ -41,28 +37,11 @@ class Connections:
 
     async def run(self) -> None:
         """Accepts until cancelled."""
-        while True:
-            await anyio.wait_readable(self._listener)
-            await self._accept()
-
-    async def _accept(self) -> None:
-        for _ in range(AT_ONCE_MAX):
-            try:
-                client, _ = self._listener.accept()
-            except BlockingIOError:
-                return
-            except (InterruptedError, ConnectionAbortedError):
-                continue
-            except OSError as error:
-                if error.errno not in SHORTAGE:
-                    raise
-                await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
-                return
+        async for client in accepting.connections(self._listener):
             connection = self._admitted(client)
             if connection is None:
                 client.close()
                 continue
-            client.setblocking(False)
             await asyncio.get_running_loop().connect_accepted_socket(lambda made=connection: made, client)
 
     def _admitted(self, client: socket.socket) -> Connection | None:

@@ -19,16 +19,14 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
 from supervisor.edges.machine.folders import socket_claim
-from supervisor.edges.machine.own_process import shortages
+from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.operators.refused_peer import refuse
 from supervisor.errors import ExhaustedError, HoldfastError, NotPermittedError
-from supervisor.ports.pauses import pause
 
 CONNECTIONS_MAX = 32  # of a private supervisor
 NODE_CONNECTIONS_MAX = 1_024  # of a node's supervisor: a `holdfast run` keeps one for as long as its job runs
 REFUSALS_MAX = 8  # connections being refused at once; more are closed immediately
-SHORTAGE_PAUSE_S = 0.25
 
 _log = logging.getLogger("holdfast.control")
 
@@ -74,9 +72,10 @@ class ControlGate:
                     self._tasks = tasks
                     task_status.started()
                     try:
-                        while True:
+                        await self._limit.acquire()
+                        async for client in accepting.connections(listener, self._tell_shortage):
+                            tasks.start_soon(self._meet, client)
                             await self._limit.acquire()
-                            tasks.start_soon(self._meet, await self._accept(listener))
                     finally:
                         self._is_ending = True
                         if self._api is not None:
@@ -101,23 +100,8 @@ class ControlGate:
             return
         self._tasks.start_soon(self._meet, client)
 
-    async def _accept(self, listener: socket.socket) -> socket.socket:
-        while True:
-            await anyio.wait_readable(listener)
-            try:
-                client, _ = listener.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                continue
-            except OSError as error:
-                if error.errno not in shortages.OF_DESCRIPTORS:
-                    raise
-                self._tell_once(
-                    "cannot answer on %s for now: %s; raise the limit of open files", self._socket_path, error
-                )
-                await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
-            else:
-                client.setblocking(False)
-                return client
+    def _tell_shortage(self, error: OSError) -> None:
+        self._tell_once("cannot answer on %s for now: %s; raise the limit of open files", self._socket_path, error)
 
     async def _meet(self, client: socket.socket) -> None:
         try:

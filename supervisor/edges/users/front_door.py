@@ -16,19 +16,16 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.edges.machine.own_process import shortages
+from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer, uid_of
 from supervisor.edges.users.admission import Admission
 from supervisor.errors import HoldfastError, NotPermittedError
-from supervisor.ports.pauses import pause
 
 BACKLOG = 4096  # the kernel may reduce it to net.core.somaxconn
-AT_ONCE_MAX = 256  # connections to admit or refuse before the admitted ones are handled
 WAITING_OF_ONE_MAX = 32  # connections of one login that are being handed over; more are closed at once
 REFUSED_MAX = 8  # connections being refused; more are closed at once
 REFUSED_OF_ONE_MAX = 2  # of one login
-SHORTAGE_PAUSE_S = 0.25
 MODE = 0o666  # the kernel says who connects
 
 HandOver = Callable[[socket.socket, Identity, Limits], Awaitable[None]]
@@ -62,38 +59,23 @@ class FrontDoor:
     async def run(self) -> None:
         """Serves until cancelled."""
         async with anyio.create_task_group() as tasks:
-            while True:
-                await anyio.wait_readable(self._listener)
-                await self._accept(tasks)
+            async for client in accepting.connections(self._listener):
+                self._admit(client, tasks)
 
-    async def _accept(self, tasks: TaskGroup) -> None:
-        """Accepts all waiting connections, up to a bound: one per turn of the loop would be too slow in a flood."""
-        for _ in range(AT_ONCE_MAX):
-            try:
-                client = self._listener.accept()[0]
-            except BlockingIOError:
-                return
-            except (InterruptedError, ConnectionAbortedError):
-                continue
-            except OSError as error:
-                if error.errno not in shortages.OF_DESCRIPTORS:
-                    raise
-                await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
-                return
-            try:
-                login = self._login_of(uid_of(client))
-                now_s = anyio.current_time()
-                if self._waiting[login] >= WAITING_OF_ONE_MAX or not self._knocks.may_enter(login, now_s):
-                    client.close()
-                    continue
-                client.setblocking(False)
-                identity = identity_of(client)
-            except OSError as error:
-                _log.warning("a connection was closed: the kernel does not say who opened it: %s", error)
+    def _admit(self, client: socket.socket, tasks: TaskGroup) -> None:
+        try:
+            login = self._login_of(uid_of(client))
+            now_s = anyio.current_time()
+            if self._waiting[login] >= WAITING_OF_ONE_MAX or not self._knocks.may_enter(login, now_s):
                 client.close()
-                continue
-            self._waiting[login] += 1
-            tasks.start_soon(self._serve, client, identity, login)
+                return
+            identity = identity_of(client)
+        except OSError as error:
+            _log.warning("a connection was closed: the kernel does not say who opened it: %s", error)
+            client.close()
+            return
+        self._waiting[login] += 1
+        tasks.start_soon(self._serve, client, identity, login)
 
     async def _serve(self, client: socket.socket, identity: Identity, login: int) -> None:
         try:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import anyio
 
+from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.users import door_words as words
 from supervisor.edges.users.door_words import WORD_BYTES_MAX, ToUser
@@ -169,13 +170,7 @@ class OwnDoor:
         """Runs until cancelled. The newest connection counts, because root's process may have been restarted."""
         with self._listener:
             async with anyio.create_task_group() as tasks:
-                while True:
-                    await anyio.wait_readable(self._listener)
-                    try:
-                        link, _ = self._listener.accept()
-                    except OSError:
-                        continue
-                    link.setblocking(False)
+                async for link in accepting.connections(self._listener):
                     tasks.start_soon(self._serve, link)
 
     def say(self, word: words.Idle | words.Cordon | words.Taken) -> None:

@@ -12,6 +12,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.edges.users import door_words as words
@@ -31,7 +32,6 @@ STOPPED_LOOKS_S = 3.0  # between looks for a supervisor that a signal has stoppe
 STEADY_S = 60.0  # after so long, a crash counts as the first one
 AGAIN_MIN_S = 0.5  # after a crash; doubled each time
 AGAIN_MAX_S = 30.0
-SHORTAGE_PAUSE_S = 0.25
 
 _log = logging.getLogger("holdfast.users")
 
@@ -325,13 +325,7 @@ class UserSupervisors:
             return
         with listener:
             async with anyio.create_task_group() as tasks:
-                while True:
-                    await anyio.wait_readable(listener)
-                    try:
-                        client, _ = listener.accept()
-                    except OSError:
-                        await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
-                        continue
+                async for client in accepting.connections(listener):
                     tasks.start_soon(self._give, user, client)
 
     async def _give(self, user: _User, client: socket.socket) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 
-import anyio
-
+from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.peers.transport import listening
 from supervisor.edges.peers.transport.cluster_line import Line
@@ -23,16 +22,10 @@ async def take_connections(listening_fd: int, links: Links) -> None:
     """Takes connections until cancelled."""
     listener = socket.socket(fileno=listening_fd)
     listener.setblocking(False)
-    while True:
-        await anyio.wait_readable(listener)
-        try:
-            accepted, _ = listener.accept()
-        except (BlockingIOError, ConnectionError):
-            continue
+    async for accepted in accepting.connections(listener):
         if not Peer.of(accepted).is_this_user:  # The socket's folder keeps others out, too.
             accepted.close()
             continue
-        accepted.setblocking(False)
         line = Line()
         try:
             await listening.hold_accepted(line, accepted)

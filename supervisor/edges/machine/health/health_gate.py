@@ -13,20 +13,16 @@ from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 
 import anyio
-from anyio.abc import TaskGroup
 
-from supervisor.edges.machine.own_process import shortages
+from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.machine.processes.peer_identity import uid_of
-from supervisor.ports.pauses import pause
 
 SOCKET_MODE = 0o666
 BACKLOG = 4_096  # the kernel may reduce it to net.core.somaxconn
-AT_ONCE_MAX = 256  # accepted before those that are in are served
 CONNECTIONS_MAX = 256
 CONNECTIONS_OF_ONE_MAX = 16
 IDLE_S = 10.0  # without a call
-SHORTAGE_PAUSE_S = 0.25
 
 
 Serve = Callable[[socket.socket], Awaitable[None]]
@@ -67,29 +63,12 @@ class HealthGate:
     async def run(self, serve: Serve) -> None:
         """Serves each connection that has a place, until cancelled."""
         async with anyio.create_task_group() as tasks:
-            while True:
-                await anyio.wait_readable(self._listener)
-                await self._accept(serve, tasks)
-
-    async def _accept(self, serve: Serve, tasks: TaskGroup) -> None:
-        for _ in range(AT_ONCE_MAX):
-            try:
-                client = self._listener.accept()[0]
-            except BlockingIOError:
-                return
-            except (InterruptedError, ConnectionAbortedError):
-                continue
-            except OSError as error:
-                if error.errno not in shortages.OF_DESCRIPTORS:
-                    raise
-                await pause(SHORTAGE_PAUSE_S, why="the kernel does not tell when a descriptor is free again")
-                return
-            connection = self._admitted(client)
-            if connection is None:
-                client.close()
-                continue
-            client.setblocking(False)
-            tasks.start_soon(self._serve, client, connection, serve)
+            async for client in accepting.connections(self._listener):
+                connection = self._admitted(client)
+                if connection is None:
+                    client.close()
+                else:
+                    tasks.start_soon(self._serve, client, connection, serve)
 
     def _admitted(self, client: socket.socket) -> _Connection | None:
         """Gives the connection a place, if its user may have one more."""
