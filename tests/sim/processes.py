@@ -87,6 +87,7 @@ class Processes:
         self.frozen_until_s = 0.0  # the whole machine is stopped
         self.serves_store = False
         self._fence_s = math.inf  # then the live spawner ends all its processes
+        self._is_well = False  # as last ordered: the fence is moved continuously
         self._played_since_s = -math.inf  # the fence; before, all was well, and it was moved continuously
         self.spoilt = Spoilt()
 
@@ -194,8 +195,13 @@ class Processes:
 
     def had_fence(self, until_s: float) -> None:
         """Sets the fence when needed: while all is well it is not played. The spawner got it before its next order."""
-        if self.spawner and self._fence_s == math.inf and until_s < FOREVER_S:
+        was_well, self._is_well = self._is_well, until_s >= FOREVER_S
+        if not self.spawner or self._is_well:
+            return
+        is_played = self._fence_s < math.inf
+        if was_well or not is_played:  # It may still have to hear that all was well.
             self._played_since_s = self._world.timeline.now_s
+        if not is_played:
             self._move_fence(until_s, self._played_since_s)
 
     def _stand_at_fence(self, at_s: float) -> None:

@@ -19,7 +19,7 @@ from supervisor.core.orders import Order, StartCycle
 from supervisor.programs.simulation.timeline import Timeline
 from tests.sim import checkers
 from tests.sim.backend import Backend
-from tests.sim.faults import DATA_LOST, HARMLESS_S, RELAYED_LATER_S, Fault
+from tests.sim.faults import CUTS, DATA_LOST, FOREVER_S, HARMLESS_S, RELAYED_LATER_S, Fault
 from tests.sim.host import Host
 from tests.sim.network import Link
 from tests.sim.processes import Rank
@@ -217,9 +217,15 @@ class World:
     def note_fault(self, fault: Fault) -> None:
         is_harmful = fault.is_harmful or self._lasts_too_long(fault) or self._adds_up(fault)
         is_harmful |= fault.kind in DATA_LOST and self._is_between_cycles
+        is_harmful |= fault.is_of_election and self._is_split
         self.struck.append(fault)
         for each in self._told.fault:
             each(fault, is_harmful=is_harmful)
+
+    @property
+    def _is_split(self) -> bool:
+        """Returns whether a node is cut off for good, which the next election may choose."""
+        return any(each.kind in CUTS and each.lasts_s >= FOREVER_S for each in self.struck)
 
     @property
     def _is_between_cycles(self) -> bool:

@@ -54,11 +54,19 @@ def resigned(state: State, able: Collection[str], *, heard: int, needed: int) ->
     others = len(able) - (state.leader in able)
     if heard >= needed or others < needed:
         return state, ()
+    return _give_up(
+        state, f"it hears {heard} of {len(able)} nodes, and a cycle needs {needed}; a node that hears more of them"
+    )
+
+
+def unheard(state: State, names: str) -> Outcome:
+    """Gives up the lead: this node hears none of those with these names, and begins nothing before it has met one."""
+    return _give_up(state, f"it hears none of the nodes that the job had ({names}); a node that hears one of them")
+
+
+def _give_up(state: State, why_and_who: str) -> Outcome:
     if state.leader in state.resigned or len(state.resigned) >= RESIGNATIONS_MAX:
         return state, ()
-    text = (
-        f"node {state.leader} gives up the lead: it hears {heard} of {len(able)} nodes, and a cycle needs {needed}; "
-        "a node that hears more of them leads next"
-    )
+    text = f"node {state.leader} gives up the lead: {why_and_who} leads next"
     state = msgspec.structs.replace(state, resigned=(*state.resigned, state.leader))
     return state, (said(state, "leader_resigned", text), Send(state.leader, orders.Resign(text)))

@@ -17,6 +17,7 @@ from supervisor.core.cluster import (
     resignation,
     restart_policy,
     rounds,
+    shortage,
     wrapped_call,
 )
 from supervisor.core.cluster import messages as cluster_messages
@@ -43,7 +44,6 @@ from supervisor.core.ledger import Ledger
 
 EARLY_REPORTS_MAX = 65536  # reports that may overtake the JobOpened whose rules count
 LATER_MAX = 4096  # reports that wait until the job's state is clear
-NAMES_MAX = 8  # in a sentence
 KEPT_S = 900.0  # for so long at least, the ledger stays after the job's end
 ENDS_AS_BEFORE = (
     "an earlier run of the job was ending when its nodes were lost, so this run ends the same way; "
@@ -295,9 +295,13 @@ def _resigned(state: State, phase: TakingOver) -> Outcome:
     """Gives up the lead if other nodes may hear those that this one waits for."""
     if state.recorded is None or state.leader not in phase.stands:
         return state, ()
-    needed = phase.stands[state.leader].rules.restart.min_nodes
-    known = {*phase.stands, *state.recorded.parts, *state.recorded.witnesses}
-    state, resigns = resignation.resigned(state, known, heard=len(phase.stands), needed=needed)
+    witnesses = state.recorded.witnesses
+    if witnesses and phase.stands.keys().isdisjoint(witnesses):
+        state, resigns = resignation.unheard(state, shortage.names(witnesses))
+    else:
+        needed = phase.stands[state.leader].rules.restart.min_nodes
+        known = {*phase.stands, *state.recorded.parts, *witnesses}
+        state, resigns = resignation.resigned(state, known, heard=len(phase.stands), needed=needed)
     if not resigns:
         return state, ()
     recorded = msgspec.structs.replace(state.recorded or Ledger(), resigned=state.resigned)
@@ -311,8 +315,8 @@ def _why_it_waits(witnesses: tuple[str, ...]) -> tuple[str, str]:
             "the job has ended, or still runs on other nodes: its ledger is lost, nothing of it runs on the nodes that"
         )
         return f"{text} have reached the new leader, and the others are missing", "start the job again if it has to run"
-    names = ", ".join(witnesses[:NAMES_MAX]) + (" …" if len(witnesses) > NAMES_MAX else "")
-    text = f"the job may still run on the nodes that it had ({names}): none of them has reached the new leader"
+    had = shortage.names(witnesses)
+    text = f"the job may still run on the nodes that it had ({had}): none of them has reached the new leader"
     return text, "start one of them again, or another --rdzv-id, or delete the job's ledger if they are dead"
 
 
@@ -397,6 +401,8 @@ def _run(state: State, inherited: InheritedCycle, absent: dict[int, str], now_s:
     for node, member in list(state.members.items()):
         if member.state in membership.BUSY and (member.cycle < state.cycle or node not in present):
             actions.append(Send(node, orders.JoinAgain(state.cycle + 1, "the others have begun a newer cycle")))
+            earlier = min(member.cycle, state.cycle - 1)  # Its faults are not this cycle's.
+            state.members.put(node, msgspec.structs.replace(member, state=MemberState.FAILED, cycle=earlier))
     for name in names.values():
         known = state.members.get(name) or Member(MemberState.RUNNING)
         state.members.put(name, Member(MemberState.RUNNING, state.cycle, facts=known.facts))

@@ -111,3 +111,14 @@ def test_a_new_leader_that_meets_none_of_the_nodes_that_it_waits_for_resigns() -
     assert (last_ledger(play).resigned, last_ledger(play).witnesses) == (("a",), ("b", "c"))
     play.at(TAKE_OVER_S + 1.0) >> DeadlineReached()
     assert not orders_to(play, Resign)
+
+
+def test_a_leader_that_hears_enough_nodes_but_none_that_it_may_replace_resigns_and_only_once() -> None:
+    """The cycle went on without these nodes. Elected, they would wait for its nodes until the job ends."""
+    for resigned, resigns in (((), True), (("a",), False)):
+        play = new_leader(msgspec.structs.replace(of_nodes(IN_CYCLE_4, "c", "d"), resigned=resigned))
+        play >> stands("a", 0, MemberState.JOINED, cycle=3)
+        play >> stands("b", 1, MemberState.JOINED, cycle=3)
+        play.at(TAKE_OVER_S) >> DeadlineReached()
+        assert orders_to(play, Resign) == (["a"] if resigns else [])
+        assert ("leader_resigned" in kinds(play)) is resigns

@@ -3,6 +3,7 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from supervisor.core import fence
@@ -24,7 +25,7 @@ from supervisor.core.cluster.messages import (
     Send,
     VerdictTaken,
 )
-from supervisor.core.facts import Assignment, JobState
+from supervisor.core.facts import Assignment, JobState, RestartPolicyName
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, Resign, StartCycle, UseStore, WindDown
 from tests.core.new_leader import IN_CYCLE_4, RULES, kinds, new_leader, of_nodes, orders_to, recorded, stands
@@ -226,7 +227,7 @@ def test_nobody_is_replaced_before_a_node_comes_that_the_leader_before_heard():
     play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leader="x")
     play >> stands("x", None, MemberState.JOINED) >> stands("y", None, MemberState.JOINED)
     play.at(fence.TAKE_OVER_S) >> DeadlineReached()
-    assert kinds(play) == ["rendezvous_waits"]
+    assert kinds(play) == ["rendezvous_waits", "leader_resigned"]
     assert "(a, b): none of them has reached the new leader" in play.of(Publish)[0].event.reason
     play.at(100.0) >> DeadlineReached() << ()
     play >> stands("b", 1, left_ago_s=1.0) << ()
@@ -317,6 +318,23 @@ def test_a_lost_node_whose_place_a_spare_has_does_not_take_part():
     assert isinstance(play.state.phase, Running)
     assert play.state.parts == ("a", "c")
     assert orders_to(play, JoinAgain) == ["b"]
+    play >> NodeFailed("b", 4, "rank 2 was killed by SIGTERM")
+    assert not recorded(play), "its faults take no unit"
+    play >> NodeSucceeded("a", 4)
+    play >> NodeSucceeded("c", 4)
+    assert orders_to(play, WindDown) == ["a", "b", "c"], "the end does not wait for b"
+
+
+def test_a_lost_node_whose_place_a_spare_has_is_no_healthy_one():
+    """Else a fault that too few nodes are left for would be tolerated, and the job would wait indefinitely."""
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "c"))
+    rules = msgspec.structs.replace(RULES.restart, policy=RestartPolicyName.MIN_HEALTHY)
+    for node, group_rank in (("b", 1), ("c", 1), ("a", 0)):
+        each = stands(node, group_rank)
+        play >> msgspec.structs.replace(each, rules=msgspec.structs.replace(each.rules, restart=rules))
+    play >> NodeFailed("c", 4, "rank 3 died")
+    assert "fault_tolerated" not in kinds(play)
+    assert orders_to(play, JoinAgain) == ["a", "b", "c"]
 
 
 def test_what_is_recorded_names_the_nodes_of_the_cycle_and_those_that_are_heard():
