@@ -99,7 +99,6 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path, e
     from supervisor.edges.peers.transport.own_address import is_meant_as_loopback
     from supervisor.edges.services.parent_link import ParentLink
     from supervisor.programs.attribution import service
-    from supervisor.programs.attribution.analyses import Analyses
     from supervisor.programs.attribution.language_model import LanguageModel, ModelSettings
 
     parent = None
@@ -123,7 +122,7 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path, e
         if parent is not None:
             tasks.start_soon(parent.await_end, stopped.set)
         serve = partial(
-            service.serve, Analyses(folder, model), listener, stopped, export_url=export_url,
+            service.serve, folder, model, listener, stopped, export_url=export_url,
             is_private=is_meant_as_loopback(host), login_of=Logins().of,
         )  # fmt: skip
         async with anyio.create_task_group() as serving:

@@ -25,8 +25,9 @@ STRAYS_AT_ONCE_MAX, STRAYS_PER_S = 64.0, 1.0  # messages that answer nothing; an
 class UserLink:
     """Root's end of one connection to a door."""
 
-    def __init__(self, folder: UserFolder) -> None:
-        """Connects. Raises OSError if nobody has the door open."""
+    def __init__(self, folder: UserFolder, *, on_cordon: Callable[[str], None] | None = None) -> None:
+        """Connects. `on_cordon` None: its cordons are ignored. Raises OSError if nobody has the door open."""
+        self._on_cordon = on_cordon
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
             self._socket.connect(str(folder.door))
@@ -41,7 +42,6 @@ class UserLink:
         self.ended = anyio.Event()
         self.was_let_go = False  # it ends because nobody needs it
         self.fault = ""  # why it is served no longer, although it has not gone
-        self.on_cordon: Callable[[str], None] | None = None  # None: its cordons are ignored
 
     @property
     def has_ended(self) -> bool:
@@ -122,8 +122,8 @@ class UserLink:
                 self.was_let_go = True  # nothing came since
                 self._expect(LEAVE_TIMEOUT_S)
                 await self._send(words.Leave())
-            case words.Cordon(reason) if self.on_cordon is not None:
-                self.on_cordon(reason)
+            case words.Cordon(reason) if self._on_cordon is not None:
+                self._on_cordon(reason)
             case _:
                 if not self._strays.may_enter(0, anyio.current_time()):
                     self.fault = "it sends messages without end"

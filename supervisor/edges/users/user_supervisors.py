@@ -164,12 +164,10 @@ class UserSupervisors:
             await self._end_process(user)
             await self._start(user, limits)
             try:
-                link = UserLink(user.folder)
+                link = self._connect(user)
             except OSError as error:
                 raise ExhaustedError(f"cannot answer user id {user.identity.uid}: {error}; try again") from error
         user.link = link
-        if user.identity.uid == os.geteuid():
-            link.on_cordon = self._note_cordon
         self._tasks.start_soon(self._keep, user, link)
         if self._cordon:
             await link.tell(words.Cordon(self._cordon))
@@ -181,9 +179,14 @@ class UserSupervisors:
             return None
         user.record = record
         try:
-            return UserLink(user.folder) if user_process.is_running(record) else None
+            return self._connect(user) if user_process.is_running(record) else None
         except OSError:
             return None
+
+    def _connect(self, user: _User) -> UserLink:
+        """Raises OSError. Only the supervisor of this process's own user may cordon the node."""
+        is_own = user.identity.uid == os.geteuid()
+        return UserLink(user.folder, on_cordon=self._note_cordon if is_own else None)
 
     async def _start(self, user: _User, limits: Limits) -> None:
         """Starts a supervisor. Raises HoldfastError."""

@@ -53,6 +53,9 @@ class Result(msgspec.Struct, frozen=True):
     source: str
 
 
+Take = Callable[[Result], Awaitable[None]]
+
+
 class _Log:
     """What is known of one log."""
 
@@ -67,11 +70,12 @@ class _Log:
 class Analyses:
     """The analyses of all logs, for one event loop. No log outside `folder` is read."""
 
-    def __init__(self, folder: Path, opinion: Opinion | None = None) -> None:
+    def __init__(self, folder: Path, opinion: Opinion | None = None, take: Take | None = None) -> None:
+        """`take` gets the result of each cycle that has ended."""
         self.folder = folder.resolve()
         self.logs: OrderedDict[str, _Log] = OrderedDict()
-        self.on_result: Callable[[Result], Awaitable[None]] | None = None
         self._opinion = opinion
+        self._take_result = take
         self._signatures: OrderedDict[tuple[str, str], dict[int, str]] = OrderedDict()
         self._line: WaitingLine[Asked] = WaitingLine(
             most=QUEUE_LOGS_MAX, places=LOGS_AT_ONCE, key=lambda asked: CYCLE.sub("", asked.path)
@@ -162,8 +166,8 @@ class Analyses:
             if self._opinion is not None:
                 judgement, source = await self._opinion(judgement, "\n".join(log.file.tail))
         log.result = Result(asked, judgement, source)
-        if asked.is_terminal and self.on_result is not None:
-            await self.on_result(log.result)
+        if asked.is_terminal and self._take_result is not None:
+            await self._take_result(log.result)
 
 
 def _series(asked: Asked) -> tuple[tuple[str, str], int]:

@@ -10,6 +10,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import anyio
@@ -24,7 +25,7 @@ from supervisor.edges.operators.browser_requests import is_name_of_here, page_el
 from supervisor.edges.operators.http_places import as_it_is
 from supervisor.edges.operators.http_server import Answer, Request
 from supervisor.errors import ExhaustedError, InvalidRequestError
-from supervisor.programs.attribution.analyses import Analyses, Asked, Result
+from supervisor.programs.attribution.analyses import Analyses, Asked, Opinion, Result
 from supervisor.programs.attribution.posting import post_json
 from supervisor.programs.attribution.waiting_line import WaitingLine
 
@@ -66,7 +67,8 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 async def serve(
-    analyses: Analyses,
+    folder: Path,
+    opinion: Opinion | None,
     listener: MultiListener[SocketStream],
     stopped: anyio.Event,
     *,
@@ -77,10 +79,13 @@ async def serve(
 ) -> None:
     """Serves until stopped; then still analyses and exports what was submitted, for a limited time.
 
+    No log outside `folder` is read. `opinion`: a model's about a judgement; None: there is no model.
+
     With `is_private`, which is for loopback addresses, it answers only this process's user, and root, and only by a
     name that means this machine. `login_of`: see http_server.serve.
     """
-    waits = _Waits()
+    waits, exporter = _Waits(), _Exporter(export_url)
+    analyses = Analyses(folder, opinion, take=exporter.take if export_url else None)
     answers = {
         "POST /logs": partial(_submit, analyses),
         "GET /logs": partial(_tell, analyses, waits),
@@ -90,9 +95,6 @@ async def serve(
         "GET /inflight": partial(_in_flight, analyses),
     }
     routes = {route: partial(_unless_for_a_page, answer, is_private) for route, answer in answers.items()}
-    exporter = _Exporter(export_url)
-    if export_url:
-        analyses.on_result = exporter.take
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(exporter.run)
         tasks.start_soon(analyses.run)

@@ -9,12 +9,13 @@ from holdfast_wire.log_pieces import Piece, Receipt
 from supervisor.core.log_funnel.relay import Relay
 from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.programs.log_service.bells import Bell
+from supervisor.programs.log_service.callers import Callers
 from supervisor.programs.log_service.settings import Settings
 from supervisor.programs.log_service.upstream import Upstream
 
 
 class PassingOn:
-    """Passes pieces on; see links.Taker. `send` and `tell_trouble` are those of the callers' side."""
+    """Passes pieces on; see links.Taker. `on_trouble` and `on_away`: see Upstream."""
 
     def __init__(
         self,
@@ -23,15 +24,16 @@ class PassingOn:
         *,
         bytes_max: int,
         pieces_max: int,
-        send: Callable[[int, Receipt], None],
-        tell_trouble: Callable[[str], None],
+        callers: Callers,
+        on_trouble: Callable[[str], None],
+        on_away: Callable[[], None],
     ) -> None:
         self.relay = Relay(bytes_max=bytes_max, pieces_max=pieces_max)
-        self._send = send
+        self._callers = callers
         self._room = Bell()
-        self.on_change: Callable[[], None] = _nothing
-        self.upstream = Upstream(settings, tls, self.relay, on_receipt=self._on_receipt, on_trouble=tell_trouble)
-        self.upstream.on_received = self._on_received
+        self.upstream = Upstream(
+            settings, tls, self.relay, on_receipt=self._on_receipt, on_trouble=on_trouble, on_away=on_away
+        )
 
     @property
     def is_full(self) -> bool:
@@ -48,14 +50,9 @@ class PassingOn:
         while self.relay.is_full:
             await self._room.wait()
 
-    def _on_receipt(self, link: int, receipt: Receipt) -> None:
-        self._send(link, receipt)
-
-    def _on_received(self) -> None:
+    def _on_receipt(self, link: int | None, receipt: Receipt) -> None:
+        if link is not None:
+            self._callers.send(link, receipt)
         self._room.ring()
         if self.relay.is_empty:
-            self.on_change()
-
-
-def _nothing() -> None:
-    """Does nothing."""
+            self._callers.changed.ring()

@@ -20,7 +20,7 @@ from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service import door
-from supervisor.programs.log_service.bells import Bell
+from supervisor.programs.log_service.callers import Callers
 from supervisor.programs.log_service.links import Links
 from supervisor.programs.log_service.passing_on import PassingOn
 from supervisor.programs.log_service.root_files import RootFiles
@@ -81,49 +81,47 @@ async def run(settings: Settings) -> bool:
 
 
 async def _run_root(settings: Settings, tls: Tls | None) -> bool:
-    links: list[Links] = []
+    callers = Callers(bytes_max=ROOT_BYTES_MAX)
     files = RootFiles(
         settings.job_id,
         settings.cycle_prefix,
         settings.supervisor_log,
-        on_receipt=lambda link, receipt: links[0].send(link, receipt),
-        on_trouble=lambda trouble: links[0].tell_trouble(trouble),
+        on_receipt=callers.send,
+        on_trouble=callers.tell_trouble,
     )
-    links.append(Links(files, bytes_max=ROOT_BYTES_MAX))
-    return await _serve(settings, tls, links[0], files.run, lambda: files.is_idle, files.aclose)
+    links = Links(files, callers)
+    return await _serve(settings, tls, callers, links, _nowhere, files.run, lambda: files.is_idle, files.aclose)
 
 
 async def _run_leaf(settings: Settings, tls: Tls | None) -> bool:
-    links: list[Links] = []
+    callers = Callers(bytes_max=LEAF_BYTES_MAX)
     passing = PassingOn(
         settings,
         tls,
         bytes_max=2 * LEAF_BYTES_MAX,
         pieces_max=settings.queue_chunks,
-        send=lambda link, receipt: links[0].send(link, receipt),
-        tell_trouble=lambda trouble: links[0].tell_trouble(trouble),
+        callers=callers,
+        on_trouble=callers.tell_trouble,
+        on_away=_stay,
     )
-    links.append(Links(passing, bytes_max=LEAF_BYTES_MAX))
+    upstream, links = passing.upstream, Links(passing, callers)
     return await _serve(
-        settings, tls, links[0], passing.upstream.run, lambda: passing.relay.is_empty, passing.upstream.part, passing
+        settings, tls, callers, links, upstream.move, upstream.run, lambda: passing.relay.is_empty, upstream.part
     )
 
 
 async def _serve(
     settings: Settings,
     tls: Tls | None,
+    callers: Callers,
     links: Links,
+    move: Callable[[PeerAddress], None],
     work: Callable[[], Coroutine[None, None, None]],
     is_idle: Callable[[], bool],
     part: Callable[[], Coroutine[None, None, None]],
-    passing: PassingOn | None = None,
 ) -> bool:
     """Runs a leaf or the root."""
-    changed = Bell()
-    links.on_change = changed.ring
-    if passing is not None:
-        passing.on_change = changed.ring
-    wishes = _Wishes(settings, passing.upstream.move if passing is not None else _nowhere)
+    wishes = _Wishes(settings, move)
     server = Server(settings.job_id, tls, links)
     # Outside of the task group, so that an address that can't be had is told as it is.
     async with server.serving(PeerAddress(settings.host, settings.port)), anyio.create_task_group() as tasks:
@@ -135,7 +133,7 @@ async def _serve(
         is_complete = False
         if not wishes.at_once:
             with anyio.move_on_after(settings.graceful_s):
-                await _until_quiet(links, is_idle, changed, settings)
+                await _until_quiet(callers, links, is_idle, settings)
                 await part()
                 is_complete = True
         tasks.cancel_scope.cancel()
@@ -143,30 +141,29 @@ async def _serve(
     raise AssertionError
 
 
-async def _until_quiet(links: Links, is_idle: Callable[[], bool], changed: Bell, settings: Settings) -> None:
+async def _until_quiet(callers: Callers, links: Links, is_idle: Callable[[], bool], settings: Settings) -> None:
     """Waits until all callers have nothing more to send, or nobody was there for a while and nothing waits.
 
     A process that replaced another does not know its callers: they may still be coming.
     """
     while True:
-        while links.count or not is_idle():
-            await changed.wait_for_s(settings.quiet_s)
+        while callers.count or not is_idle():
+            await callers.changed.wait_for_s(settings.quiet_s)
         if not links.unparted and len(links.parted) >= settings.callers:
             return
         with anyio.move_on_after(settings.quiet_s) as quiet:
-            while not links.count:
-                await changed.wait()
+            while not callers.count:
+                await callers.changed.wait()
         if quiet.cancelled_caught and is_idle():
             return
 
 
 async def _run_sender(settings: Settings, tls: Tls | None) -> bool:
-    links: list[Links] = []
-    unreached = Unreached()
+    callers, unreached = Callers(), Unreached()
 
     def tell_trouble(trouble: str) -> None:
         unreached.note(trouble)
-        links[0].tell_trouble(trouble)
+        callers.tell_trouble(trouble)
 
     def tell_away() -> None:
         _say(AWAY)
@@ -178,20 +175,18 @@ async def _run_sender(settings: Settings, tls: Tls | None) -> bool:
         tls,
         bytes_max=SENDER_BYTES_MAX,
         pieces_max=SENDER_PIECES_MAX,
-        send=lambda link, receipt: links[0].send(link, receipt),
-        tell_trouble=tell_trouble,
+        callers=callers,
+        on_trouble=tell_trouble,
+        on_away=tell_away,
     )
-    links.append(Links(passing))
-    changed = Bell()
-    links[0].on_change = passing.on_change = changed.ring
-    passing.upstream.on_away = tell_away
+    links = Links(passing, callers)
     wishes = _Wishes(settings, passing.upstream.move)
     is_complete = False
     all_are_back_at_s = anyio.current_time() + settings.quiet_s
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(passing.upstream.run)
-        tasks.start_soon(links[0].run)
-        tasks.start_soon(door.take_connections, settings.door_fd, links[0])
+        tasks.start_soon(links.run)
+        tasks.start_soon(door.take_connections, settings.door_fd, links)
         tasks.start_soon(wishes.read)
         _say("ready")
         await wishes.ending.wait()
@@ -199,8 +194,8 @@ async def _run_sender(settings: Settings, tls: Tls | None) -> bool:
             with anyio.move_on_after(settings.graceful_s):
                 if wishes.follows and (rest_s := all_are_back_at_s - anyio.current_time()) > 0:
                     await pause(rest_s, why="nobody knows how many had sent to the one that has died")
-                while links[0].count or not passing.relay.is_empty:
-                    await changed.wait()
+                while callers.count or not passing.relay.is_empty:
+                    await callers.changed.wait()
                 await passing.upstream.part()
                 is_complete = True
         tasks.cancel_scope.cancel()
@@ -242,3 +237,7 @@ def _say(word: str) -> None:
 
 def _nowhere(address: PeerAddress) -> None:
     del address  # the root is the last tier
+
+
+def _stay() -> None:
+    """Does nothing: a leaf's supervisor is where the root is, and moves both."""

@@ -25,7 +25,7 @@ from supervisor.edges.peers.transport.door import WANTS_IN, NodesDoor, key_of
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service import introduction
 from supervisor.programs.log_service.bells import Bell
-from supervisor.programs.log_service.links import ALIVE_S
+from supervisor.programs.log_service.callers import ALIVE_S
 from supervisor.programs.log_service.settings import Settings
 
 HANDSHAKE_S = 10.0
@@ -41,7 +41,10 @@ _log = logging.getLogger("holdfast.logs")
 
 
 class Upstream:
-    """Sends pieces. `on_receipt` gets the receipt's link, if it still exists. `on_trouble`: why no receipts come."""
+    """Sends pieces. `on_receipt` gets the receipt's link; None: it has ended. `on_trouble`: why no receipts come.
+
+    `on_away` is called while the next tier can't be reached.
+    """
 
     def __init__(
         self,
@@ -49,8 +52,9 @@ class Upstream:
         tls: Tls | None,
         relay: Relay,
         *,
-        on_receipt: Callable[[int, Receipt], None],
+        on_receipt: Callable[[int | None, Receipt], None],
         on_trouble: Callable[[str], None],
+        on_away: Callable[[], None],
     ) -> None:
         self._settings = settings
         self._tls = tls
@@ -60,6 +64,7 @@ class Upstream:
         self._relay = relay
         self._on_receipt = on_receipt
         self._on_trouble = on_trouble
+        self._on_away = on_away
         self._bell = Bell()
         self._is_connected = False
         self._parting = False
@@ -67,8 +72,6 @@ class Upstream:
         self._parted = anyio.Event()
         self._pause_s = 0.0
         self._moved = Bell()
-        self.on_received: Callable[[], None] = _nothing  # called after each receipt
-        self.on_away: Callable[[], None] = _nothing
         self.address: PeerAddress | None = None  # of the next tier; None: unknown yet
 
     def ring(self) -> None:
@@ -94,7 +97,7 @@ class Upstream:
         again_s = AGAIN_FIRST_S
         while True:
             if self.address is None:
-                self.on_away()
+                self._on_away()
                 await self._moved.wait_for_s(AGAIN_MOST_S)
                 continue
             address = self.address
@@ -110,7 +113,7 @@ class Upstream:
             self._is_careful = why == SILENT
             _log.warning("%s cannot be reached: %s", address, why)
             self._on_trouble(f"the log server at {address} cannot be reached: {why}")
-            self.on_away()
+            self._on_away()
             again_s = AGAIN_FIRST_S if was_connected else min(AGAIN_MOST_S, again_s * 2)
             await self._moved.wait_for_s(again_s)
 
@@ -169,10 +172,8 @@ class Upstream:
             raise SessionError(str(error)) from error
         match message:
             case Receipt() as receipt:
-                if (link := self._relay.receive(receipt)) is not None:
-                    self._on_receipt(link, receipt)
+                self._on_receipt(self._relay.receive(receipt), receipt)
                 self._bell.ring()
-                self.on_received()
             case Terms(window_bytes, pause_ms):
                 self._relay.window_bytes, self._pause_s = window_bytes, pause_ms / 1000
                 self._bell.ring()
@@ -212,7 +213,3 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
         else:
             joined.append(piece)
     return joined
-
-
-def _nothing() -> None:
-    """Does nothing."""

@@ -56,7 +56,7 @@ class InTouch:
         self.closed: TellClosed | None = None
         self._meetings = 0  # number of successive leaders; messages of an earlier meeting are void
         self._peers: ElasticPeers | None = None
-        self._deliver: Deliver = _nobody_waits
+        self._deliver: Deliver | None = None  # of the newest wish
         self._wish: AgentJoined | None = None  # also sent to a next leader
         self._wish_until_s = 0.0
         self._wished = anyio.Event()
@@ -73,7 +73,7 @@ class InTouch:
         """Requests a part in the next round. Orders come with the number of their meeting."""
         self.waiting, self._is_member, self._deliver = 0, False, deliver
         if self.closed is not None:
-            self._deliver(self._meetings, RefuseAgent(Refusal.CLOSED, self.closed.reason))
+            deliver(self._meetings, RefuseAgent(Refusal.CLOSED, self.closed.reason))
             return
         self._wish = AgentJoined(self._meeting.node, self._rules, order)
         self._wish_until_s = anyio.current_time() + self._rules.join_timeout_s
@@ -141,12 +141,12 @@ class InTouch:
                     _log.warning("holdfast: the workers stop: %s", reason)
             case BeginRound():
                 self._wish, self.waiting, self._is_member, self._is_loss_told = None, 0, True, False
-                self._deliver(self._meetings, order)
+                self._answer(order)
             case RefuseAgent():
                 self._wish = None
-                self._deliver(self._meetings, order)
+                self._answer(order)
             case ServeRoundStore():
-                self._deliver(self._meetings, order)
+                self._answer(order)
 
     def _miss(self, why: str, is_for_good: bool) -> None:
         if self._is_member and self.closed is None and not self._is_loss_told:
@@ -158,8 +158,8 @@ class InTouch:
                 _log.warning("holdfast: the workers go on, but can't be restarted without a leader: %s", why)
         if self._wish is not None and (is_for_good or anyio.current_time() >= self._wish_until_s):
             self._wish = None
-            self._deliver(self._meetings, Unreachable(why))
+            self._answer(Unreachable(why))
 
-
-def _nobody_waits(meeting: int, order: ForAgent) -> None:
-    _log.debug("dropped, of meeting %d: %s", meeting, order)
+    def _answer(self, order: ForAgent) -> None:
+        if self._deliver is not None:
+            self._deliver(self._meetings, order)

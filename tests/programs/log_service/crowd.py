@@ -44,16 +44,23 @@ class Node:
 
     def __init__(self, number: int, address: str, tls: Tls | None, secrets: dict[str, str]) -> None:
         self.number = number
+        self.moved = Bell()
         self.relay = Relay(bytes_max=KEPT_BYTES_MAX, pieces_max=100_000)
         settings = Settings(tier="sender", job_id=JOB, name=f"node {number}")
         settings = msgspec.structs.replace(settings, **secrets)
-        self.upstream = Upstream(settings, tls, self.relay, on_receipt=self._on_receipt, on_trouble=self.note_trouble)
+        self.upstream = Upstream(
+            settings,
+            tls,
+            self.relay,
+            on_receipt=self._on_receipt,
+            on_trouble=self.note_trouble,
+            on_away=self.moved.ring,
+        )
         self.upstream.move(address_of(address))
         self._stream = number + 1
         self._file = file_of_cycle(0)
         self.position = self.written = self.said = 0
         self.has_ended = self.was_connected = False
-        self.moved = Bell()
         self.trouble = ""
 
     def say(self, count: int) -> None:
@@ -93,7 +100,7 @@ class Node:
         self.position += len(lines)
         self.upstream.ring()
 
-    def _on_receipt(self, link: int, receipt: Receipt) -> None:
+    def _on_receipt(self, link: int | None, receipt: Receipt) -> None:
         del link
         self.written = max(self.written, receipt.position)
         self.has_ended = receipt.ended

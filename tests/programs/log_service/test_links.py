@@ -1,4 +1,4 @@
-"""Callers get their receipts, terms and troubles; from one that sends too much, nothing is read until there is room."""
+"""What callers send is taken; from one that sends too much, nothing is read until there is room."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from contextlib import asynccontextmanager
 
 import anyio
 import anyio.lowlevel
-import pytest
 from holdfast_wire import log_frames
-from holdfast_wire.log_frames import Alive, Message, Parting, Terms, Trouble
-from holdfast_wire.log_pieces import Piece, Receipt
+from holdfast_wire.log_frames import Message, Parting
+from holdfast_wire.log_pieces import Piece
 
-from supervisor.programs.log_service import links as links_module
 from supervisor.programs.log_service.bells import Bell
+from supervisor.programs.log_service.callers import Callers
 from supervisor.programs.log_service.links import Links
 from tests.edges.peers.relays.test_bundle import wired
 from tests.edges.peers.transport.test_cluster_line import line_and_peer, until
@@ -63,8 +62,8 @@ class Caller:
 
 
 @asynccontextmanager
-async def running(taken: Taken, bytes_max: int = 64 * 1024 * 1024) -> AsyncGenerator[Links]:
-    links = Links(taken, bytes_max=bytes_max)
+async def running(taken: Taken, callers: Callers) -> AsyncGenerator[Links]:
+    links = Links(taken, callers)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(links.run)
@@ -76,64 +75,30 @@ def piece(position: int = 0, lines: bytes = b"x\n") -> Piece:
     return Piece(1, 1, 0, position, lines)
 
 
-async def test_pieces_go_in_and_receipts_out_the_newest_of_each_stream_at_once():
+async def test_pieces_are_taken_with_the_number_of_their_link():
     taken = Taken()
-    async with running(taken) as links:
-        caller = Caller(links, "node 1")
-        caller.say(piece(), piece(2))
+    async with running(taken, Callers()) as links:
+        Caller(links, "node 1").say(piece(), piece(2))
         await until(lambda: len(taken.pieces) == 2)
         assert taken.pieces == [(1, piece()), (1, piece(2))]
-        for position in (2, 4):
-            links.send(1, Receipt(1, position))
-        links.send(1, Receipt(9, 1))
-        links.send(7, Receipt(1, 1))  # Nobody is there.
-        await until(lambda: caller.of(Receipt))
-        assert caller.of(Receipt) == [Receipt(1, 4), Receipt(9, 1)]
-
-
-async def test_terms_shrink_with_the_number_of_callers_and_a_trouble_is_told_to_later_ones_too():
-    async with running(Taken()) as links:
-        links.tell_trouble("no space left")
-        callers = [Caller(links, f"node {number}") for number in range(40)]
-        await until(lambda: all(each.of(Trouble) and each.of(Terms) for each in callers))
-        assert callers[-1].of(Trouble) == [Trouble("no space left")]
-        first = callers[0].of(Terms)
-        assert isinstance(first[0], Terms)
-        newest = first[-1]
-        assert isinstance(newest, Terms)
-        assert newest.pause_ms > 0
-        links.tell_trouble("")
-        await until(lambda: all(each.of(Trouble)[-1] == Trouble("") for each in callers))
-
-
-async def test_log_processes_of_this_node_which_may_be_older_hear_nothing_that_they_do_not_know(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    monkeypatch.setattr(links_module, "ALIVE_S", 0.01)
-    async with running(Taken(), bytes_max=0) as ours, running(Taken()) as between_nodes:
-        process, node = Caller(ours, ""), Caller(between_nodes, "node 1")
-        await until(lambda: len(node.of(Alive)) > 2)
-        ours.tell_trouble("why")
-        await until(lambda: process.heard)
-        assert process.heard == [Trouble("why")]
 
 
 async def test_who_has_nothing_more_to_send_is_distinguished_from_who_lost_the_connection():
-    taken = Taken()
-    async with running(taken) as links:
+    taken, callers = Taken(), Callers()
+    async with running(taken, callers) as links:
         parting, broken = Caller(links, "node 1"), Caller(links, "node 2")
         parting.say(Parting())
         broken.line.end("a cable was pulled")
-        await until(lambda: not links.count)
+        await until(lambda: not callers.count)
         assert (links.parted, links.unparted, taken.lost) == ({"node 1"}, 1, [1, 2])
 
 
 async def test_nonsense_ends_that_connection_alone():
-    taken = Taken()
-    async with running(taken) as links:
+    taken, callers = Taken(), Callers()
+    async with running(taken, callers) as links:
         wrong, right = Caller(links, "node 1"), Caller(links, "node 2")
         wrong.line.send(b"?")
-        await until(lambda: links.count == 1)
+        await until(lambda: callers.count == 1)
         right.say(piece())
         await until(lambda: taken.pieces)
         assert taken.pieces == [(2, piece())]
@@ -143,7 +108,11 @@ async def test_from_a_caller_that_sends_too_much_nothing_is_read_until_there_is_
     taken = Taken()
     taken.room = 1
     pieces, turns = 500, 2000
-    async with running(taken) as links, line_and_peer() as (line, peer), anyio.create_task_group() as tasks:
+    async with (
+        running(taken, Callers()) as links,
+        line_and_peer() as (line, peer),
+        anyio.create_task_group() as tasks,
+    ):
         links.hold(line, "node 1")
         said = log_frames.framed(piece(lines=b"x" * 65535 + b"\n")) * pieces
         tasks.start_soon(asyncio.get_running_loop().sock_sendall, peer, said)

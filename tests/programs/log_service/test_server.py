@@ -14,6 +14,7 @@ import pytest
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
+from supervisor.programs.log_service.callers import Callers
 from supervisor.programs.log_service.links import Links
 from supervisor.programs.log_service.server import Server
 from tests.edges.peers.transport.test_cluster_line import until
@@ -27,13 +28,14 @@ ASKS_FOR_PORT_80 = f"""
 import encodings.idna, os, anyio
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
+from supervisor.programs.log_service.callers import Callers
 from supervisor.programs.log_service.links import Links
 from supervisor.programs.log_service.server import Server
 from tests.programs.log_service.test_links import Taken
 
 async def main():
     try:
-        async with Server("job", None, Links(Taken())).serving(PeerAddress("127.0.0.1", 80)):
+        async with Server("job", None, Links(Taken(), Callers())).serving(PeerAddress("127.0.0.1", 80)):
             print("it listens")
     except ConfigurationError as error:
         print(error)
@@ -44,22 +46,22 @@ anyio.run(main)
 """
 
 
-def served(token: bytes = b"") -> tuple[Links, Server, PeerAddress]:
-    links = Links(Taken(), bytes_max=1 << 20)
+def served(token: bytes = b"") -> tuple[Callers, Server, PeerAddress]:
+    callers = Callers(bytes_max=1 << 20)
     tls = cluster_tls.from_token(token) if token else None
-    return links, Server(crowd.JOB, tls, links), PeerAddress("127.0.0.1", crowd.free_ports(1)[0])
+    return callers, Server(crowd.JOB, tls, Links(Taken(), callers)), PeerAddress("127.0.0.1", crowd.free_ports(1)[0])
 
 
 async def test_a_node_of_the_job_gets_a_link_and_each_other_is_told_why_not():
-    links, server, address = served(TOKEN)
+    callers, server, address = served(TOKEN)
     with anyio.fail_after(LIMIT_S):
         async with server.serving(address):
             async with crowd.nodes(1, str(address), b"another token of a job") as (stranger,):
                 await stranger.until_trouble("does not know the job's token")
-            assert links.count == 0
+            assert callers.count == 0
             async with crowd.nodes(1, str(address), TOKEN) as (node,):
                 await node.until_connected()
-                await until(lambda: links.count == 1)
+                await until(lambda: callers.count == 1)
 
 
 async def test_an_address_that_is_taken_or_elsewhere_is_named():

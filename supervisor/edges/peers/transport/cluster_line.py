@@ -57,8 +57,6 @@ class Line(asyncio.Protocol):
         `door` comes before all of it. `unsent_bytes_max`: above this, `is_writable` is False.
         """
         self._pipe = pipe
-        if pipe is not None:
-            pipe.on_step = self._take_step
         self._greeting = greeting
         self._unsent_bytes_max = unsent_bytes_max
         self._door = door
@@ -223,7 +221,8 @@ class Line(asyncio.Protocol):
         if self._pipe is None or self._transport is None:
             return sealed or b""
         try:
-            data = self._pipe.read(sealed) if sealed is not None else self._pipe.go_on()
+            pipe, then = self._pipe, self._take_step
+            data = pipe.read(sealed, then) if sealed is not None else pipe.go_on(then)
         except ssl.SSLError as error:
             self._distrust(error)
             return b""

@@ -16,6 +16,7 @@ import os
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -134,7 +135,7 @@ class Pipe:
         handshakes: Handshakes | None = None,
     ) -> None:
         """`session`: of the previous connection; the other side may have forgotten it. `handshakes` compute the steps
-        of the handshake: `on_step` is called after each, then call `go_on`; None: `read` computes them itself."""
+        of the handshake; None: `read` computes them itself."""
         self.leads = leads
         self._of = tls
         context = tls.leads if leads else tls.follows
@@ -142,7 +143,6 @@ class Pipe:
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=leads, session=session)
         self._waiting: list[bytes] | None = []  # data sent before the two sides trust each other; None: they do
         self._handshakes = handshakes
-        self.on_step: Callable[[], None] | None = None
         self.is_computing = False  # a thread uses the TLS object and both buffers; nothing else touches them
         self._arrived = bytearray()  # meanwhile
         self._error: BaseException | None = None  # of the last step
@@ -153,8 +153,11 @@ class Pipe:
         else:
             self._waiting.append(data)
 
-    def read(self, sealed: bytes) -> bytes:
-        """Decrypts data; b"" begins the handshake on the node's side. Raises ssl.SSLZeroReturnError at the end."""
+    def read(self, sealed: bytes, on_step: Callable[[], None] | None = None) -> bytes:
+        """Decrypts data; b"" begins the handshake on the node's side. Raises ssl.SSLZeroReturnError at the end.
+
+        `on_step` is called once a step of the handshake that this data has begun is computed; then call `go_on`.
+        """
         if self.is_computing:
             self._arrived += sealed
             if len(self._arrived) > EARLY_BYTES_MAX:
@@ -165,7 +168,7 @@ class Pipe:
             return self._decrypted()
         if self._handshakes is not None:
             self.is_computing = True
-            self._handshakes.compute(self._tls.do_handshake, self._end_step)
+            self._handshakes.compute(self._tls.do_handshake, partial(self._end_step, on_step))
             return b""
         try:
             self._tls.do_handshake()
@@ -173,19 +176,19 @@ class Pipe:
             return b""
         return self._begin()
 
-    def _end_step(self, error: BaseException | None) -> None:
+    def _end_step(self, on_step: Callable[[], None] | None, error: BaseException | None) -> None:
         self.is_computing, self._error = False, error
-        if self.on_step is not None:
-            self.on_step()
+        if on_step is not None:
+            on_step()
 
-    def go_on(self) -> bytes:
-        """Continues after a step of the handshake; returns what `read` would."""
+    def go_on(self, on_step: Callable[[], None] | None = None) -> bytes:
+        """Continues after a step of the handshake; returns what `read` would. `on_step`: after the next one."""
         error, self._error = self._error, None
         if error is not None and not isinstance(error, ssl.SSLWantReadError):
             raise error
         said = self._begin() if error is None else b""
         arrived, self._arrived = bytes(self._arrived), bytearray()
-        return said + self.read(arrived) if arrived else said
+        return said + self.read(arrived, on_step) if arrived else said
 
     def _begin(self) -> bytes:
         """Sends and returns what has waited for the end of the handshake."""
@@ -209,7 +212,6 @@ class Pipe:
 
     def part(self) -> None:
         """Ends TLS properly: OpenSSL drops the session of a connection that just breaks."""
-        self.on_step = None  # a cycle with the line would keep both until the next full collection of garbage
         if self._waiting is None:
             with suppress(ssl.SSLError):  # The other side is rarely there to answer.
                 self._tls.unwrap()

@@ -67,7 +67,7 @@ class SpawnerLink:
         self._decoder = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
         self._unsent = bytearray()
         self._unsent_came = anyio.Event()
-        self._on_kept: Callable[[], None] = _nothing
+        self._on_kept: Callable[[], None] | None = None  # of the newest `keep`
         self._link_ended = anyio.Event()
         self._fault = ""  # why the link was abandoned, if it was
         self._killed = ""  # why we killed the spawner, if we did
@@ -144,8 +144,8 @@ class SpawnerLink:
             self._unsent_came.set()
 
     def _tell_kept(self) -> None:
-        if not self._unsent and not self._fault:
-            on_kept, self._on_kept = self._on_kept, _nothing
+        if self._on_kept is not None and not self._unsent and not self._fault:
+            on_kept, self._on_kept = self._on_kept, None
             on_kept()
 
     def kill(self, reason: str) -> None:
@@ -385,7 +385,3 @@ def _frames(message: wire.Message) -> bytes:
     """Returns the message as it crosses the link. Raises ValueError or TypeError if it can't."""
     payloads = wire.payloads(message, bytes_max=SPAWNER_FRAME_BYTES_MAX)
     return b"".join([encode(payload, frame_bytes_max=SPAWNER_FRAME_BYTES_MAX) for payload in payloads])
-
-
-def _nothing() -> None:
-    """Does nothing."""

@@ -94,14 +94,13 @@ class Led:
 
     def __init__(self, tls: Tls, handshakes: Handshakes) -> None:
         self.pipe = Pipe(tls, leads=True, handshakes=handshakes)
-        self.pipe.on_step = self._go_on
         self.heard = b""
         self.errors: list[ssl.SSLError] = []
         self.stepped = anyio.Event()
 
     def _go_on(self) -> None:
         try:
-            self.heard += self.pipe.go_on()
+            self.heard += self.pipe.go_on(self._go_on)
         except ssl.SSLError as error:
             self.errors.append(error)
         self.stepped.set()
@@ -111,7 +110,7 @@ class Led:
         """Takes data in pieces, all but the first during the step; returns the answer after it."""
         stepped = self.stepped
         for each in sealed:
-            self.heard += self.pipe.read(each)
+            self.heard += self.pipe.read(each, self._go_on)
             assert self.pipe.outgoing() == b""  # a thread may be writing to it
         with anyio.fail_after(LIMIT_S):
             await stepped.wait()
