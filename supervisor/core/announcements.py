@@ -41,10 +41,17 @@ class CycleEnded(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]  # those that are not lost, which may still write to its log
 
 
+class NodeLost(msgspec.Struct, frozen=True):
+    """The job's leader hears that a node of the job is lost, perhaps once more."""
+
+    node: str
+    reason: str
+
+
 class JobEnded(msgspec.Struct, frozen=True):
     """Every node announces this for itself: nothing of the job is left here."""
 
     verdict: Verdict
 
 
-Announcement = LeadChanged | CycleBegan | PartsChanged | CycleEnded | JobEnded
+Announcement = LeadChanged | CycleBegan | PartsChanged | CycleEnded | NodeLost | JobEnded

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from supervisor.config.job_logs import attempt_of, cycle_log_path, scheduler_job_id
-from supervisor.core.announcements import Announcement, CycleBegan, CycleEnded, JobEnded, LeadChanged, PartsChanged
+from supervisor.core.announcements import (
+    Announcement,
+    CycleBegan,
+    CycleEnded,
+    JobEnded,
+    LeadChanged,
+    NodeLost,
+    PartsChanged,
+)
 from supervisor.core.node_ranges import node_ranges, rank_ranges, sorted_names
 from supervisor.engine.job_record import JobRecord, RecordedCycle
 from supervisor.ports.edges import Clock
@@ -48,7 +56,7 @@ class CycleRecords:
                     self._write(job, cycle)  # what the previous supervisor wrote last may not have reached the disk
                 else:
                     job.recorded_cycle = None  # it is another leader's
-            case JobEnded():
+            case NodeLost() | JobEnded():
                 pass
 
     def _place(self, job: JobRecord, cycle: RecordedCycle, announced: CycleBegan | PartsChanged) -> None:

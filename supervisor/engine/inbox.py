@@ -2,7 +2,7 @@
 
 Events wait in one lane per job, and the lanes are emptied in turn: however many events one job has, another job's exit
 waits for only a few of them. A source that may send any number of events, such as a worker, waits for its turn, so its
-own socket fills up instead of the inbox. Rare events, such as exits and stops, are taken at once. `put` never raises.
+own socket fills up instead of the inbox. Rare events, such as exits and stops, are taken at once. `post` never raises.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import anyio
 import anyio.lowlevel
 
-TURNS_MAX = 256  # waiting events of one lane that were put in turn
+TURNS_MAX = 256  # waiting events of one lane that were posted in turn
 SHARE_MAX = 64  # events that one lane yields before the next lane does
 TAKEN_MAX = 512  # events of all lanes taken at once, before deadlines are checked again
 
@@ -26,7 +26,7 @@ class _Lane(Generic[Item]):
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.events: deque[tuple[Item, bool]] = deque()  # and whether it was put in turn
+        self.events: deque[tuple[Item, bool]] = deque()  # and whether it was posted in turn
         self._turns = TURNS_MAX  # free turns
         self._asking: deque[anyio.Event] = deque()  # in the order of requests; each is set when it gets a turn
 
@@ -65,11 +65,11 @@ class Inbox(Generic[Item]):
         self._waiting: OrderedDict[str, _Lane[Item]] = OrderedDict()  # lanes with events; the first has the next turn
         self._arrived = anyio.Event()
 
-    def put(self, event: Item) -> None:
+    def post(self, event: Item) -> None:
         """Adds an event from a source that has few. Never blocks."""
         self._add(self._lane(event), event, in_turn=False)
 
-    async def put_in_turn(self, event: Item) -> None:
+    async def post_in_turn(self, event: Item) -> None:
         """Adds an event once its lane has room. Waits as long as that takes; keeps the order of requests."""
         lane = self._lane(event)
         await lane.ask_for_turn()

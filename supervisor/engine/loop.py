@@ -20,7 +20,8 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
 from supervisor.core.node.job_machines import JobMachines
-from supervisor.engine.inbox import Inbox
+from supervisor.engine.engine_inbox import EngineEvent, EngineInbox
+from supervisor.engine.machines import Machines
 from supervisor.ports.edges import Clock
 from supervisor.ports.pauses import pause
 
@@ -29,8 +30,6 @@ LATE_GRACE_S = 0.02  # then data in the sockets is read before any silence is ju
 
 ROUNDS_MAX = 32  # rounds of events caused by events before changes are shown and saved; deadlines come in between
 TURN_S = 0.005  # after this time, the edges get their turn before more events are taken
-
-EngineEvent = node_messages.Event | cluster_messages.Reported
 
 
 class Performer(Protocol):
@@ -74,52 +73,35 @@ class Performer(Protocol):
 class Engine:
     """Runs the machines of this node's jobs, and the coordinators of jobs that it leads."""
 
-    def __init__(self, *, clock: Clock, node_name: str, jitter: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        inbox: EngineInbox,
+        machines: Machines,
+        performer: Performer,
+        jitter: Callable[[], float],
+    ) -> None:
+        """`machines`: nobody else writes them."""
         self._clock = clock
-        self.node_name = node_name
-        self._jitter = jitter
-        self._inbox: Inbox[EngineEvent] = Inbox(_job_of)
-        self._deadline_s: float | None = None  # of all machines, before the events that are being handled
-        self.node_state = node.initial_state(node_name)
-        self.coordinators: dict[str, coordinator.State] = {}
-        self._stepped: set[str] = set()  # jobs whose coordinator moved in this turn
-        self._performer: Performer | None = None
-        self.on_node_lost: Callable[[str, cluster_messages.NodeLost], None] = _nobody  # of a job that this node leads
-
-    def attach(self, performer: Performer) -> None:
-        """Sets the performer, which needs the engine itself; call it before `run`."""
+        self._inbox = inbox
+        self._machines = machines
         self._performer = performer
-
-    def post(self, event: EngineEvent) -> None:
-        """Puts an event into the inbox. Never blocks. Only for the event loop's thread."""
-        self._inbox.put(event)
-
-    async def post_in_turn(self, event: EngineEvent) -> None:
-        """Does the same for sources that may send any number: waits until the event's job has room."""
-        await self._inbox.put_in_turn(event)
-
-    def waiting(self, job_id: str) -> list[EngineEvent]:
-        """Returns the events of a job that the machines have not handled yet."""
-        return self._inbox.waiting(job_id)
-
-    def take_stepped(self) -> set[str]:
-        """Returns the jobs whose coordinator has moved since the last call."""
-        stepped, self._stepped = self._stepped, set()
-        return stepped
+        self._jitter = jitter
+        self._deadline_s: float | None = None  # of all machines, before the events that are being handled
 
     def take_back(self, job_id: str, machines: JobMachines, led: coordinator.State | None) -> None:
         """Continues a job where another supervisor stopped."""
-        self.node_state = node.with_job(self.node_state, job_id, machines)
+        self._machines.node_state = node.with_job(self._machines.node_state, job_id, machines)
         if led is not None:
-            assert self._performer is not None, "attach() comes before any job"
-            self.coordinators[job_id] = led
+            self._machines.coordinators[job_id] = led
             self._performer.announce(job_id, announcing.lead_taken(led))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""
         task_status.started()
         while True:
-            deadline_s = self._deadline_s = self._next_deadline_s()
+            deadline_s = self._deadline_s = self._machines.next_deadline_s()
             stood_still = False
             if deadline_s is None:
                 await self._inbox.wait()
@@ -155,15 +137,14 @@ class Engine:
                     break
         if stood_still:
             self._pass_deadlines()
-        if self._performer is not None:
-            self._performer.settled()
+        self._performer.settled()
 
     def _pass_deadlines(self) -> None:
         if self._deadline_s is not None and self._deadline_s <= self._clock.now_s():
             self.handle(node_messages.DeadlineReached())
-            for job_id in list(self.coordinators):
+            for job_id in list(self._machines.coordinators):
                 self.handle(cluster_messages.Reported(job_id, cluster_messages.DeadlineReached()))
-            self._deadline_s = self._next_deadline_s()
+            self._deadline_s = self._machines.next_deadline_s()
 
     def handle(self, event: EngineEvent) -> None:
         """Handles one event and everything that follows from it at once."""
@@ -173,28 +154,28 @@ class Engine:
             else:
                 self._step_coordinator(event.job_id, event.report)
             return
-        assert self._performer is not None, "attach() comes before run()"
         pending: deque[node_messages.Event] = deque([event])
         while pending:
             current = pending.popleft()
-            self.node_state, actions = node.step(self.node_state, current, now_s=self._clock.now_s())
+            state, actions = node.step(self._machines.node_state, current, now_s=self._clock.now_s())
+            self._machines.node_state = state
             for action in actions:
                 pending.extend(self._performer.perform(action))
+                if isinstance(action, node_messages.FinishJob):
+                    self._forget(action.job_id)
 
     def _change_leader(self, job_id: str, change: cluster_messages.Leadership) -> None:
         """Starts a new leader's coordinator from the ledger, or drops that of a former leader."""
-        assert self._performer is not None, "attach() comes before run()"
-        self.coordinators.pop(job_id, None)
+        self._machines.coordinators.pop(job_id, None)
         if isinstance(change, cluster_messages.LeadershipLost):
             self._performer.announce(job_id, announcing.lead_lost())
             return
         leader, now_s = self._performer.name_in(job_id), self._clock.now_s()
-        led = self.coordinators[job_id] = takeover.initial_state(job_id, change, leader=leader, now_s=now_s)
+        led = self._machines.coordinators[job_id] = takeover.initial_state(job_id, change, leader=leader, now_s=now_s)
         self._performer.announce(job_id, announcing.lead_taken(led))
 
     def _step_coordinator(self, job_id: str, report: cluster_messages.Event) -> None:
-        assert self._performer is not None
-        state = self.coordinators.get(job_id)
+        state = self._machines.coordinators.get(job_id)
         if state is None:
             if not self._performer.leads(job_id):
                 return  # a report that outlived its job
@@ -202,10 +183,9 @@ class Engine:
             self._performer.announce(job_id, announcing.lead_taken(state))
         try:
             if isinstance(report, cluster_messages.NodeLost):
-                self.on_node_lost(job_id, report)
+                self._performer.announce(job_id, announcing.node_lost(report))
             state, actions = coordinator.step(state, report, now_s=self._clock.now_s(), jitter=self._jitter())
-            self.coordinators[job_id] = state
-            self._stepped.add(job_id)
+            self._machines.move(job_id, state)
             used, iteration = coordinator.restarts_used(state), coordinator.current_iteration(state)
             self._performer.show(job_id, restarts_used=used, iteration=iteration)
             for action in actions:
@@ -219,37 +199,13 @@ class Engine:
                     case _:
                         self._performer.announce(job_id, action)
         except Exception as error:  # noqa: BLE001 - the bulkhead: a defect ends only the job in which it occurs
-            self.coordinators.pop(job_id, None)
+            self._machines.coordinators.pop(job_id, None)
             self.handle(node_messages.JobAbandoned(job_id, defect_sentence(error)))
             return
-        self.forget(job_id)
+        self._forget(job_id)
 
-    def forget(self, job_id: str) -> None:
+    def _forget(self, job_id: str) -> None:
         """Drops the coordinator once this node's part was reported and every node has the verdict."""
-        state = self.coordinators.get(job_id)
-        assert self._performer is not None
+        state = self._machines.coordinators.get(job_id)
         if state is not None and endings.is_over(state) and not self._performer.leads(job_id):
-            del self.coordinators[job_id]
-
-    def _next_deadline_s(self) -> float | None:
-        deadlines = [node.next_deadline_s(self.node_state)]
-        deadlines += [coordinator.next_deadline_s(state) for state in self.coordinators.values()]
-        known = [deadline for deadline in deadlines if deadline is not None]
-        return min(known, default=None)
-
-
-def _nobody(job_id: str, lost: cluster_messages.NodeLost) -> None:
-    """Does nothing: nobody records lost nodes."""
-
-
-def _job_of(event: EngineEvent) -> str:
-    """Returns the lane: events of one job keep their order; those of different jobs are taken in turn."""
-    match event:
-        case cluster_messages.Reported(job_id):  # first, since a leader has thousands of these at once
-            return job_id
-        case node_messages.JobSubmitted(rules):
-            return rules.job_id
-        case node_messages.DeadlineReached():
-            return ""
-        case _:
-            return event.job_id
+            del self._machines.coordinators[job_id]

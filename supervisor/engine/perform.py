@@ -25,11 +25,12 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node import failed_actions, node, spawner_watch
 from supervisor.core.node import messages as node_messages
 from supervisor.engine import followers
+from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.failure_text import failure_sentence, failure_text
 from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import CycleRecord, JobRecord
-from supervisor.engine.loop import Engine
+from supervisor.engine.machines import Machines
 from supervisor.engine.node_looking import NodeLooking
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.spawner_orders import SpawnerAction, order_of
@@ -45,7 +46,6 @@ from supervisor.ports.edges import (
     Peers,
     Spawner,
     Spawners,
-    StackSource,
     Tokens,
     Workers,
 )
@@ -65,7 +65,6 @@ class Edges(msgspec.Struct, frozen=True):
     clock: Clock
     workers: Workers
     spawners: Spawners
-    stacks: StackSource
     tokens: Tokens
     files: JobFiles
     checks: NodeChecks
@@ -83,30 +82,26 @@ class EnginePerformer:
         edges: Edges,
         jobs: dict[str, JobRecord],
         publisher: EventPublisher,
-        engine: Engine,
+        inbox: EngineInbox,
+        machines: Machines,
+        stacks: StackTaking,
         start_soon: StartSoon,
         followed_by: Sequence[Follow] = (),
-        keeps: bool = False,
+        reports: dict[str, ReportQueue],
+        keeper: TurnOutbox | None = None,
     ) -> None:
-        """`keeps`: a returning supervisor will take the jobs over."""
+        """`reports`: of each job to its coordinator, not sent yet. `keeper` None: no supervisor returns."""
         self._edges = edges
         self._jobs = jobs
         self._publisher = publisher
-        self._engine = engine
+        self._inbox = inbox
+        self._machines = machines
+        self._stacks = stacks
         self._start_soon = start_soon
         self._followers = followed_by
-        self.stacks = StackTaking(workers=edges.workers, stacks=edges.stacks)
-        self._looking = NodeLooking(checks=edges.checks, gpus=edges.gpus, post=engine.post)
-        self._reports: dict[str, ReportQueue] = {}
-        self.keeper: TurnOutbox | None = None  # None: no supervisor returns
-        if keeps:
-            from supervisor.engine.recovery.turn_outbox import TurnOutbox  # Late: a private supervisor never returns.
-
-            self.keeper = TurnOutbox(
-                engine=engine, jobs=jobs, publisher=publisher, clock=edges.clock, reports=self._reports,
-                start_soon=start_soon,
-            )  # fmt: skip
-        self.on_finished: Callable[[str], None] = _nobody  # called with the id of a job of which nothing is left
+        self._looking = NodeLooking(checks=edges.checks, gpus=edges.gpus, post=inbox.post)
+        self._reports = reports
+        self._keeper = keeper
 
     # --- see loop.Performer ----------------------------------------------------------------------------------------
 
@@ -127,10 +122,6 @@ class EnginePerformer:
         if job is not None:
             self._publisher.publish(job, action.event)
 
-    def report(self, job_id: str, report: cluster_messages.Event) -> None:
-        """Passes a person's request about this node to the job's coordinator."""
-        self._edges.peers.report(job_id, report)
-
     def record(self, job_id: str, ledger: Ledger) -> None:
         self._edges.peers.record(job_id, ledger)
 
@@ -149,12 +140,12 @@ class EnginePerformer:
         return job is not None and job.verdict is None and self._edges.peers.leads(job_id)
 
     def name_in(self, job_id: str) -> str:
-        job, own = self._jobs.get(job_id), self._engine.node_name
+        job, own = self._jobs.get(job_id), self._machines.node_name
         return own if job is None else job.node_name(own)
 
     def settled(self) -> None:
-        if self.keeper is not None:
-            self.keeper.settle()
+        if self._keeper is not None:
+            self._keeper.settle()
         self._publisher.settle()
 
     def take_back(self, job: JobRecord, unfinished: Iterable[node_messages.Action], reports: Iterable[Report]) -> None:
@@ -164,7 +155,7 @@ class EnginePerformer:
             self.perform(action)
         for report in reports:
             self.perform(node_messages.TellCoordinator(job.spec.job_id, report))
-        watch = self._engine.node_state.jobs[job.spec.job_id].spawner
+        watch = self._machines.node_state.jobs[job.spec.job_id].spawner
         if isinstance(watch, spawner_watch.Killing):
             job.spawner_doom = watch.reason
 
@@ -182,17 +173,17 @@ class EnginePerformer:
     def _attempt(self, job: JobRecord, action: node_messages.Action, work: Callable[[], Awaitable[None]]) -> None:
         """Performs the work in a separate task, behind the same bulkhead."""
 
-        number = self.keeper.begin(action) if self.keeper is not None else 0
+        number = self._keeper.begin(action) if self._keeper is not None else 0
 
         async def attempt() -> None:
             try:
                 await work()
             except Exception as error:  # noqa: BLE001 - as in `perform`
                 for event in self._failed(job, action, error):
-                    self._engine.post(event)
+                    self._inbox.post(event)
             finally:
-                if self.keeper is not None:
-                    self.keeper.end(action.job_id, number)
+                if self._keeper is not None:
+                    self._keeper.end(action.job_id, number)
 
         self._start_soon(attempt)
 
@@ -253,14 +244,14 @@ class EnginePerformer:
 
     def _tell_ranks(self, action: node_messages.TellRanks) -> None:
         tell = partial(self._edges.workers.tell_ranks, action.job_id, action.cycle, action.local_ranks, action.order)
-        if self.keeper is not None:
-            self.keeper.say(tell)
+        if self._keeper is not None:
+            self._keeper.say(tell)
         else:
             tell()
 
     def _order(self, job: JobRecord, spawner: Spawner, message: link.Order) -> None:
-        if self.keeper is not None and self.keeper.keeps(job):
-            self.keeper.order(job.spec.job_id, message)
+        if self._keeper is not None and self._keeper.keeps(job):
+            self._keeper.order(job.spec.job_id, message)
         else:
             spawner.send(message)
 
@@ -286,7 +277,7 @@ class EnginePerformer:
         at_ns = self._edges.clock.unix_ns()
         store = action.store_host, action.store_port
         job.begin_cycle(CycleRecord(assignment, at_ns, str(token_path), *store, token=token))
-        view = node.view(self._engine.node_state, job_id)
+        view = node.view(self._machines.node_state, job_id)
         self._edges.workers.open_cycle(
             job_id,
             assignment.cycle,
@@ -340,8 +331,8 @@ class EnginePerformer:
         def on_started(spawner: Spawner) -> None:
             if is_newest():
                 job.spawner, job.is_returning = spawner, False
-                if self.keeper is not None:
-                    self.keeper.keep(job)
+                if self._keeper is not None:
+                    self._keeper.keep(job)
             if job.spawner_doom or not is_newest():
                 spawner.kill(job.spawner_doom or "another spawner has taken its place")
 
@@ -354,11 +345,11 @@ class EnginePerformer:
                 reason = failure_sentence(f"take in {type(message).__name__} from the spawner", job_id, error)
                 events = (node_messages.SpawnerBroken(job_id, reason),)
             for event in events:
-                self._engine.post(event)
+                self._inbox.post(event)
 
         def on_end_seen(cycle: int, local_rank: int) -> None:
             if is_newest():
-                self._engine.post(node_messages.WorkerEndSeen(job_id, cycle, local_rank))
+                self._inbox.post(node_messages.WorkerEndSeen(job_id, cycle, local_rank))
 
         if job.spec.numa_binding != "none" and not job.gpu_places:
             await self._find_places(job)
@@ -370,7 +361,7 @@ class EnginePerformer:
             if job.spawner_number == number:
                 job.spawner, job.is_returning = None, False
         if is_newest():
-            self._engine.post(node_messages.SpawnerLost(job_id, number, reason))
+            self._inbox.post(node_messages.SpawnerLost(job_id, number, reason))
 
     async def _find_places(self, job: JobRecord) -> None:
         """Finds the GPUs to which the job's workers are bound. Without an answer they run unbound."""
@@ -382,15 +373,14 @@ class EnginePerformer:
     def _finish(self, job: JobRecord, action: node_messages.FinishJob) -> None:
         job.verdict = action.verdict
         self._looking.give_up(job.spec.job_id)
-        if self.keeper is not None:
-            self.keeper.forget(job.spec.job_id)
+        if self._keeper is not None:
+            self._keeper.forget(job.spec.job_id)
         self._reports.pop(job.spec.job_id, None)
         try:
             self._close_cycle(job)
         finally:
             job.end(self._edges.clock.unix_ns())
             followers.announce(self._followers, job, JobEnded(action.verdict))
-            self.on_finished(job.spec.job_id)
 
     def _look_at_node(
         self, job: JobRecord, action: node_messages.CheckNode | node_messages.AwaitGpuMemory
@@ -404,8 +394,8 @@ class EnginePerformer:
         return ()
 
     async def _collect(self, job: JobRecord, action: node_messages.CollectEvidence) -> None:
-        evidence = await self.stacks.evidence(job, action)
-        self._engine.post(node_messages.EvidenceCollected(action.job_id, action.cycle, evidence))
+        evidence = await self._stacks.evidence(job, action)
+        self._inbox.post(node_messages.EvidenceCollected(action.job_id, action.cycle, evidence))
 
 
 def _whereabouts(spawner: Spawner) -> str:
@@ -414,7 +404,3 @@ def _whereabouts(spawner: Spawner) -> str:
         return spawner.whereabouts()
     except Exception as error:  # noqa: BLE001 - reported instead of the whereabouts
         return f"what it does can't be said ({error})"
-
-
-def _nobody(job_id: str) -> None:
-    """Does nothing: nobody waits for this job's end."""

@@ -15,9 +15,10 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.core.stragglers import stragglers
-from supervisor.core.stragglers.messages import RankSections, SectionsTold, Straggler
+from supervisor.core.stragglers.messages import RankSections, SectionsTold
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
+from supervisor.engine.slow_ranks import SlowRanks
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Clock
 from supervisor.ports.pauses import pause
@@ -76,15 +77,17 @@ class SectionWatch:
         publisher: EventPublisher,
         clock: Clock,
         own_name: Callable[[str], str],
+        slow: SlowRanks,
         tasks: TaskGroup,
     ) -> None:
-        """`own_name` returns this node's name in a job."""
+        """`own_name` returns this node's name in a job. `slow` gets what is found."""
         self._pages = pages
         self._colleagues = colleagues
         self._jobs = jobs
         self._publisher = publisher
         self._clock = clock
         self._own_name = own_name
+        self._slow = slow
         self._tasks = tasks
         self._looks: dict[str, _Look] = {}
         self._compared: dict[str, _Compared] = {}
@@ -95,13 +98,6 @@ class SectionWatch:
         if job is not None and (known is None or known.job is not job):
             look = self._looks[job_id] = _Look(job)
             self._tasks.start_soon(self._serve, job_id, look)
-
-    def named(self, job_id: str) -> tuple[Straggler, ...]:
-        """Returns the slow ranks of the job now; none if another node leads it."""
-        known, job = self._compared.get(job_id), self._jobs.get(job_id)
-        if known is None or known.job is not job or known.job.verdict is not None:
-            return ()
-        return stragglers.named(known.state) if self._colleagues.leads(job_id) else ()
 
     def hear(self, job_id: str, node: str, told: TellSections) -> SectionsTaken:
         """Takes the sections of a node of a job that this node leads."""
@@ -116,6 +112,7 @@ class SectionWatch:
         known.state, actions = stragglers.step(
             known.state, event, now_s=self._clock.now_s(), patience_s=max(PATIENCE_MIN_S, PATIENCE_PACES * pace_s)
         )
+        self._slow.note(job, stragglers.named(known.state))
         for action in actions:
             self._publisher.publish(job, action.event)
         if actions:

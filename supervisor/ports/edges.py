@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from holdfast_wire.spawner_link import FromSpawner
 from holdfast_wire.spawner_link import Order as SpawnerOrder
@@ -207,26 +207,24 @@ class Peers(Protocol):
         ...
 
 
+@runtime_checkable
 class Meetings(Protocol):
     """The connections of each job to its other nodes, separate from those of other jobs."""
 
-    async def open(self, spec: JobSpec) -> JobSpec:
-        """Returns the job as this node runs it. Messages from the others wait for `begin`. Raises HoldfastError."""
+    async def open(self, spec: JobSpec, keep: Callable[[str], bool] | None) -> JobSpec:
+        """Returns the job as this node runs it. Messages from the others wait for `begin`. Raises HoldfastError.
+
+        Messages go out only once kept: calls `keep` with the job's id, which then reads `letters`. It returns False if
+        it does that later. None: no supervisor returns, and nothing waits.
+        """
         ...
 
-    async def reopen(self, spec: JobSpec, kept: Correspondence | None) -> None:
+    async def reopen(self, spec: JobSpec, kept: Correspondence | None, keep: Callable[[str], bool] | None) -> None:
         """Opens a job where another supervisor stopped. If its connections can't be had, abandons it."""
         ...
 
     def begin(self, job_id: str) -> None:
         """Notes that the engine knows the job."""
-        ...
-
-    def keep_by(self, keep: Callable[[str], bool]) -> None:
-        """Lets messages go out only once kept: calls `keep` with the job's id, which then reads `letters`.
-
-        `keep` returns False if it does that later.
-        """
         ...
 
     def letters(self, job_id: str, *, whole: bool = True) -> Correspondence | None:

@@ -54,23 +54,37 @@ EVENTS_WAIT_MAX_S = 60.0
 LAST_EVENTS_S = 3.0  # that a reader waits for the last news of other nodes
 
 LogReader = Callable[[str, JobReport, ReadLogs | CloseLogs], Awaitable[Answer]]
+TakeSections = Callable[[str, str, TellSections], Answer]  # gets the job and the node
 
 
 class ClusterJobService:
     """Answers questions about all nodes; see ports.JobRequests. Runs on the event loop."""
 
     def __init__(
-        self, *, job_service: JobService, view: ClusterView, colleagues: Colleagues, history: JobHistory
+        self,
+        *,
+        job_service: JobService,
+        view: ClusterView,
+        colleagues: Colleagues,
+        history: JobHistory,
+        take_sections: TakeSections,
+        read_logs: LogReader | None = None,
+        keep_cordon: Callable[[str], Awaitable[None]] | None = None,
+        lead_for_torchrun: Callable[[RendezvousWish], Awaitable[bool]] | None = None,
+        until_told: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
+        """`read_logs` None: no other node reads them. `keep_cordon` gets why the node is cordoned, "" if it is not;
+        None: it is kept nowhere. `lead_for_torchrun` None: it is not done here. `until_told` waits for the last events
+        of a job's other nodes; None: there are none."""
         self._job_service = job_service
         self._view = view
         self._colleagues = colleagues
         self._history = history
-        self.read_logs: LogReader = _nothing_to_read
-        self.take_sections: Callable[[str, str, TellSections], Answer] = _compare_nothing
-        self.keep_cordon: Callable[[str], Awaitable[None]] = _kept_nowhere  # gets why the node is cordoned, "" if not
-        self.lead_for_torchrun: Callable[[RendezvousWish], Awaitable[bool]] = _lead_nothing
-        self.until_told: Callable[[str], Awaitable[None]] = _nothing_is_told
+        self._take_sections = take_sections
+        self._read_logs = read_logs
+        self._keep_cordon = keep_cordon
+        self._lead_for_torchrun = lead_for_torchrun
+        self._until_told = until_told
         self.submit = job_service.submit
         self.jobs = job_service.jobs
         self.job = job_service.job
@@ -256,17 +270,22 @@ class ClusterJobService:
         else:
             self._job_service.uncordon()
         own = self._job_service.node()
-        await self.keep_cordon(own.reason)
+        if self._keep_cordon is not None:
+            await self._keep_cordon(own.reason)
         return msgspec.structs.replace(own, name=name or own.name)
 
     async def lead_rendezvous(self, wish: RendezvousWish) -> bool:
-        return await self.lead_for_torchrun(wish)
+        if self._lead_for_torchrun is None:
+            why = "this supervisor serves one job alone"
+            raise InvalidRequestError(f"cannot lead the rendezvous of job {wish.job_id}: {why}")
+        return await self._lead_for_torchrun(wish)
 
     # --- events and logs -------------------------------------------------------------------------------------------
 
     async def until_complete(self, job_id: str) -> None:
-        with anyio.move_on_after(LAST_EVENTS_S):
-            await self.until_told(job_id)
+        if self._until_told is not None:
+            with anyio.move_on_after(LAST_EVENTS_S):
+                await self._until_told(job_id)
 
     def events_elsewhere(
         self, job_id: str, *, after_sequence: int, follow: bool
@@ -327,9 +346,11 @@ class ClusterJobService:
                 return Done(await self._set_own_cordon(self._view.own_name(job_id), cordoned, reason))
             case TellSections():
                 self._check_leads(job_id)
-                return self.take_sections(job_id, by, question)
+                return self._take_sections(job_id, by, question)
             case ReadLogs() | CloseLogs():
-                return await self.read_logs(by, part.part, question)
+                if self._read_logs is None:
+                    raise InvalidRequestError(f"cannot show logs to node {by}: this supervisor reads none")
+                return await self._read_logs(by, part.part, question)
 
     def _check_leads(self, job_id: str) -> None:
         if not self._colleagues.leads(job_id):
@@ -361,25 +382,3 @@ def _with_reasons(node: NodeReport, slow: Sequence[str]) -> NodeReport:
     left_out = f"{len(slow) - SLOW_SHOWN_MAX} more, see holdfast status" if len(slow) > SLOW_SHOWN_MAX else ""
     reasons = (node.reason, *slow[:SLOW_SHOWN_MAX], left_out)
     return msgspec.structs.replace(node, reason="; ".join(filter(None, reasons)))
-
-
-async def _nothing_to_read(by: str, part: JobReport, question: ReadLogs | CloseLogs) -> Answer:
-    del part, question
-    raise InvalidRequestError(f"cannot show logs to node {by}: this supervisor reads none")
-
-
-def _compare_nothing(job_id: str, by: str, told: TellSections) -> Answer:
-    del told
-    raise InvalidRequestError(f"cannot compare the ranks of job {job_id} with those of node {by}: nobody compares here")
-
-
-async def _nothing_is_told(job_id: str) -> None:
-    """Does nothing: no other node tells anything."""
-
-
-async def _kept_nowhere(reason: str) -> None:
-    """Does nothing: a private supervisor ends with its job."""
-
-
-async def _lead_nothing(wish: RendezvousWish) -> bool:
-    raise InvalidRequestError(f"cannot lead the rendezvous of job {wish.job_id}: this supervisor serves one job alone")

@@ -7,12 +7,12 @@ from operator import attrgetter
 
 import msgspec
 
-from supervisor.core.cluster.messages import NodeLost
+from supervisor.core.announcements import Announcement, NodeLost
 from supervisor.core.cluster.roster import Roster, roster
 from supervisor.core.facts import JobEvent
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.loop import Engine
+from supervisor.engine.machines import Machines
 from supervisor.engine.news_taking import take_news
 from supervisor.ports.edges import Clock
 from supervisor.ports.questions import Part, TellNews, Whole
@@ -49,13 +49,13 @@ class ClusterView:
         self,
         *,
         job_service: JobService,
-        engine: Engine,
+        machines: Machines,
         publisher: EventPublisher,
         jobs: Mapping[str, JobRecord],
         clock: Clock,
     ) -> None:
         self._job_service = job_service
-        self._engine = engine
+        self._machines = machines
         self._publisher = publisher
         self._jobs = jobs
         self._clock = clock
@@ -68,7 +68,7 @@ class ClusterView:
 
     def roster(self, job_id: str) -> Roster | None:
         """Returns the roster; None if this node does not lead the job and never has."""
-        heard, state = self._of(job_id), self._engine.coordinators.get(job_id)
+        heard, state = self._of(job_id), self._machines.coordinators.get(job_id)
         if state is not None:
             heard.roster = roster(state)
         return heard.roster
@@ -99,15 +99,16 @@ class ClusterView:
         else:
             heard.unheard.setdefault(node, self._clock.unix_ns())
 
-    def note_lost(self, job_id: str, lost: NodeLost) -> None:
-        if job_id not in self._jobs:
-            return  # it ended long ago
-        heard, now_ns = self._of(job_id), self._clock.unix_ns()
+    def announced(self, job: JobRecord, announcement: Announcement) -> None:
+        """Notes lost nodes. See followers.py."""
+        if isinstance(announcement, NodeLost):
+            self._note_lost(job, announcement)
+
+    def _note_lost(self, job: JobRecord, lost: NodeLost) -> None:
+        heard, now_ns = self._of(job.spec.job_id), self._clock.unix_ns()
         nodes = heard.nodes
         heard.unheard.pop(lost.node, None)
-        empty = JobReport(
-            job_id, state=self._job_service.report(self._jobs[job_id]).state, submitted_at_ns=now_ns, cycle=-1
-        )
+        empty = JobReport(job.spec.job_id, state=self._job_service.report(job).state, submitted_at_ns=now_ns, cycle=-1)
         known = nodes.get(lost.node, Known(empty, NodeReport(lost.node, "lost"), now_ns))
         node = msgspec.structs.replace(known.node, state="lost", reason=lost.reason)
         nodes[lost.node] = msgspec.structs.replace(

@@ -13,18 +13,22 @@ import supervisor
 from supervisor.config import JobSpec
 from supervisor.config.run_folder import check_log_dir, run_folder
 from supervisor.config.told_settings import told_settings
+from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.cluster.messages import NodeCordoned
+from supervisor.core.correspondence import Correspondence
 from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
 from supervisor.core.stragglers.messages import Straggler
+from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import ENDED_JOBS_MAX, JobRecord
-from supervisor.engine.loop import Engine
-from supervisor.engine.perform import EnginePerformer
+from supervisor.engine.machines import Machines
 from supervisor.engine.recovery.expected_jobs import ExpectedJobs, with_stopped
+from supervisor.engine.slow_ranks import SlowRanks
+from supervisor.engine.stack_taking import StackTaking
 from supervisor.errors import AlreadyExistsError, CordonedError, NotFoundError, NotNowError
-from supervisor.ports.edges import Claims, Clock, Meetings, Workers
+from supervisor.ports.edges import Claims, Clock, Meetings, Peers, Workers
 from supervisor.ports.reports import (
     CheckReport,
     JobNodeReport,
@@ -44,35 +48,45 @@ class JobService:
     def __init__(
         self,
         *,
-        engine: Engine,
-        performer: EnginePerformer,
+        inbox: EngineInbox,
+        machines: Machines,
+        stacks: StackTaking,
+        peers: Peers,
         jobs: dict[str, JobRecord],
         publisher: EventPublisher,
         workers: Workers,
         clock: Clock,
         claims: Claims,
         log_dir: str,
+        prepare: Callable[[str], None],
+        meetings: Meetings | None = None,
+        keep: Callable[[str], bool] | None = None,
+        slow: SlowRanks,
     ) -> None:
-        self._engine = engine
-        self._performer = performer
+        """`prepare` gets the id of a job before anything of it starts. `meetings` None: all jobs share one connection
+        to other nodes, already open. `keep`: see Meetings.open."""
+        self._inbox = inbox
+        self._machines = machines
+        self._stacks = stacks
+        self._peers = peers
         self._jobs = jobs
         self._publisher = publisher
         self._workers = workers
         self._clock = clock
         self._claims = claims
         self._joining: set[str] = set()  # jobs that still look for their other nodes and are not ours yet
-        self._node_name = engine.node_name
+        self._node_name = machines.node_name
         self._log_dir = log_dir
         self._cordon_reason: str | None = None
+        self._cordon = ""  # why an operator has cordoned the node
+        self._cordon_asked = anyio.Event()
         self._ended: dict[str, anyio.Event] = {}
-        self.expected = ExpectedJobs(engine.node_name)  # of the supervisor before this one
+        self.expected = ExpectedJobs(machines.node_name)  # of the supervisor before this one
         self._started_at_ns = clock.unix_ns()
-        self.meetings: Meetings | None = None  # None: all jobs share one connection to other nodes, already open
-        self.on_cordon: Callable[[str], None] = _nobody  # gets the reason, "" at its end
-        # Gets the history of a job on several nodes that another supervisor began.
-        self.on_taken_back: Callable[[str, Sequence[RecordedEvent]], None] = _nobody_reads
-        self.stragglers: Callable[[str], tuple[Straggler, ...]] = _none_slow  # of a job that this node leads
-        self.on_submitted: Callable[[str], None] = _nobody  # gets the id of a job before anything of it starts
+        self._meetings = meetings
+        self._keep = keep
+        self._prepare = prepare
+        self._slow = slow
         publisher.attach(self.report)
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
@@ -87,8 +101,8 @@ class JobService:
             )
         check_log_dir(spec.log_dir)
         submitted_at_ns = self._claims.take(spec.job_id, has_more_nodes=spec.nodes is not None)
-        if self.meetings is not None and spec.nodes is not None:
-            spec = await self._meet(self.meetings, spec)
+        if self._meetings is not None and spec.nodes is not None:
+            spec = await self._meet(self._meetings, spec)
         self._forget_oldest()
         self._jobs.pop(spec.job_id, None)  # an earlier run is in the journal; the newest comes last
         job = JobRecord(
@@ -99,12 +113,11 @@ class JobService:
         )
         self._jobs[spec.job_id] = job
         self._ended[spec.job_id] = anyio.Event()
-        self.on_submitted(spec.job_id)
+        self._prepare(spec.job_id)
         rules, checks = spec.rules(), spec.health.plans(job.node_name(self._node_name))
         told = told_settings(spec)
-        self._engine.post(node_messages.JobSubmitted(rules, checks, spec.memory_rules(), job.node_name(""), told))
-        if self.meetings is not None:
-            self.meetings.begin(spec.job_id)
+        self._inbox.post(node_messages.JobSubmitted(rules, checks, spec.memory_rules(), job.node_name(""), told))
+        self.begin(spec.job_id)
         return spec.job_id
 
     def _check_not_cordoned(self, job_id: str) -> None:
@@ -118,7 +131,7 @@ class JobService:
         """Returns the job as this node runs it, once the connection to its other nodes is open."""
         self._joining.add(spec.job_id)
         try:
-            met = await meetings.open(spec)
+            met = await meetings.open(spec, self._keep)
             self._check_not_cordoned(spec.job_id)  # meeting took a while
         except BaseException:  # whatever it is, release the id and raise it again
             meetings.close(spec.job_id)
@@ -128,19 +141,22 @@ class JobService:
             self._joining.discard(spec.job_id)
         return met
 
-    def meet_by(self, meetings: Meetings) -> None:
-        """Sets how jobs on several nodes meet. What is kept of a job tells the next supervisor their messages."""
-        self.meetings = meetings
-        if (keeper := self._performer.keeper) is not None:
-            keeper.meetings = meetings
-            meetings.keep_by(keeper.keep_now)
+    async def meet_again(self, spec: JobSpec, kept: Correspondence | None) -> None:
+        """Opens the connection of a job of the previous supervisor to its other nodes."""
+        if self._meetings is not None and spec.nodes is not None:
+            await self._meetings.reopen(spec, kept, self._keep)
+
+    def begin(self, job_id: str) -> None:
+        """Lets waiting messages of the job's other nodes in, now that the engine gets to know the job."""
+        if self._meetings is not None:
+            self._meetings.begin(job_id)
 
     def take_back(self, job: JobRecord) -> None:
         """Continues a job of the previous supervisor."""
         job_id = job.spec.job_id
         self._jobs[job_id] = job
         self._ended[job_id] = anyio.Event()
-        self.on_submitted(job_id)
+        self._prepare(job_id)
         self._publisher.changed(job)
 
     def came_back(self, job_id: str) -> None:
@@ -155,18 +171,21 @@ class JobService:
         await self._ended[job_id].wait()
         return job
 
-    def close_job(self, job_id: str) -> None:
-        """Frees the id of a job, as the engine's performer requests once nothing of the job is left."""
-        job = self._jobs[job_id]
+    def announced(self, job: JobRecord, announcement: Announcement) -> None:
+        """Frees the id of a job once nothing of the job is left. See followers.py."""
+        if isinstance(announcement, JobEnded):
+            self._close(job)
+
+    def _close(self, job: JobRecord) -> None:
+        job_id = job.spec.job_id
         try:
             self._claims.release(job_id)
         finally:
-            if self.meetings is not None:
-                self.meetings.close(job_id)
+            if self._meetings is not None:
+                self._meetings.close(job_id)
             self._publisher.changed(job)
             self._publisher.settle()
             self._publisher.close(job_id)
-            self._engine.forget(job_id)
             self._ended[job_id].set()
 
     def jobs(self) -> Sequence[JobReport]:
@@ -180,11 +199,11 @@ class JobService:
         if self.expected.stop(job_id, reason, signal):
             return
         job = self._live(job_id, "stop")
-        self._engine.post(node_messages.StopRequested(job.spec.job_id, reason, signal))
+        self._inbox.post(node_messages.StopRequested(job.spec.job_id, reason, signal))
 
     def restart(self, job_id: str, *, reason: str) -> int:
         job = self._live(job_id, "restart")
-        self._engine.post(node_messages.RestartRequested(job.spec.job_id, reason))
+        self._inbox.post(node_messages.RestartRequested(job.spec.job_id, reason))
         return job.cycle + 1
 
     async def stacks(self, job_id: str, rank: int | None, budget_s: float = STACKS_FOR_PEOPLE_S) -> Evidence:
@@ -194,7 +213,7 @@ class JobService:
                 f"cannot take stacks of rank {rank}: job {job_id} has ranks {job.first_rank} to "
                 f"{job.first_rank + job.spec.local_world_size - 1}"
             )
-        return await self._performer.stacks.collect(job, cycle=job.cycle, budget_s=budget_s, rank=rank)
+        return await self._stacks.collect(job, cycle=job.cycle, budget_s=budget_s, rank=rank)
 
     def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
         job = self._jobs.get(job_id)
@@ -222,12 +241,19 @@ class JobService:
         self._cordon_reason = None
         self._tell_cordon("")
 
+    async def next_cordon(self) -> str:
+        """Waits until somebody cordons or uncordons the node; returns why it is cordoned then, "" if it is not."""
+        await self._cordon_asked.wait()
+        return self._cordon
+
     def _tell_cordon(self, reason: str) -> None:
-        self.on_cordon(reason)
+        self._cordon = reason
+        self._cordon_asked.set()
+        self._cordon_asked = anyio.Event()
         for job_id in self.live_jobs():
             job = self._jobs[job_id]
             if job.spec.nodes is not None:
-                self._performer.report(job_id, NodeCordoned(job.node_name(self._node_name), reason))
+                self._peers.report(job_id, NodeCordoned(job.node_name(self._node_name), reason))
 
     async def end_all(self, reason: str) -> None:
         """Stops every job and returns once nothing of them is left. Takes no new jobs meanwhile."""
@@ -239,12 +265,17 @@ class JobService:
         for job_id in live:
             await self._ended[job_id].wait()
 
+    def stragglers(self, job_id: str) -> tuple[Straggler, ...]:
+        """Returns the slow ranks of a job that this node leads."""
+        job = self._jobs.get(job_id)
+        return self._slow.of(job) if job is not None else ()
+
     def live_jobs(self) -> list[str]:
         return [job_id for job_id, job in self._jobs.items() if job.verdict is None]
 
     def report(self, job: JobRecord) -> JobReport:
         """Returns the job's current state."""
-        view = node.view(self._engine.node_state, job.spec.job_id)
+        view = node.view(self._machines.node_state, job.spec.job_id)
         if job.verdict is not None:
             state, reason = job.verdict.state, job.verdict.reason
         elif view is not None:
@@ -267,7 +298,7 @@ class JobService:
             log_dir=job.log_dir,
             command=job.shown_command,
             supervisor_pid=os.getpid(),
-            stragglers=self.stragglers(job.spec.job_id) if job.verdict is None else (),
+            stragglers=self._slow.of(job),
         )
 
     def _state(self) -> str:
@@ -293,7 +324,7 @@ class JobService:
         """Returns the checks of all jobs: if two jobs request the same check, its newest result counts."""
         found: dict[tuple[str, str], CheckReport] = {}
         for job_id in self.live_jobs():
-            for each in self._checks(node.view(self._engine.node_state, job_id)):
+            for each in self._checks(node.view(self._machines.node_state, job_id)):
                 known = found.get((each.check, each.subject))
                 if known is None or known.found_at_ns < each.found_at_ns:
                     found[each.check, each.subject] = each
@@ -304,15 +335,13 @@ class JobService:
         report = self.report(job)
         ranks = tuple(
             msgspec.structs.replace(each, state="stopped")
-            if each.state in ("running", "hung")
-            and each.pid is not None
-            and self._performer.stacks.is_stopped(each.pid)
+            if each.state in ("running", "hung") and each.pid is not None and self._stacks.is_stopped(each.pid)
             else each
             for each in report.ranks
         )
         report = msgspec.structs.replace(report, ranks=ranks)
         pid = job.spawner.pid if job.spawner is not None and job.verdict is None else 0
-        if pid and self._performer.stacks.is_stopped(pid):
+        if pid and self._stacks.is_stopped(pid):
             return with_stopped(report, pid, node=job.node_name(self._node_name))
         return report
 
@@ -356,17 +385,3 @@ class JobService:
         for job_id in ended[: max(0, len(ended) - ENDED_JOBS_MAX)]:
             del self._jobs[job_id]
             del self._ended[job_id]
-
-
-def _none_slow(job_id: str) -> tuple[Straggler, ...]:
-    """Returns nothing: nobody compares the ranks."""
-    del job_id
-    return ()
-
-
-def _nobody_reads(job_id: str, events: Sequence[RecordedEvent]) -> None:
-    """Does nothing: nobody else reads them."""
-
-
-def _nobody(job_id: str) -> None:
-    """Does nothing: nobody prepares anything for a job."""

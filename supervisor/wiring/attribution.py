@@ -13,15 +13,23 @@ import anyio
 from anyio.abc import TaskGroup
 
 from supervisor.config.attribution import submitter
-from supervisor.core.announcements import Announcement, CycleBegan, CycleEnded, JobEnded, LeadChanged, PartsChanged
+from supervisor.core.announcements import (
+    Announcement,
+    CycleBegan,
+    CycleEnded,
+    JobEnded,
+    LeadChanged,
+    NodeLost,
+    PartsChanged,
+)
 from supervisor.core.attribution import asking
 from supervisor.core.cluster.messages import JobForbidden, Reported
 from supervisor.edges.services.attribution_client import AttributionClient
 from supervisor.edges.services.managed_attribution import ManagedAttribution
 from supervisor.engine.attributed_job import AttributedJob, Ways
+from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.loop import Engine
 from supervisor.errors import ConfigurationError
 from supervisor.ports.edges import Clock
 
@@ -33,9 +41,9 @@ _log = logging.getLogger("holdfast")
 class Attributions:
     """Asks attribution services about all jobs of this supervisor."""
 
-    def __init__(self, tasks: TaskGroup, engine: Engine, publisher: EventPublisher, clock: Clock) -> None:
+    def __init__(self, tasks: TaskGroup, inbox: EngineInbox, publisher: EventPublisher, clock: Clock) -> None:
         self._tasks = tasks
-        self._engine = engine
+        self._inbox = inbox
         self._publisher = publisher
         self._clock = clock
         self._asked: dict[str, AttributedJob] = {}
@@ -55,7 +63,7 @@ class Attributions:
                 asked = self._asked.get(job.spec.job_id)
                 if asked is not None and job.verdict is None:  # else the job has ended, and nobody leads it
                     asked.dismiss()
-            case PartsChanged() | JobEnded():
+            case PartsChanged() | NodeLost() | JobEnded():
                 pass
 
     def _of(self, job: JobRecord, *, may_end_job: bool = False) -> AttributedJob:
@@ -98,7 +106,7 @@ class Attributions:
         await managed.run(asked.comes_up, goes_down)
 
     def _forbid(self, job_id: str, reason: str, exit_code: int | None = None) -> None:
-        self._engine.post(Reported(job_id, JobForbidden(reason, exit_code)))
+        self._inbox.post(Reported(job_id, JobForbidden(reason, exit_code)))
 
     async def _serve(self, asked: AttributedJob, keep: Callable[[], Coroutine[object, object, None]] | None) -> None:
         """Serves one job. `keep` runs the job's own service for as long as the job is asked about."""

@@ -7,69 +7,58 @@ service (--ft-attribution-endpoint) and a log server follow a job in the same wa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from anyio.abc import TaskGroup
 
+from supervisor.config.job_logs import log_door
 from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.edges.machine.logs.cycle_info import CycleInfoFiles
 from supervisor.edges.machine.logs.job_words import JobWords, WordsPlace
 from supervisor.engine.cycle_records import CycleRecords
+from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.loop import Engine
 from supervisor.ports.edges import Clock
-from supervisor.ports.questions import PeersAndColleagues
+from supervisor.wiring.place import Place
 
 if TYPE_CHECKING:
     from supervisor.wiring.attribution import Attributions
 
 
-class Funnel(Protocol):
-    """The connection to the log server of a job that has one."""
-
-    on_finish: Callable[[str], None]  # called with the id of a job whose sender will end
-
-    def door_of(self, job_id: str) -> str: ...
-
-    def find_leaders_by(self, colleagues: object) -> None: ...
-
-    def announced(self, job: JobRecord, announcement: Announcement) -> None: ...
-
-
-def follow(
-    stack: contextlib.AsyncExitStack,
-    jobs: Mapping[str, JobRecord],
-    engine: Engine,
-    publisher: EventPublisher,
-    clock: Clock,
-    tasks: TaskGroup,
-    funnel: Funnel,
-    peers: PeersAndColleagues,
-) -> tuple[Follow, ...]:
-    """Returns who follows the jobs. Closing `stack` writes what is left, for a bounded time."""
-    files = stack.enter_context(contextlib.closing(CycleInfoFiles()))
+def open_words(stack: contextlib.AsyncExitStack, place: Place, jobs: Mapping[str, JobRecord]) -> JobWords:
+    """Opens the file, or the way to the log server, of each job that wants it. Closing `stack` closes them."""
 
     def place_of(job_id: str) -> WordsPlace:
         job = jobs.get(job_id)
         if job is None:
             return WordsPlace()
-        door = funnel.door_of(job_id) if job.spec.has_log_server else ""
+        door = log_door(str(place.worker_socket), job_id) if job.spec.has_log_server else ""
         return WordsPlace(job.spec.logs.supervisor_log, door, job.submitted_at_ns)
 
-    words = stack.enter_context(contextlib.closing(JobWords(place_of, engine.node_name)))
+    words = stack.enter_context(contextlib.closing(JobWords(place_of, place.node_name)))
     words.open()
-    funnel.on_finish = words.finish
-    funnel.find_leaders_by(peers.colleagues)
+    return words
+
+
+def follow(
+    stack: contextlib.AsyncExitStack,
+    inbox: EngineInbox,
+    publisher: EventPublisher,
+    clock: Clock,
+    tasks: TaskGroup,
+) -> tuple[Follow, ...]:
+    """Returns who follows the jobs. Closing `stack` writes what is left, for a bounded time."""
+    files = stack.enter_context(contextlib.closing(CycleInfoFiles()))
     attributions: list[Attributions] = []
 
     def of_all_jobs() -> Attributions:
         if not attributions:
             from supervisor.wiring.attribution import Attributions  # Late: few jobs ask for it.
 
-            attributions.append(Attributions(tasks, engine, publisher, clock))
+            attributions.append(Attributions(tasks, inbox, publisher, clock))
             stack.push_async_callback(attributions[0].aclose)
         return attributions[0]
 
@@ -77,4 +66,4 @@ def follow(
         if job.spec.attribution.is_asked and (attributions or not isinstance(announcement, JobEnded)):
             of_all_jobs().announced(job, announcement)
 
-    return CycleRecords(clock, files.keep).announced, funnel.announced, attribute
+    return CycleRecords(clock, files.keep).announced, attribute

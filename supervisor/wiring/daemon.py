@@ -49,10 +49,16 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     listener = _tcp_listener(settings)
     meter = Meter()
     handlers = (*log_handlers, MeterHandler(meter), *otlp.handlers(settings.otlp_traces))
-    async with open_supervisor(place, log_handlers=handlers, open_peers=peers_of_jobs(place)) as running:
+    file = CordonFile(place.state_dir) if settings.user_service.door_fd < 0 else None  # else root's process keeps it
+    async with open_supervisor(
+        place,
+        log_handlers=handlers,
+        open_peers=peers_of_jobs(place),
+        keep_cordon=file.keep if file is not None else None,
+    ) as running:
         running.journal.start()
-        if settings.user_service.door_fd < 0:  # otherwise root's process keeps the cordon
-            await _stay_cordoned(running)
+        if file is not None:
+            await _stay_cordoned(running, file)
         if running.returning is not None:
             await running.returning.run(running.tasks)
         api = ControlApi(running.counter, running.journal, for_users=settings.user_service.door_fd >= 0)
@@ -100,10 +106,8 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     return 0
 
 
-async def _stay_cordoned(running: Running) -> None:
+async def _stay_cordoned(running: Running, file: CordonFile) -> None:
     """Keeps the node cordoned: whatever the reason for this start, only an operator lifts the cordon."""
-    file = CordonFile(running.place.state_dir)
-    running.counter.keep_cordon = file.keep
     reason = await in_thread_or_here(file.read)
     if reason:
         running.job_service.cordon(reason)

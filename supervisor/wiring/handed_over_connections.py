@@ -47,14 +47,16 @@ async def serve_own_door(
             case _:
                 _log.debug("%s has no meaning here", word)
 
-    def cordoned(reason: str) -> None:
-        if reason != told:
-            door.say(words.Cordon(reason))
+    async def tell_cordons() -> None:
+        while True:
+            reason = await job_service.next_cordon()
+            if reason != told:
+                door.say(words.Cordon(reason))
 
     door = OwnDoor(door_fd, take=gate.admit, hear=hear)
-    job_service.on_cordon = cordoned
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(door.run)
+        tasks.start_soon(tell_cordons)
         while not stays:
             await pause(idle_s, why="nobody tells that nobody has come for a while")
             if not gate.connections and not job_service.live_jobs():

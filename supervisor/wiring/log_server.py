@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
@@ -57,20 +57,27 @@ class LogFunnel:
     """The log processes of one supervisor. A job without a log server costs only a check of its settings."""
 
     def __init__(
-        self, tasks: TaskGroup, jobs: Mapping[str, JobRecord], publish: Publish, *, worker_socket: Path, private: bool
+        self,
+        tasks: TaskGroup,
+        jobs: Mapping[str, JobRecord],
+        publish: Publish,
+        *,
+        place: Place,
+        colleagues: object,
+        on_finish: Callable[[str], None],
     ) -> None:
+        """`colleagues` may know where elected leaders are. `on_finish` gets the id of a job whose sender will end."""
         self._tasks = tasks
         self._jobs = jobs
         self._publish = publish
-        self._worker_socket = str(worker_socket)
-        self._private = private
+        self._place = place
         self._tiers: dict[str, _JobTiers] = {}
-        self.on_finish: Callable[[str], None] = _nobody  # called with the id of a job whose sender will end
-        self.elected_host: Callable[[str], str] = _nowhere  # returns the host of the node elected to lead a job
+        self._colleagues = colleagues
+        self._on_finish = on_finish
 
-    def door_of(self, job_id: str) -> str:
+    def _door_of(self, job_id: str) -> str:
         """Returns the socket that takes this node's output for the files of a job."""
-        return log_door(self._worker_socket, job_id)
+        return log_door(str(self._place.worker_socket), job_id)
 
     def submitted(self, job_id: str) -> None:
         job = self._jobs[job_id]
@@ -78,8 +85,8 @@ class LogFunnel:
             return
         tiers = self._tiers[job_id] = _JobTiers(job)
         try:
-            tiers.door = _listen(self.door_of(job_id))
-            tiers.door_inode = Path(self.door_of(job_id)).stat().st_ino
+            tiers.door = _listen(self._door_of(job_id))
+            tiers.door_inode = Path(self._door_of(job_id)).stat().st_ino
         except OSError as error:
             self._tell(job, f"cannot take the lines of this node's workers: {error.strerror}")
             return
@@ -91,7 +98,7 @@ class LogFunnel:
         tiers = self._tiers.pop(job_id, None)
         if tiers is None:
             return
-        self.on_finish(job_id)
+        self._on_finish(job_id)
         for each in (tiers.sender, *tiers.servers):
             if each is not None:
                 each.finish()
@@ -130,11 +137,6 @@ class LogFunnel:
         for scope in tiers.server_scopes:
             scope.cancel()
         tiers.servers, tiers.root, tiers.server_scopes, tiers.before_root = [], None, [], []
-
-    def find_leaders_by(self, colleagues: object) -> None:
-        """Sets who may know where elected leaders are."""
-        if isinstance(colleagues, KnowsLeaders):
-            self.elected_host = colleagues.leader_host
 
     def announced(self, job: JobRecord, announcement: Announcement) -> None:
         """Has the servers where the job is led, and the sender until the job ends."""
@@ -189,7 +191,7 @@ class LogFunnel:
         """Closes the door once no sender needs it. The job's next run may have its own door there already."""
         if tiers.door is not None:
             tiers.door.close()
-        path = Path(self.door_of(tiers.job.spec.job_id))
+        path = Path(self._door_of(tiers.job.spec.job_id))
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_ino == tiers.door_inode:
                 path.unlink()
@@ -225,7 +227,7 @@ class LogFunnel:
             "tls_cert": nodes.tls_cert,
             "tls_key": nodes.tls_key,
             "tls_ca": nodes.tls_ca,
-            "ends_with_supervisor": not self._private,
+            "ends_with_supervisor": not self._place.private,
         }
 
     def _sender_settings(self, job: JobRecord, door_fd: int) -> dict[str, object]:
@@ -267,17 +269,8 @@ class LogFunnel:
         """Returns the leader's host; "" if none is known. An embedded leader is where the nodes meet."""
         nodes = job.spec.nodes
         if nodes is None or nodes.backend != EMBEDDED:
-            return self.elected_host(job.spec.job_id)
+            return self._colleagues.leader_host(job.spec.job_id) if isinstance(self._colleagues, KnowsLeaders) else ""
         return nodes.host
-
-
-@contextlib.asynccontextmanager
-async def opened(place: Place, jobs: Mapping[str, JobRecord], publish: Publish) -> AsyncGenerator[LogFunnel]:
-    """Yields the funnel. At the end, waits for data in transit as long as the job's settings say."""
-    async with anyio.create_task_group() as tasks:
-        funnel = LogFunnel(tasks, jobs, publish, worker_socket=place.worker_socket, private=place.private)
-        yield funnel
-        funnel.finish_all()
 
 
 def _listen(path: str) -> socket.socket:
@@ -292,15 +285,6 @@ def _listen(path: str) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _nobody(job_id: str) -> None:
-    del job_id  # there are no words about it
-
-
-def _nowhere(job_id: str) -> str:
-    del job_id
-    return ""
 
 
 def _address(host: str, port: int) -> str:

@@ -21,6 +21,7 @@ from holdfast_wire import spawner_link as wire
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, encode
 
 from supervisor.core import job_phases
+from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.facts import JobEvent, JobState
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import rank_monitor
@@ -36,6 +37,7 @@ from supervisor.edges.workers.spawner.leftovers import Leftover
 from supervisor.edges.workers.spawner.reaching import Reaching
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
+from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import Engine
@@ -49,6 +51,7 @@ from supervisor.ports.edges import Clock
 from supervisor.ports.reports import JobNodeReport, JobReport, RecordedEvent
 from supervisor.queries.job_service import JobService
 from supervisor.report.timeline.event_ordering import ARRIVED
+from supervisor.wiring.shared_jobs import Recall
 
 RETURN_S = 1.5  # people may ask after that, even if a spawner still loads
 ENDED_S = 5.0  # for the spawner of a job that is not taken over: its workers get SIGKILL
@@ -66,11 +69,31 @@ def make_room(journal: Journal) -> NoReturn:
     os._exit(0)
 
 
+class EndedJobs:
+    """Removes a job's kept data once its end is on the disk: else the next supervisor would not know it."""
+
+    def __init__(self, journal: Journal, spawners: SpawnerKeeper, tasks: TaskGroup) -> None:
+        self._journal = journal
+        self._spawners = spawners
+        self._tasks = tasks
+
+    def announced(self, job: JobRecord, announcement: Announcement) -> None:
+        """See followers.py."""
+        if isinstance(announcement, JobEnded):
+            self._tasks.start_soon(self._forget, job.spec.job_id)
+
+    async def _forget(self, job_id: str) -> None:
+        with anyio.CancelScope(shield=True):
+            await in_thread_if_any(partial(self._journal.flush, JOURNAL_FLUSH_S))  # It writes by itself, too.
+            self._spawners.forget(job_id)
+
+
 class Returning(msgspec.Struct, frozen=True):
     """The services that a job needs to continue."""
 
     folder: Path
     clock: Clock
+    inbox: EngineInbox
     engine: Engine
     job_service: JobService
     performer: EnginePerformer
@@ -80,12 +103,11 @@ class Returning(msgspec.Struct, frozen=True):
     tokens: TokenFiles
     claims: JobClaims
     spawners: SpawnerKeeper
+    recall: Recall | None  # see shared_jobs.Counter
     faults: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # job id -> why its record is unreadable
 
     async def run(self, tasks: TaskGroup) -> None:
         """Takes back the existing jobs. Returns when done, or after RETURN_S; the rest continues in `tasks`."""
-        self._forget_ended(tasks)
-        self.workers.pages = self.spawners.pages  # the spawners hold them for the supervisor after this one
         lodgers = await in_thread(self._lodgers)
         self.job_service.expected.expect(lodgers)
         waiting = len(lodgers)
@@ -109,23 +131,6 @@ class Returning(msgspec.Struct, frozen=True):
         if lodgers:
             with anyio.move_on_after(RETURN_S):
                 await done.wait()
-
-    def _forget_ended(self, tasks: TaskGroup) -> None:
-        """Removes a job's kept data once its end is on the disk: else the next supervisor would not know it."""
-        finish = self.performer.on_finished
-
-        async def forget(job_id: str) -> None:
-            with anyio.CancelScope(shield=True):
-                await in_thread_if_any(partial(self.journal.flush, JOURNAL_FLUSH_S))  # It writes by itself, too.
-                self.spawners.forget(job_id)
-
-        def finished(job_id: str) -> None:
-            try:
-                finish(job_id)
-            finally:
-                tasks.start_soon(forget, job_id)
-
-        self.performer.on_finished = finished
 
     def _lodgers(self) -> dict[str, list[tuple[ReturnPlace, Lodger]]]:
         """Returns the lodgers by job, including dead ones."""
@@ -185,7 +190,7 @@ class Returning(msgspec.Struct, frozen=True):
                 place.remove()  # of a spawner that the job does not need
         past = await self._recorded_after(restored)
         history = await self._history(restored, past)
-        await self._meet_again(restored)
+        await self.job_service.meet_again(restored.record.spec, restored.letters)
         self._go_on(restored, found, past)
         self._begin(restored, history)
         self._stop_if_asked(job_id)
@@ -201,7 +206,7 @@ class Returning(msgspec.Struct, frozen=True):
     def _stop_if_asked(self, job_id: str) -> bool:
         asked = self.job_service.expected.stop_asked(job_id)
         if asked is not None:
-            self.engine.post(node_messages.StopRequested(job_id, asked.reason, asked.signal))
+            self.inbox.post(node_messages.StopRequested(job_id, asked.reason, asked.signal))
         return asked is not None
 
     async def _recorded_after(self, restored: Restored) -> list[RecordedEvent]:
@@ -226,17 +231,12 @@ class Returning(msgspec.Struct, frozen=True):
         own = (all_of_it[sequence] for sequence in sorted(all_of_it))
         return [event for event in own if all(name != ARRIVED for name, _ in event.details)]
 
-    async def _meet_again(self, restored: Restored) -> None:
-        if self.job_service.meetings is not None and restored.record.spec.nodes is not None:
-            await self.job_service.meetings.reopen(restored.record.spec, restored.letters)
-
     def _begin(self, restored: Restored, history: Sequence[RecordedEvent]) -> None:
         """Lets waiting messages of the other nodes in, after the restored ones."""
         job_id = restored.record.spec.job_id
-        if self.job_service.meetings is not None:
-            self.job_service.meetings.begin(job_id)
-        if history:
-            self.job_service.on_taken_back(job_id, history)
+        self.job_service.begin(job_id)
+        if history and self.recall is not None:
+            self.recall(job_id, history)
 
     def _put_back(
         self, restored: Restored, past: Sequence[RecordedEvent], claim: Sequence[int], *, has_spawner: bool
@@ -262,8 +262,8 @@ class Returning(msgspec.Struct, frozen=True):
         found.clear()
         self.performer.take_back(record, kept.unfinished, kept.reports)
         for event in kept.waiting:
-            self.engine.post(event)
-        self.engine.post(node_messages.SupervisorReturned(job_id))
+            self.inbox.post(event)
+        self.inbox.post(node_messages.SupervisorReturned(job_id))
         self._read_pages(record)
         workers = f"{len(record.pids)} worker{'' if len(record.pids) == 1 else 's'}"
         text = f"this supervisor (pid {os.getpid()}) goes on with {workers} of the one before it"
@@ -297,7 +297,7 @@ class Returning(msgspec.Struct, frozen=True):
         for local_rank in record.pids:
             progress = self.workers.read_progress(job_id, cycle, local_rank)
             if progress is not None and progress.read_at_s is not None:
-                self.engine.post(node_messages.ProgressRead(job_id, cycle, local_rank, progress))
+                self.inbox.post(node_messages.ProgressRead(job_id, cycle, local_rank, progress))
 
     # --- a spawner that ended meanwhile ----------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class Returning(msgspec.Struct, frozen=True):
         """Ends a job that can't be taken over, as far as it was."""
         await _end_all(found)
         if self.job_service.job(job_id) is not None:
-            self.engine.post(node_messages.JobAbandoned(job_id, f"it could not be taken over: {why}"))
+            self.inbox.post(node_messages.JobAbandoned(job_id, f"it could not be taken over: {why}"))
         else:
             await self._record_lost(job_id, f"supervisor {os.getpid()} could not take it over: {why}")
 
@@ -314,7 +314,9 @@ class Returning(msgspec.Struct, frozen=True):
         known = await in_thread(partial(self.journal.recorded, job_id))
         if known is None or known.state.has_ended:
             now_ns = self.clock.unix_ns()
-            known = JobReport(job_id, JobState.FAILED, now_ns, nodes=(JobNodeReport(self.engine.node_name, "ready"),))
+            known = JobReport(
+                job_id, JobState.FAILED, now_ns, nodes=(JobNodeReport(self.job_service.node().name, "ready"),)
+            )
         reason = f"{reason}; last: {known.reason}" if known.reason else reason
         at_ns = self.clock.unix_ns()
         ended = msgspec.structs.replace(known, state=JobState.FAILED, reason=reason, ended_at_ns=at_ns, ranks=())
@@ -348,7 +350,7 @@ class Returning(msgspec.Struct, frozen=True):
         if restored is not None and newest_place is not None and newest is not None and concludes:
             self.spawners.gone[job_id] = newest_place  # until the end is on the disk: see _forget_ended
             past = await self._recorded_after(restored)
-            await self._meet_again(restored)
+            await self.job_service.meet_again(restored.record.spec, restored.letters)
             self._conclude(restored, newest, reason, past)
             self._begin(restored, ())
 
@@ -356,17 +358,17 @@ class Returning(msgspec.Struct, frozen=True):
         record, job_id = restored.record, restored.record.spec.job_id
         self._put_back(restored, past, (), has_spawner=False)
         for event in restored.snapshot.waiting:
-            self.engine.post(event)
+            self.inbox.post(event)
         reports = SpawnerReports(record, record.spawner_number, workers=self.workers, publisher=self.publisher)
         for message in left.reports:
             for event in reports.read(message):
-                self.engine.post(event)
+                self.inbox.post(event)
         was_stopped = self._stop_if_asked(job_id)
         if was_stopped or isinstance(restored.snapshot.machines.job.phase, job_phases.Closing):
-            self.engine.post(node_messages.SpawnerLost(job_id, record.spawner_number, reason))
+            self.inbox.post(node_messages.SpawnerLost(job_id, record.spawner_number, reason))
         else:
             why = f"{reason}; its workers were ended, and its environment is kept nowhere: start the job again"
-            self.engine.post(node_messages.JobAbandoned(job_id, why))
+            self.inbox.post(node_messages.JobAbandoned(job_id, why))
 
 
 def _is_taken(job_id: str, restored: Restored | None) -> bool:

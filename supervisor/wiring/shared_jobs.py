@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.edges.peers.embedded.local_peers import NoColleagues
-from supervisor.engine.event_publisher import EventPublisher
-from supervisor.engine.job_record import JobRecord
-from supervisor.engine.loop import Engine
-from supervisor.ports.edges import Clock
-from supervisor.ports.job_requests import JobHistory, RendezvousWish
-from supervisor.ports.questions import Colleagues
+from supervisor.engine.slow_ranks import SectionJobs
+from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.questions import Colleagues, SectionsTaken, TellSections
 from supervisor.ports.reports import RecordedEvent
 from supervisor.queries.cluster_job_service import ClusterJobService
-from supervisor.queries.cluster_view import ClusterView
 from supervisor.queries.event_forwarder import EventForwarder
 from supervisor.queries.job_service import JobService
+from supervisor.wiring.jobs import Base, Jobs
 
 if TYPE_CHECKING:
     from supervisor.edges.peers.elastic.elastic_hosts import ElasticHosts
-    from supervisor.edges.workers.channel.worker_server import WorkerServer
     from supervisor.engine.section_watch import SectionWatch
 
 WORKERS_STARTED = "workers_started"
@@ -46,44 +43,54 @@ async def until_workers_run(job_service: JobService, job_id: str) -> None:
                     waiting.deadline = anyio.current_time() + WORKERS_EXPECTED_S
 
 
+Recall = Callable[[str, Sequence[RecordedEvent]], None]  # gets the history of a job that another supervisor began
+
+
+class Counter(msgspec.Struct, frozen=True):
+    """Where people ask about jobs."""
+
+    job_service: ClusterJobService
+    recall: Recall | None = None  # None: no job has other nodes
+
+
 async def open_counter(
     tasks: TaskGroup,
-    *,
-    job_service: JobService,
-    engine: Engine,
-    publisher: EventPublisher,
-    jobs: Mapping[str, JobRecord],
-    clock: Clock,
+    base: Base,
+    jobs: Jobs,
     colleagues: Colleagues,
-    history: JobHistory,
-    workers: WorkerServer,
-) -> ClusterJobService:
-    """Yields where people ask about jobs. Without colleagues it is this node's job service itself."""
-    view = ClusterView(job_service=job_service, engine=engine, publisher=publisher, jobs=jobs, clock=clock)
-    counter = ClusterJobService(job_service=job_service, view=view, colleagues=colleagues, history=history)
+    *,
+    keep_cordon: Callable[[str], Awaitable[None]] | None,
+) -> Counter:
+    """Opens where people ask about jobs. Without colleagues, all is known on this node."""
+    job_service, view, clock = jobs.job_service, jobs.view, base.clock
+    watch = _section_watch(tasks, base, jobs, colleagues)
+    tasks.start_soon(_compare, base.section_jobs, watch)
 
-    def open_watch() -> SectionWatch:
-        from supervisor.engine.section_watch import SectionWatch  # Late: few jobs stamp sections.
+    def take_sections(job_id: str, by: str, told: TellSections) -> SectionsTaken:
+        return watch().hear(job_id, by, told)
 
-        return SectionWatch(
-            pages=workers, colleagues=colleagues, jobs=jobs, publisher=publisher, clock=clock,
-            own_name=view.own_name, tasks=tasks,
-        )  # fmt: skip
-
-    _compare(workers, job_service, counter, open_watch)
     if isinstance(colleagues, NoColleagues):
-        return counter
+        alone = ClusterJobService(
+            job_service=job_service, view=view, colleagues=colleagues, history=base.journal,
+            take_sections=take_sections, keep_cordon=keep_cordon,
+        )  # fmt: skip
+        return Counter(alone)
     from supervisor.edges.operators.log_readers import LogReaders  # Late: a job of one node never needs it.
     from supervisor.edges.peers.embedded.peers_of_jobs import PeersOfJobs
 
-    event_forwarder = EventForwarder(colleagues=colleagues, own_part=view.own_part, clock=clock, jitter=random.random)
-    readers = LogReaders(counter)
+    readers = LogReaders(job_service)
     await tasks.start(readers.run)
+    of_jobs = colleagues if isinstance(colleagues, PeersOfJobs) else None
+    counter = ClusterJobService(
+        job_service=job_service, view=view, colleagues=colleagues, history=base.journal, take_sections=take_sections,
+        read_logs=readers.answer, keep_cordon=keep_cordon,
+        lead_for_torchrun=_leading(tasks) if of_jobs is not None else None,
+        until_told=of_jobs.until_closed if of_jobs is not None else None,
+    )  # fmt: skip
+    event_forwarder = EventForwarder(colleagues=colleagues, own_part=view.own_part, clock=clock, jitter=random.random)
     await tasks.start(event_forwarder.run)
-    counter.read_logs = readers.answer
     colleagues.answer_with(counter.answer)
-    engine.on_node_lost = view.note_lost
-    publisher.attach(view.saved)
+    base.publisher.attach(view.saved)
 
     def note(event: RecordedEvent) -> None:
         if view.is_shared(event.job_id):
@@ -93,32 +100,38 @@ async def open_counter(
         if view.is_shared(job_id):
             event_forwarder.changed(job_id)
 
-    publisher.on_recorded = note
-    publisher.on_changed = changed
-    if isinstance(colleagues, PeersOfJobs):
-        job_service.meet_by(colleagues)
-        job_service.on_taken_back = event_forwarder.recall
-        colleagues.tell_last_news = event_forwarder.tell_last
-        colleagues.on_closed = event_forwarder.forget
-        counter.until_told = colleagues.until_closed
-        counter.lead_for_torchrun = _leading(tasks)
-    return counter
+    base.publisher.on_recorded = note
+    base.publisher.on_changed = changed
+    if of_jobs is not None:
+        of_jobs.tell_last_news = event_forwarder.tell_last
+        of_jobs.on_closed = event_forwarder.forget
+    return Counter(counter, event_forwarder.recall if of_jobs is not None else None)
 
 
-def _compare(
-    workers: WorkerServer, job_service: JobService, counter: ClusterJobService, open_watch: Callable[[], SectionWatch]
-) -> None:
-    """Starts the comparison of ranks once one of them, on any node of a job, may stamp sections."""
-    opened: list[SectionWatch] = []
+def _section_watch(tasks: TaskGroup, base: Base, jobs: Jobs, colleagues: Colleagues) -> Callable[[], SectionWatch]:
+    """Returns what returns the comparison of ranks, which is made for the first that may stamp sections."""
+    made: list[SectionWatch] = []
 
     def watch() -> SectionWatch:
-        if not opened:
-            opened.append(open_watch())
-            job_service.stragglers = opened[0].named
-        return opened[0]
+        if not made:
+            from supervisor.engine.section_watch import SectionWatch  # Late: few jobs stamp sections.
 
-    workers.on_sections = lambda job_id: watch().watch(job_id)
-    counter.take_sections = lambda job_id, by, told: watch().hear(job_id, by, told)
+            made.append(
+                SectionWatch(
+                    pages=base.workers, colleagues=colleagues, jobs=base.jobs, publisher=base.publisher,
+                    clock=base.clock, own_name=jobs.view.own_name, slow=jobs.slow, tasks=tasks,
+                )
+            )  # fmt: skip
+        return made[0]
+
+    return watch
+
+
+async def _compare(section_jobs: SectionJobs, watch: Callable[[], SectionWatch]) -> None:
+    """Watches the sections of each job with a rank on this node that may stamp them, until cancelled."""
+    while True:
+        job_id = await section_jobs.take()
+        watch().watch(job_id)
 
 
 def _leading(tasks: TaskGroup) -> Callable[[RendezvousWish], Awaitable[bool]]:

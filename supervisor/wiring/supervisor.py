@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import random
 import signal as signals
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,13 +19,11 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.config.resolve import RunRequest
-from supervisor.config.run_folder import run_name
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.edges.machine.folders.token_files import TokenFiles
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 from supervisor.edges.machine.health.node_checks import NodeChecks
-from supervisor.edges.machine.job_files.untrusted_reads import JobFiles
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.logs.log_retention import QUIET_S, LogRetention
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
@@ -37,24 +34,27 @@ from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.operators.control_gate import Api, ControlGate
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.edges.workers.channel.worker_server import WorkerServer
+from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
-from supervisor.edges.workers.stacks.stacks import StackCollector
+from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.followers import Follow
-from supervisor.engine.job_record import JobRecord
-from supervisor.engine.loop import Engine
+from supervisor.engine.machines import Machines
 from supervisor.engine.output_plan import Console
-from supervisor.engine.perform import Edges, EnginePerformer
-from supervisor.engine.worker_plan import WorkerPlanner
+from supervisor.engine.slow_ranks import SectionJobs
 from supervisor.errors import HoldfastError, one_refusal
-from supervisor.ports.edges import Peers, Post, Spawners
+from supervisor.ports.edges import Post, Spawners
 from supervisor.ports.questions import PeersAndColleagues
 from supervisor.ports.reports import JobReport
 from supervisor.queries.cluster_job_service import ClusterJobService
 from supervisor.queries.job_service import JobService
-from supervisor.wiring import cycle_recording, log_server, shared_jobs
+from supervisor.wiring import cycle_recording, shared_jobs
+from supervisor.wiring.jobs import Base, Jobs, wired
+from supervisor.wiring.log_server import LogFunnel
 from supervisor.wiring.place import Place
+from supervisor.wiring.run_logs import RunLogs
+from supervisor.wiring.shared_jobs import Recall
 
 if TYPE_CHECKING:
     from supervisor.wiring.returning import Returning
@@ -85,79 +85,140 @@ async def open_supervisor(
     make_spawners: Callable[[WorkerServer, TokenFiles], Spawners] | None = None,
     log_handlers: Sequence[logging.Handler] = (),
     open_peers: Callable[[Post], contextlib.AbstractAsyncContextManager[PeersAndColleagues]] | None = None,
+    keep_cordon: Callable[[str], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[Running]:
     """Opens everything but the control API, ready to take jobs. Raises HoldfastError if it cannot be opened.
 
     `early`: spawners that already run, one per first job, whose ids `claims` hold. `make_spawners` replaces
     our own. `log_handlers` get everything that is logged, including events.
-    `open_peers` opens the connection to the other nodes; None: there are none.
+    `open_peers` opens the connection to the other nodes; None: there are none. `keep_cordon`: see ClusterJobService.
     At the end all edges are closed, innermost first. The caller has ended the jobs before.
     """
-    clock = Clock()
     log = SupervisorLog(place.log_dir, names_jobs=not place.private, others=log_handlers)
     log.open()
     if place.warning:
         _log.warning("%s", place.warning)
     retention = LogRetention(place.log_dir, place.log_limits, quiet_s=max(QUIET_S, place.supervisor_return_timeout_s))
-    limit = RaisedLimit()
-    journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"), starts_thread=True)
-    engine = Engine(clock=clock, node_name=place.node_name, jitter=random.random)
-    workers = WorkerServer(socket_path=place.worker_socket, events=engine, clock=clock)
-    tokens = TokenFiles(socket_dir.tokens_dir(place.socket_dir))
-    publisher = EventPublisher(journal=journal, clock=clock, node_name=place.node_name)
-    jobs: dict[str, JobRecord] = {}
-    claims = claims or JobClaims()
+    limit, pages = RaisedLimit(), PageOffers()
+    base = _base(place, claims or JobClaims(), pages)
     try:
         async with one_refusal(), anyio.create_task_group() as tasks:
-            await tasks.start(workers.run)
-            local_peers = contextlib.nullcontext(LocalPeers(node_name=place.node_name, post=engine.post))
-            peers_opened = local_peers if open_peers is None else open_peers(engine.post)
-            funnels, spawning = log_server.opened(place, jobs, publisher.publish), _spawner_tasks()
-            claiming = contextlib.AsyncExitStack()
-            async with claiming as claimed, funnels as funnel, peers_opened as peers, spawning as spawner_tasks:
-                gpus = NodeGpus(worker_socket=str(place.worker_socket))
-                checks = claimed.enter_context(contextlib.closing(NodeChecks(gpus.probes())))
-                claimed.push_async_callback(gpus.aclose)
-                claimed.callback(tokens.remove_all)  # Once the directory is released, they are another supervisor's.
-                spawners = make_spawners(workers, tokens) if make_spawners else _keeper(place, limit, claims, early)
-                followers = cycle_recording.follow(claimed, jobs, engine, publisher, clock, tasks, funnel, peers)
-                job_service, performer = _wire(
-                    place, clock, engine, workers, spawners, peers,
-                    tokens, checks, publisher, jobs, claims, spawner_tasks, gpus, followers,
+            await tasks.start(base.workers.run)
+            local_peers = contextlib.nullcontext(LocalPeers(node_name=place.node_name, post=base.inbox.post))
+            peers_opened = local_peers if open_peers is None else open_peers(base.inbox.post)
+            closing, draining = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
+            async with (
+                closing as closes, anyio.create_task_group() as log_tasks, draining as drains,
+                peers_opened as peers, _spawner_tasks() as spawner_tasks,
+            ):  # fmt: skip
+                spawners = (
+                    make_spawners(base.workers, base.tokens) if make_spawners else _keeper(base, limit, early, pages)
+                )
+                jobs = _jobs(base, peers, spawners, retention, closes, drains, _Tasks(tasks, log_tasks, spawner_tasks))
+                await tasks.start(jobs.engine.run)
+                counter = await shared_jobs.open_counter(tasks, base, jobs, peers.colleagues, keep_cordon=keep_cordon)
+                yield Running(
+                    place, jobs.job_service, counter.job_service, base.journal, retention, tasks,
+                    _returning(base, jobs, spawners, counter.recall),
                 )  # fmt: skip
-                _keep_logs(retention, jobs, job_service, performer, funnel, tidies=not place.private)
-                await tasks.start(engine.run)
-                counter = await shared_jobs.open_counter(
-                    tasks, job_service=job_service, engine=engine, publisher=publisher, jobs=jobs, clock=clock,
-                    colleagues=peers.colleagues, history=journal, workers=workers,
-                )  # fmt: skip
-                returning = None
-                if isinstance(spawners, SpawnerKeeper) and spawners.return_folder is not None:
-                    from supervisor.wiring.returning import Returning  # Late: a private supervisor does not come back.
-
-                    returning = Returning(
-                        spawners.return_folder, clock, engine, job_service, performer, publisher, journal, workers,
-                        tokens, claims, spawners,
-                    )  # fmt: skip
-                yield Running(place, job_service, counter, journal, retention, tasks, returning)
             tasks.cancel_scope.cancel()
     finally:
-        claims.close()
+        base.claims.close()
         retention.close()
-        journal.close()
+        base.journal.close()
         limit.restore()
         log.close()
 
 
-def _keeper(place: Place, limit: RaisedLimit, claims: JobClaims, early: Sequence[SpawnerProcess]) -> SpawnerKeeper:
+def _base(place: Place, claims: JobClaims, pages: PageOffers) -> Base:
+    clock, inbox, section_jobs = Clock(), EngineInbox(), SectionJobs()
+    journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"), starts_thread=True)
+    workers = WorkerServer(
+        socket_path=place.worker_socket, events=inbox, clock=clock, on_sections=section_jobs.add, pages=pages
+    )
+    return Base(
+        place=place,
+        clock=clock,
+        inbox=inbox,
+        machines=Machines(place.node_name),
+        journal=journal,
+        publisher=EventPublisher(journal=journal, clock=clock, node_name=place.node_name),
+        workers=workers,
+        section_jobs=section_jobs,
+        tokens=TokenFiles(socket_dir.tokens_dir(place.socket_dir)),
+        claims=claims,
+        jobs={},
+    )
+
+
+class _Tasks(msgspec.Struct, frozen=True):
+    """Task groups, those that end last first."""
+
+    all: TaskGroup
+    logs: TaskGroup
+    spawners: TaskGroup
+
+
+def _jobs(
+    base: Base,
+    peers: PeersAndColleagues,
+    spawners: Spawners,
+    retention: LogRetention,
+    closes: contextlib.AsyncExitStack,
+    drains: contextlib.AsyncExitStack,
+    tasks: _Tasks,
+) -> Jobs:
+    """Makes what runs jobs. `drains` ends the log servers, `closes` everything else; at the end, in this order."""
+    place, jobs = base.place, base.jobs
+    gpus = NodeGpus(worker_socket=str(place.worker_socket))
+    checks = closes.enter_context(contextlib.closing(NodeChecks(gpus.probes())))
+    closes.push_async_callback(gpus.aclose)
+    closes.callback(base.tokens.remove_all)  # Once the directory is released, they are another supervisor's.
+    words = cycle_recording.open_words(closes, place, jobs)
+    funnel = LogFunnel(
+        tasks.logs, jobs, base.publisher.publish, place=place, colleagues=peers.colleagues, on_finish=words.finish
+    )
+    drains.callback(funnel.finish_all)  # data in transit has as long as the jobs' settings say
+    run_logs = RunLogs(retention, jobs, tidies=not place.private)
+
+    def prepare(job_id: str) -> None:
+        run_logs.submitted(job_id)
+        funnel.submitted(job_id)
+
+    records = cycle_recording.follow(closes, base.inbox, base.publisher, base.clock, tasks.all)
+    ended: list[Follow] = [run_logs.announced]
+    if isinstance(spawners, SpawnerKeeper) and spawners.return_folder is not None:
+        from supervisor.wiring.returning import EndedJobs  # Late: a private supervisor does not come back.
+
+        ended.append(EndedJobs(base.journal, spawners, tasks.all).announced)
+    return wired(
+        base, peers=peers, spawners=spawners, checks=checks, gpus=gpus, tasks=tasks.spawners, prepare=prepare,
+        followed_by=(*records, funnel.announced), ended=ended,
+    )  # fmt: skip
+
+
+def _returning(base: Base, jobs: Jobs, spawners: Spawners, recall: Recall | None) -> Returning | None:
+    if not isinstance(spawners, SpawnerKeeper) or spawners.return_folder is None:
+        return None
+    from supervisor.wiring.returning import Returning  # Late: a private supervisor does not come back.
+
+    return Returning(
+        spawners.return_folder, base.clock, base.inbox, jobs.engine, jobs.job_service, jobs.performer, base.publisher,
+        base.journal, base.workers, base.tokens, base.claims, spawners, recall,
+    )  # fmt: skip
+
+
+def _keeper(base: Base, limit: RaisedLimit, early: Sequence[SpawnerProcess], pages: PageOffers) -> SpawnerKeeper:
+    place = base.place
     return SpawnerKeeper(
         private=place.private,
         output_dir=None if place.private else place.log_dir,
         supervisor_return_timeout_s=place.supervisor_return_timeout_s,
         open_files=limit.before_and_now,
-        claims=claims,
+        claims=base.claims,
         early=list(early),
         return_folder=None if place.private else place.socket_dir / socket_dir.SPAWNERS,
+        pages=PageOffers() if place.private else pages,  # nobody takes over a private supervisor's ranks
     )
 
 
@@ -167,88 +228,6 @@ async def _spawner_tasks() -> AsyncGenerator[TaskGroup]:
     async with anyio.create_task_group() as tasks:
         yield tasks
         tasks.cancel_scope.deadline = anyio.current_time() + SPAWNERS_END_TIMEOUT_S
-
-
-def _wire(
-    place: Place,
-    clock: Clock,
-    engine: Engine,
-    workers: WorkerServer,
-    spawners: Spawners,
-    peers: Peers,
-    tokens: TokenFiles,
-    checks: NodeChecks,
-    publisher: EventPublisher,
-    jobs: dict[str, JobRecord],
-    claims: JobClaims,
-    tasks: TaskGroup,
-    gpus: NodeGpus,
-    followers: Sequence[Follow],
-) -> tuple[JobService, EnginePerformer]:
-    planner = WorkerPlanner(console=place.console, worker_socket=str(place.worker_socket))
-    edges = Edges(
-        clock=clock,
-        workers=workers,
-        spawners=spawners,
-        stacks=StackCollector(),
-        tokens=tokens,
-        files=JobFiles(),
-        checks=checks,
-        gpus=gpus,
-        peers=peers,
-        planner=planner,
-    )
-
-    def start_soon(work: Callable[[], Coroutine[object, object, None]]) -> None:
-        tasks.start_soon(work)
-
-    performer = EnginePerformer(
-        edges=edges, jobs=jobs, publisher=publisher, engine=engine, start_soon=start_soon, followed_by=followers,
-        keeps=not place.private,
-    )  # fmt: skip
-    engine.attach(performer)
-    job_service = JobService(
-        engine=engine,
-        performer=performer,
-        jobs=jobs,
-        publisher=publisher,
-        workers=workers,
-        clock=clock,
-        claims=claims,
-        log_dir=str(place.log_dir),
-    )
-    performer.on_finished = job_service.close_job
-    return job_service, performer
-
-
-def _keep_logs(
-    retention: LogRetention,
-    jobs: dict[str, JobRecord],
-    job_service: JobService,
-    performer: EnginePerformer,
-    funnel: log_server.LogFunnel,
-    *,
-    tidies: bool,
-) -> None:
-    """Marks the logs of live jobs. With `tidies`, removes old ones as jobs come and go; else the caller does that."""
-
-    def run_of(job_id: str) -> str:
-        return f"{job_id}/{run_name(jobs[job_id].submitted_at_ns)}"
-
-    def submitted(job_id: str) -> None:
-        retention.claim_soon(run_of(job_id))
-        funnel.submitted(job_id)
-        if tidies:
-            retention.tidy_soon()
-
-    def finished(job_id: str) -> None:
-        job_service.close_job(job_id)
-        retention.release_soon(run_of(job_id))
-        if tidies:
-            retention.tidy_soon()
-
-    job_service.on_submitted = submitted
-    performer.on_finished = finished
 
 
 async def run_job(

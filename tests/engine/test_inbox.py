@@ -15,7 +15,7 @@ def _by_job() -> Inbox[tuple[str, int]]:
 async def test_events_come_out_in_the_order_in_which_they_went_in() -> None:
     inbox: Inbox[int] = Inbox()
     for number in range(5):
-        inbox.put(number)
+        inbox.post(number)
     assert inbox.take() == [0, 1, 2, 3, 4]
     assert inbox.take() == []
 
@@ -28,15 +28,15 @@ async def test_wait_returns_at_the_first_event_and_not_before() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(inbox.wait)
         await anyio.lowlevel.checkpoint()
-        inbox.put("exit")
+        inbox.post("exit")
     assert inbox.take() == ["exit"]
 
 
 async def test_an_exit_passes_the_thousands_of_words_of_another_job() -> None:
     inbox = _by_job()
     for number in range(100_000):
-        inbox.put(("loud", number))
-    inbox.put(("quiet", 0))
+        inbox.post(("loud", number))
+    inbox.post(("quiet", 0))
     first = inbox.take()
     assert first.index(("quiet", 0)) <= SHARE_MAX
     assert len(first) < TAKEN_MAX + SHARE_MAX
@@ -52,14 +52,14 @@ async def test_a_source_of_any_number_waits_for_its_turn_and_nothing_is_lost() -
 
     async def say(rank: int) -> None:
         for number in range(50):
-            await inbox.put_in_turn(("job", 1000 * rank + number))
+            await inbox.post_in_turn(("job", 1000 * rank + number))
 
     heard: list[int] = []
     async with anyio.create_task_group() as tasks:
         for rank in range(100):
             tasks.start_soon(say, rank)
         await settled()
-        inbox.put(("job", -1))
+        inbox.post(("job", -1))
         assert len(inbox.take()) == TURNS_MAX + 1  # there was room for the exit though all turns were taken
         with anyio.fail_after(20):
             while len(heard) + TURNS_MAX < 5000:
@@ -78,13 +78,13 @@ async def test_turns_are_given_in_the_order_of_asking() -> None:
 
     async def flood() -> None:
         for number in range(10_000):
-            await inbox.put_in_turn(("job", number))
+            await inbox.post_in_turn(("job", number))
             put.append(number)
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(flood)
         await settled()
-        tasks.start_soon(inbox.put_in_turn, ("job", -1))
+        tasks.start_soon(inbox.post_in_turn, ("job", -1))
         await settled()
         before = len(put)
         while ("job", -1) not in inbox.take():
@@ -96,14 +96,14 @@ async def test_turns_are_given_in_the_order_of_asking() -> None:
 async def test_one_who_gives_up_waiting_takes_no_turn() -> None:
     inbox = _by_job()
     for number in range(TURNS_MAX):
-        await inbox.put_in_turn(("job", number))
+        await inbox.post_in_turn(("job", number))
     with anyio.move_on_after(0.01) as waited:
-        await inbox.put_in_turn(("job", -1))
+        await inbox.post_in_turn(("job", -1))
     assert waited.cancelled_caught
     assert len(inbox.take()) == TURNS_MAX
     for number in range(TURNS_MAX):
         with anyio.fail_after(1):
-            await inbox.put_in_turn(("job", number))
+            await inbox.post_in_turn(("job", number))
     assert ("job", -1) not in inbox.take()
 
 
@@ -115,7 +115,7 @@ async def test_a_reader_with_a_backlog_lets_others_run() -> None:
         ran.append(1)
 
     for number in range(3 * TAKEN_MAX):
-        inbox.put(("job", number))
+        inbox.post(("job", number))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(other)
         inbox.take()
@@ -126,6 +126,6 @@ async def test_a_reader_with_a_backlog_lets_others_run() -> None:
 async def test_lanes_of_jobs_that_are_quiet_take_no_memory() -> None:
     inbox = _by_job()
     for number in range(3 * inboxes.TAKEN_MAX):
-        await inbox.put_in_turn((f"job {number}", 0))
+        await inbox.post_in_turn((f"job {number}", 0))
         assert inbox.take() == [(f"job {number}", 0)]
     assert inbox.lanes == 0

@@ -10,15 +10,17 @@ import anyio
 import pytest
 
 from supervisor.config import JobSpec
-from supervisor.core.announcements import Announcement, CycleBegan, LeadChanged
+from supervisor.core.announcements import Announcement, CycleBegan, LeadChanged, NodeLost
 from supervisor.core.cluster import coordinator, takeover
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobRules, JobState, RestartRules
 from supervisor.core.ledger import Ledger
 from supervisor.core.node import job, node
 from supervisor.core.node import messages as node_messages
+from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.inbox import TAKEN_MAX
 from supervisor.engine.loop import LATE_S, TURN_S, Engine
+from supervisor.engine.machines import Machines
 from tests.engine.world import SetClock, World
 from tests.settling import settled
 
@@ -66,21 +68,27 @@ class Recorder:
         return [action for action in self.actions if isinstance(action, kind)]
 
 
-def engine_with(recorder: Recorder, clock: SetClock) -> Engine:
-    engine = Engine(clock=clock, node_name="n0", jitter=lambda: 0.5)
-    engine.attach(recorder)
-    return engine
+class Played:
+    """An engine with its inbox and its machines."""
+
+    def __init__(self, recorder: Recorder, clock: SetClock) -> None:
+        self.inbox, self.machines = EngineInbox(), Machines("n0")
+        self.engine = Engine(
+            clock=clock, inbox=self.inbox, machines=self.machines, performer=recorder, jitter=lambda: 0.5
+        )
+        self.post, self.run, self.handle = self.inbox.post, self.engine.run, self.engine.handle
+        self.take_back = self.engine.take_back
 
 
 async def test_what_follows_at_once_is_decided_before_anything_is_shown() -> None:
     recorder, clock = Recorder(), SetClock()
-    engine = engine_with(recorder, clock)
+    played = Played(recorder, clock)
     recorder.answer = lambda action: (
         (node_messages.SpawnerReady("j", action.number),) if isinstance(action, node_messages.StartSpawner) else ()
     )
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(engine.run)
-        engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
+        tasks.start_soon(played.run)
+        played.post(node_messages.JobSubmitted(JobRules("j", 1)))
         await settled()
         assert recorder.settled_times == 1
         joined = [each.report for each in recorder.actions if isinstance(each, node_messages.TellCoordinator)]
@@ -90,20 +98,20 @@ async def test_what_follows_at_once_is_decided_before_anything_is_shown() -> Non
 
 async def test_a_job_that_never_comes_to_rest_holds_up_neither_others_nor_deadlines() -> None:
     recorder, clock = Recorder(), SetClock()
-    engine = engine_with(recorder, clock)
+    played = Played(recorder, clock)
 
     def never_rests(action: node_messages.Action) -> tuple[node_messages.Event, ...]:
         if action.job_id == "loud" and isinstance(action, node_messages.Publish):
-            engine.post(node_messages.RestartRequested("loud", "again"))
+            played.post(node_messages.RestartRequested("loud", "again"))
         return ()
 
     recorder.answer = never_rests
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(engine.run)
-        engine.post(node_messages.JobSubmitted(JobRules("loud", 1)))
+        tasks.start_soon(played.run)
+        played.post(node_messages.JobSubmitted(JobRules("loud", 1)))
         for _ in range(3):
             await anyio.lowlevel.checkpoint()
-        engine.post(node_messages.JobSubmitted(JobRules("quiet", 1)))
+        played.post(node_messages.JobSubmitted(JobRules("quiet", 1)))
         while not any(action.job_id == "quiet" for action in recorder.actions):
             await anyio.lowlevel.checkpoint()
         clock.at_s += 10_000  # both spawners are late by now
@@ -114,7 +122,7 @@ async def test_a_job_that_never_comes_to_rest_holds_up_neither_others_nor_deadli
 
 async def test_a_deadline_that_falls_due_among_many_events_waits_for_no_more_than_one_take() -> None:
     recorder, clock = Recorder(), SetClock()
-    engine = engine_with(recorder, clock)
+    played = Played(recorder, clock)
     heard_until_kill: list[int] = []
 
     def note(action: node_messages.Action) -> tuple[node_messages.Event, ...]:
@@ -124,12 +132,12 @@ async def test_a_deadline_that_falls_due_among_many_events_waits_for_no_more_tha
 
     recorder.answer = note
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(engine.run)
-        engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
+        tasks.start_soon(played.run)
+        played.post(node_messages.JobSubmitted(JobRules("j", 1)))
         await settled()
         for _ in range(20 * TAKEN_MAX):
-            engine.post(node_messages.RestartRequested("j", "again"))
-        deadline_s = node.next_deadline_s(engine.node_state)
+            played.post(node_messages.RestartRequested("j", "again"))
+        deadline_s = node.next_deadline_s(played.machines.node_state)
         assert deadline_s is not None
         clock.at_s = deadline_s + LATE_S / 2  # due while the loop works, and not late
         await settled()
@@ -140,7 +148,7 @@ async def test_a_deadline_that_falls_due_among_many_events_waits_for_no_more_tha
 
 async def test_while_many_events_take_long_the_other_tasks_have_their_turn() -> None:
     recorder, clock = Recorder(), SetClock()
-    engine = engine_with(recorder, clock)
+    played = Played(recorder, clock)
 
     def takes_long(_: node_messages.Action) -> tuple[node_messages.Event, ...]:
         clock.at_s += TURN_S / 10
@@ -148,12 +156,12 @@ async def test_while_many_events_take_long_the_other_tasks_have_their_turn() -> 
 
     recorder.answer = takes_long
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(engine.run)
-        engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
+        tasks.start_soon(played.run)
+        played.post(node_messages.JobSubmitted(JobRules("j", 1)))
         await settled()
         before = len(recorder.actions)
         for _ in range(20 * TAKEN_MAX):
-            engine.post(node_messages.RestartRequested("j", "again"))
+            played.post(node_messages.RestartRequested("j", "again"))
         turns: list[int] = []
         while len(recorder.actions) - before < 20 * TAKEN_MAX:
             turns.append(len(recorder.actions))
@@ -164,16 +172,16 @@ async def test_while_many_events_take_long_the_other_tasks_have_their_turn() -> 
 
 async def test_after_a_pause_of_its_own_the_loop_hears_what_was_said_before_it_judges_a_silence() -> None:
     recorder, clock = Recorder(), SetClock()
-    engine = engine_with(recorder, clock)
+    played = Played(recorder, clock)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(engine.run)
-        engine.post(node_messages.JobSubmitted(JobRules("j", 1)))
+        tasks.start_soon(played.run)
+        played.post(node_messages.JobSubmitted(JobRules("j", 1)))
         await settled()
         settled_times = recorder.settled_times
         clock.at_s += 10_000  # as if the process had been stopped: the spawner is long overdue
-        engine.post(node_messages.RestartRequested("j", "anything that wakes the loop"))
+        played.post(node_messages.RestartRequested("j", "anything that wakes the loop"))
         await settled()
-        engine.post(node_messages.SpawnerReady("j", 1))  # it was in the socket all the time
+        played.post(node_messages.SpawnerReady("j", 1))  # it was in the socket all the time
         while recorder.settled_times == settled_times:
             await anyio.lowlevel.checkpoint()
         assert recorder.of(node_messages.KillSpawner) == []
@@ -181,38 +189,48 @@ async def test_after_a_pause_of_its_own_the_loop_hears_what_was_said_before_it_j
 
 
 async def test_a_report_that_outlived_its_job_opens_no_coordinator() -> None:
-    engine = engine_with(Recorder(), SetClock())
-    engine.handle(cluster_messages.Reported("nobody", cluster_messages.NodeJoined("n0", 0)))
-    assert engine.coordinators == {}
+    played = Played(Recorder(), SetClock())
+    played.handle(cluster_messages.Reported("nobody", cluster_messages.NodeJoined("n0", 0)))
+    assert played.machines.coordinators == {}
+
+
+async def test_a_lost_node_is_announced_before_what_follows_from_it() -> None:
+    recorder = Recorder()
+    played = Played(recorder, SetClock())
+    recorder.is_leader = True
+    played.handle(cluster_messages.Reported("j", cluster_messages.JobOpened("n0", JobRules("j", 1))))
+    played.handle(cluster_messages.Reported("j", cluster_messages.NodeJoined("n0", -1)))
+    played.handle(cluster_messages.Reported("j", cluster_messages.NodeLost("n1", "node n1 is lost: silence")))
+    assert recorder.announced[2:] == [NodeLost("n1", "node n1 is lost: silence")]
 
 
 async def test_who_leads_is_announced_before_what_the_leader_decides() -> None:
     recorder = Recorder()
-    engine = engine_with(recorder, SetClock())
+    played = Played(recorder, SetClock())
     recorder.is_leader = True
-    engine.handle(cluster_messages.Reported("j", cluster_messages.JobOpened("n0", JobRules("j", 1))))
-    engine.handle(cluster_messages.Reported("j", cluster_messages.NodeJoined("n0", -1)))
+    played.handle(cluster_messages.Reported("j", cluster_messages.JobOpened("n0", JobRules("j", 1))))
+    played.handle(cluster_messages.Reported("j", cluster_messages.NodeJoined("n0", -1)))
     assert recorder.announced == [LeadChanged(leads=True), CycleBegan(0, ("n0",))]
 
 
 async def test_an_elected_leader_is_announced_when_the_lead_is_taken_and_when_it_is_lost() -> None:
     recorder = Recorder()
-    engine = engine_with(recorder, SetClock())
-    engine.handle(cluster_messages.Reported("j", cluster_messages.LeadershipTaken(7, Ledger(cycle=3, opened=3))))
+    played = Played(recorder, SetClock())
+    played.handle(cluster_messages.Reported("j", cluster_messages.LeadershipTaken(7, Ledger(cycle=3, opened=3))))
     assert recorder.announced == [LeadChanged(leads=True, cycle=3)]
-    engine.handle(cluster_messages.Reported("j", cluster_messages.LeadershipLost("another node leads")))
+    played.handle(cluster_messages.Reported("j", cluster_messages.LeadershipLost("another node leads")))
     assert recorder.announced[1:] == [LeadChanged(leads=False)]
-    assert engine.coordinators == {}
+    assert played.machines.coordinators == {}
 
 
 async def test_a_supervisor_that_takes_a_job_back_leads_it_again() -> None:
     recorder = Recorder()
-    engine = engine_with(recorder, SetClock())
+    played = Played(recorder, SetClock())
     led = takeover.initial_state("j", cluster_messages.LeadershipTaken(7, Ledger(cycle=3)), leader="n0", now_s=0.0)
     machines = node.step(node.initial_state("n0"), node_messages.JobSubmitted(JobRules("j", 1)), now_s=0.0)[0].jobs["j"]
-    engine.take_back("j", machines, None)
+    played.take_back("j", machines, None)
     assert recorder.announced == []
-    engine.take_back("j", machines, led)
+    played.take_back("j", machines, led)
     assert recorder.announced == [LeadChanged(leads=True, cycle=3)]
 
 
@@ -231,7 +249,7 @@ async def test_a_defect_in_one_jobs_machines_ends_it_and_leaves_the_other_alone(
             patched.setattr(where, "step", broken)
             world.job_service.stop("hit", reason="enough", signal=0)
             if where is coordinator:
-                world.engine.post(cluster_messages.Reported("hit", cluster_messages.StopAsked("enough", 0)))
+                world.inbox.post(cluster_messages.Reported("hit", cluster_messages.StopAsked("enough", 0)))
             await world.settle()
         ended = await world.job_service.wait("hit")
         assert ended.verdict is not None
@@ -239,7 +257,7 @@ async def test_a_defect_in_one_jobs_machines_ends_it_and_leaves_the_other_alone(
         assert "AssertionError: no such phase" in ended.verdict.reason
         assert hit_spawner.ended.is_set()
         await world.settle()
-        assert list(world.engine.coordinators) == ["beside"]
+        assert list(world.machines.coordinators) == ["beside"]
         spawner.exit(0, 0, code=0)
         beside = await world.job_service.wait("beside")
         assert beside.verdict is not None
@@ -255,11 +273,11 @@ async def test_an_id_whose_job_met_a_defect_begins_with_a_new_coordinator(
             patched.setattr(job, "step", None)
             world.job_service.stop("j", reason="enough", signal=0)
             await world.settle()
-        assert world.engine.coordinators == {}
+        assert world.machines.coordinators == {}
         spawner = await world.submit(JobSpec("j", ("t.py",), restart=RestartRules(max_restarts=1)))
         report = world.job_service.job("j")
         assert report is not None
         assert (report.state, report.cycle) == (JobState.RUNNING, 0)
         spawner.exit(0, 0, code=0)
         await world.settle()
-        assert world.engine.coordinators == {}
+        assert world.machines.coordinators == {}

@@ -134,7 +134,7 @@ async def test_a_port_that_the_training_does_not_need_takes_nothing_from_the_job
     async with beside_another(tmp_path) as world:
         break_port(monkeypatch, world, port, ERRORS[error_number])
         spawner = await world.submit(job_spec("hit"))
-        world.engine.post(node_messages.Ordered("hit", orders.TakeStacks(0, (0,), 0.25)))
+        world.inbox.post(node_messages.Ordered("hit", orders.TakeStacks(0, (0,), 0.25)))
         await world.settle()
         spawner.exit(0, 0, code=0)
         spawner.exit(0, 1, code=0)
@@ -148,7 +148,7 @@ async def test_stacks_that_cannot_be_taken_are_said_and_waited_for_no_longer(
     async with beside_another(tmp_path) as world:
         break_port(monkeypatch, world, "stacks.collect", ERRORS[1])
         await world.submit(job_spec("hit"))
-        world.engine.post(node_messages.Ordered("hit", orders.TakeStacks(0, (0,), 0.25)))
+        world.inbox.post(node_messages.Ordered("hit", orders.TakeStacks(0, (0,), 0.25)))
         await world.settle()
         (said,) = [event.reason for event in world.journal.events if event.kind == "stacks_collected"]
         assert "cannot take stacks: Too many open files" in said
@@ -260,7 +260,7 @@ async def test_reports_of_an_ended_run_that_waited_for_a_file_do_not_reach_the_n
         monkeypatch.setattr(world.files, "read_iteration", read_slowly)
         spec = JobSpec("j", ("t.py",), checkpoint_iteration_file="/ckpt/iteration")
         await world.submit(spec)
-        world.engine.post(node_messages.JobAbandoned("j", "Holdfast hit a defect of its own"))
+        world.inbox.post(node_messages.JobAbandoned("j", "Holdfast hit a defect of its own"))
         await world.settle()
         await world.submit(JobSpec("j", ("t.py",)))
         answered.set()

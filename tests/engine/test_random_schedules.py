@@ -12,10 +12,12 @@ import pytest
 
 from supervisor.config import JobSpec
 from supervisor.core import job_phases
+from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import JobState, RestartRules
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
+from supervisor.engine.job_record import JobRecord
 from supervisor.errors import HoldfastError
 from tests.engine.disobedience import DisobedientSpawners, Population, Schedule
 from tests.engine.world import SetClock, World
@@ -48,11 +50,11 @@ class Run:
             if self.population.schedule.next_s is None and not self._unfinished():
                 return
             moments = [moment for moment in (self._deadline_s(), self.population.schedule.next_s) if moment is not None]
-            assert moments, f"nothing happens any more: {self.world.engine.node_state}"
+            assert moments, f"nothing happens any more: {self.world.machines.node_state}"
             assert min(moments) < END_S, f"these jobs do not end: {self._unfinished()}"
             if self._deadline_s() == min(moments):
                 self.world.clock.at_s = max(self.world.clock.at_s, min(moments))
-                self.world.engine.post(node_messages.DeadlineReached())
+                self.world.inbox.post(node_messages.DeadlineReached())
             else:
                 self.population.schedule.pass_next()
 
@@ -96,10 +98,10 @@ class Run:
 
     def _check_waiting(self) -> None:
         """If the job does not wait for the training itself, something of that very job has a deadline."""
-        state = self.world.engine.node_state
+        state = self.world.machines.node_state
         for job_id, machines in state.jobs.items():
             phase = machines.job.phase
-            led = self.world.engine.coordinators.get(job_id)
+            led = self.world.machines.coordinators.get(job_id)
             moments = (
                 node.job_due_s(state, job_id),
                 coordinator.next_deadline_s(led) if led is not None else None,
@@ -152,7 +154,7 @@ def check_nothing_is_left(run: Run) -> None:
     assert run.world.tokens.live == set()
     assert run.world.workers.open == {}
     assert run.world.claims.held == set()
-    assert run.world.engine.coordinators == {}
+    assert run.world.machines.coordinators == {}
     assert [job_id for job_id, job in run.world.jobs.items() if job.spawner is not None] == []
 
 
@@ -189,16 +191,15 @@ async def play(seed: int, log_dir: Path) -> Run:
     population = Population(schedule, post=lambda _: None)
     async with anyio.create_task_group() as tasks:
         world = World(tasks, log_dir, clock=clock, spawners=DisobedientSpawners(population), stacks=population)
-        population.post = world.engine.post
+        population.post = world.inbox.post
         world.workers.read = population.read_progress
         run = Run(seed, world, population, specs(schedule))
-        told = world.performer.on_finished
 
-        def finished(job_id: str) -> None:
-            run.finished.append(job_id)
-            told(job_id)
+        def finished(job: JobRecord, announcement: Announcement) -> None:
+            if isinstance(announcement, JobEnded):
+                run.finished.append(job.spec.job_id)
 
-        world.performer.on_finished = finished
+        world.followers.append(finished)
         try:
             await run.play()
             for check in CHECKS:

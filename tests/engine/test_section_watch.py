@@ -14,7 +14,6 @@ import pytest
 from supervisor.core.stragglers.messages import RankSections
 from supervisor.engine import section_watch
 from supervisor.engine.section_watch import SectionWatch
-from supervisor.errors import InvalidRequestError
 from supervisor.ports.questions import LEADER, Answer, Question, SectionsTaken, TellSections
 from tests.queries.colleagues import Shared, shared_job
 
@@ -52,7 +51,7 @@ async def _watching(shared: Shared, pages: Pages) -> AsyncGenerator[SectionWatch
     async with anyio.create_task_group() as tasks:
         watch = SectionWatch(
             pages=pages, colleagues=shared.colleagues, jobs=world.jobs, publisher=world.publisher, clock=world.clock,
-            own_name=lambda _: "n0", tasks=tasks,
+            own_name=lambda _: "n0", slow=world.slow, tasks=tasks,
         )  # fmt: skip
         yield watch
         tasks.cancel_scope.cancel()
@@ -73,19 +72,18 @@ async def _until(condition: object) -> None:
 async def test_the_leader_names_its_own_slow_rank_and_lets_it_go(tmp_path: Path):
     pages = Pages()
     async with shared_job(tmp_path) as shared, _watching(shared, pages) as watch:
-        shared.world.job_service.stragglers = watch.named
         watch.watch("j")
         watch.watch("j")
         pages.took_s = {0: 0.1, 1: 0.2}
         await _until(lambda: "straggler_found" in shared.world.journal.kinds())
-        (named,) = watch.named("j")
+        (named,) = shared.world.slow.of(shared.world.jobs["j"])
         assert (named.node, named.ranks, named.section) == ("n0", (1,), "forward")
         report = shared.world.job_service.job("j")
         assert report is not None
         assert report.stragglers == (named,)
         pages.took_s = {0: 0.1, 1: 0.1}
         await _until(lambda: "straggler_gone" in shared.world.journal.kinds())
-        assert watch.named("j") == ()
+        assert shared.world.slow.of(shared.world.jobs["j"]) == ()
 
 
 async def test_another_node_tells_the_leader_what_is_new_at_the_leaders_pace(tmp_path: Path):
@@ -112,7 +110,7 @@ async def test_another_node_tells_the_leader_what_is_new_at_the_leaders_pace(tmp
         before = pages.looks
         await _until(lambda: pages.looks > before + 10)
         assert len(taken) == told
-        assert watch.named("j") == ()
+        assert shared.world.slow.of(shared.world.jobs["j"]) == ()
 
 
 async def test_a_leader_that_does_not_answer_is_asked_less_and_less_often(
@@ -153,19 +151,12 @@ async def test_a_defect_ends_the_comparison_and_nothing_else(tmp_path: Path, cap
         assert not report.state.has_ended
 
 
-async def test_who_compares_nothing_says_so(tmp_path: Path):
-    async with shared_job(tmp_path) as shared:
-        with pytest.raises(InvalidRequestError, match="cannot compare"):
-            await shared.job_service.answer("j", "n1", TellSections(0, (), ()))
-
-
 async def test_slow_ranks_stand_beside_their_node(tmp_path: Path):
     pages = Pages()
     pages.took_s = {0: 0.1, 1: 0.3}
     async with shared_job(tmp_path) as shared, _watching(shared, pages) as watch:
-        shared.world.job_service.stragglers = watch.named
         watch.watch("j")
-        await _until(lambda: watch.named("j"))
+        await _until(lambda: shared.world.slow.of(shared.world.jobs["j"]))
         (node,) = [
             each for each in await shared.job_service.nodes() if each.name == shared.world.job_service.node().name
         ]

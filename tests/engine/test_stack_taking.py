@@ -12,9 +12,9 @@ async def test_the_ranks_of_the_running_cycle_are_asked(tmp_path: Path) -> None:
     async with World.opened(tmp_path) as world:
         await world.submit(JobSpec("j", ("t.py",), local_world_size=2))
         job = world.jobs["j"]
-        await world.performer.stacks.collect(job, cycle=0, budget_s=1.0)
-        await world.performer.stacks.collect(job, cycle=0, budget_s=1.0, rank=1)
-        await world.performer.stacks.collect(job, cycle=1, budget_s=1.0)
+        await world.stack_taking.collect(job, cycle=0, budget_s=1.0)
+        await world.stack_taking.collect(job, cycle=0, budget_s=1.0, rank=1)
+        await world.stack_taking.collect(job, cycle=1, budget_s=1.0)
         pids = {0: PID_OF_RANK_0, 1: PID_OF_RANK_0 + 1}
         assert world.stacks.asked == [pids, {1: pids[1]}, {}]
 
@@ -22,4 +22,4 @@ async def test_the_ranks_of_the_running_cycle_are_asked(tmp_path: Path) -> None:
 async def test_a_process_that_a_signal_has_stopped_is_known(tmp_path: Path) -> None:
     async with World.opened(tmp_path) as world:
         world.stacks.stopped.add(7)
-        assert [world.performer.stacks.is_stopped(pid) for pid in (7, 8)] == [True, False]
+        assert [world.stack_taking.is_stopped(pid) for pid in (7, 8)] == [True, False]

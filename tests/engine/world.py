@@ -14,22 +14,26 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
 from supervisor.core.calls.words import ToRank
-from supervisor.core.cluster import coordinator
 from supervisor.core.facts import Evidence, HangLimits, Progress, StackGroup
 from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node import messages as node_messages
-from supervisor.core.node import node
 from supervisor.core.node_health import Finding
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
+from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import Engine
+from supervisor.engine.machines import Machines
 from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer
+from supervisor.engine.recovery.turn_outbox import TurnOutbox
+from supervisor.engine.report_queue import ReportQueue
+from supervisor.engine.slow_ranks import SlowRanks
+from supervisor.engine.stack_taking import StackTaking
 from supervisor.engine.worker_plan import WorkerPlanner
-from supervisor.ports.edges import Spawner, Spawners, StackSource, nobody_asks
+from supervisor.ports.edges import Meetings, Spawner, Spawners, StackSource, nobody_asks
 from supervisor.ports.reports import JobReport, RecordedEvent
 from supervisor.queries.job_service import JobService
 from tests.settling import settled
@@ -295,6 +299,7 @@ class World:
         spawners: Spawners | None = None,
         stacks: StackSource | None = None,
         keeps: bool = False,
+        meetings: Meetings | None = None,
     ) -> None:
         """Other fakes may replace the obedient ones. `keeps`: for a returning supervisor."""
         self.clock = clock or SetClock()
@@ -308,62 +313,79 @@ class World:
         self.stacks = FakeStacks()
         self.spawners = FakeSpawners()
         self.jobs: dict[str, JobRecord] = {}
-        self.followers: list[Follow] = []  # a test adds its own
-        self.engine = Engine(clock=self.clock, node_name="n0", jitter=lambda: 0.5)
+        self.followers: list[Follow] = []  # a test adds its own after the job service
+        self.inbox, self.machines = EngineInbox(), Machines("n0")
         self.publisher = EventPublisher(journal=self.journal, clock=self.clock, node_name="n0")
 
         def start_soon(work: Callable[[], Coroutine[object, object, None]]) -> None:
             tasks.start_soon(work)
 
         self.start_soon = start_soon
-        self.performer = EnginePerformer(
-            edges=Edges(
-                clock=self.clock,
-                workers=self.workers,
-                spawners=spawners or self.spawners,
-                stacks=stacks or self.stacks,
-                tokens=self.tokens,
-                files=self.files,
-                checks=self.checks,
-                gpus=self.gpus,
-                peers=LocalPeers(node_name="n0", post=self.engine.post),
-                planner=WorkerPlanner(console=Console(), worker_socket="/s/worker.sock"),
-            ),
-            jobs=self.jobs,
-            publisher=self.publisher,
-            engine=self.engine,
-            start_soon=start_soon,
-            followed_by=self.followers,
-            keeps=keeps,
-        )
-        self.engine.attach(self.performer)
+        peers = LocalPeers(node_name="n0", post=self.inbox.post)
+        reports: dict[str, ReportQueue] = {}
+        self.keeper = TurnOutbox(
+            inbox=self.inbox, machines=self.machines, jobs=self.jobs, publisher=self.publisher, clock=self.clock,
+            reports=reports, start_soon=start_soon, meetings=meetings,
+        ) if keeps else None  # fmt: skip
+        self.stack_taking = StackTaking(workers=self.workers, stacks=stacks or self.stacks)
+        self.slow = SlowRanks(peers.leads)
+        self.prepared: list[str] = []
         self.job_service = JobService(
-            engine=self.engine,
-            performer=self.performer,
+            inbox=self.inbox,
+            machines=self.machines,
+            stacks=self.stack_taking,
+            peers=peers,
             jobs=self.jobs,
             publisher=self.publisher,
             workers=self.workers,
             clock=self.clock,
             claims=self.claims,
             log_dir=str(log_dir),
+            prepare=self.prepared.append,
+            slow=self.slow,
+            meetings=meetings,
+            keep=self.keeper.keep_now if self.keeper is not None else None,
         )
-        self.performer.on_finished = self.job_service.close_job
+        self.followers.append(self.job_service.announced)
+        self.performer = EnginePerformer(
+            edges=Edges(
+                clock=self.clock,
+                workers=self.workers,
+                spawners=spawners or self.spawners,
+                tokens=self.tokens,
+                files=self.files,
+                checks=self.checks,
+                gpus=self.gpus,
+                peers=peers,
+                planner=WorkerPlanner(console=Console(), worker_socket="/s/worker.sock"),
+            ),
+            jobs=self.jobs,
+            publisher=self.publisher,
+            inbox=self.inbox,
+            machines=self.machines,
+            stacks=self.stack_taking,
+            start_soon=start_soon,
+            followed_by=self.followers,
+            reports=reports,
+            keeper=self.keeper,
+        )
+        self.engine = Engine(
+            clock=self.clock, inbox=self.inbox, machines=self.machines, performer=self.performer, jitter=lambda: 0.5
+        )
         tasks.start_soon(self.engine.run)
 
     @classmethod
     @asynccontextmanager
-    async def opened(cls, log_dir: Path) -> AsyncGenerator[Self]:
+    async def opened(cls, log_dir: Path, *, meetings: Meetings | None = None) -> AsyncGenerator[Self]:
         async with anyio.create_task_group() as tasks:
-            yield cls(tasks, log_dir)
+            yield cls(tasks, log_dir, meetings=meetings)
             tasks.cancel_scope.cancel()
 
     async def settle(self) -> None:
         await settled()
 
     def next_deadline_s(self) -> float | None:
-        moments = [node.next_deadline_s(self.engine.node_state)]
-        moments += [coordinator.next_deadline_s(state) for state in self.engine.coordinators.values()]
-        return min((moment for moment in moments if moment is not None), default=None)
+        return self.machines.next_deadline_s()
 
     async def pass_deadlines(self, *, until_s: float = float("inf")) -> None:
         """Fires the engine's timer as often as needed, until nothing has a deadline before that moment."""
@@ -373,7 +395,7 @@ class World:
             if deadline_s is None or deadline_s > until_s:
                 return
             self.clock.at_s = max(self.clock.at_s, deadline_s)
-            self.engine.post(node_messages.DeadlineReached())
+            self.inbox.post(node_messages.DeadlineReached())
         raise AssertionError("a deadline that has passed is not met")
 
     async def submit(self, spec: JobSpec) -> ObedientSpawner:

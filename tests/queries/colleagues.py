@@ -13,7 +13,7 @@ from supervisor.config.job_spec import Nodes
 from supervisor.core.cluster.messages import Event, JobOpened, NodeJoined, Reported
 from supervisor.core.facts import JobState
 from supervisor.errors import NoAnswerError
-from supervisor.ports.questions import Answer, Handler, Part, Question
+from supervisor.ports.questions import Answer, Handler, Part, Question, SectionsTaken, TellSections
 from supervisor.ports.reports import JobReport, NodeReport, RankReport, RecordedEvent
 from supervisor.queries.cluster_job_service import ClusterJobService
 from supervisor.queries.cluster_view import ClusterView
@@ -67,22 +67,28 @@ class Shared:
     def __init__(self, world: World, *, leads: bool) -> None:
         self.world = world
         self.colleagues = FakeColleagues(leads=leads)
+        self.sections: list[tuple[str, str, TellSections]] = []
         self.view = ClusterView(
             job_service=world.job_service,
-            engine=world.engine,
+            machines=world.machines,
             publisher=world.publisher,
             jobs=world.jobs,
             clock=world.clock,
         )
-        world.engine.on_node_lost = self.view.note_lost
+        world.followers.append(self.view.announced)
         world.publisher.attach(self.view.saved)
         self.job_service = ClusterJobService(
-            job_service=world.job_service, view=self.view, colleagues=self.colleagues, history=History(world.journal)
-        )
+            job_service=world.job_service, view=self.view, colleagues=self.colleagues, history=History(world.journal),
+            take_sections=self._take_sections,
+        )  # fmt: skip
+
+    def _take_sections(self, job_id: str, by: str, told: TellSections) -> SectionsTaken:
+        self.sections.append((job_id, by, told))
+        return SectionsTaken(1.0)
 
     async def report(self, *reports: Event) -> None:
         for report in reports:
-            self.world.engine.post(Reported("j", report))
+            self.world.inbox.post(Reported("j", report))
         await self.world.settle()
 
     async def bring_spare(self, name: str = "n1") -> None:

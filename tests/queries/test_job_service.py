@@ -164,7 +164,7 @@ async def test_a_person_sees_which_ranks_are_stopped_and_when_silence_ends(tmp_p
         await world.submit(spec())
         world.workers.progress = {0: Progress(0.0, 0.0), 1: Progress(0.0, 0.0, heartbeat_at_s=0.0, heartbeats=1)}
         for rank, progress in world.workers.progress.items():
-            world.engine.post(node_messages.ClientJoined("j", 0, rank, limits, progress))
+            world.inbox.post(node_messages.ClientJoined("j", 0, rank, limits, progress))
         await world.settle()
         world.stacks.stopped = {1001}
         report = world.job_service.job("j")
@@ -243,7 +243,7 @@ async def test_without_progress_in_the_checkpoint_file_the_job_ends_with_93(tmp_
         spawner.exit(0, 1, code=1)
         await world.settle()
         world.clock.at_s += 60  # past any back-off
-        world.engine.post(node_messages.DeadlineReached())
+        world.inbox.post(node_messages.DeadlineReached())
         await world.settle()
         spawner.exit(1, 1, code=1)
         ended = await world.job_service.wait("j")

@@ -30,19 +30,18 @@ class FakeMeetings:
         self.goes_on.set()
         self.refusal: Exception | None = None
         self.told: list[str] = []
+        self.keep: Callable[[str], bool] | None = None
 
-    async def open(self, spec: JobSpec) -> JobSpec:
+    async def open(self, spec: JobSpec, keep: Callable[[str], bool] | None) -> JobSpec:
+        self.keep = keep
         self.told.append(f"open {spec.job_id}")
         await self.goes_on.wait()
         if self.refusal is not None:
             raise self.refusal
         return replace(spec, master_addr="10.0.0.7")
 
-    async def reopen(self, spec: JobSpec, kept: Correspondence | None) -> None:
+    async def reopen(self, spec: JobSpec, kept: Correspondence | None, keep: Callable[[str], bool] | None) -> None:
         self.told.append(f"reopen {spec.job_id}")
-
-    def keep_by(self, keep: Callable[[str], bool]) -> None:
-        self.keep = keep
 
     def letters(self, job_id: str, *, whole: bool = True) -> Correspondence | None:
         return Correspondence(leads=True, gone=(job_id,))
@@ -55,8 +54,8 @@ class FakeMeetings:
 
 
 async def test_a_job_begins_as_its_way_is_open_and_closes_it_at_its_end(tmp_path: Path):
-    async with World.opened(tmp_path) as world:
-        meetings = world.job_service.meetings = FakeMeetings()
+    meetings = FakeMeetings()
+    async with World.opened(tmp_path, meetings=meetings) as world:
         spawner = await world.submit(SHARED)
         assert meetings.told == ["open j", "begin j"]
         assert world.jobs["j"].spec.master_addr == "10.0.0.7"
@@ -70,8 +69,8 @@ async def test_a_job_begins_as_its_way_is_open_and_closes_it_at_its_end(tmp_path
 
 
 async def test_a_refused_way_leaves_the_id_free(tmp_path: Path):
-    async with World.opened(tmp_path) as world:
-        meetings = world.job_service.meetings = FakeMeetings()
+    meetings = FakeMeetings()
+    async with World.opened(tmp_path, meetings=meetings) as world:
         meetings.refusal = ConfigurationError("cannot use the token file")
         with pytest.raises(ConfigurationError, match="cannot use the token file"):
             await world.job_service.submit(SHARED, {})
@@ -83,8 +82,8 @@ async def test_a_refused_way_leaves_the_id_free(tmp_path: Path):
 
 
 async def test_while_a_way_opens_its_id_is_taken_other_jobs_begin_and_a_cordon_holds(tmp_path: Path):
-    async with World.opened(tmp_path) as world:
-        meetings = world.job_service.meetings = FakeMeetings()
+    meetings = FakeMeetings()
+    async with World.opened(tmp_path, meetings=meetings) as world:
         meetings.goes_on = anyio.Event()
         refused: list[str] = []
 
@@ -109,11 +108,10 @@ async def test_while_a_way_opens_its_id_is_taken_other_jobs_begin_and_a_cordon_h
 
 async def test_the_job_has_its_own_name_for_this_node(tmp_path: Path):
     """Its supervisor is called n0, and the other nodes know this one by its address."""
-    async with World.opened(tmp_path) as world:
-        world.job_service.meetings = FakeMeetings()
+    async with World.opened(tmp_path, meetings=FakeMeetings()) as world:
         spec = replace(SHARED, nodes=NODES)
         await world.submit(spec)
-        assert world.engine.node_state.jobs["j"].job.node == "10.0.0.7"
+        assert world.machines.node_state.jobs["j"].job.node == "10.0.0.7"
         report = world.job_service.report(world.jobs["j"])
         assert [node.name for node in report.nodes] == ["10.0.0.7"]
         assert {event.node for event in world.journal.events} == {"10.0.0.7"}

@@ -44,6 +44,10 @@ class Counter:
     def uncordon(self) -> None:
         self.cordons.append("")
 
+    async def next_cordon(self) -> str:
+        await anyio.sleep_forever()
+        raise AssertionError
+
 
 async def _let_go(tmp_path: Path, gate: Gate, counter: Counter, after_s: float) -> bool:
     """Returns whether root has released it by then."""

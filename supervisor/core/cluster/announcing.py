@@ -6,7 +6,8 @@ decisions can forget an announcement. A new leader knows from the ledger what ea
 
 from __future__ import annotations
 
-from supervisor.core.announcements import CycleBegan, CycleEnded, LeadChanged, PartsChanged
+from supervisor.core.announcements import CycleBegan, CycleEnded, LeadChanged, NodeLost, PartsChanged
+from supervisor.core.cluster import messages
 from supervisor.core.cluster.coordinator_states import Outcome, Running, State, TakingOver
 from supervisor.core.cluster.membership import UNHEARD
 from supervisor.core.cluster.messages import Action
@@ -19,6 +20,10 @@ def lead_taken(state: State) -> LeadChanged:
 
 def lead_lost() -> LeadChanged:
     return LeadChanged(leads=False)
+
+
+def node_lost(lost: messages.NodeLost) -> NodeLost:
+    return NodeLost(lost.node, lost.reason)
 
 
 def with_announcements(before: State, after: State, actions: tuple[Action, ...]) -> Outcome:

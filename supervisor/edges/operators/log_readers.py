@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -16,9 +18,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from supervisor.edges.operators import log_streams
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, NotFoundError
-from supervisor.ports.job_requests import JobRequests
 from supervisor.ports.questions import Answer, CloseLogs, Logs, ReadLogs
-from supervisor.ports.reports import JobReport, LogBytes
+from supervisor.ports.reports import JobReport, LogBytes, RecordedEvent
 
 READERS_MAX = 16  # each needs one inotify instance of the user's 128
 AHEAD_PIECES = 4
@@ -39,10 +40,18 @@ class _Reader:
         self.asked = anyio.Event()
 
 
+class OwnJobs(Protocol):
+    """This node's jobs; see ports.JobRequests."""
+
+    def job(self, job_id: str) -> JobReport | None: ...
+
+    def subscribe(self, job_id: str) -> contextlib.AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]: ...
+
+
 class LogReaders:
     """Answers ReadLogs and CloseLogs. `run` must be started first."""
 
-    def __init__(self, job_service: JobRequests) -> None:
+    def __init__(self, job_service: OwnJobs) -> None:
         self._job_service = job_service
         self._readers: dict[tuple[str, str], _Reader] = {}
         self._tasks: TaskGroup | None = None

@@ -29,11 +29,18 @@ class StopAsked(msgspec.Struct, frozen=True):
     signal: int
 
 
+class _Silent(msgspec.Struct, frozen=True):
+    """A job whose spawner does not answer; see `ExpectedJobs.show`."""
+
+    recorded: JobReport
+    silent: Callable[[], SilentSpawner | None]
+    make_end: Callable[[], None]
+
+
 class _Expected(msgspec.Struct):
     settled: anyio.Event = msgspec.field(default_factory=anyio.Event)
     known: anyio.Event = msgspec.field(default_factory=anyio.Event)  # settled, or shown
-    look: Callable[[], JobReport] | None = None  # None: it may still answer at once, and is not shown
-    end: Callable[[], None] | None = None
+    shown: _Silent | None = None  # None: it may still answer at once
     stop: StopAsked | None = None
 
 
@@ -58,9 +65,9 @@ class ExpectedJobs:
         `end` makes the spawner go on, or kills it; it is called once at most.
         """
         job = self._jobs[recorded.job_id]
-        job.look, job.end = lambda: _unreached(recorded, silent(), job.stop, node=self._node_name), end
+        job.shown = _Silent(recorded, silent, end)
         job.known.set()
-        _log.warning("job %s: %s", recorded.job_id, job.look().reason)
+        _log.warning("job %s: %s", recorded.job_id, self._look(job.shown, job.stop).reason)
         if job.stop is not None:
             end()
 
@@ -76,11 +83,14 @@ class ExpectedJobs:
             await job.known.wait()
 
     def shown(self) -> list[JobReport]:
-        return [job.look() for job in self._jobs.values() if job.look is not None]
+        return [self._look(job.shown, job.stop) for job in self._jobs.values() if job.shown is not None]
 
     def report(self, job_id: str) -> JobReport | None:
         job = self._jobs.get(job_id)
-        return job.look() if job is not None and job.look is not None else None
+        return self._look(job.shown, job.stop) if job is not None and job.shown is not None else None
+
+    def _look(self, shown: _Silent, stop: StopAsked | None) -> JobReport:
+        return _unreached(shown.recorded, shown.silent(), stop, node=self._node_name)
 
     def stop(self, job_id: str, reason: str, signal: int) -> bool:
         """Asks for its end. Returns False for a job that is not looked for."""
@@ -89,8 +99,8 @@ class ExpectedJobs:
             return False
         if job.stop is None:
             job.stop = StopAsked(reason, signal)
-            if job.end is not None:
-                job.end()
+            if job.shown is not None:
+                job.shown.make_end()
         return True
 
     def stop_asked(self, job_id: str) -> StopAsked | None:

@@ -17,9 +17,10 @@ from supervisor.core.cluster.messages import Reported
 from supervisor.core.correspondence import Correspondence
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node.job_machines import JobMachines
+from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.loop import Engine
+from supervisor.engine.machines import Machines
 from supervisor.engine.recovery.snapshot_texts import STATE, SnapshotTexts, are_parted, snapshot
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.ports.edges import Clock, Meetings
@@ -36,19 +37,23 @@ class TurnOutbox:
     def __init__(
         self,
         *,
-        engine: Engine,
+        inbox: EngineInbox,
+        machines: Machines,
         jobs: Mapping[str, JobRecord],
         publisher: EventPublisher,
         clock: Clock,
         reports: Mapping[str, ReportQueue],
         start_soon: Callable[[Callable[[], Coroutine[object, object, None]]], None],
+        meetings: Meetings | None = None,
     ) -> None:
-        self._engine = engine
+        """`meetings`: where messages go to the other nodes of a job."""
+        self._inbox = inbox
+        self._machines = machines
         self._jobs = jobs
         self._publisher = publisher
         self._clock = clock
         self._reports = reports
-        self.meetings: Meetings | None = None  # where messages go to the other nodes of a job
+        self._meetings = meetings
         self._texts = SnapshotTexts()
         self._orders: dict[str, list[link.Order]] = {}
         self._words: list[Callable[[], None]] = []
@@ -82,19 +87,19 @@ class TurnOutbox:
     def settle(self, *, late_too: bool = False) -> None:
         """Ends the turn: keeps and sends everything. `late_too`: even what need not be kept before something leaves."""
         orders, self._orders = self._orders, {}
-        stepped = self._engine.take_stepped()
+        moved = self._machines.take_moved()
         for job_id, job in self._jobs.items():
-            machines = self._engine.node_state.jobs.get(job_id)
+            machines = self._machines.node_state.jobs.get(job_id)
             has_untold = self._publisher.has_untold(job_id)
             if has_untold and not self._is_kept(job):
                 self._publisher.tell(job_id)
             is_late = late_too and job_id in self._late
             if has_untold or job_id in orders or machines is not self._kept.get(job_id) or is_late:
                 self.keep(job, tuple(orders.get(job_id, ())))
-            elif job_id in stepped and are_parted(job.spec):  # Thousands of nodes report in hundreds of turns.
+            elif job_id in moved and are_parted(job.spec):  # Thousands of nodes report in hundreds of turns.
                 self._late.add(job_id)
                 self._keep_soon(job)
-            elif job_id in stepped:
+            elif job_id in moved:
                 self.keep(job)
         words, self._words = self._words, []
         for word in words:
@@ -110,13 +115,13 @@ class TurnOutbox:
     def keep(self, job: JobRecord, orders: tuple[link.Order, ...] = ()) -> None:
         """Keeps the job's current state. Does nothing while it has no spawner."""
         job_id = job.spec.job_id
-        machines = self._engine.node_state.jobs.get(job_id)
+        machines = self._machines.node_state.jobs.get(job_id)
         if job.spawner is None or machines is None or job.verdict is not None or not self.keeps(job):
             return
         self._kept[job_id] = machines
         self._late.discard(job_id)
-        nodes, waiting = job.spec.nodes, self._engine.waiting(job_id)
-        queue, led = self._reports.get(job_id), self._engine.coordinators.get(job_id)
+        nodes, waiting = job.spec.nodes, self._inbox.waiting(job_id)
+        queue, led = self._reports.get(job_id), self._machines.coordinators.get(job_id)
         if nodes is not None and nodes.has_election:  # An elected leader begins with the ledger and what nodes say.
             waiting, led = [each for each in waiting if not isinstance(each, Reported)], None
         kept = snapshot(
@@ -137,9 +142,9 @@ class TurnOutbox:
         job.spawner.keep(texts, orders, partial(self._publisher.tell, job_id, job.sequence))
 
     def _letters(self, job: JobRecord, whole: bool) -> Correspondence | None:
-        if self.meetings is None or job.spec.nodes is None:
+        if self._meetings is None or job.spec.nodes is None:
             return None
-        return self.meetings.letters(job.spec.job_id, whole=whole)
+        return self._meetings.letters(job.spec.job_id, whole=whole)
 
     def _is_kept(self, job: JobRecord) -> bool:
         """Whether a spawner keeps the job, or will in a moment."""

@@ -26,7 +26,9 @@ from supervisor.edges.peers.embedded.cluster_peers import Meeting
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
+from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.loop import Engine
+from supervisor.engine.machines import Machines
 from supervisor.ports.edges import Peers
 
 JOB = "scale"
@@ -50,13 +52,13 @@ def tls_of(folder: str) -> Tls:
 class Performer:
     """See engine.loop.Performer: orders leave through the peers; this node's own get their answer at once."""
 
-    def __init__(self, peers: Peers, engine: Engine) -> None:
+    def __init__(self, peers: Peers, inbox: EngineInbox) -> None:
         self._peers = peers
-        self._engine = engine
+        self._inbox = inbox
         self._cycle = -1
 
     def report(self, report: cluster_messages.Event) -> None:
-        self._engine.post(cluster_messages.Reported(JOB, report))
+        self._inbox.post(cluster_messages.Reported(JOB, report))
 
     def perform(self, action: node_messages.Action) -> tuple[node_messages.Event, ...]:
         return ()
@@ -93,12 +95,12 @@ class Performer:
 
 
 async def main(port: int, others: int, certificates: str, fan_out: int) -> None:
-    engine = Engine(clock=Clock(), node_name=NAME, jitter=random.random)
+    inbox = EngineInbox()
     endpoint, tls = PeerAddress("127.0.0.1", port), tls_of(certificates)
     meeting = Meeting(JOB, NAME, endpoint, 60.0, tls=tls, fan_out=fan_out, nodes_max=others)
-    async with cluster_peers.open_peers(meeting, engine.post) as peers, anyio.create_task_group() as tasks:
-        performer = Performer(peers, engine)
-        engine.attach(performer)
+    async with cluster_peers.open_peers(meeting, inbox.post) as peers, anyio.create_task_group() as tasks:
+        performer = Performer(peers, inbox)
+        engine = Engine(clock=Clock(), inbox=inbox, machines=Machines(NAME), performer=performer, jitter=random.random)
         performer.report(cluster_messages.JobOpened(NAME, rules(others)))
         performer.report(cluster_messages.NodeJoined(NAME, -1))
         await tasks.start(engine.run)

@@ -81,7 +81,12 @@ async def serve(
     """Runs a server with one open cycle; this process plays all its workers."""
     directory = tmp_path / "sock"
     posted: list[node_messages.Event] = []
-    server = WorkerServer(socket_path=directory / "worker" / "worker.sock", events=Kept(posted, turns), clock=Clock())
+    server = WorkerServer(
+        socket_path=directory / "worker" / "worker.sock",
+        events=Kept(posted, turns),
+        clock=Clock(),
+        on_sections=lambda _: None,
+    )
     async with anyio.create_task_group() as tasks:
         await tasks.start(server.run)
         served = Served(server, directory / "worker" / "worker.sock", posted)

@@ -137,7 +137,7 @@ async def live(
                 lost.append(turn)
                 disk.take(world.journal.events)
                 spawner.supervisor = None
-                world.engine.post = _unheard
+                world.inbox.post = _unheard
                 world.journal.record = _unwritten
             return bool(lost)
 
@@ -157,7 +157,7 @@ async def live(
             elif not lost and len(ranks) == 2 and record.cycle == 2:
                 spawner.exit(2, 0, code=0)
                 spawner.exit(2, 1, code=0)
-            world.engine.post(node_messages.DeadlineReached())
+            world.inbox.post(node_messages.DeadlineReached())
         disk.take(world.journal.events)
         tasks.cancel_scope.cancel()
         return record, bool(lost)
@@ -183,8 +183,8 @@ def take_back(world: World, spawner: KeepingSpawner, disk: Disk) -> None:
     world.engine.take_back("j", kept.machines, kept.coordinator)
     world.performer.take_back(record, kept.unfinished, kept.reports)
     for event in kept.waiting:
-        world.engine.post(event)
-    world.engine.post(node_messages.SupervisorReturned("j"))
+        world.inbox.post(event)
+    world.inbox.post(node_messages.SupervisorReturned("j"))
 
 
 @pytest.mark.parametrize("moment", Moment)
@@ -217,7 +217,7 @@ async def test_what_was_recorded_by_one_before_the_last_is_not_forgotten(tmp_pat
         before = RecordedEvent("j", 7, 5, "worker_started", "rank 2 started", node="n1", rank=2)
         world.jobs["j"].recorded_before = [before]
         world.jobs["j"].taken = {("n1", 5): 4}
-        world.engine.post(node_messages.SupervisorReturned("j"))
+        world.inbox.post(node_messages.SupervisorReturned("j"))
         await world.settle()
         record = snapshot_texts.restored(spawner.kept).record
         assert (record.recorded_before, record.taken, record.is_returning) == ([before], {("n1", 5): 4}, True)

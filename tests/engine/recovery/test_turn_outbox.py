@@ -43,8 +43,8 @@ async def test_what_is_kept_is_the_job_as_it_stands(tmp_path: Path) -> None:
         world = World(tasks, tmp_path, keeps=True)
         spawner = await world.submit(JobSpec("j", ("t.py",)))
         restored = snapshot_texts.restored(spawner.kept)
-        assert restored.snapshot.machines == world.engine.node_state.jobs["j"]
-        assert restored.snapshot.coordinator == world.engine.coordinators["j"]
+        assert restored.snapshot.machines == world.machines.node_state.jobs["j"]
+        assert restored.snapshot.coordinator == world.machines.coordinators["j"]
         assert restored.record.environment == {"A": "secret"}
         assert restored.record.pids == world.jobs["j"].pids
         assert [event.kind for event in restored.events] == world.journal.kinds()
@@ -57,7 +57,7 @@ async def test_what_is_under_way_is_begun_again_by_the_next_supervisor(tmp_path:
         spawner = await world.submit(JobSpec("j", ("t.py",)))
         collect = node_messages.CollectEvidence("j", 0, 1.0)
         world.performer.perform(collect)
-        world.engine.post(node_messages.DeadlineReached())
+        world.inbox.post(node_messages.DeadlineReached())
         world.performer.perform(node_messages.KillTree("j", 0))
         world.performer.settled()
         assert snapshot_texts.restored(spawner.kept).snapshot.unfinished == (collect,)
@@ -78,7 +78,7 @@ async def test_a_record_that_can_t_be_written_leaves_nothing_that_is_old(tmp_pat
     async with anyio.create_task_group() as tasks:
         world = World(tasks, tmp_path, keeps=True)
         spawner: ObedientSpawner = await world.submit(JobSpec("j", ("t.py",)))
-        machines = world.engine.node_state.jobs["j"]
+        machines = world.machines.node_state.jobs["j"]
         life = msgspec.structs.replace(machines.job, reason=object())  # pyright: ignore[reportArgumentType]
         world.engine.take_back("j", msgspec.structs.replace(machines, job=life), None)
         world.performer.settled()
@@ -88,12 +88,12 @@ async def test_a_record_that_can_t_be_written_leaves_nothing_that_is_old(tmp_pat
 
 async def test_what_the_nodes_have_told_each_other_is_kept_with_the_turn(tmp_path: Path) -> None:
     async with anyio.create_task_group() as tasks:
-        world = World(tasks, tmp_path, keeps=True)
         meetings = FakeMeetings()
-        world.job_service.meet_by(meetings)
+        world = World(tasks, tmp_path, keeps=True, meetings=meetings)
         spawner = await world.submit(SHARED)
         assert snapshot_texts.restored(spawner.kept).letters == meetings.letters("j")
         spawner.kept.clear()
+        assert meetings.keep is not None
         assert meetings.keep("j")
         assert snapshot_texts.restored(spawner.kept).letters == meetings.letters("j")
         assert meetings.keep("a job that nobody knows")
@@ -102,12 +102,12 @@ async def test_what_the_nodes_have_told_each_other_is_kept_with_the_turn(tmp_pat
 
 async def test_words_wait_until_the_spawner_of_another_supervisor_is_found(tmp_path: Path) -> None:
     async with anyio.create_task_group() as tasks:
-        world = World(tasks, tmp_path, keeps=True)
         meetings = FakeMeetings()
-        world.job_service.meet_by(meetings)
+        world = World(tasks, tmp_path, keeps=True, meetings=meetings)
         spawner = await world.submit(SHARED)
         world.jobs["j"].spawner, world.jobs["j"].is_returning = None, True
         spawner.kept.clear()
+        assert meetings.keep is not None
         assert not meetings.keep("j")
         assert not spawner.kept
         tasks.cancel_scope.cancel()
@@ -119,20 +119,19 @@ async def test_of_an_elected_leader_nothing_is_kept_that_the_next_one_learns_oth
         assert SHARED.nodes is not None
         nodes = msgspec.structs.replace(SHARED.nodes, backend="etcd")
         spawner = await world.submit(msgspec.structs.replace(SHARED, nodes=nodes))
-        world.engine.post(Reported("j", DeadlineReached()))
+        world.inbox.post(Reported("j", DeadlineReached()))
         world.performer.perform(node_messages.KillTree("j", 0))
         world.performer.settled()
         kept = snapshot_texts.restored(spawner.kept).snapshot
         assert (kept.coordinator, kept.waiting) == (None, ())
-        assert kept.machines == world.engine.node_state.jobs["j"]
+        assert kept.machines == world.machines.node_state.jobs["j"]
         tasks.cancel_scope.cancel()
 
 
 async def test_what_only_the_coordinator_of_many_knows_is_kept_as_soon_as_anything_leaves(tmp_path: Path) -> None:
     async with anyio.create_task_group() as tasks:
-        world = World(tasks, tmp_path, keeps=True)
         meetings = FakeMeetings()
-        world.job_service.meet_by(meetings)
+        world = World(tasks, tmp_path, keeps=True, meetings=meetings)
         assert SHARED.nodes is not None
         nodes = msgspec.structs.replace(SHARED.nodes, leads=True, max_nodes=WHOLE_NODES_MAX + 1)
         rendezvous = RendezvousRules(max_nodes=WHOLE_NODES_MAX + 1)
@@ -143,19 +142,20 @@ async def test_what_only_the_coordinator_of_many_knows_is_kept_as_soon_as_anythi
             assert coordinator is not None
             known = coordinator.members.get("n0")
             assert known is not None
-            return known.cordoned == world.engine.coordinators["j"].members["n0"].cordoned
+            return known.cordoned == world.machines.coordinators["j"].members["n0"].cordoned
 
         await world.pass_deadlines(until_s=world.clock.at_s + 60.0)
         assert kept()
 
         def move(reason: str) -> None:
-            members = world.engine.coordinators["j"].members
+            members = world.machines.coordinators["j"].members
             members.put("n0", msgspec.structs.replace(members["n0"], cordoned=reason))
             world.engine.handle(Reported("j", DeadlineReached()))
             world.performer.settled()
             assert not kept()
 
         move("words for other nodes leave")
+        assert meetings.keep is not None
         assert meetings.keep("j")
         assert kept()
         move("an order for the spawner leaves")

@@ -32,6 +32,7 @@ from supervisor.ports.questions import Answer, Handler, PeersAndColleagues, Ques
 LAST_NEWS_S = 2.0  # for the other nodes' news of a job that has ended
 
 Opener = Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]
+Keep = Callable[[str], bool]  # see Meetings.open
 Joining = Callable[[JobSpec, Nodes, Archive], Awaitable[tuple[JobSpec, Opener]]]
 FromPeers = Ordered | Reported | FenceMoved | JobAbandoned
 
@@ -93,22 +94,21 @@ class PeersOfJobs:
         self._joining = joining
         self._meetings: dict[str, _Meeting] = {}
         self._handler: Handler | None = None
-        self._keep_words: Callable[[str], bool] | None = None
         self.tell_last_news: Callable[[str], Awaitable[None]] = _nothing_to_say  # to the leader
         self.on_closed: Callable[[str], None] = _nobody  # called with the id of a job whose connections are closed
 
     # --- see ports.Meetings ----------------------------------------------------------------------------------------
 
-    async def open(self, spec: JobSpec) -> JobSpec:
-        return await self._open(spec, None)
+    async def open(self, spec: JobSpec, keep: Keep | None) -> JobSpec:
+        return await self._open(spec, None, keep)
 
-    async def _open(self, spec: JobSpec, kept: Correspondence | None) -> JobSpec:
+    async def _open(self, spec: JobSpec, kept: Correspondence | None, keep: Keep | None) -> JobSpec:
         assert spec.nodes is not None, "a job of one node has no peers"
         earlier = self._meetings.get(spec.job_id)
         if earlier is not None:
             await earlier.is_closed.wait()  # its last messages go out; that takes a bounded time
         nodes, job_id = spec.nodes, spec.job_id
-        archive = Archive(partial(self._keep_first, job_id) if self._keep_words is not None else None, kept)
+        archive = Archive(partial(self._keep_first, job_id, keep) if keep is not None else None, kept)
         spec, opener = await self._joining(spec, nodes, archive)
         meeting = self._meetings[job_id] = _Meeting(self._post, archive)
         try:
@@ -124,11 +124,11 @@ class PeersOfJobs:
             archive.keep = None
         return spec
 
-    async def reopen(self, spec: JobSpec, kept: Correspondence | None) -> None:
+    async def reopen(self, spec: JobSpec, kept: Correspondence | None, keep: Keep | None) -> None:
         why = "no record of what its nodes have exchanged was kept"
         try:
             if kept is not None:
-                await self._open(spec, kept)
+                await self._open(spec, kept, keep)
                 return
         except HoldfastError as error:
             why = str(error)
@@ -136,15 +136,12 @@ class PeersOfJobs:
         meeting.post(JobAbandoned(spec.job_id, f"cannot meet the other nodes of the job again: {why}"))
         self._tasks.start_soon(self._keep, spec.job_id, meeting, None)
 
-    def keep_by(self, keep: Callable[[str], bool]) -> None:
-        self._keep_words = keep
-
-    def _keep_first(self, job_id: str) -> bool:
+    def _keep_first(self, job_id: str, keep: Keep) -> bool:
         """Keeps a job's data; see Archive.keep. A job being taken back can't be kept before the engine knows it."""
         meeting = self._meetings.get(job_id)
         if meeting is not None and meeting.archive.kept is not None and not meeting.has_begun:
             return False
-        return self._keep_words is None or self._keep_words(job_id)
+        return keep(job_id)
 
     def letters(self, job_id: str, *, whole: bool = True) -> Correspondence | None:
         meeting = self._meetings.get(job_id)

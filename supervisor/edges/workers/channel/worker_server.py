@@ -73,13 +73,23 @@ class Events(Protocol):
 class WorkerServer:
     """The worker socket; see ports.Workers. `run` must be started first. For the event loop's thread."""
 
-    def __init__(self, *, socket_path: Path, events: Events, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        socket_path: Path,
+        events: Events,
+        clock: Clock,
+        on_sections: Callable[[str], None],
+        pages: PageOffers | None = None,
+    ) -> None:
+        """`on_sections` is called with the job of a rank that may stamp sections. `pages`: for the spawners, which keep
+        them for the next supervisor; None: there is none."""
         self._events = events
         self._clock = clock
         self._cycles = WorkerCycles()
         self._clients: dict[tuple[str, int, int], RankClient] = {}
         self._recalled = RecalledRanks(clock)
-        self.pages = PageOffers()  # for the spawners, which keep them for the next supervisor
+        self._pages = pages if pages is not None else PageOffers()
         self._strangers: dict[anyio.CancelScope, None] = {}  # in order of arrival
         self._connections: set[WorkerConnection] = set()
         self._held = 0
@@ -87,7 +97,7 @@ class WorkerServer:
         self._tasks: TaskGroup | None = None
         self._listener = WorkerListener(socket_path, on_accept=self._accept)
         self.counters = Counters()
-        self.on_sections: Callable[[str], None] = _nobody  # called with the job of a rank that may stamp sections
+        self._on_sections = on_sections
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled. Raises HoldfastError if another supervisor serves the directory or it is unsafe."""
@@ -329,7 +339,7 @@ class WorkerServer:
         names = client.stamps.section_names
         note = PageNote(now_ns(self._clock), names, client.pid, client.stacks_signal, client.stacks_fd)
         with contextlib.suppress(OSError):  # then the next supervisor waits for the rank's client
-            self.pages.offer(*client.key, page.fd, note)
+            self._pages.offer(*client.key, page.fd, note)
 
     async def _join(self, client: RankClient) -> None:
         try:
@@ -339,7 +349,7 @@ class WorkerServer:
             raise
         client.joined = True
         if client.page is not None and client.stamps.section_names:
-            self.on_sections(client.cycle.job_id)
+            self._on_sections(client.cycle.job_id)
 
     def _register(self, client: RankClient) -> None:
         """Registers the newest valid hello as the rank's: a dead rank's children may hold its old socket."""
@@ -371,13 +381,9 @@ class WorkerServer:
     def _drop(self, client: RankClient) -> None:
         del self._clients[client.key]
         client.cycle.speaking.pop(client.local_rank, None)
-        self.pages.withdraw(*client.key)
+        self._pages.withdraw(*client.key)
         self._stamps_ignored += client.stamps.ignored
         client.close()
-
-
-def _nobody(job_id: str) -> None:
-    """Does nothing: nobody watches sections."""
 
 
 def _told_limits(limits: HangLimits) -> frames.Limits:

@@ -115,14 +115,14 @@ class Rig:
 
 async def begun(peers: PeersOfJobs, *job_ids: str) -> None:
     for job_id in job_ids:
-        await peers.open(shared(job_id))
+        await peers.open(shared(job_id), None)
         peers.begin(job_id)
 
 
 async def test_each_job_has_its_own_way_and_jobs_of_one_node_have_none():
     rig = Rig()
     async with rig.opened() as peers:
-        assert (await peers.open(shared("led"))).master_addr == "10.0.0.7"
+        assert (await peers.open(shared("led"), None)).master_addr == "10.0.0.7"
         await begun(peers, "followed")
         assert (peers.leads("led"), peers.leads("followed"), peers.leads("alone")) == (True, False, True)
         peers.report("followed", NodeJoined("a-in-the-job", -1))
@@ -137,7 +137,7 @@ async def test_each_job_has_its_own_way_and_jobs_of_one_node_have_none():
 async def test_what_comes_before_the_engine_knows_the_job_waits_for_it():
     rig = Rig()
     async with rig.opened() as peers:
-        await peers.open(shared("led"))
+        await peers.open(shared("led"), None)
         rig.jobs["led"].post(Reported("led", NodeJoined("b", -1)))
         rig.jobs["led"].post(FenceMoved("led", 5.0))
         assert rig.posted == []
@@ -173,9 +173,9 @@ async def test_a_way_that_is_slow_to_open_or_refused_keeps_no_other_job_waiting(
         await settled()
         with anyio.fail_after(LIMIT_S):
             with pytest.raises(ConfigurationError, match="cannot use the token file"):
-                await peers.open(shared("wrong"))
+                await peers.open(shared("wrong"), None)
             with pytest.raises(ConfigurationError, match=r"at 127\.0\.0\.1:1: denied; check --rdzv-endpoint"):
-                await peers.open(shared("closed"))
+                await peers.open(shared("closed"), None)
             await begun(peers, "led")
         assert set(rig.jobs) == {"led"}
         rig.holds["slow"].set()
@@ -235,8 +235,7 @@ async def test_a_way_that_another_supervisor_has_opened_is_gone_on_with():
         return True
 
     async with rig.opened() as peers:
-        peers.keep_by(keep)
-        await peers.reopen(shared("led"), kept)
+        await peers.reopen(shared("led"), kept, keep)
         archive = rig.archives["led"]
         assert archive.kept == kept
         assert archive.keep is not None
@@ -253,12 +252,12 @@ async def test_a_way_that_another_supervisor_has_opened_is_gone_on_with():
 async def test_nothing_waits_to_be_kept_where_no_supervisor_comes_back():
     rig = Rig()
     async with rig.opened() as peers:
-        await peers.open(shared("led"))
+        await peers.open(shared("led"), None)
         assert rig.archives["led"].keep is None
-        peers.keep_by(lambda _: True)
         for job_id, leads in (("led", True), ("followed", False)):
             peers.close(job_id)
-            many = await peers.open(replace(shared(job_id), nodes=replace(NODES, max_nodes=KEPT_NODES_MAX + 1)))
+            spec = replace(shared(job_id), nodes=replace(NODES, max_nodes=KEPT_NODES_MAX + 1))
+            many = await peers.open(spec, lambda _: True)
             assert many.nodes is not None
             assert (many.nodes.leads, many.may_come_back) == (leads, not leads)
             assert (rig.archives[job_id].keep is None) is leads
@@ -269,7 +268,7 @@ async def test_a_way_that_can_t_be_opened_again_ends_the_job_and_says_why(kept: 
     rig = Rig()
     rig.refusals = {"led": ConfigurationError("something else listens there")}
     async with rig.opened() as peers:
-        await peers.reopen(shared("led"), kept)
+        await peers.reopen(shared("led"), kept, None)
         assert not peers.leads("led")
         assert rig.posted == []
         peers.begin("led")

@@ -67,7 +67,7 @@ async def test_a_deleted_socket_comes_back_and_connected_ranks_do_not_notice(tmp
 
 async def test_a_second_supervisor_is_refused_and_told_who_serves(tmp_path: Path):
     async with serve(tmp_path) as served:
-        second = WorkerServer(socket_path=served.path, events=Kept(), clock=Clock())
+        second = WorkerServer(socket_path=served.path, events=Kept(), clock=Clock(), on_sections=lambda _: None)
         with pytest.raises(InUseError, match=f"pid {os.getpid()} serves it"):
             await second.run()
         assert _answers(served.path)
@@ -109,7 +109,9 @@ async def test_an_unsafe_directory_is_refused_with_the_reason(tmp_path: Path, wh
                 pytest.skip("only root can give a directory away")
             os.chown(directory, 65534, 65534)
             why = "belongs to user id 65534"
-    server = WorkerServer(socket_path=directory / "worker" / "worker.sock", events=Kept(), clock=Clock())
+    server = WorkerServer(
+        socket_path=directory / "worker" / "worker.sock", events=Kept(), clock=Clock(), on_sections=lambda _: None
+    )
     with pytest.raises(ConfigurationError, match=why):
         await server.run()
 

@@ -20,7 +20,9 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node import messages
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.channel.worker_server import WorkerServer
+from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.loop import Engine
+from supervisor.engine.machines import Machines
 from tests.edges.workers.worker_side import JOB_ID, TOKEN, WorkerSide, hello, until
 
 RANKS = 72
@@ -59,8 +61,8 @@ sys.stdin.read()
 class Joined:
     """Performs the engine's actions in the real server; spawner and coordinator obey at once."""
 
-    def __init__(self, engine: Engine, server: WorkerServer) -> None:
-        self.engine = engine
+    def __init__(self, inbox: EngineInbox, server: WorkerServer) -> None:
+        self.inbox = inbox
         self.server = server
         self.hangs: list[tuple[float, JobEvent]] = []
         self.words = 0
@@ -79,7 +81,7 @@ class Joined:
                 progress = self.server.read_progress(job_id, cycle, local_rank)
                 return () if progress is None else (messages.ProgressRead(job_id, cycle, local_rank, progress),)
             case messages.TellCoordinator(job_id, report):
-                self.engine.post(cluster.Reported(job_id, report))
+                self.inbox.post(cluster.Reported(job_id, report))
             case messages.Publish(event=event) if event.kind == "hang_detected":
                 self.hangs.append((time.monotonic(), event))
             case _:
@@ -87,7 +89,7 @@ class Joined:
         return ()
 
     def send(self, job_id: str, action: cluster.Send) -> None:
-        self.engine.post(messages.Ordered(job_id, action.order))
+        self.inbox.post(messages.Ordered(job_id, action.order))
 
     def publish(self, job_id: str, action: cluster.Publish) -> None:
         pass
@@ -105,7 +107,7 @@ class Joined:
         return True
 
     def name_in(self, job_id: str) -> str:
-        return self.engine.node_name
+        return "n0"
 
     def settled(self) -> None:
         pass
@@ -121,16 +123,16 @@ def lines() -> bytes:
 async def test_a_silent_rank_is_found_in_time_while_all_others_burst(tmp_path: Path) -> None:
     path = tmp_path / "sock" / "worker" / "worker.sock"
     limits = HangLimits(heartbeat_s=LIMIT_S)
-    engine = Engine(clock=Clock(), node_name="n0", jitter=lambda: 0.5)
-    server = WorkerServer(socket_path=path, events=engine, clock=Clock())
-    joined = Joined(engine, server)
-    engine.attach(joined)
+    inbox = EngineInbox()
+    server = WorkerServer(socket_path=path, events=inbox, clock=Clock(), on_sections=lambda _: None)
+    joined = Joined(inbox, server)
+    engine = Engine(clock=Clock(), inbox=inbox, machines=Machines("n0"), performer=joined, jitter=lambda: 0.5)
     async with anyio.create_task_group() as tasks:
         await tasks.start(server.run)
         await tasks.start(engine.run)
         spec = JobSpec(job_id=JOB_ID, command=("train.py",), local_world_size=RANKS)
         server.open_cycle(JOB_ID, 0, token=TOKEN, spec=spec, limits=limits, first_rank=0)
-        engine.post(messages.JobSubmitted(JobRules(JOB_ID, RANKS, hang_limits=limits)))
+        inbox.post(messages.JobSubmitted(JobRules(JOB_ID, RANKS, hang_limits=limits)))
         flood = subprocess.Popen(  # noqa: ASYNC220 a test's
             [sys.executable, "-c", SCRIPT, str(path), str(FRAMES_EACH)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

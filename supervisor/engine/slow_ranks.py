@@ -1,0 +1,51 @@
+"""Which ranks are slow, as far as this node knows, and which jobs have ranks to compare?
+
+Whoever compares the ranks (section_watch.py) notes it here, and reports show it: neither needs the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import anyio
+
+from supervisor.core.stragglers.messages import Straggler
+from supervisor.engine.job_record import JobRecord
+
+
+class SlowRanks:
+    """The slow ranks of the jobs that this node leads. `leads`: see ports.Peers."""
+
+    def __init__(self, leads: Callable[[str], bool]) -> None:
+        self._leads = leads
+        self._named: dict[str, tuple[JobRecord, tuple[Straggler, ...]]] = {}
+
+    def note(self, job: JobRecord, named: tuple[Straggler, ...]) -> None:
+        self._named = {job_id: each for job_id, each in self._named.items() if each[0].verdict is None}
+        self._named[job.spec.job_id] = job, named
+
+    def of(self, job: JobRecord) -> tuple[Straggler, ...]:
+        """Returns the slow ranks of the job now; none if another node leads it."""
+        known, named = self._named.get(job.spec.job_id, (None, ()))
+        return named if known is job and job.verdict is None and self._leads(job.spec.job_id) else ()
+
+
+class SectionJobs:
+    """Jobs of which a rank may stamp sections: the worker socket adds them, and one reader takes them."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, None] = {}
+        self._arrived = anyio.Event()
+
+    def add(self, job_id: str) -> None:
+        """Never blocks."""
+        self._waiting[job_id] = None
+        self._arrived.set()
+
+    async def take(self) -> str:
+        while not self._waiting:
+            self._arrived = anyio.Event()
+            await self._arrived.wait()
+        job_id = next(iter(self._waiting))
+        del self._waiting[job_id]
+        return job_id

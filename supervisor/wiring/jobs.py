@@ -1,0 +1,125 @@
+"""What decides, performs, keeps and shows this supervisor's jobs, and what does each of these get?
+
+They are made in this order, each from what was made before it: edges post into the inbox and followers hear
+announcements, so nothing needs to know what is made after it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Coroutine, Sequence
+
+import msgspec
+from anyio.abc import TaskGroup
+
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.machine.folders.token_files import TokenFiles
+from supervisor.edges.machine.gpus.node_gpus import NodeGpus
+from supervisor.edges.machine.health.node_checks import NodeChecks
+from supervisor.edges.machine.job_files.untrusted_reads import JobFiles
+from supervisor.edges.machine.journal.journal import Journal
+from supervisor.edges.machine.processes.job_claims import JobClaims
+from supervisor.edges.workers.channel.worker_server import WorkerServer
+from supervisor.edges.workers.stacks.stacks import StackCollector
+from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.event_publisher import EventPublisher
+from supervisor.engine.followers import Follow
+from supervisor.engine.job_record import JobRecord
+from supervisor.engine.loop import Engine
+from supervisor.engine.machines import Machines
+from supervisor.engine.perform import Edges, EnginePerformer
+from supervisor.engine.report_queue import ReportQueue
+from supervisor.engine.slow_ranks import SectionJobs, SlowRanks
+from supervisor.engine.stack_taking import StackTaking
+from supervisor.engine.worker_plan import WorkerPlanner
+from supervisor.ports.edges import Meetings, Spawners
+from supervisor.ports.questions import PeersAndColleagues
+from supervisor.queries.cluster_view import ClusterView
+from supervisor.queries.job_service import JobService
+from supervisor.wiring.place import Place
+
+
+class Base(msgspec.Struct, frozen=True):
+    """What is made before anything is opened: it needs nothing that is made later."""
+
+    place: Place
+    clock: Clock
+    inbox: EngineInbox
+    machines: Machines
+    journal: Journal
+    publisher: EventPublisher
+    workers: WorkerServer
+    section_jobs: SectionJobs
+    tokens: TokenFiles
+    claims: JobClaims
+    jobs: dict[str, JobRecord]
+
+
+class Jobs(msgspec.Struct, frozen=True):
+    job_service: JobService
+    view: ClusterView
+    slow: SlowRanks
+    performer: EnginePerformer
+    engine: Engine
+
+
+def wired(
+    base: Base,
+    *,
+    peers: PeersAndColleagues,
+    spawners: Spawners,
+    checks: NodeChecks,
+    gpus: NodeGpus,
+    tasks: TaskGroup,
+    prepare: Callable[[str], None],
+    followed_by: Sequence[Follow],
+    ended: Sequence[Follow],
+) -> Jobs:
+    """Makes what runs jobs. `tasks` serve their spawners. `prepare`: see JobService.
+
+    `followed_by` hear an announcement first, and `ended` last, after the job's record is closed.
+    """
+
+    def start_soon(work: Callable[[], Coroutine[object, object, None]]) -> None:
+        tasks.start_soon(work)
+
+    colleagues, reports = peers.colleagues, dict[str, ReportQueue]()
+    meetings = colleagues if isinstance(colleagues, Meetings) else None
+    keeper = None
+    if not base.place.private:
+        from supervisor.engine.recovery.turn_outbox import TurnOutbox  # Late: a private supervisor never returns.
+
+        keeper = TurnOutbox(
+            inbox=base.inbox, machines=base.machines, jobs=base.jobs, publisher=base.publisher, clock=base.clock,
+            reports=reports, start_soon=start_soon, meetings=meetings,
+        )  # fmt: skip
+    stacks = StackTaking(workers=base.workers, stacks=StackCollector())
+    slow = SlowRanks(peers.leads)
+    job_service = JobService(
+        inbox=base.inbox, machines=base.machines, stacks=stacks, peers=peers, jobs=base.jobs, publisher=base.publisher,
+        workers=base.workers, clock=base.clock, claims=base.claims, log_dir=str(base.place.log_dir), prepare=prepare,
+        slow=slow, meetings=meetings, keep=keeper.keep_now if keeper is not None else None,
+    )  # fmt: skip
+    view = ClusterView(
+        job_service=job_service, machines=base.machines, publisher=base.publisher, jobs=base.jobs, clock=base.clock
+    )
+    edges = Edges(
+        clock=base.clock,
+        workers=base.workers,
+        spawners=spawners,
+        tokens=base.tokens,
+        files=JobFiles(),
+        checks=checks,
+        gpus=gpus,
+        peers=peers,
+        planner=WorkerPlanner(console=base.place.console, worker_socket=str(base.place.worker_socket)),
+    )
+    performer = EnginePerformer(
+        edges=edges, jobs=base.jobs, publisher=base.publisher, inbox=base.inbox, machines=base.machines, stacks=stacks,
+        start_soon=start_soon, followed_by=(*followed_by, view.announced, job_service.announced, *ended),
+        reports=reports, keeper=keeper,
+    )  # fmt: skip
+    engine = Engine(
+        clock=base.clock, inbox=base.inbox, machines=base.machines, performer=performer, jitter=random.random
+    )
+    return Jobs(job_service, view, slow, performer, engine)

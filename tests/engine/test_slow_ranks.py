@@ -1,0 +1,57 @@
+"""Reports show slow ranks while the job runs and this node leads it; a job to compare is taken once."""
+
+from __future__ import annotations
+
+import anyio
+
+from supervisor.config import JobSpec
+from supervisor.core.facts import JobState, Verdict
+from supervisor.core.stragglers.messages import Straggler
+from supervisor.engine.job_record import JobRecord
+from supervisor.engine.slow_ranks import SectionJobs, SlowRanks
+
+SLOW = (Straggler("forward", "n0", (1,), False, 2.0, 0.2, 0.1, 4, "rank 1 on node n0 is slow"),)
+
+
+def record(job_id: str = "j") -> JobRecord:
+    return JobRecord(JobSpec(job_id, ("t.py",)), {}, 5, "/logs")
+
+
+def test_slow_ranks_are_shown_while_this_node_leads_that_run_of_the_job() -> None:
+    led = {"j"}
+    slow, job = SlowRanks(led.__contains__), record()
+    assert slow.of(job) == ()
+    slow.note(job, SLOW)
+    assert slow.of(job) == SLOW
+    assert slow.of(record()) == ()  # another run with the same id
+    led.clear()
+    assert slow.of(job) == ()
+
+
+def test_an_ended_job_has_no_slow_ranks_and_is_forgotten_with_the_next() -> None:
+    slow, job, other = SlowRanks(lambda _: True), record(), record("other")
+    slow.note(job, SLOW)
+    job.verdict = Verdict(JobState.SUCCEEDED, 0, "all ranks ended")
+    assert slow.of(job) == ()
+    slow.note(other, SLOW)
+    job.verdict = None
+    assert (slow.of(job), slow.of(other)) == ((), SLOW)
+
+
+async def test_a_job_of_many_ranks_is_taken_once_and_in_order() -> None:
+    jobs, taken = SectionJobs(), list[str]()
+
+    async def take(count: int) -> None:
+        for _ in range(count):
+            taken.append(await jobs.take())
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(take, 3)
+            await anyio.lowlevel.checkpoint()
+            for job_id in ("a", "a", "b"):
+                jobs.add(job_id)
+            await anyio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()
+            jobs.add("a")
+    assert taken == ["a", "b", "a"]
