@@ -152,7 +152,7 @@ def test_each_module_has_a_test_of_its_own(layer: str):
     _report(found, f"no test in tests/{layer} is for")
 
 
-@pytest.mark.parametrize("layer", ["engine", "queries"])
+@pytest.mark.parametrize("layer", ["engine", "queries", "wiring"])
 def test_each_file_has_its_twin(layer: str):
     found = [
         _name(path)

@@ -7,6 +7,7 @@ import os
 import signal as signals
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import anyio
 
@@ -35,16 +36,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     """Runs the node's supervisor until SIGTERM or SIGINT. Returns the exit code."""
     folder = socket_dir.service_dir_for_daemon(settings.socket_dir)
     socket_dir.make(folder)
-    state = state_dir.choose(settings.state_dir, folder)
-    place = Place(
-        folder,
-        state.path,
-        Console(present=False),
-        private=False,
-        supervisor_return_timeout_s=settings.supervisor_return_timeout_s,
-        log_limits=settings.log_limits,
-        warning=state.warning,
-    )
+    place = _place(settings, folder)
     notifier = sd_notify.Notifier()
     listener = _tcp_listener(settings)
     meter = Meter()
@@ -104,6 +96,19 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
         await running.job_service.end_all("the node's supervisor was stopped")
     notifier.close()
     return 0
+
+
+def _place(settings: DaemonSettings, folder: Path) -> Place:
+    state = state_dir.choose(settings.state_dir, folder)
+    return Place(
+        folder,
+        state.path,
+        Console(present=False),
+        private=False,
+        supervisor_return_timeout_s=settings.supervisor_return_timeout_s,
+        log_limits=settings.log_limits,
+        warning=state.warning,
+    )
 
 
 async def _stay_cordoned(running: Running, file: CordonFile) -> None:

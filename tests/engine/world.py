@@ -323,10 +323,7 @@ class World:
         self.start_soon = start_soon
         peers = LocalPeers(node_name="n0", post=self.inbox.post)
         reports: dict[str, ReportQueue] = {}
-        self.keeper = TurnOutbox(
-            inbox=self.inbox, machines=self.machines, jobs=self.jobs, publisher=self.publisher, clock=self.clock,
-            reports=reports, start_soon=start_soon, meetings=meetings,
-        ) if keeps else None  # fmt: skip
+        self.keeper = self._outbox(reports, meetings) if keeps else None
         self.stack_taking = StackTaking(workers=self.workers, stacks=stacks or self.stacks)
         self.slow = SlowRanks(peers.leads)
         self.prepared: list[str] = []
@@ -348,17 +345,7 @@ class World:
         )
         self.followers.append(self.job_service.announced)
         self.performer = EnginePerformer(
-            edges=Edges(
-                clock=self.clock,
-                workers=self.workers,
-                spawners=spawners or self.spawners,
-                tokens=self.tokens,
-                files=self.files,
-                checks=self.checks,
-                gpus=self.gpus,
-                peers=peers,
-                planner=WorkerPlanner(console=Console(), worker_socket="/s/worker.sock"),
-            ),
+            edges=self._edges(spawners or self.spawners, peers),
             jobs=self.jobs,
             publisher=self.publisher,
             inbox=self.inbox,
@@ -373,6 +360,25 @@ class World:
             clock=self.clock, inbox=self.inbox, machines=self.machines, performer=self.performer, jitter=lambda: 0.5
         )
         tasks.start_soon(self.engine.run)
+
+    def _outbox(self, reports: dict[str, ReportQueue], meetings: Meetings | None) -> TurnOutbox:
+        return TurnOutbox(
+            inbox=self.inbox, machines=self.machines, jobs=self.jobs, publisher=self.publisher, clock=self.clock,
+            reports=reports, start_soon=self.start_soon, meetings=meetings,
+        )  # fmt: skip
+
+    def _edges(self, spawners: Spawners, peers: LocalPeers) -> Edges:
+        return Edges(
+            clock=self.clock,
+            workers=self.workers,
+            spawners=spawners,
+            tokens=self.tokens,
+            files=self.files,
+            checks=self.checks,
+            gpus=self.gpus,
+            peers=peers,
+            planner=WorkerPlanner(console=Console(), worker_socket="/s/worker.sock"),
+        )
 
     @classmethod
     @asynccontextmanager

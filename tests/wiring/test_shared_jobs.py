@@ -1,0 +1,89 @@
+"""Other nodes' questions are answered, the leader hears this node's news, and a cordon is kept."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.config import JobSpec
+from supervisor.edges.peers.embedded.local_peers import NoColleagues
+from supervisor.errors import InvalidRequestError
+from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.questions import LEADER, Answer, Handler, NewsTaken, Part, Question, ShowPart, TellNews
+from supervisor.wiring import shared_jobs
+from supervisor.wiring.shared_jobs import Counter, open_counter
+from tests.queries.colleagues import SHARED, FakeColleagues
+from tests.settling import settled
+from tests.wiring.made import Made, made
+
+LIMIT_S = 20.0
+
+
+class Asked(FakeColleagues):
+    """Other nodes that also ask."""
+
+    handler: Handler | None = None
+
+    def answer_with(self, handler: Handler) -> None:
+        self.handler = handler
+
+
+@asynccontextmanager
+async def opened(
+    tmp_path: Path, colleagues: Asked | NoColleagues, kept: list[str]
+) -> AsyncGenerator[tuple[Made, Counter]]:
+    async def keep(reason: str) -> None:
+        kept.append(reason)
+
+    async with made(tmp_path) as all_of_it:
+        counter = await open_counter(all_of_it.tasks, all_of_it.base, all_of_it.jobs, colleagues, keep_cordon=keep)
+        yield all_of_it, counter
+
+
+async def test_a_node_that_follows_answers_for_its_part_and_tells_the_leader_what_happens(tmp_path: Path):
+    colleagues, told = Asked(leads=False), list[str]()
+
+    def take(question: Question) -> Answer:
+        assert isinstance(question, TellNews)
+        told.extend(event.kind for event in question.events)
+        return NewsTaken(question.events[-1].sequence if question.events else 0)
+
+    colleagues.answers[LEADER] = take
+    async with opened(tmp_path, colleagues, []) as (all_of_it, _):
+        await all_of_it.jobs.job_service.submit(SHARED, {})
+        await settled()
+        assert colleagues.handler is not None
+        part = await colleagues.handler("j", "n1", ShowPart())
+        assert isinstance(part, Part)
+        assert (part.node.name, part.part.job_id) == ("n0", "j")
+        with anyio.fail_after(LIMIT_S):
+            while "job_submitted" not in told:  # noqa: ASYNC110 - the leader has no event
+                await anyio.sleep(0.01)
+
+
+async def test_without_other_nodes_all_is_answered_here_and_a_cordon_is_kept(tmp_path: Path):
+    kept: list[str] = []
+    async with opened(tmp_path, NoColleagues(), kept) as (all_of_it, counter):
+        assert counter.recall is None
+        await all_of_it.jobs.job_service.submit(JobSpec("j", ("t.py",)), {})
+        await counter.job_service.until_complete("j")
+        node = await counter.job_service.set_cordon("", cordoned=True, reason="new cable")
+        assert (node.state, kept) == ("cordoned", ["new cable"])
+        with pytest.raises(InvalidRequestError, match="this supervisor serves one job alone"):
+            await counter.job_service.lead_rendezvous(RendezvousWish("r", "127.0.0.1", 1))
+
+
+async def test_what_waits_for_the_first_workers_goes_on_once_they_run(tmp_path: Path):
+    async with made(tmp_path) as all_of_it:
+        job_service = all_of_it.jobs.job_service
+        await job_service.submit(JobSpec("j", ("t.py",)), {})
+        with anyio.fail_after(LIMIT_S):
+            await shared_jobs.until_workers_run(job_service, "j")
+        await settled()
+        report = job_service.job("j")
+        assert report is not None
+        assert [rank.state for rank in report.ranks] == ["running"]
