@@ -115,6 +115,19 @@ class LeadsAbove(Protocol):
         ...
 
 
+@runtime_checkable
+class ProvesItsAge(Protocol):
+    """A lead may have this, too. Without it, a job that finds no state begins some seconds later."""
+
+    @property
+    def held_for_s(self) -> float:
+        """Returns for how long, at least, the backend has lost nothing that was written, and nobody led this job.
+
+        Reckoned back from the moment at which the lead was won; 0.0: not known.
+        """
+        ...
+
+
 class BackendFactory(Protocol):
     def __call__(self, place: Place) -> RendezvousBackend:
         """Makes a backend without I/O. Raises ValueError for an option that is unknown or unusable."""

@@ -15,9 +15,15 @@ IN_CYCLE_4 = Ledger(cycle=4, opened=4, restarts_used=1)
 
 
 def new_leader(
-    ledger: Ledger = IN_CYCLE_4, leader: str = "a", former: Former | None = None, term: int = 7
+    ledger: Ledger = IN_CYCLE_4,
+    leader: str = "a",
+    former: Former | None = None,
+    *,
+    term: int = 7,
+    others_may_train: bool = True,
 ) -> Playbook[coordinator.State]:
-    state = takeover.initial_state("job", LeadershipTaken(term, ledger, former), leader=leader, now_s=0.0)
+    taken = LeadershipTaken(term, ledger, former, others_may_train)
+    state = takeover.initial_state("job", taken, leader=leader, now_s=0.0)
     return Playbook(coordinator.step, state, jitter=0.0)
 
 

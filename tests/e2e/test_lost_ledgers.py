@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -69,8 +67,7 @@ def test_etcd_loses_its_data_while_a_spare_leads_and_training_goes_on(tmp_path: 
         while (leader := _kept(server, job, "leader").get("node")) != "127.0.0.3":
             if leader is not None:
                 server.ctl("del", f"/holdfast/{job.job_id}/leader")
-        server.stop()
-        shutil.rmtree(server.folder / "data")
+        server.wipe()
         server.start()
         began_s = time.monotonic()
         wait_until(
@@ -91,13 +88,7 @@ def test_an_older_backup_is_restored_and_the_ledger_is_written_again_at_once(tmp
         server.ctl("snapshot", "save", str(backup))
         _fail(job, 0)
         wait_until(lambda: _knows(server, job, cycle=1, restarts_used=1), timeout_s=LIMIT_S, what="the next ledger")
-        server.stop()
-        shutil.rmtree(server.folder / "data")
-        subprocess.run(
-            ["etcdctl", "snapshot", "restore", str(backup), "--data-dir", str(server.folder / "data"), "--name", "m",
-             "--initial-cluster", server.cluster, "--initial-advertise-peer-urls", server.cluster.partition("=")[2]],
-            env={"ETCDCTL_API": "3", "PATH": "/usr/bin:/bin"}, check=True, capture_output=True, timeout=LIMIT_S,
-        )  # fmt: skip
+        server.restore(backup)
         server.start()
         wait_until(
             lambda: _knows(server, job, cycle=1, restarts_used=1), timeout_s=AT_ONCE_S, what="the ledger of cycle 1"

@@ -2,12 +2,14 @@
 
 As in etcd (decision 0021), one key with a lease names the leader, and only the leader of the newest term writes the one
 record. A call may fail before or after it was performed. Changes are reported late, to each node in order. Without a
-quorum, nothing is answered and no lease ends.
+quorum, nothing is answered and no lease ends. How long it has held its data, it counts anew after each loss or restored
+backup, and after most times without a quorum, which are restarts; a pause is none.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
@@ -31,6 +33,9 @@ WATCH_MAX_S = 0.1
 WATCH_AGAIN_S = 0.5
 FIRST_REVISION = 2**30
 BACKUPS_MAX = 20
+HELD_LONG = 0.7  # share of the jobs that begin on a backend which has held its data for long
+PAUSED = 0.4  # share of the times without a quorum in which it is only paused
+LONG_S = 1e5
 
 Answer = TypeVar("Answer")
 
@@ -63,6 +68,9 @@ class Backend:
         self.era = 0  # how often it has lost data
         self._revision = FIRST_REVISION
         self._kept: list[tuple[int, Ledger, Elected | None]] = []  # what a backup may have
+        self._ages = random.Random(f"age {world.setup.seed}")
+        self._held_since_s = -LONG_S if self._ages.random() < HELD_LONG else 0.0
+        self._was_led = False  # as its data say; a backup was made later
         self._lease_until_s = 0.0
         self._watched_by: dict[Voter, float] = {}  # when the last change reaches it
         self._broken: set[Voter] = set()  # watches to be repeated
@@ -116,17 +124,21 @@ class Backend:
 
     # --- what is asked
 
-    def elect(self, reign: Reign, above: int) -> tuple[int, Ledger] | None:
+    def elect(self, reign: Reign, above: int) -> tuple[int, Ledger, float] | None:
         """Returns the new lead, or None if another leads. The lease lasts until `hold` is called."""
         if self.leader is not None:
             return None
+        now_s = self._world.timeline.now_s
+        was_led = self._was_led and now_s < self._ledger_until_s
+        held_for_s = 0.0 if was_led else now_s - self._held_since_s
+        self._was_led = True
         term = 1 + self._revision + terms.added_to(self._revision, newest_term=above)
         self.leader = Elected(term, reign.host.name, reign)
         self.leads += 1
         self.hold(term, LEASE_S)
         self._change()
         self._tell_all()
-        return term, self.ledger
+        return term, self.ledger, held_for_s
 
     def _change(self) -> None:
         self._revision += 1
@@ -137,7 +149,7 @@ class Backend:
         if self._world.timeline.now_s < self.lost_until_s:
             return False
         self._replace(self._revision // 2, Ledger(), None)
-        self._kept = []
+        self._kept, self._was_led = [], False
         return True
 
     def restore(self) -> bool:
@@ -152,6 +164,7 @@ class Backend:
             self.leader.reign.disturb()
         self.era += 1
         self._revision, self._ledger = revision, ledger
+        self._held_since_s = self._world.timeline.now_s
         if self.leader != leader or leader is None:
             self.leader = None
         self._tell_all()  # the watches begin again
@@ -215,6 +228,8 @@ class Backend:
 
     def lose(self, until_s: float) -> None:
         self.lost_until_s = max(self.lost_until_s, until_s)
+        if self._ages.random() >= PAUSED:
+            self._held_since_s = max(self._held_since_s, until_s)
         if self.leader is not None:
             self.leader.reign.disturb()
 

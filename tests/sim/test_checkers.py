@@ -63,7 +63,7 @@ def the_same_term(patch: _Patch) -> None:
     """Each leader is elected for the first term."""
     elect = Backend.elect
 
-    def again(backend: Backend, reign: Reign, above: int) -> tuple[int, Ledger] | None:
+    def again(backend: Backend, reign: Reign, above: int) -> tuple[int, Ledger, float] | None:
         del above
         backend._revision = 0  # pyright: ignore[reportPrivateUsage]
         return elect(backend, reign, 0)

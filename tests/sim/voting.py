@@ -211,7 +211,7 @@ class Voter:
             else:
                 self.backend.ask(self.host, lambda: self.backend.elect(reign, above), elected)
 
-        def elected(won: tuple[int, Ledger] | Unavailable | None) -> None:
+        def elected(won: tuple[int, Ledger, float] | Unavailable | None) -> None:
             if self._state.over or self._parts_until_s is not None:
                 return
             if won is None or isinstance(won, Unavailable):

@@ -61,16 +61,18 @@ class Event(_message.Message):
     def __init__(self, type: _Optional[_Union[Event.EventType, str]] = ..., kv: _Optional[_Union[KeyValue, _Mapping]] = ...) -> None: ...
 
 class KeyValue(_message.Message):
-    __slots__ = ["create_revision", "key", "mod_revision", "value"]
+    __slots__ = ["create_revision", "key", "lease", "mod_revision", "value"]
     CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
     MOD_REVISION_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     create_revision: int
     key: bytes
+    lease: int
     mod_revision: int
     value: bytes
-    def __init__(self, key: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ..., value: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, key: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ..., value: _Optional[bytes] = ..., lease: _Optional[int] = ...) -> None: ...
 
 class LeaseGrantRequest(_message.Message):
     __slots__ = ["TTL"]
@@ -110,6 +112,22 @@ class LeaseRevokeResponse(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
+class LeaseTimeToLiveRequest(_message.Message):
+    __slots__ = ["ID"]
+    ID: int
+    ID_FIELD_NUMBER: _ClassVar[int]
+    def __init__(self, ID: _Optional[int] = ...) -> None: ...
+
+class LeaseTimeToLiveResponse(_message.Message):
+    __slots__ = ["TTL", "grantedTTL", "header"]
+    GRANTEDTTL_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    TTL: int
+    TTL_FIELD_NUMBER: _ClassVar[int]
+    grantedTTL: int
+    header: ResponseHeader
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., TTL: _Optional[int] = ..., grantedTTL: _Optional[int] = ...) -> None: ...
+
 class PutRequest(_message.Message):
     __slots__ = ["key", "lease", "value"]
     KEY_FIELD_NUMBER: _ClassVar[int]
@@ -139,20 +157,26 @@ class RangeResponse(_message.Message):
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., kvs: _Optional[_Iterable[_Union[KeyValue, _Mapping]]] = ...) -> None: ...
 
 class RequestOp(_message.Message):
-    __slots__ = ["request_delete_range", "request_put", "request_range"]
+    __slots__ = ["request_delete_range", "request_put", "request_range", "request_txn"]
     REQUEST_DELETE_RANGE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_PUT_FIELD_NUMBER: _ClassVar[int]
     REQUEST_RANGE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_TXN_FIELD_NUMBER: _ClassVar[int]
     request_delete_range: DeleteRangeRequest
     request_put: PutRequest
     request_range: RangeRequest
-    def __init__(self, request_range: _Optional[_Union[RangeRequest, _Mapping]] = ..., request_put: _Optional[_Union[PutRequest, _Mapping]] = ..., request_delete_range: _Optional[_Union[DeleteRangeRequest, _Mapping]] = ...) -> None: ...
+    request_txn: TxnRequest
+    def __init__(self, request_range: _Optional[_Union[RangeRequest, _Mapping]] = ..., request_put: _Optional[_Union[PutRequest, _Mapping]] = ..., request_delete_range: _Optional[_Union[DeleteRangeRequest, _Mapping]] = ..., request_txn: _Optional[_Union[TxnRequest, _Mapping]] = ...) -> None: ...
 
 class ResponseHeader(_message.Message):
-    __slots__ = ["revision"]
+    __slots__ = ["cluster_id", "raft_term", "revision"]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    RAFT_TERM_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: int
+    raft_term: int
     revision: int
-    def __init__(self, revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, cluster_id: _Optional[int] = ..., revision: _Optional[int] = ..., raft_term: _Optional[int] = ...) -> None: ...
 
 class ResponseOp(_message.Message):
     __slots__ = ["response_range"]

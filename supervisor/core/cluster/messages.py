@@ -212,6 +212,7 @@ class LeadershipTaken(msgspec.Struct, frozen=True):
     term: int
     ledger: Ledger
     former: Former | None = None  # an earlier run of the job, if some of its nodes may not know its end
+    others_may_train: bool = True  # although the ledger does not say so: it may be lost
 
 
 class LeadershipLost(msgspec.Struct, frozen=True):

@@ -64,7 +64,8 @@ def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: fl
     former = taken.former or ledger.former
     phase = TakingOver(now_s + TAKE_OVER_S)
     if ledger == Ledger():
-        phase = Unopened(now_s + TAKE_OVER_S if former is None else 0.0)
+        waits = former is None and taken.others_may_train
+        phase = Unopened(now_s + TAKE_OVER_S if waits else 0.0)
     return State(
         job_id,
         leader,

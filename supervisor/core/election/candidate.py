@@ -13,7 +13,7 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.correspondence import StandingWish, Wish
-from supervisor.core.election import node_fence
+from supervisor.core.election import first_start, node_fence
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import EndWorkers, MoveFence
 from supervisor.core.facts import JobState, Verdict
@@ -142,6 +142,7 @@ class Unable(msgspec.Struct, frozen=True):
 class LeadWon(msgspec.Struct, frozen=True):
     term: int
     ledger: Ledger  # as found
+    held_for_s: float = 0.0  # see first_start.may_train
 
 
 class LeadNotWon(msgspec.Struct, frozen=True):
@@ -308,8 +309,8 @@ def _change(
             return _give_up(state, f"cannot elect a leader of job {state.job_id}: {why}; check --rdzv-conf")
         case Unable(why):
             return _give_up(state, why)
-        case LeadWon(term, ledger):
-            return _win(state, term, ledger)
+        case LeadWon():
+            return _win(state, event)
         case LeadNotWon():
             return _not_won(state, now_s, jitter)
         case LeadLost():
@@ -386,14 +387,14 @@ def _lose_link(state: State, event: LinkLost, now_s: float, jitter: float) -> _R
     return msgspec.structs.replace(state, phase=Waiting(now_s + AGAIN_S)), ()
 
 
-def _win(state: State, term: int, ledger: Ledger) -> _Result:
-    found, former = of_this_run(newer(ledger, state.ledger), term=term, met_term=state.met_term)
-    newest_term = max(term, ledger.term)
+def _win(state: State, won: LeadWon) -> _Result:
+    term, newest_term = won.term, max(won.term, won.ledger.term)
+    found, former = of_this_run(newer(won.ledger, state.ledger), term=term, met_term=state.met_term)
     state = msgspec.structs.replace(
         state, phase=Leading(term), waits_since_s=None, newest_term=newest_term, ledger=found
     )
-    taken = Coordinate(cluster.LeadershipTaken(term, found, former))
-    return state, (Lead(term, found, former), taken, Obey(orders.Introduce()))
+    taken = cluster.LeadershipTaken(term, found, former, first_start.may_train(won.held_for_s))
+    return state, (Lead(term, found, former), Coordinate(taken), Obey(orders.Introduce()))
 
 
 def _lose_lead(state: State, event: LeadLost, now_s: float) -> _Result:

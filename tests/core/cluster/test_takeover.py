@@ -186,6 +186,12 @@ def test_the_first_leader_begins_the_job():
     assert play.of(Record)[0].ledger.term == 7
 
 
+def test_the_job_begins_at_once_if_nobody_can_train():
+    play = new_leader(Ledger(), others_may_train=False)
+    play >> stands("b", None, MemberState.JOINED) >> stands("a", None, MemberState.JOINED)
+    assert orders_to(play, StartCycle) == ["a", "b"]
+
+
 def test_two_newcomers_lead_before_those_who_train_and_begin_nothing_beside_them():
     """The ledger is lost: the nodes know the cycle and the budget, and training goes on."""
     play = new_leader(Ledger(), leader="x")

@@ -21,7 +21,7 @@ from supervisor.core.cluster.messages import (
     NodeStopped,
     StopAsked,
 )
-from supervisor.core.election import candidate, node_fence
+from supervisor.core.election import candidate, first_start, node_fence
 from supervisor.core.election.candidate import (
     AGAIN_S,
     JITTER_S,
@@ -354,6 +354,14 @@ def test_the_last_leader_knows_the_ledger_that_the_backend_has_lost() -> None:
     play.at(2.0) >> DeadlineReached()
     play >> LeadWon(5, kept)
     play.has(Lead(5, Ledger(6, term=4), None))
+
+
+def test_the_age_of_the_backends_data_tells_the_coordinator_whether_others_may_train() -> None:
+    for held_for_s in (first_start.HELD_S - 1.0, first_start.HELD_S):
+        play = node()
+        play >> Said(OPENED)
+        play.at(JITTER_S) >> DeadlineReached() >> LeadWon(3, Ledger(), held_for_s)
+        play.has(Coordinate(LeadershipTaken(3, Ledger(), None, held_for_s < first_start.HELD_S)))
 
 
 def test_a_leader_writes_its_ledger_again_as_the_watch_begins_again() -> None:

@@ -41,6 +41,7 @@ from supervisor.ports.rendezvous_backend import (
     EndsLeads,
     Lead,
     LeadsAbove,
+    ProvesItsAge,
     RendezvousBackend,
 )
 
@@ -311,7 +312,8 @@ class ElectedPeers:
             self._take(candidate.LeadNotWon())
             return
         self._won = lead, asked_at_s
-        self._take(candidate.LeadWon(lead.term, read_ledger(lead.state)))
+        held_for_s = lead.held_for_s if isinstance(lead, ProvesItsAge) else 0.0
+        self._take(candidate.LeadWon(lead.term, read_ledger(lead.state), held_for_s))
         assert self._reign is not None, "a won lead is led"
         reign, why = self._reign, "it ends"
         try:

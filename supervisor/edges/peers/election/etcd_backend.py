@@ -1,8 +1,8 @@
 """How does etcd elect the leader of a job, and keep the data that the next leader needs?
 
 There are two keys per job. `leader` belongs to a short lease; the revision at which it was created is the term.
-`ledger` is written only while `leader` is still that of the term. It has no lease, since etcd may revoke all leases at
-once. etcd_leftovers.py decides how long it outlives its job.
+`ledger` is written only while `leader` is still that of the term, and exists, if only empty, from the first lead on. It
+has no lease, since etcd may revoke all leases at once. etcd_leftovers.py decides how long it outlives its job.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from holdfast_wire.v1 import etcd_pb2 as etcd
 from supervisor.core import terms
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.peers.election.etcd_client import CompactedError, EtcdClient, Login
+from supervisor.edges.peers.election.etcd_data_age import DataAge
 from supervisor.edges.peers.election.etcd_leftovers import KEPT_S, Leftovers
 from supervisor.edges.peers.election.etcd_member import Endpoint, endpoint_of
 from supervisor.ports.rendezvous_backend import (
@@ -57,18 +58,19 @@ class EtcdLead:
 
     def __init__(
         self, client: EtcdClient, keys: _Keys, leftovers: Leftovers, *,
-        made_at: int, above: int, found: etcd.KeyValue, state: bytes, lease: int, ttl_s: float,
+        made_at: int, above: int, ledger_at: int, state: bytes, lease: int, ttl_s: float, held_for_s: float,
     ) -> None:  # fmt: skip
         self._client = client
         self._keys = keys
         self._leftovers = leftovers
         self._has_ended = False  # the job has ended, and this leader has written so
         self._lease = lease
-        self._revision = found.mod_revision  # of the ledger; 0: there is none
+        self._revision = ledger_at  # of the ledger
         self._made_at = made_at
         self.term = made_at + above
         self.state = state
         self.ttl_s = ttl_s
+        self.held_for_s = held_for_s
 
     async def renew(self) -> None:
         if not await self._client.keep_alive(self._lease):
@@ -145,20 +147,25 @@ class EtcdBackend:
         told = msgspec.json.encode(_Told(node, address, ttl_s, above))
         put = etcd.PutRequest(key=self._keys.leader, value=told, lease=lease)
         read = etcd.RangeRequest(key=self._keys.ledger)
-        request = etcd.TxnRequest(
-            compare=[_made_at(self._keys.leader, 0)],
-            success=[etcd.RequestOp(request_put=put), etcd.RequestOp(request_range=read)],
+        begin = etcd.TxnRequest(
+            compare=[_made_at(self._keys.ledger, 0)],
+            success=[etcd.RequestOp(request_put=etcd.PutRequest(key=self._keys.ledger))],
         )
+        first, then, last = (
+            etcd.RequestOp(request_put=put), etcd.RequestOp(request_range=read), etcd.RequestOp(request_txn=begin)
+        )  # fmt: skip
+        request = etcd.TxnRequest(compare=[_made_at(self._keys.leader, 0)], success=[first, then, last])
         answer = await self._client.txn(request)
         if not answer.succeeded:
             await self._client.revoke(lease)
             return None
         kept, made_at = answer.responses[1].response_range.kvs, answer.header.revision
-        found = kept[0] if kept else etcd.KeyValue()
-        state = found.value if found.mod_revision != over_at else b""
+        ledger_at, was_led = (kept[0].mod_revision, kept[0].mod_revision != over_at) if kept else (made_at, False)
+        held_for_s = 0.0 if was_led else await DataAge(self._client, self._prefix).held_for_s()
         return EtcdLead(
             self._client, self._keys, leftovers,
-            made_at=made_at, above=above, found=found, state=state, lease=lease, ttl_s=ttl_s,
+            made_at=made_at, above=above, ledger_at=ledger_at, state=kept[0].value if was_led else b"",
+            lease=lease, ttl_s=ttl_s, held_for_s=held_for_s,
         )  # fmt: skip
 
     async def leader(self) -> Leader | None:

@@ -61,10 +61,21 @@ class EtcdClient:
         compare = etcd.Compare(target=etcd.Compare.MOD, key=key, mod_revision=changed_at)
         await self.txn(etcd.TxnRequest(compare=[compare], success=[delete]))
 
+    async def replace(self, key: bytes, value: bytes, *, lease: int, changed_at: int) -> bool:
+        """Writes the key unless it has changed since that revision; 0: unless it exists. Returns whether it did."""
+        put = etcd.PutRequest(key=key, value=value, lease=lease)
+        compare = etcd.Compare(target=etcd.Compare.MOD, key=key, mod_revision=changed_at)
+        told = await self.txn(etcd.TxnRequest(compare=[compare], success=[etcd.RequestOp(request_put=put)]))
+        return told.succeeded
+
     async def grant(self, ttl_s: int) -> tuple[int, int]:
         """Grants a lease. Returns its id and its length in seconds, which the server may extend."""
         told = await self._call("Lease/LeaseGrant", etcd.LeaseGrantRequest(TTL=ttl_s), etcd.LeaseGrantResponse)
         return told.ID, told.TTL
+
+    async def time_to_live(self, lease: int) -> etcd.LeaseTimeToLiveResponse:
+        request = etcd.LeaseTimeToLiveRequest(ID=lease)
+        return await self._call("Lease/LeaseTimeToLive", request, etcd.LeaseTimeToLiveResponse)
 
     async def revoke(self, lease: int) -> None:
         await self._call("Lease/LeaseRevoke", etcd.LeaseRevokeRequest(ID=lease), etcd.LeaseRevokeResponse)

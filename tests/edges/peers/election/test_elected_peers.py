@@ -36,7 +36,7 @@ from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.stream import cluster_client
 from supervisor.edges.peers.stream.archive import Archive
 from supervisor.ports.rendezvous_backend import Leader
-from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
+from tests.edges.peers.election.memory_backend import Memory, MemoryBackend, MemoryLead
 from tests.edges.peers.embedded.test_cluster_peers import TLS
 
 JOB = "job"
@@ -345,6 +345,17 @@ async def test_a_node_that_had_stopped_before_its_leader_was_lost_ends_in_time_t
         a.peers.report(JOB, NodeStopped("a", all_succeeded=False))
         a.peers.report = lambda job_id, report: None  # pyright: ignore - as its engine, which has nothing to report
         await a.until(lambda: a.ordered(orders.Conclude))
+
+
+async def test_a_backend_that_proves_its_age_says_that_nobody_trains_and_another_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    for is_proven in (False, True):
+        if is_proven:
+            monkeypatch.setattr(MemoryLead, "held_for_s", 1e6, raising=False)
+        async with node(Memory(), "a") as a:
+            await a.until(lambda: a.reports(LeadershipTaken))
+            assert a.reports(LeadershipTaken) == [LeadershipTaken(1, Ledger(), None, not is_proven)]
 
 
 async def test_a_ledger_that_can_not_be_read_says_nothing():

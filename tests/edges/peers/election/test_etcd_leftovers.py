@@ -76,7 +76,8 @@ class Cluster:
 
     def keys(self) -> set[str]:
         told = self._server.ctl("get", "--prefix", f"{self._prefix}/", "--keys-only")
-        return {each.removeprefix(f"{self._prefix}/") for each in told.split() if not each.endswith("/leader")}
+        others = ("/leader", "/.held")
+        return {each.removeprefix(f"{self._prefix}/") for each in told.split() if not each.endswith(others)}
 
     def revoke_all(self) -> None:
         for lease in self._server.ctl("lease", "list").split()[3:]:
