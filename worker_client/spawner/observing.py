@@ -1,10 +1,11 @@
 """What does a worker import by itself, and what has it changed before each import? The worker's side of learning.
 
 A newly forked worker has a watch on the finders of the import system. The watch notes the first import of each
-installed module that no other installed module requested. It uses a page shared with the spawner, so it takes no
-descriptor of the worker, and wakes the spawner with a signal that the spawner waits for anyway. The watch removes
-itself at the first import after the process group was created, or after the spawner has learned enough. An audit hook
-would see the same, but can't be removed and costs a microsecond for each audited operation.
+installed module that no other installed module requested, and that of torch in any case. It uses a page shared with
+the spawner, so it takes no descriptor of the worker, and wakes the spawner with a signal that the spawner waits for
+anyway. The watch removes itself at the first import after the process group was created, or after the spawner has
+learned enough. An audit hook would see the same, but can't be removed and costs a microsecond for each audited
+operation.
 """
 
 from __future__ import annotations
@@ -153,17 +154,19 @@ class _Watch:
 
     def _note_import(self, name: str, origin: str) -> None:
         now_ns = time.monotonic_ns()
-        if self._imports and _is_being_imported(self._imports[-1].name):
+        is_below = bool(self._imports) and _is_being_imported(self._imports[-1].name)
+        if is_below:
             self._last_ns = now_ns
             self._slot.stamp(now_ns)
-            return
+            if self._has_torch or name != "torch":
+                return  # Torch counts wherever it comes from: Lightning may be imported before it.
         if self._slot.is_closed or len(self._imports) >= IMPORTS_MAX or _has_group():
             self._end()
         elif origin.startswith(self._installed) and _is_import():
-            self._look(name, now_ns)
+            self._look(name, now_ns, is_below=is_below)
 
-    def _look(self, name: str, now_ns: int) -> None:
-        if self._imports:
+    def _look(self, name: str, now_ns: int, *, is_below: bool) -> None:
+        if self._imports and not is_below:
             last = self._imports.pop()
             if last.name in sys.modules:  # It could be imported.
                 self._imports.append(last._replace(took_ns=self._last_ns - last.at_ns))
@@ -185,7 +188,8 @@ class _Watch:
             if self._has_torch:
                 return  # Earlier imports can still be loaded ahead.
         else:
-            self._imports.append(Import(name, now_ns, 0, changed, tuple(folders or ())))
+            place = len(self._imports) - is_below  # One that is under way is loaded after what it needs.
+            self._imports.insert(place, Import(name, now_ns, 0, changed, tuple(folders or ())))
             self._has_torch |= name.partition(".")[0] == "torch"
         if not self._slot.write(Notes(tuple(self._imports), objection)):
             self._end()

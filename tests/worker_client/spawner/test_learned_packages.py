@@ -106,6 +106,23 @@ class TestWhatElseWorkersImport:
             rig.run(worker(0), worker(7))
             assert sorted(rig.end()[0].split()) == ["0", "7"]
 
+    def test_torch_counts_also_where_a_package_imports_it(
+        self, script: Script, env: dict[str, str], tmp_path: Path
+    ) -> None:
+        heavy = tmp_path / "library" / "heavy" / "__init__.py"
+        heavy.write_text(f"import os\nos.environ['OMP_NUM_THREADS'] = '3'\n__import__('torch')\n{heavy.read_text()}")
+        path = script("import heavy, os; print(heavy.LOADED_BY == os.getpid(), flush=True); heavy.time.sleep(1)")
+        with Rig(path, env=env, learn_after_s=0.5) as rig:
+            rig.spawn(worker(0))
+            assert rig.receive(Learned).steps == ("OMP_NUM_THREADS=3", "torch")
+            lesson = rig.receive(Learned)
+            assert rig.exited(0).code == 0
+        assert [step for step in lesson.steps if "=" not in step] == ["torch", "heavy"]
+        with Rig(path, env=env, learned=lesson.steps) as next_one:
+            assert next_one.receive(Ready).preloaded == ("torch", "heavy")
+            assert next_one.run(worker(0))[0].code == 0
+            assert next_one.end()[0] == "False\n"
+
     def test_what_is_loaded_in_no_time_is_not_worth_a_successor(self, script: Script, env: dict[str, str]) -> None:
         path = script("import torch, light, os; __import__('time').sleep(0.5)")
         with Rig(path, env=env, learn_after_s=0.0) as rig:
