@@ -12,12 +12,30 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core.cluster import endings, evidence, wrapped_call
-from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, said, with_member, with_parts
+from supervisor.core.cluster.coordinator_states import (
+    Gathering,
+    Outcome,
+    Running,
+    State,
+    Unopened,
+    said,
+    with_member,
+    with_parts,
+)
 from supervisor.core.cluster.membership import BUSY, UNHEARD, Member, MemberState
-from supervisor.core.cluster.messages import Action, NodeCordoned, NodeExcluded, NodeHeard, NodeSilent, Send
+from supervisor.core.cluster.messages import (
+    Action,
+    NodeCordoned,
+    NodeExcluded,
+    NodeHeard,
+    NodeSilent,
+    NodeStands,
+    Send,
+)
 from supervisor.core.cluster.placement import Placement, place
 from supervisor.core.cluster.shortage import missing_sentence, names
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
+from supervisor.core.fence import LEFT_S
 
 TELL_S = 10.0  # after so long, people learn what a round waits for; then after twice as long, and so on
 
@@ -126,6 +144,21 @@ def keep_out(state: State, event: NodeExcluded | NodeCordoned | NodeSilent | Nod
             return state, (said(state, kind, f"node {event.node} {text}"),)
         case _:
             assert_never(event)
+
+
+def held_back(state: State, stands: NodeStands, now_s: float) -> State:
+    """Lets a first start wait longer for a node that left another leader: the ledger was lost.
+
+    That leader's workers may run for as long as at a take-over.
+    """
+    phase, from_s = state.phase, now_s - stands.left_ago_s + LEFT_S
+    if not stands.met_term:
+        return state
+    if isinstance(phase, Unopened) and 0.0 < phase.until_s < from_s:
+        return msgspec.structs.replace(state, phase=msgspec.structs.replace(phase, until_s=from_s))
+    if isinstance(phase, Gathering) and phase.orders_from_s is not None and phase.orders_from_s < from_s:
+        return msgspec.structs.replace(state, phase=msgspec.structs.replace(phase, orders_from_s=from_s))
+    return state
 
 
 def let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:

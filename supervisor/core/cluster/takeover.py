@@ -84,7 +84,7 @@ def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resol
         if _missed_the_end(state, event):
             return state, _told_of_the_end(state, event), ()
         if state.recorded is None or event.cycle < 0:
-            return state, (), reports_of(event)
+            return rounds.held_back(state, event, now_s), (), reports_of(event)
         # The job is not new: its record is lost, and the nodes know better.
         state = msgspec.structs.replace(state, phase=TakingOver(now_s + TAKE_OVER_S))
         return state, (), (*phase.early, event)
@@ -168,7 +168,7 @@ def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
     if _missed_the_end(state, stands):
         return state, _told_of_the_end(state, stands), ()
     if stands.state not in (MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED):
-        return state, (), reports_of(stands)
+        return rounds.held_back(state, stands, now_s), (), reports_of(stands)
     busy = Member(MemberState.FAILED, stands.cycle, facts=stands.rules.facts)
     text = f"node {stands.node} comes back with workers of cycle {stands.cycle}; they are stopped"
     again = orders.JoinAgain(max(state.cycle, stands.cycle) + 1, text)

@@ -116,6 +116,18 @@ def test_the_ledger_is_lost_and_what_ran_has_ended_so_the_job_goes_on_without_th
     assert orders_to(play, StartCycle) == ["a", "x"]
 
 
+def test_the_ledger_is_lost_and_a_spare_that_has_just_left_its_leader_waits_for_that_leaders_workers():
+    """Seed 577503 of the simulator: the leader hears nobody any more, and its workers end 6 s after it last did."""
+    play = new_leader(Ledger())
+    play >> stands("a", None, MemberState.JOINED, met_term=6, left_ago_s=0.5)
+    play.at(1.0) >> stands("b", None, MemberState.JOINED, met_term=6, left_ago_s=1.0)
+    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    assert not orders_to(play, StartCycle)
+    assert coordinator.next_deadline_s(play.state) == fence.LEFT_S
+    play.at(fence.LEFT_S) >> DeadlineReached()
+    assert orders_to(play, StartCycle) == ["a", "b"]
+
+
 @pytest.mark.parametrize("ledger", [of_nodes(IN_CYCLE_4, "a", "b"), Ledger()])
 def test_the_data_is_lost_and_a_newer_cycle_than_the_first_nodes_know_goes_on(ledger: Ledger):
     """Seed 501047 of the simulator. Nodes a and b were cut off and have ended their workers; c and d went on."""
