@@ -81,4 +81,5 @@ def check_reasons(job: Nodes, decision: str) -> None:
     (incident,) = json.loads(asked(job, 1, "report", "-o", "json"))["incidents"]
     assert incident["kind"] == "hang"
     assert HANG in incident["cause"]
-    assert (incident["culprits"], incident["also_failed"]) == ([0], [3])
+    assert incident["also_failed"] == [3]
+    assert 3 not in incident["culprits"]

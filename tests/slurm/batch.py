@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,14 +66,13 @@ class Job:
 
 def submit(slurm: SlurmLab, name: str, example: str, *words: str, flags: tuple[str, ...] = ()) -> Job:
     """Submits a job. `example` is a file of deploy/slurm, or the text of a script; `words` follow it."""
-    folder = slurm.home / name
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=slurm.home))  # a test that is run again has another one
     os.chown(folder, USER_ID, USER_ID)
     if "\n" in example:
         script = folder / "script"
         script.write_text(example)
-        path = HOME / name / "script"
+        path = HOME / folder.name / "script"
     else:
         path = EXAMPLES / example
-    told = slurm.ask("sbatch", "--parsable", *flags, str(path), *words, user=True, folder=HOME / name)
+    told = slurm.ask("sbatch", "--parsable", *flags, str(path), *words, user=True, folder=HOME / folder.name)
     return Job(slurm, folder, told.stdout.strip())
