@@ -1,6 +1,6 @@
 """What is the state of the machines of this supervisor's jobs?
 
-Only the engine's loop writes it. Whoever performs, keeps or shows it may read it, and is made before the loop.
+Only the engine's loop writes it. What performs, keeps or shows it reads it, and is made before the loop.
 """
 
 from __future__ import annotations

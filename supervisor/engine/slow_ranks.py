@@ -1,6 +1,6 @@
 """Which ranks are slow, as far as this node knows, and which jobs have ranks to compare?
 
-Whoever compares the ranks (section_watch.py) notes it here, and reports show it: neither needs the other.
+section_watch.py compares the ranks and notes the slow ones here; reports show them. So neither needs the other.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from supervisor.wiring.place import Place
 
 
 class Base(msgspec.Struct, frozen=True):
-    """What is made before anything is opened: it needs nothing that is made later."""
+    """The parts that are made before anything is opened, since they need nothing that is made later."""
 
     place: Place
     clock: Clock

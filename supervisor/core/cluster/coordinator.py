@@ -377,12 +377,13 @@ def _node_succeeded(state: State, event: cluster_messages.NodeSucceeded, now_s: 
 def _step_evidence(state: State, event: evidence.Event, now_s: float) -> Outcome:
     if not isinstance(event, cluster_messages.DeadlineReached) and event.cycle != state.cycle:
         return state, ()
-    if isinstance(event, cluster_messages.StacksWanted) and not isinstance(state.phase, Running):
-        return state, ()  # Its workers are being stopped for another reason.
+    nodes: tuple[str, ...] = ()
     if isinstance(event, cluster_messages.StacksWanted):
+        if not isinstance(state.phase, Running):
+            return state, ()  # Its workers are being stopped for another reason.
         state = hang_first.found(state, event, now_s)
-    wanted = isinstance(event, cluster_messages.StacksWanted) and isinstance(state.evidence, evidence.Quiet)
-    nodes = tuple(node for node in state.parts if state.members[node].state is MemberState.RUNNING) if wanted else ()
+        if isinstance(state.evidence, evidence.Quiet):
+            nodes = tuple(node for node in state.parts if state.members[node].state is MemberState.RUNNING)
     taken, actions = evidence.step(state.evidence, event, now_s=now_s, cycle=state.cycle, nodes=nodes)
     return msgspec.structs.replace(state, evidence=taken), actions
 

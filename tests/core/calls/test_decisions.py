@@ -1,4 +1,4 @@
-"""Who is refused is told alone, with the sentence to raise."""
+"""Only the rank that is refused is told, with the sentence to raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What callers send is taken; from one that sends too much, nothing is read until there is room."""
+"""The service takes what callers send, and reads nothing from one that sends too much until there is room."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnav
 KEY = ".held"  # no job has this id: ids do not begin with a dot
 LASTS_S = 30 * 24 * 3600  # then etcd removes it, and the next job that starts writes it again
 ROUNDED_S = 1  # etcd reports whole seconds
-LOOKS_S = 0.5  # at most: whoever asks has a lead to renew
+LOOKS_S = 0.5  # at most, because the caller has a lead to renew
 
 
 class _Mark(msgspec.Struct, frozen=True):
