@@ -6,7 +6,8 @@ VENV ?= .venv
 # For a GPU, as pytorch.org says, for example: make demo TORCH="torch numpy --extra-index-url https://download.pytorch.org/whl/cu128"
 TORCH ?= torch==2.13.0 numpy
 ARGS ?=
-# Tests that start little run side by side, before those whose processes want the machine for themselves.
+# `make test` has three parts. Tests that start little run side by side, two for each core, since half of their time they
+# wait. Then two at a time those that start a job, and one by one those that judge times or what is used (marker alone).
 # A name of a socket has 107 characters at most: hence a short folder for what the tests write.
 SMALL := $(addprefix tests/,core config engine ports queries wiring proto report benchmarks sim soak edges worker_client cli) \
 	$(addprefix tests/programs/,attribution doctor log_service) $(wildcard tests/test_*.py)
@@ -50,10 +51,14 @@ test: $(VENV)/.dev $(VENV)/.e2e $(VENV)/.docs packages ## install what the tests
 ifneq ($(findstring tests/,$(ARGS)),)
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@code=0; temp=$$(mktemp -d /tmp/hf-XXXXXX) || exit; \
-	$(BIN)/python -m pytest -n auto --dist worksteal --basetemp=$$temp $(ARGS) $(SMALL) || code=$$?; \
-	[ $$code -ne 0 ] || rm -rf $$temp; \
-	$(BIN)/python -m pytest $(ARGS) $(addprefix --ignore=,$(SMALL)) || code=$$?; \
+	@code=0; \
+	part() { \
+		temp=$$(mktemp -d /tmp/hf-XXXXXX) || exit; \
+		$(BIN)/python -m pytest --basetemp=$$temp "$$@" $(ARGS) && rm -rf $$temp || code=1; \
+	}; \
+	part -n $$((2 * $$(nproc))) --dist worksteal -m 'not soak and not alone' $(SMALL); \
+	part -n 2 --dist loadfile -m 'not soak and not alone' $(addprefix --ignore=,$(SMALL)); \
+	part -m 'alone and not soak' $$(grep -rl --include='test_*.py' mark.alone tests); \
 	exit $$code
 endif
 

@@ -1,4 +1,4 @@
-"""An edge translates: no order and no verdict is made there. Those of other nodes come out of edges/codec."""
+"""An edge translates: no order and no verdict is made there, nor that a node is lost. Other nodes' come by a codec."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import typing
 from pathlib import Path
 
 from supervisor.core import orders
+from supervisor.core.cluster.messages import NodeHeard, NodeLost, NodeSilent
 
 EDGES = Path(__file__).parents[1] / "supervisor" / "edges"
-MADE_IN_CORE = {kind.__name__ for kind in typing.get_args(orders.Order)} | {"Verdict"}
+MADE_IN_CORE = {kind.__name__ for kind in (*typing.get_args(orders.Order), NodeHeard, NodeLost, NodeSilent)} | {
+    "Verdict"
+}
 
 
 def made_there(source: str) -> list[str]:
@@ -26,4 +29,5 @@ def test_no_edge_makes_an_order_or_a_verdict() -> None:
 def test_one_that_does_is_found() -> None:
     assert made_there("post(Ordered(job, orders.WindDown(why)))") == ["WindDown"]
     assert made_there("verdict = Verdict(state, 1, why)") == ["Verdict"]
+    assert made_there("report(messages.NodeLost(node, why))") == ["NodeLost"]
     assert not made_there("match order:\n    case orders.WindDown(why): pass")

@@ -14,7 +14,6 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic, monotonic_ns
 from typing import Protocol
@@ -49,6 +48,10 @@ log = logging.getLogger("holdfast")
 
 class ChannelOwner(Protocol):
     """Handles what the channel receives. All methods are called on the channel's thread."""
+
+    def find(self, known: Endpoint) -> Endpoint | None:
+        """Returns where the supervisor answers now; None: nowhere at present; `known`: it is expected there again."""
+        ...
 
     def welcomed(self, welcome: Welcomed, page: ProgressPage) -> bool:
         """Monitoring continues in `page`. Returns whether a silence from another connection continues there."""
@@ -88,12 +91,9 @@ class Channel:
         warm_up_steps: int | None = None,
         stacks: tuple[int, int] = (0, 0),
         can_share_page: bool = True,
-        find: Callable[[], Endpoint | None] | None = None,
     ) -> None:
-        """`find`: see `follow`."""
         self._socket_path = socket_path
         self._identity = identity
-        self._find = find
         self._progress = progress
         self._owner = owner
         self._warm_up_steps = warm_up_steps
@@ -122,13 +122,6 @@ class Channel:
 
     def start(self) -> None:
         self._thread.start()
-
-    def follow(self, find: Callable[[], Endpoint | None]) -> None:
-        """Makes the channel ask `find`, on its own thread, where the supervisor answers; None: nowhere at present.
-
-        Without `find`, a returning supervisor is expected at the same place.
-        """
-        self._find = find
 
     def wake(self) -> None:
         """Makes the thread look at its notes. One system call; never blocks."""
@@ -211,9 +204,10 @@ class Channel:
 
         It does not if another supervisor serves now, or none: then a dead or ending supervisor has refused.
         """
-        if self._find is None or (found := self._find()) is None:
-            return self._find is None
-        before = self._socket_path, self._identity
+        before, who = (self._socket_path, self._identity), self._identity
+        found = self._owner.find(Endpoint(self._socket_path, who.job_id, who.cycle, who.token))
+        if found is None:
+            return False
         self._socket_path = found.socket_path
         self._identity = replace(self._identity, job_id=found.job_id, cycle=found.cycle, token=found.token)
         self._session = Session(self._identity)

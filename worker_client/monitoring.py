@@ -13,7 +13,6 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,6 +36,10 @@ log = logging.getLogger("holdfast")
 
 class CallListener(Protocol):
     """How a wrapped call receives messages. Called on the channel's thread, `connected` on others too."""
+
+    def find(self, known: Endpoint) -> Endpoint | None:
+        """See ChannelOwner.find."""
+        ...
 
     def connected(self, page: ProgressPage) -> None:
         """There is a new connection; nothing sent on an earlier one is known there."""
@@ -68,8 +71,8 @@ class Monitoring:
         self._stacks: StacksSignal | None = None
         self._hook: ExceptionHook | None = None
         self._calls: CallListener | None = None
+        self._last_calls: CallListener | None = None  # finds the supervisor, also after its call
         self._page: ProgressPage | None = None  # the connection's, while there is one
-        self._find: Callable[[], Endpoint | None] | None = None
 
     @property
     def timeouts(self) -> Timeouts:
@@ -81,11 +84,22 @@ class Monitoring:
         return self._channel is not None
 
     @property
+    def may_hear(self) -> bool:
+        """Whether a supervisor can send anything, now or later."""
+        return self._channel is not None and not self._channel.has_given_up
+
+    @property
     def supervisor_pid(self) -> int:
         """Returns the supervisor's pid; 0 if it is not known."""
         return self._channel.supervisor_pid if self._channel is not None else 0
 
     # --- called by the script's threads ---
+
+    def connect(self, endpoint: Endpoint | NoEndpoint) -> None:
+        """Calls `start` unless another client has found a supervisor."""
+        with _lock:
+            if not self.has_supervisor:
+                self.start(endpoint)
 
     def start(self, endpoint: Endpoint | NoEndpoint) -> None:
         """Connects in the background; waits for the first answer, at most WELCOME_WAIT_S. Never raises."""
@@ -109,7 +123,6 @@ class Monitoring:
                 warm_up_steps=self._warm_up_steps,
                 stacks=(self._stacks.signal, self._stacks.descriptor) if self._stacks else (0, 0),
                 can_share_page=endpoint.can_share_page,
-                find=self._find,
             )
             self._channel.start()
         except (OSError, RuntimeError) as error:  # out of descriptors or threads
@@ -139,19 +152,13 @@ class Monitoring:
         """Blocks until the supervisor has accepted, at most `timeout_s`; returns whether it has."""
         return self._channel is not None and self._channel.request_control(request, timeout_s=timeout_s)
 
-    def listen(self, calls: CallListener | None) -> bool:
-        """Passes messages about wrapped calls to `calls` from now on; returns whether a supervisor could send any."""
+    def listen(self, calls: CallListener | None) -> None:
+        """Passes messages about wrapped calls to `calls` from now on."""
         with self._lock:
             self._calls = calls
+            self._last_calls = calls or self._last_calls
             if calls is not None and self._page is not None:
                 calls.connected(self._page)
-        return self._channel is not None and not self._channel.has_given_up
-
-    def follow(self, find: Callable[[], Endpoint | None]) -> None:
-        """Makes the channel ask `find`, on its thread, where the supervisor answers after a lost connection."""
-        self._find = find
-        if self._channel is not None:
-            self._channel.follow(find)
 
     def say(self, frame: bytes) -> None:
         """Sends a frame of a wrapped call, if there is a connection. Never blocks."""
@@ -207,6 +214,10 @@ class Monitoring:
             hook.remove()
 
     # --- called by the channel's thread ---
+
+    def find(self, known: Endpoint) -> Endpoint | None:
+        calls = self._last_calls
+        return calls.find(known) if calls is not None else known
 
     def welcomed(self, welcome: Welcomed, page: ProgressPage) -> bool:
         """Returns whether a silence that began under an earlier connection continues."""
@@ -285,20 +296,19 @@ _lock = threading.RLock()  # guards both; re-entrant for a signal handler in the
 
 
 def acquire(
-    endpoint: Endpoint | NoEndpoint,
+    endpoint: Endpoint | NoEndpoint | None,
     *,
     rank: int,
     local_rank: int,
     timeouts: Timeouts | None = None,
     warm_up_steps: int | None = None,
     begin: bool = True,
-    find: Callable[[], Endpoint | None] | None = None,
 ) -> Monitoring:
     """Returns this process's monitoring, creating it if needed. Each caller owes one `release()`. Never raises.
 
     Blocks until the supervisor has answered, WELCOME_WAIT_S at most. If monitoring already runs, `warm_up_steps` comes
     too late, and calculated `timeouts` apply from now on; if it has found no supervisor, it tries `endpoint`. The first
-    caller with `begin` starts the clocks of heartbeats and sections. `find`: see `follow`.
+    caller with `begin` starts the clocks of heartbeats and sections. `endpoint` None: the caller calls `connect` later.
     """
     global _shared, _holders
     with _lock:
@@ -312,10 +322,8 @@ def acquire(
         _holders += 1
         if begin:
             monitoring.progress.begin()
-        if find is not None:
-            monitoring.follow(find)
-        if not monitoring.has_supervisor:
-            monitoring.start(endpoint)
+        if endpoint is not None:
+            monitoring.connect(endpoint)
         return monitoring
 
 

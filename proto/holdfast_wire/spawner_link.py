@@ -209,6 +209,24 @@ class Exited(NamedTuple):
     error_at_unix_s: float | None = None
 
 
+class RankStopped(NamedTuple):
+    """A signal has stopped a worker's process."""
+
+    cycle: int
+    local_rank: int
+    pid: int
+    signal: int
+    at_ns: int
+
+
+class RankContinued(NamedTuple):
+    """A worker's process that was stopped goes on."""
+
+    cycle: int
+    local_rank: int
+    at_ns: int
+
+
 class StoreExited(NamedTuple):
     """The store host ended unasked."""
 
@@ -301,8 +319,8 @@ class Unknown(NamedTuple):
 
 
 Report = (
-    Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | StoreExited | Emptied | OutputDropped
-    | CycleLogClosed | Learned | Ended
+    Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | RankStopped | RankContinued | StoreExited
+    | Emptied | OutputDropped | CycleLogClosed | Learned | Ended
 )  # fmt: skip
 ToSpawner = Order | Keep | HoldPages | HandOverPages | Unknown
 FromSpawner = Report | Kept | WelcomeBack | HeldPages | Unknown
@@ -312,8 +330,8 @@ _TYPES: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
         PrepareStore, ForkAhead, Spawn, Signal, KillTree, Fence, End, Keep,
-        Ready, StoreReady, StoreFailed, Spawned, SpawnFailed, Exited, StoreExited, Emptied, OutputDropped,
-        CycleLogClosed, Learned, Ended, Kept, WelcomeBack, HoldPages, HandOverPages, HeldPages,
+        Ready, StoreReady, StoreFailed, Spawned, SpawnFailed, Exited, RankStopped, RankContinued, StoreExited, Emptied,
+        OutputDropped, CycleLogClosed, Learned, Ended, Kept, WelcomeBack, HoldPages, HandOverPages, HeldPages,
     )
 }  # fmt: skip
 

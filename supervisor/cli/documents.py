@@ -14,6 +14,7 @@ from supervisor.ports.reports import CheckReport, JobNodeReport, NodeReport, Ran
 
 STATUS_SCHEMA = "holdfast.status/v1"
 NODES_SCHEMA = "holdfast.nodes/v1"
+EVENTS_SCHEMA = "holdfast.events/v1"
 STACKS_SCHEMA = "holdfast.stacks/v1"
 
 Document: TypeAlias = dict[str, object]
@@ -121,6 +122,10 @@ def node_document(report: NodeReport) -> Document:
         "started_at": timestamp(report.started_at_ns),
         "checks": [_check_document(check) for check in report.checks],
     }
+
+
+def events_document(job_id: str, events: Iterable[Document]) -> Document:
+    return {"schema": EVENTS_SCHEMA, "job_id": job_id, "events": list(events)}
 
 
 def stacks_document(job_id: str, evidence: Evidence) -> Document:

@@ -58,7 +58,8 @@ def _cordon(asked: Sequence[Answering], reason: str) -> None:
     refused: list[NotPermittedError] = []
     for each in asked:
         try:
-            each.client.cordon("", reason=reason)  # its own node, whatever that is called in its jobs
+            own = each.client.cordon("", reason=reason)  # its own node, whatever that is called in its jobs
+            output.say(f"node {own.name} (supervisor {own.supervisor_pid}) takes no new jobs: {own.reason}")
         except NotPermittedError as error:
             refused.append(error)
     if len(refused) == len(asked):
@@ -71,5 +72,5 @@ def _await_end(supervisor: Answering, reason: str, *, stops: bool) -> None:
             supervisor.client.stop(job.job_id, reason=reason)
         why = f": {job.reason}" if any(node.unreachable_pid is not None for node in job.nodes) else ""
         output.say(f"waiting for job {name_of(job.job_id, supervisor.uid)} ({job.state}){why}")
-        for _ in SteadyClient(supervisor.client, job.job_id, say=output.say).watch(on_note=output.say):
+        for _ in SteadyClient(supervisor.client, job.job_id, say=output.say).watch(on_note=output.say, this_node=True):
             pass  # Only its end counts.

@@ -8,10 +8,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from supervisor.cli import output
+from supervisor.cli.documents import events_document
 from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.edges.operators.event_document import event_document
-from supervisor.errors import NoSupervisorError
+from supervisor.errors import InvalidRequestError, NoSupervisorError
 from supervisor.ports.reports import JobReport, RecordedEvent
 from supervisor.report.timeline.event_ordering import moment_ns
 
@@ -35,7 +36,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--since", type=output.moment, default=0, metavar="WHEN",
         help="only events since then: an age such as 90s, 10m, 2h or 1d, or an ISO 8601 time",
     )  # fmt: skip
-    output.add_output_arguments(parser, "table", "jsonl")
+    output.add_output_arguments(parser, "table", "json", "jsonl")
     add_place_arguments(parser)
 
 
@@ -45,7 +46,11 @@ def execute(arguments: Namespace) -> int:
         check_rank(found.report, arguments.rank, verb="show events of")
         chosen = _Chosen(arguments)
         events = chosen.of(found, supervisors)
-        if arguments.output == "jsonl":
+        if arguments.output == "json" and arguments.follow:
+            raise InvalidRequestError("cannot follow events with -o json: a document has an end; write -o jsonl")
+        if arguments.output == "json":
+            output.write_json(events_document(found.report.job_id, map(event_document, events)), one_line=False)
+        elif arguments.output == "jsonl":
             for event in events:
                 output.write_json(event_document(event), one_line=True)
         else:

@@ -15,10 +15,12 @@ import msgspec
 from supervisor.cli import names
 from supervisor.cli.event_handlers import event_handlers
 from supervisor.config.job_spec import Entry, JobSpec
+from supervisor.config.many_nodes import shared_token
 from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.config.told_settings import with_sources
-from supervisor.edges.machine.folders import private_dir, socket_dir
+from supervisor.edges.machine.folders import private_dir, socket_dir, state_dir
 from supervisor.edges.machine.own_process import standard_streams
+from supervisor.edges.machine.processes import node_places
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
 from supervisor.errors import HoldfastError, InvalidRequestError
@@ -44,7 +46,21 @@ def execute_argv(argv: Sequence[str]) -> int:
 
         sys.stdout.write(plan_text(request, supervisor=_whose(request)))
         return 0
+    _make_token(request)
     return _run(msgspec.structs.replace(request, spec=with_sources(request.spec, request.sources)))
+
+
+def _make_token(request: RunRequest) -> None:
+    """Makes the token that the user's nodes share by their home, at its first use."""
+    nodes = request.spec.nodes
+    if nodes is None or not nodes.token_file or nodes.token_file != shared_token(os.environ):
+        return
+    from supervisor.edges.machine.folders import shared_token_file  # Late: only jobs of several nodes need it.
+
+    if shared_token_file.make(nodes.token_file):
+        standard_streams.say(
+            f"holdfast: made the token {nodes.token_file}: nodes that do not share this folder need a copy, 0600"
+        )
 
 
 def _hidden_client(request: RunRequest, cwd: str) -> tuple[str, ...]:
@@ -87,8 +103,7 @@ def _run(request: RunRequest) -> int:
 
 
 def _run_privately(request: RunRequest) -> int:
-    claims = JobClaims()
-    claims.take(request.spec.job_id, has_more_nodes=request.spec.nodes is not None)
+    claims, request = _placed(request)
     # The spawner starts while the rest is loaded: who waits for the first worker waits for the slower of the two.
     early = start_process(
         request.spec, env=request.environment, private=True, claim=claims.descriptors(request.spec.job_id)
@@ -123,6 +138,22 @@ def _run_privately(request: RunRequest) -> int:
 
         tell_failure(report, secrets=secret_values(request.spec.command, request.environment))
     return 1 if report.exit_code is None else report.exit_code
+
+
+def _placed(request: RunRequest) -> tuple[JobClaims, RunRequest]:
+    """Takes the job's id. A further node of the job on this machine gets a name and a state directory of its own."""
+    spec, nodes = request.spec, request.spec.nodes
+    if nodes is None:
+        return node_places.take(spec.job_id).claims, request
+    rank = spec.facts.infrastructure_rank
+    meets_at = f"{nodes.host}:{nodes.port}"
+    place = node_places.take(spec.job_id, name=nodes.name, rank=rank, meets_at=meets_at)
+    if place.number == 0:
+        return place.claims, request
+    standard_streams.say(f"holdfast: this machine runs a node of job {spec.job_id} already: this one is {place.name}")
+    spec = msgspec.structs.replace(spec, nodes=msgspec.structs.replace(nodes, name=place.name))
+    own = str(state_dir.of_node(state_dir.find(request.state_dir), place.name))
+    return place.claims, msgspec.structs.replace(request, spec=spec, state_dir=own)
 
 
 def _shown_waiting(spec: JobSpec, stack: ExitStack) -> tuple[Handler, ...]:

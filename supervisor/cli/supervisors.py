@@ -289,16 +289,18 @@ def check_rank(report: JobReport, rank: int | None, *, verb: str) -> None:
 
 
 def _each_once(jobs: Sequence[FoundJob]) -> list[FoundJob]:
-    """Leaves out the later parts of a live job of several nodes here: each part shows, and acts on, the whole job."""
-    shown: list[FoundJob] = []
+    """Leaves out further parts of a job of several nodes here: the part that knows most nodes shows the whole job.
+
+    Of live parts, each does, and acts on it.
+    """
+    shown: set[int] = set()
     folders: set[tuple[int, str, str]] = set()
-    for job in jobs:
+    for job in sorted(jobs, key=lambda job: 0 if job.is_live else -len(job.report.nodes)):
         same = (job.uid, job.report.job_id)
-        if not job.is_live or (*same, job.report.log_dir) not in folders:
-            shown.append(job)
-        if job.is_live:
+        if (*same, job.report.log_dir) not in folders:
+            shown.add(id(job))
             folders.update((*same, node.log_dir) for node in job.report.nodes if node.log_dir)
-    return shown
+    return [job for job in jobs if id(job) in shown]
 
 
 def _is_named(name: str) -> Callable[[str], bool]:

@@ -56,7 +56,8 @@ class Attribution(msgspec.Struct, frozen=True):
 
     @property
     def needs_key(self) -> bool:
-        return self.is_managed and self.llm_model != NO_MODEL
+        """Whether a model will be asked: there is none without an address."""
+        return self.is_managed and bool(self.llm_base_url) and self.llm_model != NO_MODEL
 
 
 def attribution_log_path(prefix: str) -> str:

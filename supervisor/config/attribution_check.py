@@ -7,10 +7,11 @@ from collections.abc import Mapping
 
 import msgspec
 
-from supervisor.config.attribution import KEY_VARIABLE, Attribution, read_key
+from supervisor.config.attribution import KEY_VARIABLE, NO_MODEL, Attribution, read_key
 from supervisor.config.given import Given
 
 ENDPOINT_NAME = "ft_attribution_endpoint"
+MODEL_NAME = "ft_attribution_llm_model"
 STOP_ACTION_NAME = "ft_attribution_stop_action"
 
 
@@ -44,6 +45,12 @@ def checked(
     if not attribution.is_managed:
         own = [one for one in named if one.setting.name != STOP_ACTION_NAME]
         return attribution, [f"{one.shown} has no effect: {attribution.endpoint} is not started here" for one in own]
+    model = given.get(MODEL_NAME)
+    if model is not None and model.value not in ("", NO_MODEL) and not attribution.llm_base_url:
+        raise model.problem(
+            "no model can be asked without its address",
+            "add --ft-attribution-llm-base-url URL, or write --ft-attribution-llm-model none to judge by rules alone",
+        )
     path = attribution.llm_api_key_file or environ.get(KEY_VARIABLE, "")
     attribution = msgspec.structs.replace(attribution, llm_api_key_file=os.path.join(cwd, path) if path else "")
     if attribution.needs_key and is_alone:

@@ -96,6 +96,14 @@ CYCLE_LOG = _works(
     "write what all ranks print to one file per cycle: _cycle<N> is added to this name",
 )
 
+SECTION_LIMITS = _works(
+    "rank-section-timeouts",
+    values.SECTIONS,
+    Group.HANGS,
+    "hang_limits.sections",
+    "longest time in each named section; other sections are not monitored",
+)
+
 WORKING: tuple[Setting, ...] = (
     *log_server_settings.ALL,
     _works(
@@ -154,13 +162,7 @@ WORKING: tuple[Setting, ...] = (
     _works(
         "rank-heartbeat-timeout", _LIMIT, Group.HANGS, "hang_limits.heartbeat_s", "longest time between two heartbeats"
     ),
-    _works(
-        "rank-section-timeouts",
-        values.SECTIONS,
-        Group.HANGS,
-        "hang_limits.sections",
-        "longest time in each named section; other sections are not monitored",
-    ),
+    SECTION_LIMITS,
     _works(
         "rank-out-of-section-timeout",
         _LIMIT,

@@ -83,11 +83,9 @@ def current_cycle_info(folder: str, job_id: str) -> str:
 
 
 def parse_log_path(text: str) -> str:
-    """Reads an absolute path of a file whose name may be extended; "" is none. Raises ValueProblem."""
+    """Reads the path of a file whose name may be extended; "" is none. Raises ValueProblem."""
     if not text:
         return ""
-    if not text.startswith("/"):
-        raise ValueProblem("it is not an absolute path", "write a path such as /lustre/job123/train.log")
     try:
         size, name = len(os.fsencode(text)), len(os.fsencode(os.path.basename(text)))
     except UnicodeEncodeError:
@@ -100,9 +98,7 @@ def parse_log_path(text: str) -> str:
 
 
 def parse_folder(text: str) -> str:
-    """Reads an absolute path of a folder; "" is none. Raises ValueProblem."""
-    if text and not text.startswith("/"):
-        raise ValueProblem("it is not an absolute path", "write a path such as /lustre/job123/cycles")
+    """Reads the path of a folder; "" is none. Raises ValueProblem."""
     if "\0" in text or len(text.encode("utf-8", "surrogateescape")) > PATH_BYTES_MAX - NAME_BYTES_MAX:
         raise ValueProblem("it is too long or has a NUL byte in it", "choose another path")
     return text
@@ -110,3 +106,12 @@ def parse_folder(text: str) -> str:
 
 LOG_PATH = Kind("PATH", "", Shape.TEXT, parse_log_path, str)
 FOLDER = Kind("PATH", "", Shape.TEXT, parse_folder, str)
+
+
+def absolute(kind: Kind, path: str, folder: str) -> str:
+    """Returns a path of one of these kinds as seen from `folder`; "" stays. Raises ValueProblem."""
+    if not path or os.path.isabs(path):
+        return path
+    if not folder:
+        raise ValueProblem("the current folder was removed", "write an absolute path")
+    return str(kind.parse(os.path.normpath(os.path.join(folder, path)) + "/" * path.endswith("/")))

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from supervisor.config import nodes_check
+from supervisor.config import job_logs, nodes_check
 from supervisor.config.attribution import Attribution
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.launch_settings import RUN_SETTINGS
@@ -83,6 +83,8 @@ def check_job_spec(spec: JobSpec) -> None:
             try:
                 if setting.kind.parse(setting.kind.show(value)) != value:
                     raise _refusal(f"{setting.path}: no flag could have said this")
+                if setting.kind in (job_logs.LOG_PATH, job_logs.FOLDER) and value and not str(value).startswith("/"):
+                    raise _refusal(f"{setting.path}: it is not an absolute path")
             except ValueProblem as trouble:
                 raise _refusal(f"{setting.path}: {trouble.why}") from None
 

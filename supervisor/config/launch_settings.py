@@ -125,7 +125,18 @@ LOCAL_ADDRESS = Setting(
     default_words="not set",
 )
 MASTER_ADDRESS = Setting(
-    "--master-addr", launch_values.ADDRESS, "MASTER_ADDR of the workers", Group.NODES, path="master_addr"
+    "--master-addr",
+    launch_values.ADDRESS,
+    "MASTER_ADDR of the workers; of several nodes without --rdzv-endpoint, where they meet",
+    Group.NODES,
+    path="master_addr",
+)
+MASTER_PORT = Setting(
+    "--master-port",
+    values.integer(0, 65535),
+    "MASTER_PORT of the workers; 0: a new one in each cycle; of several nodes without --rdzv-endpoint, where they meet",
+    Group.NODES,
+    path="master_port",
 )
 JOB_ID = Setting("--job-id", values.JOB_ID_KIND, "name of the job", Group.RUN, default_words="from the script's name")
 SOCKET_DIR = Setting(
@@ -297,13 +308,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     RENDEZVOUS_OPTIONS,
     NODE_RANK,
     MASTER_ADDRESS,
-    Setting(
-        "--master-port",
-        values.integer(0, 65535),
-        "MASTER_PORT of the workers; 0: a new one in each cycle",
-        Group.NODES,
-        path="master_port",
-    ),
+    MASTER_PORT,
     LOCAL_ADDRESS,
     _of_nodes(
         "--keep-ranks",

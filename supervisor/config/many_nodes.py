@@ -15,7 +15,7 @@ from supervisor.config.job_spec import EMBEDDED, JobSpec, Nodes
 from supervisor.config.launch_values import split_endpoint
 from supervisor.config.node_facts import NODE_NAME
 from supervisor.config.nodes_check import is_of_this_machine
-from supervisor.errors import InvalidRequestError
+from supervisor.errors import HoldfastError, InvalidRequestError
 
 DEFAULT_PORT = 29400  # torchrun's for --rdzv-endpoint
 ETCD_PORT = 2379
@@ -45,23 +45,22 @@ def read(given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]) -> No
         _check_alone(given)
         return None
     endpoint = given.get(launch_settings.ENDPOINT.name)
-    if endpoint is None or not endpoint.value:
-        raise asked.problem(
-            "--rdzv-endpoint does not say where the nodes meet", "write --rdzv-endpoint HOST:PORT, the same on each"
-        )
+    is_named = any(given.get(each.name) for each in (launch_settings.JOB_ID, launch_settings.RUN_ID))
+    if endpoint is None or not endpoint.value or not is_named:
+        raise _missing(asked, endpoint, is_named=is_named)
     host, port = split_endpoint(str(endpoint.value))
     if port == 0:
         raise endpoint.problem("the nodes can't meet at port 0", "write the same port on each")
-    if not any(given.get(each.name) for each in (launch_settings.JOB_ID, launch_settings.RUN_ID)):
-        raise asked.problem("the nodes do not know which job they share", "write --rdzv-id ID, the same on each")
     options, backend = _options(given), backend_of(given)
     token_file = options.get("token_file", "")
     tls = _tls(options, cwd)
     if not token_file and not tls and not is_of_this_machine(host):
-        raise endpoint.problem(
-            "anybody who reaches that address could join the job",
-            "write --rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, tls_key and tls_ca",
-        )
+        token_file = shared_token(environ)
+        if not token_file:
+            raise endpoint.problem(
+                "anybody who reaches that address could join the job, and there is no home for a secret",
+                "write --rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, tls_key and tls_ca",
+            )
     name = given.get(launch_settings.LOCAL_ADDRESS.name)
     return Nodes(
         min_nodes=low,
@@ -81,16 +80,43 @@ def read(given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]) -> No
     )
 
 
+def shared_token(environ: Mapping[str, str]) -> str:
+    """Returns the user's own token file, which `holdfast run` makes if it is missing; "" without a home."""
+    home = environ.get("HOME", "")
+    return os.path.join(home, ".config", "holdfast", "token") if os.path.isabs(home) else ""
+
+
+def _missing(asked: Given, endpoint: Given | None, *, is_named: bool) -> HoldfastError:
+    """Returns the error that says at once all that several nodes must be told."""
+    has_endpoint = endpoint is not None and bool(endpoint.value)
+    missing = [
+        words
+        for is_there, words in ((has_endpoint, "where they meet"), (is_named, "which job they share"))
+        if not is_there
+    ]
+    meet = str(endpoint.value) if endpoint is not None and has_endpoint else f"HOST:{DEFAULT_PORT}"
+    host = "" if has_endpoint else ", with the first node's address for HOST"
+    return asked.problem(
+        f"several nodes must be told {' and '.join(missing)}",
+        f"write on each{host}:\n"
+        f"  holdfast run {asked.shown} --rdzv-endpoint {meet} --rdzv-id NAME …\n"
+        "nodes that share no home folder also need a secret, made on one and copied to each:\n"
+        "  (umask 077; head -c 32 /dev/urandom | base64 > job.token)\n"
+        f"  holdfast run {asked.shown} --rdzv-endpoint {meet} --rdzv-id NAME --rdzv-conf token_file=job.token …",
+    )
+
+
 def with_nodes(spec: JobSpec, given: Mapping[str, Given], environ: Mapping[str, str]) -> JobSpec:
     """Adds to the job what its nodes must agree on, and the facts of this node. Raises as `read` does."""
     nodes, options, segment = spec.nodes, _options(given), spec.rendezvous.segment
-    if nodes is None:
-        return spec
-    if segment is not None and nodes.min_nodes % segment:
+    least = 1 if nodes is None else nodes.min_nodes
+    if segment is not None and least % segment:
         raise given[SEGMENT.name].problem(
-            f"the job needs {nodes.min_nodes} nodes, which is not a multiple of it",
+            f"the job needs {least} node{'s' * (least != 1)}, which is not a multiple of it",
             "write --nnodes with one as its MIN",
         )
+    if nodes is None:
+        return spec
     facts = node_facts.read(given, environ, spec.entry, spec.command[0], domain=options.get("nvlink_domain", ""))
     group_size = _group_size(options, facts.replacement_group)
     rendezvous = msgspec.structs.replace(

@@ -19,13 +19,15 @@ from supervisor.config import (
     attribution_check,
     devices,
     environment,
+    job_logs,
     launch_settings,
     log_limits,
     many_nodes,
     slurm_step,
+    static_rendezvous,
 )
 from supervisor.config.event_hooks import EventHooks, hooks_from
-from supervisor.config.fault_tolerance import CONFIG_FILE, CYCLE_LOG
+from supervisor.config.fault_tolerance import CONFIG_FILE, CYCLE_LOG, SECTION_LIMITS
 from supervisor.config.given import Given
 from supervisor.config.job_spec import Entry, JobSpec, SpawnMethod
 from supervisor.config.launch_settings import RUN_SETTINGS
@@ -35,6 +37,7 @@ from supervisor.config.log_server_settings import LEAVES, PORT, last_port, log_s
 from supervisor.config.run_flags import TypedLine, read_command_line
 from supervisor.config.run_folder import check_log_dir
 from supervisor.config.setting import Setting, Status, value_at
+from supervisor.config.values import SectionLimits, ValueProblem
 from supervisor.core.log_funnel.tiers import PORT_MAX
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
@@ -94,11 +97,16 @@ def parse_run(
     from_environment = environment.read_variables(environ)
     given = {**from_environment, **line.given}
     config_file = _config_file(given, cwd)
+    replaced: list[str] = []
     if config_file is not None:
-        given = {**_file_values(config_file), **given}
+        in_file = _file_values(config_file)
+        replaced = _replaced_sections(in_file, given)
+        given = {**in_file, **given}
+    given = static_rendezvous.with_meeting(given)
     given |= slurm_step.given_by(environ, given)
+    given = static_rendezvous.with_id(given)
     values = _Values(given)
-    warnings = [*dict.fromkeys(line.warnings), *_judge(given), *environment.variable_warnings(environ)]
+    warnings = [*dict.fromkeys(line.warnings), *replaced, *_judge(given), *environment.variable_warnings(environ)]
     spec = _job_spec(line, values, environ, cwd, count_gpus)
     spec, more = _with_attribution(spec, given, cwd, environ)
     warnings += [*_rank_warnings(values, spec), *_log_server_warnings(values, spec), *more]
@@ -135,8 +143,18 @@ def _file_values(path: str) -> dict[str, Given]:
     from supervisor.config import yaml_source  # yaml costs 20 ms: only where there is a file
 
     file = yaml_source.read_yaml(path)
-    section = yaml_source.fault_tolerance_section(file)
-    return yaml_source.read_keys(file, section, launch_settings.settings_by_key())
+    known = launch_settings.settings_by_key()
+    return yaml_source.read_keys(file, yaml_source.fault_tolerance_section(file, known), known)
+
+
+def _replaced_sections(in_file: Mapping[str, Given], over: Mapping[str, Given]) -> list[str]:
+    """Returns a warning if a list of sections leaves out some that the file has: it replaces the file's, whole."""
+    ours, theirs = over.get(SECTION_LIMITS.name), in_file.get(SECTION_LIMITS.name)
+    if ours is None or theirs is None:
+        return []
+    kept = dict(cast("SectionLimits", ours.value))
+    gone = [name for name, _ in cast("SectionLimits", theirs.value) if name not in kept]
+    return [f"{ours.shown} replaces the sections of {theirs.shown}: without a limit: {', '.join(gone)}"] if gone else []
 
 
 def _judge(given: Mapping[str, Given]) -> list[str]:
@@ -182,7 +200,7 @@ def _job_spec(
     for setting in RUN_SETTINGS:
         one = values.has(setting)
         if one is not None and setting.path:
-            spec = replace_at(spec, setting.path, one.value)
+            spec = replace_at(spec, setting.path, _in_folder(one, cwd))
     spec = _stop_timeouts(_addresses(spec, values), values)
     spec = many_nodes.with_nodes(spec, values.given, environ)
     if spec.log_dir:
@@ -203,6 +221,16 @@ def _job_spec(
             raise one.problem("it is not an absolute path", "write such as /sys/class/infiniband/{nic}/ports/1/state")
     spec = replace_at(spec, "health.has_gpus", devices.has_gpu_driver(environ))
     return replace_at(spec, "health.has_network_cards", devices.has_network_cards())
+
+
+def _in_folder(one: Given, cwd: str) -> object:
+    """Returns the value; of a path for logs, the absolute one."""
+    if one.setting.kind not in (job_logs.LOG_PATH, job_logs.FOLDER):
+        return one.value
+    try:
+        return job_logs.absolute(one.setting.kind, str(one.value), cwd)
+    except ValueProblem as trouble:
+        raise one.problem(trouble.why, trouble.remedy) from None
 
 
 def _with_attribution(

@@ -18,6 +18,7 @@ from supervisor.config.values import FALSE_WORDS, TRUE_WORDS
 from supervisor.errors import InvalidRequestError
 
 HELP_FLAGS = ("-h", "--help", "--help-all")
+MEANT_MAX = 4  # flags named that an abbreviation may mean
 _NEGATIVE_NUMBER = re.compile(r"-\d+|-\d*\.\d+")
 _BOOLEAN_WORDS = frozenset(TRUE_WORDS + FALSE_WORDS)
 _PLAIN_WORD = re.compile(r"[A-Za-z]+")
@@ -72,7 +73,7 @@ def _command(words: list[str]) -> tuple[str, ...]:
 def _read_long(line: TypedLine, word: str, following: list[str]) -> int:
     typed, equals, attached = word.partition("=")
     flag = "--" + typed[2:].replace("_", "-")
-    found = line.flags.get(flag)
+    found = line.flags.get(flag) or _abbreviated(line, flag, typed)
     if found is None:
         raise _unknown(line, typed)
     setting, is_old = found
@@ -81,6 +82,20 @@ def _read_long(line: TypedLine, word: str, following: list[str]) -> int:
     if equals:
         return _keep(line, setting, typed, attached, 0)
     return _read_value(line, setting, typed, following)
+
+
+def _abbreviated(line: TypedLine, flag: str, typed: str) -> tuple[Setting, bool] | None:
+    """Returns the one setting that a flag begins, as argparse does. Raises InvalidRequestError if it begins several."""
+    longer = {
+        found[0].name: name
+        for name, found in line.flags.items()
+        if name.startswith(flag) and not name.startswith("--ft-param-")
+    }
+    if len(longer) > 1:
+        names = sorted(longer.values())
+        named = f"{', '.join(names[:MEANT_MAX])}{' or others' if len(names) > MEANT_MAX else ''}"
+        raise InvalidRequestError(f"cannot use {clip(typed)}: it may mean {named}; type more characters")
+    return line.flags[next(iter(longer.values()))] if longer else None
 
 
 def _read_short(line: TypedLine, word: str, following: list[str]) -> int:
@@ -134,7 +149,6 @@ def _keep(line: TypedLine, setting: Setting, typed: str, text: str, used: int) -
 def _unknown(line: TypedLine, typed: str) -> InvalidRequestError:
     known = line.flags
     flag = "--" + typed.lstrip("-").replace("_", "-")
-    longer = [name for name in known if name.startswith(flag) and not name.startswith("--ft-param-")]
-    suggestion = longer[0] if len(longer) == 1 else nearest(flag, known)
+    suggestion = nearest(flag, known)
     remedy = f"did you mean {suggestion}" if suggestion else f"see holdfast {line.command_name} --help"
     return InvalidRequestError(f"cannot use {clip(typed)}: there is no such flag; {remedy}")

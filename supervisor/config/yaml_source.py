@@ -5,7 +5,7 @@ Nodes are composed, never constructed: no tag makes an object, and every message
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -20,6 +20,7 @@ FILE_BYTES_MAX = 4 * 1024 * 1024
 DEPTH_MAX = 100
 MERGES_MAX = 32  # mappings merged into one another
 SECTION = "fault_tolerance"
+ANYBODYS = frozenset({"log_level", "preload", "segment"})  # of our keys, words that other programs' files may have, too
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = "tag:yaml.org,2002:null"
@@ -92,15 +93,25 @@ def _check_depth(path: str, text: str) -> None:
             depth -= 1
 
 
-def fault_tolerance_section(file: YamlFile) -> yaml.MappingNode | None:
-    """Returns the one `fault_tolerance` mapping, at the top or nested anywhere; None if it is empty."""
+def fault_tolerance_section(file: YamlFile, known: Container[str]) -> yaml.MappingNode:
+    """Returns the one `fault_tolerance` mapping, at the top or nested anywhere.
+
+    `known` are its keys: one that stands beside it has lost its indentation. Raises ConfigurationError for that, for
+    an empty section and for none.
+    """
     found: list[tuple[yaml.Node, yaml.Node]] = []
+    beside: list[yaml.ScalarNode] = []
     similar: list[yaml.Node] = []
-    for key, value in _all_pairs(file):
-        if key.value == SECTION:
-            found.append((key, value))
-        elif nearest(str(key.value), [SECTION]):
-            similar.append(key)
+    for mapping in _mappings(file):
+        keys = [key for key, _ in mapping.value if isinstance(key, yaml.ScalarNode)]
+        for key, value in mapping.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            if key.value == SECTION:
+                found.append((key, value))
+                beside = [other for other in keys if other.value in known and other.value not in ANYBODYS]
+            elif nearest(str(key.value), [SECTION]):
+                similar.append(key)
     if not found:
         if similar:
             raise file.error(similar[0], f"no section is called {clip(str(similar[0].value))}", f"write {SECTION}")
@@ -108,11 +119,17 @@ def fault_tolerance_section(file: YamlFile) -> yaml.MappingNode | None:
     if len(found) > 1:
         first, second = _line(found[0][0]), found[1][0]
         raise file.error(second, f"it is a second {SECTION} section (the first is on line {first})", "keep one of them")
-    value = found[0][1]
-    if isinstance(value, yaml.MappingNode):
+    key, value = found[0]
+    if beside:
+        raise file.error(
+            beside[0],
+            f"{clip(str(beside[0].value))} stands beside {SECTION} (line {_line(key)}), where it has no effect",
+            f"indent it by two spaces more than {SECTION}, to stand below it",
+        )
+    if isinstance(value, yaml.MappingNode) and value.value:
         return value
-    if value.tag == _NULL:
-        return None
+    if value.tag == _NULL or isinstance(value, yaml.MappingNode):
+        raise file.error(key, f"{SECTION} has no keys", "write its keys below it, indented, or do not name the file")
     raise file.error(value, f"{SECTION} is not a mapping", "write its keys below it, indented")
 
 
@@ -208,8 +225,8 @@ def _read_sections(file: YamlFile, name: str, node: yaml.Node) -> SectionLimits:
     return tuple(limits.items())
 
 
-def _all_pairs(file: YamlFile) -> Iterator[tuple[yaml.Node, yaml.Node]]:
-    """Yields every key with its value, depth first. A node that aliases repeat is seen once."""
+def _mappings(file: YamlFile) -> Iterator[yaml.MappingNode]:
+    """Yields every mapping, depth first. A node that aliases repeat is seen once."""
     waiting: list[yaml.Node] = [file.root] if file.root is not None else []
     seen: set[int] = set()
     while waiting:
@@ -220,7 +237,7 @@ def _all_pairs(file: YamlFile) -> Iterator[tuple[yaml.Node, yaml.Node]]:
         if isinstance(node, yaml.SequenceNode):
             waiting += reversed(node.value)
         elif isinstance(node, yaml.MappingNode):
-            yield from ((key, value) for key, value in node.value if isinstance(key, yaml.ScalarNode))
+            yield node
             waiting += [value for _, value in reversed(node.value)]
 
 

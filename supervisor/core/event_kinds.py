@@ -129,6 +129,17 @@ _HANGS = {
         "Compare that node's clocks, temperature and neighbours; see the page on stragglers.",
     ),
     "straggler_gone": Kind(_NEWS, "The rank or node is as fast as the others again, or is no longer measured."),
+    "rank_stopped": Kind(
+        _NEWS,
+        "A signal has stopped the process of a rank; the others will wait for it.",
+        "Find out what stops processes: a shell's job control, a batch system's suspend.",
+    ),
+    "rank_continued": Kind(_NEWS, "A rank that was stopped goes on, and after how long."),
+    "limit_not_armed": Kind(
+        _NEWS,
+        "A limit that was set finds no hang yet, since no rank has done what it counts from. Reported once per job.",
+        "Call what the reason names, or leave the limit out.",
+    ),
     "limits_calculated": Kind(_ROUTINE, "The ranks have calculated new limits from their measurements."),
 }
 _NODES = {

@@ -101,6 +101,9 @@ class JobRules(msgspec.Struct, frozen=True):
     facts: NodeFacts = msgspec.field(default_factory=NodeFacts)  # about this node; all else is the same on every node
 
 
+STOP_SIGNALS = frozenset({signals.SIGTERM, signals.SIGINT, signals.SIGHUP})
+
+
 class WorkerExit(msgspec.Struct, frozen=True):
     """How a worker process ended. Exactly one of `code` and `signal` is not None."""
 
@@ -118,6 +121,11 @@ class WorkerExit(msgspec.Struct, frozen=True):
     @property
     def succeeded(self) -> bool:
         return self.code == 0
+
+    @property
+    def may_be_stop(self) -> bool:
+        """Whether the process was ended as schedulers and terminals end all processes of a job."""
+        return self.signal in STOP_SIGNALS or (self.code is not None and self.code - 128 in STOP_SIGNALS)
 
     def describe(self) -> str:
         """Returns "rank 1 (pid 812) was killed by SIGKILL": subject, verb, cause; no full stop."""

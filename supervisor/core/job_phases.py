@@ -109,6 +109,9 @@ class State(msgspec.Struct, frozen=True):
     assignment: Assignment | None = None
     cycle_started_at_s: float | None = None
     restarts_used: int = 0  # according to the newest StartCycle
+    stop_reason: str = ""  # of a stop asked for on this node, whose workers then stop at once; "": none
+    stop_signal: int = 0  # 0: a command
+    stop_at_s: float | None = None  # when it was asked for last
     lost_at_s: float | None = None  # since when the job is not running; None: it runs, or never ran
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from supervisor.core.facts import JobState, Verdict
 
+SAME_SIGNAL_S = 0.1  # signals this close are one request: timeout(1) and systemd send two at once
 STOPPED_EXIT_CODE = 1  # stopped by a command; after signal n it is 128 + n
 
 

@@ -137,6 +137,7 @@ class WorkersFaulted(msgspec.Struct, frozen=True):
 
     reason: str
     of_call: bool = False
+    may_be_stop: bool = False  # see NodeFailed
 
 
 class WorkersSucceeded(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ supervisor killed in between would leave an event, or its number, that the next 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -18,8 +18,10 @@ from supervisor.config.run_folder import run_name
 from supervisor.core.event_weights import Weight, weight
 from supervisor.core.facts import JobEvent
 from supervisor.engine.job_record import JobRecord
+from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.ports.edges import Clock, Journal
-from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.ports.reports import RecordedEvent
 
 KEPT_EVENTS_MAX = 200  # kept for the next supervisor while the disk fails
 UNTOLD_EVENTS_MAX = 4096  # of a job whose spawner takes nothing: beyond this, they are told without being kept
@@ -39,29 +41,20 @@ _engine_log = logging.getLogger("holdfast")
 class EventPublisher:
     """Numbers every event of every job and passes it on. Never blocks and never raises."""
 
-    def __init__(self, *, journal: Journal, clock: Clock, node_name: str) -> None:
+    def __init__(
+        self, *, journal: Journal, clock: Clock, node_name: str, news: UntoldNews, unkept: WaitingJobs | None
+    ) -> None:
+        """`news`: for the leaders of jobs with other nodes. `unkept` gets jobs whose events wait to be kept, because an
+        event between two turns would wait for the next turn; None: no supervisor returns, and none waits.
+        """
         self._journal = journal
         self._clock = clock
         self._node_name = node_name
         self._watchers: dict[str, list[MemoryObjectSendStream[RecordedEvent]]] = {}
         self._changed: dict[str, JobRecord] = {}
-        self._report: Callable[[JobRecord], JobReport] | None = None
+        self._news = news
+        self._unkept = unkept
         self._untold: dict[str, list[RecordedEvent]] = {}  # job id -> numbered, and not yet kept
-        self._is_kept: Callable[[JobRecord], bool] = _is_never_kept
-        self._keep_soon: Callable[[JobRecord], None] = _nobody
-        self.on_recorded: Callable[[RecordedEvent], None] = _nobody  # events of this node
-        self.on_changed: Callable[[str], None] = _nobody  # gets the id of a job whose report has changed
-
-    def attach(self, report: Callable[[JobRecord], JobReport]) -> None:
-        """Sets how a job's report is made; call it once before anything is published."""
-        self._report = report
-
-    def tell_once_kept(self, is_kept: Callable[[JobRecord], bool], keep_soon: Callable[[JobRecord], None]) -> None:
-        """Holds back events of the jobs for which `is_kept` is true, until `tell`.
-
-        `keep_soon` is called when the first one waits, because an event between two turns would wait for the next turn.
-        """
-        self._is_kept, self._keep_soon = is_kept, keep_soon
 
     def publish(self, job: JobRecord, event: JobEvent) -> None:
         node = job.node_name(self._node_name)
@@ -70,7 +63,8 @@ class EventPublisher:
         recorded = job.record(event, node=node, at_ns=self._clock.unix_ns())
         self._tell_or_wait(job, recorded)
         self.changed(job)
-        self.on_recorded(recorded)
+        if job.spec.nodes is not None:
+            self._news.note(recorded)
         _log.log(
             logging.DEBUG if _is_told_already(job, recorded) else _LEVELS[weight(recorded.kind)],
             "%s",
@@ -99,7 +93,7 @@ class EventPublisher:
 
     def _tell_or_wait(self, job: JobRecord, recorded: RecordedEvent) -> None:
         job_id = recorded.job_id
-        if not self._is_kept(job):
+        if self._unkept is None or not job.is_kept:
             self.tell(job_id)
             self._write(recorded)
             self._show(recorded)
@@ -109,7 +103,7 @@ class EventPublisher:
         if len(untold) > UNTOLD_EVENTS_MAX:
             self.tell(job_id)
         elif len(untold) == 1:
-            self._keep_soon(job)
+            self._unkept.add(job_id)
 
     def has_untold(self, job_id: str) -> bool:
         return job_id in self._untold
@@ -147,20 +141,13 @@ class EventPublisher:
                 continue  # it sees the gap in `sequence`, or is about to leave
 
     def changed(self, job: JobRecord) -> None:
-        """Notes that its report changed without an event; `settle` saves it."""
+        """Notes that its report changed, perhaps without an event."""
         self._changed[job.spec.job_id] = job
 
-    def settle(self) -> None:
-        """Saves the reports of jobs with events. Never raises."""
+    def take_changed(self) -> dict[str, JobRecord]:
+        """Returns the jobs whose report has changed since the last call."""
         changed, self._changed = self._changed, {}
-        if self._report is None:
-            return
-        for job_id, job in changed.items():
-            try:
-                self._journal.save(self._report(job))
-                self.on_changed(job_id)
-            except Exception as error:  # noqa: BLE001 - the bulkhead: one job's report must not affect the others
-                _engine_log.error("cannot save the report of job %s", job_id, exc_info=error)
+        return changed
 
     def close(self, job_id: str) -> None:
         """Ends the streams of watchers: the job's last event was published."""
@@ -186,15 +173,6 @@ class EventPublisher:
             watchers = self._watchers.get(job_id, [])
             if send in watchers:
                 watchers.remove(send)
-
-
-def _nobody(what: object) -> None:
-    """Does nothing: there is no other node, or no later supervisor."""
-
-
-def _is_never_kept(job: JobRecord) -> bool:
-    del job
-    return False
 
 
 def _is_told_already(job: JobRecord, event: RecordedEvent) -> bool:

@@ -94,6 +94,12 @@ class JobRecord(msgspec.Struct):
         """Returns the job's name for this node, which its supervisor calls `own`."""
         return self.spec.nodes.name if self.spec.nodes is not None else own
 
+    @property
+    def is_kept(self) -> bool:
+        """Returns whether a spawner keeps the job for a later supervisor, or will in a moment."""
+        has_spawner = self.spawner is not None or self.is_returning
+        return self.spec.may_come_back and self.verdict is None and has_spawner
+
     def redacted(self, text: str) -> str:
         """Returns a text about the job without the job's secrets: an exception may quote them."""
         return redacted_text(text, self.secrets)

@@ -33,6 +33,7 @@ from supervisor.engine.job_record import CycleRecord, JobRecord
 from supervisor.engine.machines import Machines
 from supervisor.engine.node_looking import NodeLooking
 from supervisor.engine.report_queue import ReportQueue
+from supervisor.engine.report_saving import ReportSaving
 from supervisor.engine.spawner_orders import SpawnerAction, order_of
 from supervisor.engine.spawner_reports import SpawnerReports
 from supervisor.engine.stack_taking import StackTaking
@@ -88,6 +89,7 @@ class EnginePerformer:
         start_soon: StartSoon,
         followed_by: Sequence[Follow] = (),
         reports: dict[str, ReportQueue],
+        saving: ReportSaving,
         keeper: TurnOutbox | None = None,
     ) -> None:
         """`reports`: of each job to its coordinator, not sent yet. `keeper` None: no supervisor returns."""
@@ -101,6 +103,7 @@ class EnginePerformer:
         self._followers = followed_by
         self._looking = NodeLooking(checks=edges.checks, gpus=edges.gpus, post=inbox.post)
         self._reports = reports
+        self._saving = saving
         self._keeper = keeper
 
     # --- see loop.Performer ----------------------------------------------------------------------------------------
@@ -146,7 +149,7 @@ class EnginePerformer:
     def settled(self) -> None:
         if self._keeper is not None:
             self._keeper.settle()
-        self._publisher.settle()
+        self._saving.settle()
 
     def take_back(self, job: JobRecord, unfinished: Iterable[node_messages.Action], reports: Iterable[Report]) -> None:
         """Continues a job of another supervisor: its spawner, and its unfinished actions and reports."""

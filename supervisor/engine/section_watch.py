@@ -18,6 +18,7 @@ from supervisor.core.stragglers import stragglers
 from supervisor.core.stragglers.messages import RankSections, SectionsTold
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
+from supervisor.engine.report_saving import ReportSaving
 from supervisor.engine.slow_ranks import SlowRanks
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Clock
@@ -75,6 +76,7 @@ class SectionWatch:
         colleagues: Colleagues,
         jobs: Mapping[str, JobRecord],
         publisher: EventPublisher,
+        saving: ReportSaving,
         clock: Clock,
         own_name: Callable[[str], str],
         slow: SlowRanks,
@@ -85,6 +87,7 @@ class SectionWatch:
         self._colleagues = colleagues
         self._jobs = jobs
         self._publisher = publisher
+        self._saving = saving
         self._clock = clock
         self._own_name = own_name
         self._slow = slow
@@ -116,7 +119,7 @@ class SectionWatch:
         for action in actions:
             self._publisher.publish(job, action.event)
         if actions:
-            self._publisher.settle()
+            self._saving.settle()
         return SectionsTaken(pace_s)
 
     def _is_live(self, job_id: str, job: JobRecord) -> bool:

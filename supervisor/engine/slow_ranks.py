@@ -1,4 +1,4 @@
-"""Which ranks are slow, as far as this node knows, and which jobs have ranks to compare?
+"""Which ranks are slow, as far as this node knows?
 
 section_watch.py compares the ranks and notes the slow ones here; reports show them. So neither needs the other.
 """
@@ -6,8 +6,6 @@ section_watch.py compares the ranks and notes the slow ones here; reports show t
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import anyio
 
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.engine.job_record import JobRecord
@@ -28,24 +26,3 @@ class SlowRanks:
         """Returns the slow ranks of the job now; none if another node leads it."""
         known, named = self._named.get(job.spec.job_id, (None, ()))
         return named if known is job and job.verdict is None and self._leads(job.spec.job_id) else ()
-
-
-class SectionJobs:
-    """Jobs of which a rank may stamp sections: the worker socket adds them, and one reader takes them."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[str, None] = {}
-        self._arrived = anyio.Event()
-
-    def add(self, job_id: str) -> None:
-        """Never blocks."""
-        self._waiting[job_id] = None
-        self._arrived.set()
-
-    async def take(self) -> str:
-        while not self._waiting:
-            self._arrived = anyio.Event()
-            await self._arrived.wait()
-        job_id = next(iter(self._waiting))
-        del self._waiting[job_id]
-        return job_id

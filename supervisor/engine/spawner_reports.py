@@ -75,20 +75,30 @@ class SpawnerReports:
                 if job.runs(message.cycle):
                     job.pids.pop(message.local_rank, None)
                 yield node_messages.WorkerExited(job_id, message.cycle, self._exit(message))
+            case link.RankStopped(cycle, local_rank, pid, signal, at_ns):
+                yield node_messages.RankStopped(job_id, cycle, local_rank, pid, signal, at_ns / NS_PER_S)
+            case link.RankContinued(cycle, local_rank, at_ns):
+                yield node_messages.RankContinued(job_id, cycle, local_rank, at_ns / NS_PER_S)
             case link.Emptied():
                 yield node_messages.WorkersEmptied(job_id, message.cycle, message.stuck_pids)
-            case link.OutputDropped():
-                rank = message.local_rank
+            case link.OutputDropped() | link.CycleLogClosed() | link.Learned():
+                self._publish(message)
+            case link.Ended() | link.Kept() | link.WelcomeBack() | link.HeldPages() | link.Unknown():
+                return
+
+    def _publish(self, message: link.OutputDropped | link.CycleLogClosed | link.Learned) -> None:
+        """Publishes what is only for people."""
+        job = self._job
+        match message:
+            case link.OutputDropped(rank, dropped_bytes, why):
                 of = f"output of local rank {rank}" if rank >= 0 else "the log of the cycle"
-                reason = f"{message.dropped_bytes} bytes of {of} were not kept: {message.reason}"
+                reason = f"{dropped_bytes} bytes of {of} were not kept: {why}"
                 self._publisher.publish(job, JobEvent("output_dropped", reason, cycle=job.cycle))
             case link.CycleLogClosed():
                 self._publisher.publish(job, cycle_log_closed(message))
             case link.Learned():
                 self._publisher.publish(job, JobEvent("preload_learned", message.reason, cycle=job.cycle))
                 self._tell_slower(message.lost)
-            case link.Ended() | link.Kept() | link.WelcomeBack() | link.HeldPages() | link.Unknown():
-                return
 
     def _tell_slower(self, sentence: str) -> None:
         """Reports, once per job, what each worker loads again unnecessarily, and the remedy."""

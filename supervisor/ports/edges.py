@@ -35,7 +35,7 @@ class Clock(Protocol):
 class Claims(Protocol):
     """Claims of job ids: one live group per job id, user and node, under any supervisor."""
 
-    def take(self, job_id: str, *, has_more_nodes: bool = False) -> int:
+    def take(self, job_id: str) -> int:
         """Returns since when we hold it (Unix ns): the run's submission. Raises AlreadyExistsError."""
         ...
 

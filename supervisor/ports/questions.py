@@ -137,6 +137,8 @@ class Refused(msgspec.Struct, frozen=True):
 Answer = Part | Whole | NewsTaken | Events | Stacks | Logs | Done | SectionsTaken | Refused
 
 Handler = Callable[[str, str, Question], Awaitable[Answer]]  # job id, the node that asks
+Reply = Callable[[Answer], None]  # called once
+TakeQuestion = Callable[[str, str, Question, Reply], None]  # job id, the node that asks; never blocks
 
 
 class Colleagues(Protocol):
@@ -150,8 +152,16 @@ class Colleagues(Protocol):
         """Asks a node. Raises NoAnswerError, or the HoldfastError with which the other side refuses."""
         ...
 
-    def answer_with(self, handler: Handler) -> None:
-        """Sets who answers other nodes' questions; until then they are refused."""
+
+class LastNews(Protocol):
+    """The news of this node for the leaders of its jobs, as far as the end of a job's connections needs them."""
+
+    async def tell_last(self, job_id: str) -> None:
+        """Waits until the leader of a job that has ended has all of its news. The caller bounds the time."""
+        ...
+
+    def forget(self, job_id: str) -> None:
+        """Forgets the news of a job: nobody is left to be told."""
         ...
 
 

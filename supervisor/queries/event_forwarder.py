@@ -8,20 +8,18 @@ are dropped.
 from __future__ import annotations
 
 import logging
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import anyio
 import msgspec
-from anyio.abc import TaskGroup, TaskStatus
 
+from supervisor.engine.untold_news import JobNews, UntoldNews
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Clock
 from supervisor.ports.pauses import pause
 from supervisor.ports.questions import LEADER, Colleagues, NewsTaken, Part, TellNews
 from supervisor.ports.reports import RecordedEvent
 
-KEPT_EVENTS_MAX = 4096  # of a job, sent ones included: a new leader may want them
 AT_ONCE_MAX = 250
 AT_ONCE_CHARACTERS = 100_000  # of events sent together; the rest has to wait
 DETAILS_CHARACTERS_MAX = 50_000  # of one event; longer details stay in this node's journal
@@ -35,68 +33,41 @@ SPREAD_LAST_S = 1.0  # of many nodes' last news
 _log = logging.getLogger("holdfast")
 
 
-class _Kept(msgspec.Struct):
-    """The kept events of one job."""
-
-    events: deque[RecordedEvent] = msgspec.field(default_factory=lambda: deque[RecordedEvent](maxlen=KEPT_EVENTS_MAX))
-    told: int = 0  # the leader has all events up to this one
-    has_news: bool = False
-    is_served: bool = False  # a task sends its news
-    pace_s: float = 0.0  # as the leader requests
-
-
 class EventForwarder:
-    """Sends news. `note` and `changed` never block and never raise. A slow leader delays only its own job's news."""
+    """Sends news. A slow leader delays only its own job's news."""
 
     def __init__(
         self,
         *,
+        news: UntoldNews,
         colleagues: Colleagues,
         own_part: Callable[[str], Part | None],
         clock: Clock,
         jitter: Callable[[], float],
     ) -> None:
         """`jitter` returns a random value from 0 to 1."""
+        self._news = news
         self._colleagues = colleagues
         self._own_part = own_part
         self._clock = clock
         self._jitter = jitter
-        self._jobs: dict[str, _Kept] = {}
-        self._tasks: TaskGroup | None = None
 
-    def note(self, event: RecordedEvent) -> None:
-        if event.sequence == 1:
-            self.forget(event.job_id)  # the id is used again
-        self._jobs.setdefault(event.job_id, _Kept()).events.append(event)
-        self.changed(event.job_id)
-
-    def recall(self, job_id: str, events: Sequence[RecordedEvent]) -> None:
-        """Restores the past of a job that another supervisor began: the leader says which events it has."""
-        kept = self._jobs.setdefault(job_id, _Kept())
-        kept.events.extendleft(reversed(events))
-        self.changed(job_id)
-
-    def changed(self, job_id: str) -> None:
-        if self._colleagues.leads(job_id):
-            return
-        kept = self._jobs.setdefault(job_id, _Kept())
-        kept.has_news = True
-        if self._tasks is not None and not kept.is_served:
-            kept.is_served = True
-            self._tasks.start_soon(self._serve, job_id, kept)
-
-    def forget(self, job_id: str) -> None:
-        """Forgets a job: nobody is left to be told."""
-        if (kept := self._jobs.pop(job_id, None)) is not None:
-            kept.has_news = False
-
-    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+    async def run(self) -> None:
         """Runs until cancelled."""
-        async with anyio.create_task_group() as self._tasks:
-            task_status.started()
-            await anyio.sleep_forever()
+        async with anyio.create_task_group() as tasks:
+            while True:
+                job_id = await self._news.next_changed()
+                kept = self._news.get(job_id)
+                if kept is not None and kept.last_told is not None:
+                    tasks.start_soon(self._tell_last, job_id, kept, kept.last_told)
+                elif not self._colleagues.leads(job_id):
+                    kept = self._news.of(job_id)
+                    kept.has_news = True
+                    if not kept.is_served:
+                        kept.is_served = True
+                        tasks.start_soon(self._serve, job_id, kept)
 
-    async def _serve(self, job_id: str, kept: _Kept) -> None:
+    async def _serve(self, job_id: str, kept: JobNews) -> None:
         """Sends the news of one job until there are none."""
         while kept.has_news:
             await pause(TOGETHER_S, why="what follows from it in a moment is told together, and takes no time from it")
@@ -113,11 +84,8 @@ class EventForwarder:
             await pause(max(pause_s, kept.pace_s), why="what happens meanwhile is told together")
         kept.is_served = False
 
-    async def tell_last(self, job_id: str) -> None:
-        """Sends what the leader does not have yet of a job that has ended. The caller bounds the time. Never raises."""
-        kept = self._jobs.get(job_id)
-        if kept is None:
-            return
+    async def _tell_last(self, job_id: str, kept: JobNews, told_last: anyio.Event) -> None:
+        """Sends what the leader does not have yet of a job that has ended."""
         if kept.pace_s > PACE_S:
             spread_s = min(kept.pace_s, SPREAD_LAST_S) * self._jitter()
             await pause(spread_s, why="the job ends on many nodes at once, whose news must not come together")
@@ -127,8 +95,10 @@ class EventForwarder:
                     return
         except Exception:  # noqa: BLE001 - the bulkhead: a failure to inform the leader must not disturb the end
             _log.warning("the last news of job %s cannot be told to its leader", job_id, exc_info=True)
+        finally:
+            told_last.set()
 
-    async def _tell(self, job_id: str, kept: _Kept) -> bool:
+    async def _tell(self, job_id: str, kept: JobNews) -> bool:
         """Sends once. Returns False if it has to be repeated later."""
         part = self._own_part(job_id)
         if part is None or self._colleagues.leads(job_id):
@@ -139,17 +109,17 @@ class EventForwarder:
         try:
             answer = await self._colleagues.ask(job_id, LEADER, news, timeout_s=ANSWER_TIMEOUT_S)
         except HoldfastError:
-            kept.has_news = self._jobs.get(job_id) is kept
+            kept.has_news = self._news.get(job_id) is kept
             return False
         if isinstance(answer, NewsTaken):
             kept.told = answer.through
             kept.pace_s = min(answer.pace_s, PACE_MAX_S)
             if kept.events and kept.told < kept.events[-1].sequence:
-                kept.has_news = self._jobs.get(job_id) is kept
+                kept.has_news = self._news.get(job_id) is kept
         return True
 
 
-def _next_events(kept: _Kept) -> tuple[RecordedEvent, ...]:
+def _next_events(kept: JobNews) -> tuple[RecordedEvent, ...]:
     """Returns the oldest unsent events, as many as one message holds."""
     chosen: list[RecordedEvent] = []
     characters = 0

@@ -87,7 +87,6 @@ class JobService:
         self._keep = keep
         self._prepare = prepare
         self._slow = slow
-        publisher.attach(self.report)
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
         self._check_not_cordoned(spec.job_id)
@@ -100,7 +99,7 @@ class JobService:
                 f"another --job-id, or holdfast stop {spec.job_id}"
             )
         check_log_dir(spec.log_dir)
-        submitted_at_ns = self._claims.take(spec.job_id, has_more_nodes=spec.nodes is not None)
+        submitted_at_ns = self._claims.take(spec.job_id)
         if self._meetings is not None and spec.nodes is not None:
             spec = await self._meet(self._meetings, spec)
         self._forget_oldest()
@@ -184,7 +183,6 @@ class JobService:
             if self._meetings is not None:
                 self._meetings.close(job_id)
             self._publisher.changed(job)
-            self._publisher.settle()
             self._publisher.close(job_id)
             self._ended[job_id].set()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,9 @@ from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.engine.output_plan import Console
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Spawners
+from supervisor.ports.questions import PeersAndColleagues
 from supervisor.queries.job_service import JobService
+from supervisor.wiring.jobs import Base
 from supervisor.wiring.place import Place
 from supervisor.wiring.supervisor import open_slow_edges, open_supervisor, registered
 
@@ -61,13 +64,24 @@ async def serve_adopted(
         )
 
     with anyio.CancelScope() as orphaned:
-        open_peers = meeting.opener(orphaned.cancel) if meeting is not None else None
-        async with open_supervisor(place, claims=JobClaims(()), make_spawners=adopt, open_peers=open_peers) as running:
+        opened = open_supervisor(
+            place,
+            claims=JobClaims(()),
+            make_spawners=adopt,
+            open_peers=partial(_open_peers, meeting, orphaned.cancel) if meeting is not None else None,
+        )
+        async with opened as running:
             with registered(folder):
                 await running.job_service.submit(spec, {})
                 running.tasks.start_soon(open_slow_edges, running, spec.job_id)
                 running.tasks.start_soon(_stop_when, idle, running.job_service, spec.job_id)
                 await running.job_service.wait(spec.job_id)
+
+
+def _open_peers(
+    meeting: NodeMeeting, on_orphaned: Callable[[], None], base: Base
+) -> contextlib.AbstractAsyncContextManager[PeersAndColleagues]:
+    return meeting.open_peers(base.inbox.post, base.questions.put, on_orphaned)
 
 
 async def _stop_when(idle: anyio.Event, job_service: JobService, job_id: str) -> None:

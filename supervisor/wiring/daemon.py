@@ -45,7 +45,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     async with open_supervisor(
         place,
         log_handlers=handlers,
-        open_peers=peers_of_jobs(place),
+        open_peers=peers_of_jobs,
         keep_cordon=file.keep if file is not None else None,
     ) as running:
         running.journal.start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 from anyio.abc import TaskGroup
@@ -29,14 +30,21 @@ from supervisor.engine.loop import Engine
 from supervisor.engine.machines import Machines
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.report_queue import ReportQueue
-from supervisor.engine.slow_ranks import SectionJobs, SlowRanks
+from supervisor.engine.report_saving import ReportSaving
+from supervisor.engine.slow_ranks import SlowRanks
 from supervisor.engine.stack_taking import StackTaking
+from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.ports.edges import Meetings, Spawners
 from supervisor.ports.questions import PeersAndColleagues
 from supervisor.queries.cluster_view import ClusterView
 from supervisor.queries.job_service import JobService
+from supervisor.queries.question_inbox import QuestionInbox
 from supervisor.wiring.place import Place
+
+if TYPE_CHECKING:
+    from supervisor.engine.recovery.turn_outbox import TurnOutbox
 
 
 class Base(msgspec.Struct, frozen=True):
@@ -48,8 +56,11 @@ class Base(msgspec.Struct, frozen=True):
     machines: Machines
     journal: Journal
     publisher: EventPublisher
+    news: UntoldNews
+    unkept: WaitingJobs | None  # jobs that a spawner must keep between two turns; None: no supervisor returns
+    questions: QuestionInbox
     workers: WorkerServer
-    section_jobs: SectionJobs
+    section_jobs: WaitingJobs  # of which a rank may stamp sections
     tokens: TokenFiles
     claims: JobClaims
     jobs: dict[str, JobRecord]
@@ -59,7 +70,9 @@ class Jobs(msgspec.Struct, frozen=True):
     job_service: JobService
     view: ClusterView
     slow: SlowRanks
+    saving: ReportSaving
     performer: EnginePerformer
+    outbox: TurnOutbox | None  # None: no supervisor returns
     engine: Engine
 
 
@@ -85,24 +98,25 @@ def wired(
 
     colleagues, reports = peers.colleagues, dict[str, ReportQueue]()
     meetings = colleagues if isinstance(colleagues, Meetings) else None
-    keeper = None
-    if not base.place.private:
+    outbox = None
+    if base.unkept is not None:
         from supervisor.engine.recovery.turn_outbox import TurnOutbox  # Late: a private supervisor never returns.
 
-        keeper = TurnOutbox(
+        outbox = TurnOutbox(
             inbox=base.inbox, machines=base.machines, jobs=base.jobs, publisher=base.publisher, clock=base.clock,
-            reports=reports, start_soon=start_soon, meetings=meetings,
+            reports=reports, unkept=base.unkept, meetings=meetings,
         )  # fmt: skip
     stacks = StackTaking(workers=base.workers, stacks=StackCollector())
     slow = SlowRanks(peers.leads)
     job_service = JobService(
         inbox=base.inbox, machines=base.machines, stacks=stacks, peers=peers, jobs=base.jobs, publisher=base.publisher,
         workers=base.workers, clock=base.clock, claims=base.claims, log_dir=str(base.place.log_dir), prepare=prepare,
-        slow=slow, meetings=meetings, keep=keeper.keep_now if keeper is not None else None,
+        slow=slow, meetings=meetings, keep=outbox.keep_now if outbox is not None else None,
     )  # fmt: skip
     view = ClusterView(
         job_service=job_service, machines=base.machines, publisher=base.publisher, jobs=base.jobs, clock=base.clock
     )
+    saving = ReportSaving(publisher=base.publisher, journal=base.journal, news=base.news, report=view.saved)
     edges = Edges(
         clock=base.clock,
         workers=base.workers,
@@ -116,10 +130,10 @@ def wired(
     )
     performer = EnginePerformer(
         edges=edges, jobs=base.jobs, publisher=base.publisher, inbox=base.inbox, machines=base.machines, stacks=stacks,
-        start_soon=start_soon, followed_by=(*followed_by, view.announced, job_service.announced, *ended),
-        reports=reports, keeper=keeper,
+        start_soon=start_soon, reports=reports, saving=saving, keeper=outbox,
+        followed_by=(*followed_by, view.announced, job_service.announced, saving.announced, *ended),
     )  # fmt: skip
     engine = Engine(
         clock=base.clock, inbox=base.inbox, machines=base.machines, performer=performer, jitter=random.random
     )
-    return Jobs(job_service, view, slow, performer, engine)
+    return Jobs(job_service, view, slow, saving, performer, outbox, engine)

@@ -11,7 +11,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.edges.peers.embedded.local_peers import NoColleagues
-from supervisor.engine.slow_ranks import SectionJobs
+from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.ports.job_requests import RendezvousWish
 from supervisor.ports.questions import Colleagues, SectionsTaken, TellSections
 from supervisor.ports.reports import RecordedEvent
@@ -62,7 +62,7 @@ async def open_counter(
     keep_cordon: Callable[[str], Awaitable[None]] | None,
 ) -> Counter:
     """Opens where people ask about jobs. Without colleagues, all is known on this node."""
-    job_service, view, clock = jobs.job_service, jobs.view, base.clock
+    job_service, view = jobs.job_service, jobs.view
     watch = _section_watch(tasks, base, jobs, colleagues)
     tasks.start_soon(_compare, base.section_jobs, watch)
 
@@ -87,25 +87,12 @@ async def open_counter(
         lead_for_torchrun=_leading(tasks) if of_jobs is not None else None,
         until_told=of_jobs.until_closed if of_jobs is not None else None,
     )  # fmt: skip
-    event_forwarder = EventForwarder(colleagues=colleagues, own_part=view.own_part, clock=clock, jitter=random.random)
-    await tasks.start(event_forwarder.run)
-    colleagues.answer_with(counter.answer)
-    base.publisher.attach(view.saved)
-
-    def note(event: RecordedEvent) -> None:
-        if view.is_shared(event.job_id):
-            event_forwarder.note(event)
-
-    def changed(job_id: str) -> None:
-        if view.is_shared(job_id):
-            event_forwarder.changed(job_id)
-
-    base.publisher.on_recorded = note
-    base.publisher.on_changed = changed
-    if of_jobs is not None:
-        of_jobs.tell_last_news = event_forwarder.tell_last
-        of_jobs.on_closed = event_forwarder.forget
-    return Counter(counter, event_forwarder.recall if of_jobs is not None else None)
+    event_forwarder = EventForwarder(
+        news=base.news, colleagues=colleagues, own_part=view.own_part, clock=base.clock, jitter=random.random
+    )
+    tasks.start_soon(event_forwarder.run)
+    tasks.start_soon(base.questions.answer, counter.answer, view.own_name)
+    return Counter(counter, base.news.recall if of_jobs is not None else None)
 
 
 def _section_watch(tasks: TaskGroup, base: Base, jobs: Jobs, colleagues: Colleagues) -> Callable[[], SectionWatch]:
@@ -119,7 +106,7 @@ def _section_watch(tasks: TaskGroup, base: Base, jobs: Jobs, colleagues: Colleag
             made.append(
                 SectionWatch(
                     pages=base.workers, colleagues=colleagues, jobs=base.jobs, publisher=base.publisher,
-                    clock=base.clock, own_name=jobs.view.own_name, slow=jobs.slow, tasks=tasks,
+                    saving=jobs.saving, clock=base.clock, own_name=jobs.view.own_name, slow=jobs.slow, tasks=tasks,
                 )
             )  # fmt: skip
         return made[0]
@@ -127,7 +114,7 @@ def _section_watch(tasks: TaskGroup, base: Base, jobs: Jobs, colleagues: Colleag
     return watch
 
 
-async def _compare(section_jobs: SectionJobs, watch: Callable[[], SectionWatch]) -> None:
+async def _compare(section_jobs: WaitingJobs, watch: Callable[[], SectionWatch]) -> None:
     """Watches the sections of each job with a rank on this node that may stamp them, until cancelled."""
     while True:
         job_id = await section_jobs.take()

@@ -42,13 +42,15 @@ from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.followers import Follow
 from supervisor.engine.machines import Machines
 from supervisor.engine.output_plan import Console
-from supervisor.engine.slow_ranks import SectionJobs
+from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.errors import HoldfastError, one_refusal
-from supervisor.ports.edges import Post, Spawners
+from supervisor.ports.edges import Spawners
 from supervisor.ports.questions import PeersAndColleagues
 from supervisor.ports.reports import JobReport
 from supervisor.queries.cluster_job_service import ClusterJobService
 from supervisor.queries.job_service import JobService
+from supervisor.queries.question_inbox import QuestionInbox
 from supervisor.wiring import cycle_recording, shared_jobs
 from supervisor.wiring.jobs import Base, Jobs, wired
 from supervisor.wiring.log_server import LogFunnel
@@ -58,6 +60,8 @@ from supervisor.wiring.shared_jobs import Recall
 
 if TYPE_CHECKING:
     from supervisor.wiring.returning import Returning
+
+OpenPeers = Callable[[Base], contextlib.AbstractAsyncContextManager[PeersAndColleagues]]
 
 SPAWNERS_END_TIMEOUT_S = 10.0  # the longest wait for ended spawners at the close
 
@@ -84,7 +88,7 @@ async def open_supervisor(
     claims: JobClaims | None = None,
     make_spawners: Callable[[WorkerServer, TokenFiles], Spawners] | None = None,
     log_handlers: Sequence[logging.Handler] = (),
-    open_peers: Callable[[Post], contextlib.AbstractAsyncContextManager[PeersAndColleagues]] | None = None,
+    open_peers: OpenPeers | None = None,
     keep_cordon: Callable[[str], Awaitable[None]] | None = None,
 ) -> AsyncGenerator[Running]:
     """Opens everything but the control API, ready to take jobs. Raises HoldfastError if it cannot be opened.
@@ -105,7 +109,7 @@ async def open_supervisor(
         async with one_refusal(), anyio.create_task_group() as tasks:
             await tasks.start(base.workers.run)
             local_peers = contextlib.nullcontext(LocalPeers(node_name=place.node_name, post=base.inbox.post))
-            peers_opened = local_peers if open_peers is None else open_peers(base.inbox.post)
+            peers_opened = local_peers if open_peers is None else open_peers(base)
             closing, draining = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
             async with (
                 closing as closes, anyio.create_task_group() as log_tasks, draining as drains,
@@ -116,6 +120,8 @@ async def open_supervisor(
                 )
                 jobs = _jobs(base, peers, spawners, retention, closes, drains, _Tasks(tasks, log_tasks, spawner_tasks))
                 await tasks.start(jobs.engine.run)
+                if jobs.outbox is not None:
+                    tasks.start_soon(jobs.outbox.run)
                 counter = await shared_jobs.open_counter(tasks, base, jobs, peers.colleagues, keep_cordon=keep_cordon)
                 yield Running(
                     place, jobs.job_service, counter.job_service, base.journal, retention, tasks,
@@ -131,7 +137,8 @@ async def open_supervisor(
 
 
 def _base(place: Place, claims: JobClaims, pages: PageOffers) -> Base:
-    clock, inbox, section_jobs = Clock(), EngineInbox(), SectionJobs()
+    clock, inbox, news, section_jobs = Clock(), EngineInbox(), UntoldNews(), WaitingJobs()
+    unkept = None if place.private else WaitingJobs()
     journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"), starts_thread=True)
     workers = WorkerServer(
         socket_path=place.worker_socket, events=inbox, clock=clock, on_sections=section_jobs.add, pages=pages
@@ -142,7 +149,10 @@ def _base(place: Place, claims: JobClaims, pages: PageOffers) -> Base:
         inbox=inbox,
         machines=Machines(place.node_name),
         journal=journal,
-        publisher=EventPublisher(journal=journal, clock=clock, node_name=place.node_name),
+        publisher=EventPublisher(journal=journal, clock=clock, node_name=place.node_name, news=news, unkept=unkept),
+        news=news,
+        unkept=unkept,
+        questions=QuestionInbox(),
         workers=workers,
         section_jobs=section_jobs,
         tokens=TokenFiles(socket_dir.tokens_dir(place.socket_dir)),
@@ -247,7 +257,7 @@ async def run_job(
     spec, open_peers = request.spec, None
     if spec.nodes is not None:
         place = msgspec.structs.replace(place, node_name=spec.nodes.name)
-        open_peers = peers_of_jobs(place)
+        open_peers = peers_of_jobs
     async with open_supervisor(
         place,
         early=(early,),
@@ -263,13 +273,13 @@ async def run_job(
     return running.job_service.report(job)
 
 
-def peers_of_jobs(place: Place) -> Callable[[Post], contextlib.AbstractAsyncContextManager[PeersAndColleagues]]:
+def peers_of_jobs(base: Base) -> contextlib.AbstractAsyncContextManager[PeersAndColleagues]:
     """Opens peers with which jobs on several nodes meet the other nodes, each in its own way."""
     from supervisor.edges.peers.embedded.peers_of_jobs import (
         open_peers_of_jobs,  # Late: a job of one node never needs it.
     )
 
-    return lambda post: open_peers_of_jobs(post, node_name=place.node_name)
+    return open_peers_of_jobs(base.inbox.post, base.questions.put, base.news, node_name=base.place.node_name)
 
 
 @contextlib.contextmanager

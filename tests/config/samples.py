@@ -74,7 +74,12 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
 }
 
 # Variables that must also be set.
-NEEDED: dict[str, dict[str, str]] = {"--ft-attribution-endpoint": {"PET_FT_PER_CYCLE_APPLOG_PREFIX": "/l/t.log"}}
+NEEDED: dict[str, dict[str, str]] = {
+    "--ft-attribution-endpoint": {"PET_FT_PER_CYCLE_APPLOG_PREFIX": "/l/t.log"},
+    "--ft-segment": {
+        "PET_NNODES": "8", "PET_RDZV_ENDPOINT": "127.0.0.1:1", "PET_RDZV_ID": "j", "PET_RDZV_CONF": "nvlink_domain=d",
+    },
+}  # fmt: skip
 
 SETTINGS: tuple[Setting, ...] = tuple(setting for setting in RUN_SETTINGS if setting.path)
 SECTION_SETTINGS: tuple[Setting, ...] = tuple(setting for setting in SETTINGS if setting.keys)

@@ -37,7 +37,9 @@ def test_the_guides_example_of_a_service_of_the_jobs_own(tmp_path: Path):
     )  # fmt: skip
     assert found.is_managed
     assert (found.llm_api_key_file, found.llm_model) == (str(key), "nvidia/nemotron-3-super-120b-a12b")
-    assert asked("--ft-attribution-endpoint", "localhost", environ={"LLM_API_KEY_FILE": str(key)}).needs_key
+    url = ("--ft-attribution-llm-base-url", "https://m")
+    assert asked("--ft-attribution-endpoint", "localhost", *url, environ={"LLM_API_KEY_FILE": str(key)}).needs_key
+    assert not asked("--ft-attribution-endpoint", "localhost").needs_key
     assert not asked("--ft-attribution-endpoint", "localhost", "--ft-attribution-llm-model", "none").needs_key
 
 
@@ -71,13 +73,14 @@ def test_what_is_no_endpoint(endpoint: str):
 def test_mistakes_say_what_to_do(tmp_path: Path):
     with pytest.raises(InvalidRequestError, match="add --ft-per-cycle-applog-prefix"):
         request("--ft-attribution-endpoint", "http://h", "train.py")
+    url = ("--ft-attribution-llm-base-url", "https://m")
     for more, why in (((), "no key is given; set --ft-attribution-llm-api-key-file"), (("/none",), "No such file")):
         flags = ("--ft-attribution-llm-api-key-file", *more) if more else ()
         with pytest.raises(ConfigurationError, match=why):
-            asked("--ft-attribution-endpoint", "localhost", *flags)
+            asked("--ft-attribution-endpoint", "localhost", *url, *flags)
     (tmp_path / "key").write_text(" \n")
     with pytest.raises(ConfigurationError, match="the file is empty"):
-        asked("--ft-attribution-endpoint", "localhost", environ={"LLM_API_KEY_FILE": str(tmp_path / "key")})
+        asked("--ft-attribution-endpoint", "localhost", *url, environ={"LLM_API_KEY_FILE": str(tmp_path / "key")})
 
 
 def test_on_several_nodes_the_key_is_the_leaders_matter():

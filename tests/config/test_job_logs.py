@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.config.job_logs import cycle_log_path, parse_folder, parse_log_path, rank_prefix
+from supervisor.config.job_logs import LOG_PATH, absolute, cycle_log_path, parse_folder, parse_log_path, rank_prefix
 from supervisor.config.values import ValueProblem
-from tests.config.runs import request
+from tests.config.runs import CWD, request
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,7 @@ def test_the_numbers_of_ranks_are_aligned() -> None:
     assert rank_prefix(9, 10) == "9: "
 
 
-@pytest.mark.parametrize(
-    "text", ["train.log", "./train.log", "/lustre/", "/a\0b", "/" + "x" * 250, "/x" * 2100, "/\ud800"]
-)
+@pytest.mark.parametrize("text", ["logs/", "/lustre/", "/a\0b", "/" + "x" * 250, "/x" * 2100, "/\ud800"])
 def test_what_can_be_no_log(text: str) -> None:
     with pytest.raises(ValueProblem):
         parse_log_path(text)
@@ -40,8 +38,32 @@ def test_nothing_is_not_wanted() -> None:
     assert parse_log_path("") == ""
     assert parse_folder("") == ""
     assert parse_folder("/lustre/cycles/") == "/lustre/cycles/"
-    with pytest.raises(ValueProblem):
-        parse_folder("cycles")
+
+
+def test_paths_are_taken_from_the_working_folder() -> None:
+    flags = (
+        "--ft-per-cycle-applog-prefix",
+        "./train.log",
+        "--ft-nvrx-logfile",
+        "a/../s.log",
+        "--ft-cycle-info-dir",
+        "c",
+    )
+    logs = request(*flags, "t.py").spec.logs
+    assert (logs.cycle_prefix, logs.supervisor_log, logs.cycle_info_dir) == (
+        f"{CWD}/train.log",
+        f"{CWD}/s.log",
+        f"{CWD}/c",
+    )
+    assert (
+        request("--ft-per-cycle-applog-prefix", "/l/../train.log", "t.py").spec.logs.cycle_prefix == "/l/../train.log"
+    )
+
+
+def test_a_path_that_would_be_too_long_from_here_is_refused_and_so_is_one_without_a_folder() -> None:
+    for folder in ("/" + "x" * 4000, ""):
+        with pytest.raises(ValueProblem):
+            absolute(LOG_PATH, "y" * 100, folder)
 
 
 def test_what_the_file_of_a_cycle_takes_the_place_of_is_told() -> None:

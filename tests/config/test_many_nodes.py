@@ -57,16 +57,12 @@ def test_certificates_stand_for_a_token():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (("--nnodes", "2"),
-         "cannot use --nnodes 2: --rdzv-endpoint does not say where the nodes meet; write --rdzv-endpoint HOST:PORT, "
-         "the same on each"),
         (("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:0", "--rdzv-id", "x"),
          "cannot use --rdzv-endpoint 127.0.0.1:0: the nodes can't meet at port 0; write the same port on each"),
-        (("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:29500"),
-         "cannot use --nnodes 2: the nodes do not know which job they share; write --rdzv-id ID, the same on each"),
         (("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1:29500", "--rdzv-id", "x"),
-         "cannot use --rdzv-endpoint 10.0.0.1:29500: anybody who reaches that address could join the job; write "
-         "--rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, tls_key and tls_ca"),
+         "cannot use --rdzv-endpoint 10.0.0.1:29500: anybody who reaches that address could join the job, and there is "
+         "no home for a secret; write --rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, "
+         "tls_key and tls_ca"),
         ((*MEET, "--rdzv-conf", "tls_cert=own.pem"),
          "cannot use --rdzv-conf tls_cert: both sides of a connection show a certificate; write tls_key and tls_ca, "
          "too"),
@@ -82,3 +78,40 @@ def test_mistakes(argv: tuple[str, ...], message: str):
     with pytest.raises(InvalidRequestError) as caught:
         spec(*argv)
     assert str(caught.value) == message
+
+
+SECRET = """
+nodes that share no home folder also need a secret, made on one and copied to each:
+  (umask 077; head -c 32 /dev/urandom | base64 > job.token)
+"""
+
+
+def test_what_several_nodes_must_be_told_is_said_at_once():
+    def said(*argv: str) -> str:
+        with pytest.raises(InvalidRequestError) as caught:
+            spec(*argv)
+        return str(caught.value)
+
+    line = "  holdfast run --nnodes 6:8 --rdzv-endpoint HOST:29400 --rdzv-id NAME"
+    assert said("--nnodes=6:8") == (
+        "cannot use --nnodes 6:8: several nodes must be told where they meet and which job they share; write on each, "
+        f"with the first node's address for HOST:\n{line} …{SECRET}{line} --rdzv-conf token_file=job.token …"
+    )
+    line = "  holdfast run --nnodes 2 --rdzv-endpoint 127.0.0.1:29500 --rdzv-id NAME"
+    assert said("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:29500") == (
+        "cannot use --nnodes 2: several nodes must be told which job they share; write on each:\n"
+        f"{line} …{SECRET}{line} --rdzv-conf token_file=job.token …"
+    )
+
+
+def test_a_home_has_a_secret_that_its_nodes_share():
+    argv = ["--nnodes", "2", "--rdzv-endpoint", "10.0.0.1", "--rdzv-id", "x"]
+    for more, token in (
+        ((), "/h/.config/holdfast/token"),
+        (("--rdzv-conf", "token_file=/t"), "/t"),
+        (("--rdzv-conf", "tls_cert=/a,tls_key=/b,tls_ca=/c"), ""),
+    ):
+        found = parse_run([*argv, *more, "train.py"], environ={"HOME": "/h"}, cwd="/data").spec.nodes
+        assert found is not None
+        assert found.token_file == token
+    assert parse_run([*MEET, "t.py"], environ={"HOME": "/h"}, cwd="/").spec.nodes == spec(*MEET).nodes

@@ -14,8 +14,14 @@ from tests.config.runs import request, with_section
 USAGE: list[tuple[list[str], str]] = [
     ([], "cannot run: no script is named; write holdfast run [options] script.py"),
     (["--"], "cannot run: no script is named; write holdfast run [options] script.py"),
-    (["--max-restart", "3", "t"], "cannot use --max-restart: there is no such flag; did you mean --max-restarts"),
-    (["--nproc", "3", "t"], "cannot use --nproc: there is no such flag; did you mean --nproc-per-node"),
+    (["--max-restrats", "3", "t"], "cannot use --max-restrats: there is no such flag; did you mean --max-restarts"),
+    (["--ft-rank-", "3", "t"],
+     "cannot use --ft-rank-: it may mean --ft-rank-heartbeat-timeout, --ft-rank-out-of-section-timeout, "
+     "--ft-rank-section-timeouts, --ft-rank-termination-signal; type more characters"),
+    (["--ft-attribution-endpoint", "localhost", "--ft-per-cycle-applog-prefix", "/l/t.log",
+      "--ft-attribution-llm-model", "m", "t"],
+     "cannot use --ft-attribution-llm-model m: no model can be asked without its address; add "
+     "--ft-attribution-llm-base-url URL, or write --ft-attribution-llm-model none to judge by rules alone"),
     (["--frobnicate", "t"], "cannot use --frobnicate: there is no such flag; see holdfast run --help"),
     (["-x", "t"], "cannot use -x: there is no such flag; see holdfast run --help"),
     (["-mq", "t"], "cannot use -q: there is no such flag; see holdfast run --help"),
@@ -103,11 +109,8 @@ USAGE: list[tuple[list[str], str]] = [
      "cannot use --ft-no-restart-exit-code 0: it is below the least value 1; write 1 or more"),
     (["--ft-install-exception-hook", "ture", "t.py"],
      "cannot use --ft-install-exception-hook ture: it is neither true nor false; write true or false"),
-    (["--ft-cycle-info-dir", "cycles", "t"],
-     "cannot use --ft-cycle-info-dir cycles: it is not an absolute path; write a path such as /lustre/job123/cycles"),
-    (["--ft-per-cycle-applog-prefix", "train.log", "t"],
-     "cannot use --ft-per-cycle-applog-prefix train.log: it is not an absolute path; "
-     "write a path such as /lustre/job123/train.log"),
+    (["--ft-segment", "3", "t"],
+     "cannot use --ft-segment 3: the job needs 1 node, which is not a multiple of it; write --nnodes with one as its MIN"),
     (["--ft-per-cycle-applog-prefix", "/lustre/", "t"],
      "cannot use --ft-per-cycle-applog-prefix /lustre/: it names a folder; add the name of a file, such as train.log"),
     (["--ft-restart-policy", "none-failed", "t"],

@@ -137,3 +137,16 @@ def test_help_is_wanted_before_the_script_only() -> None:
     assert read_command_line(["-m", "--help", "t.py"]).help_wanted
     assert read_command_line(["-h"]).help_wanted
     assert not read_command_line(["t.py", "--help"]).help_wanted
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["--nproc", "2"], "nproc_per_node"),
+        (["--nproc_per=2"], "nproc_per_node"),
+        (["--max-rest", "2"], "max_restarts"),
+    ],
+)
+def test_a_flag_may_be_cut_short_where_it_can_mean_nothing_else(argv: list[str], name: str) -> None:
+    line = read_command_line([*argv, "train.py"])
+    assert (list(line.given), line.command) == ([name], ("train.py",))

@@ -44,9 +44,31 @@ def test_where_a_section_may_be(text: str, tmp_path: Path) -> None:
     assert run_file(tmp_path, text).safety_factor == 2.0
 
 
-@pytest.mark.parametrize("text", ["fault_tolerance:\n", "fault_tolerance: {}", "fault_tolerance: null"])
-def test_an_empty_section_says_nothing(text: str, tmp_path: Path) -> None:
-    assert run_file(tmp_path, text).safety_factor == 5.0
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fault_tolerance:\n", "line 1: fault_tolerance has no keys; write its keys below it, indented, or do not name the file"),
+        ("a: 1\nx:\n  fault_tolerance: {}\n", "line 3: fault_tolerance has no keys; write its keys below it, indented, or do not name the file"),
+        ("fault_tolerance:\n# Seconds\nrank_heartbeat_timeout: 5\nsafety_factor: 2\n",
+         "line 3: rank_heartbeat_timeout stands beside fault_tolerance (line 1), where it has no effect; "
+         "indent it by two spaces more than fault_tolerance, to stand below it"),
+        ("max_restarts: 5\nfault_tolerance:\n  safety_factor: 2\n",
+         "line 1: max_restarts stands beside fault_tolerance (line 2), where it has no effect; "
+         "indent it by two spaces more than fault_tolerance, to stand below it"),
+        ("a:\n  fault_tolerance: {safety_factor: 2}\n  storage_healthcheck_path: /data\n",
+         "line 3: storage_healthcheck_path stands beside fault_tolerance (line 2), where it has no effect; "
+         "indent it by two spaces more than fault_tolerance, to stand below it"),
+    ],
+)  # fmt: skip
+def test_keys_that_lost_their_indentation_and_a_section_without_any(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        run_file(tmp_path, text)
+    assert str(caught.value) == f"cannot use {tmp_path}/job.yaml, {message}"
+
+
+def test_words_that_are_anybodys_may_stand_beside_the_section_and_ours_elsewhere(tmp_path: Path) -> None:
+    text = "log_level: INFO\nsegment: 3\nother: {max_restarts: 9}\nfault_tolerance: {safety_factor: 2}\n"
+    assert run_file(tmp_path, text).safety_factor == 2.0
 
 
 def test_a_whole_section_as_the_reference_launcher_writes_it(tmp_path: Path) -> None:
@@ -184,7 +206,7 @@ _VALUES: dict[str, st.SearchStrategy[object]] = {
     "--term-timeout": _SECONDS,
     "--completion-grace-s": st.none() | _SECONDS,
     "--evidence-budget-s": st.floats(0, 60),
-    "--ft-segment": st.none() | st.integers(1, 100_000),
+    "--ft-segment": st.none() | st.just(1),  # all that divides one node
     "--ft-enable-log-server": st.booleans(),
     "--ft-log-server-port": st.integers(1, 55_000),  # the tiers use the ports after it
     "--ft-log-aggregator-count": st.integers(0, 10_000),
@@ -259,3 +281,16 @@ def test_no_file_raises_anything_but_a_configuration_error(data: bytes, tmp_path
         message = str(error)
     assert message == "" or message.startswith("cannot ")
     assert "\n" not in message
+
+
+def test_sections_of_the_command_line_replace_those_of_the_file_and_say_so(tmp_path: Path) -> None:
+    def told(limits: str) -> list[str]:
+        section = "rank_section_timeouts:\n  step: 5\n  save: 7"
+        run = with_section(tmp_path, section, "--ft-rank-section-timeouts", limits)
+        return [each for each in run.warnings if "replaces" in each]
+
+    assert told("eval:3,step:1") == [
+        f"--ft-rank-section-timeouts eval:3,step:1 replaces the sections of {tmp_path}/job.yaml, line 3 "
+        "(rank_section_timeouts): without a limit: save"
+    ]
+    assert told("save:3,step:1") == []

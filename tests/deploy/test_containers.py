@@ -36,7 +36,8 @@ client = RankMonitorClient()
 client.init_workload_monitoring()
 client.send_heartbeat()
 place = os.environ["PLACE"]
-print(json.dumps({"pid": os.getpid(), "uid": os.geteuid(), "seen": sorted(os.listdir(place))}), flush=True)
+facts = {"pid": os.getpid(), "uid": os.geteuid(), "seen": sorted(os.listdir(place))}
+print(json.dumps(facts) + "\\n", end="", flush=True)  # in one write, whatever PYTHONUNBUFFERED says
 if os.environ["HOLDFAST_CYCLE"] == "0":
     signal.pause()
 client.shutdown_workload_monitoring()

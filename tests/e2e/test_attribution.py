@@ -154,7 +154,8 @@ def test_the_guides_example_of_a_service_of_the_jobs_own(tmp_path: Path) -> None
 def test_without_a_key_that_can_be_read_nothing_starts(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("open('ran', 'w')")
     prefix = ("--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log", "--ft-attribution-endpoint", "localhost")
-    with launched(tmp_path, *prefix, "--ft-attribution-llm-api-key-file", "/missing", "train.py") as launch:
+    model = ("--ft-attribution-llm-base-url", "http://127.0.0.1:1", "--ft-attribution-llm-api-key-file", "/missing")
+    with launched(tmp_path, *prefix, *model, "train.py") as launch:
         assert launch.wait() == 78
     assert "cannot read the language model's key /missing: No such file or directory" in launch.stderr_text()
     assert not (tmp_path / "ran").exists()
@@ -181,6 +182,7 @@ def test_every_node_ends_with_the_same_code(tmp_path: Path, one_writer: bool) ->
 def test_on_several_nodes_a_key_that_the_leader_can_not_read_ends_the_job(tmp_path: Path) -> None:
     with several(tmp_path, "2") as nodes:
         flags = ("--ft-per-cycle-applog-prefix", f"{tmp_path}/logs/train.log", "--ft-attribution-endpoint", "localhost")
+        flags += ("--ft-attribution-llm-base-url", "http://127.0.0.1:1")
         flags += ("--ft-attribution-llm-api-key-file", "/missing")
         started = [nodes.start(number, "60", flags=flags) for number in (1, 2)]
         assert [each.wait(60) for each in started] == [78, 78], outputs(nodes)

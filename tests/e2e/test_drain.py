@@ -1,7 +1,8 @@
-"""`holdfast drain` says which jobs it does not wait for."""
+"""`holdfast drain` drains the node that it is typed on, and says which jobs it does not wait for."""
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from tests.e2e.daemons import NodeDaemon
 from tests.e2e.launch import Launch, wait_until
+from tests.e2e.test_many_nodes_daemons import Job, nodes
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Start
@@ -50,3 +52,23 @@ def test_beside_a_daemon_it_does_not_say_that_the_node_has_no_jobs(start: Start,
     assert drained.returncode == 0, drained.stderr
     assert OWN.format(launch.job_id, launch.process.pid) in drained.stderr
     assert "the service of this node has no jobs and takes none: its service may stop" in drained.stderr
+
+
+def test_it_drains_its_own_node_which_is_not_the_first_by_name(tmp_path: Path) -> None:
+    with nodes(tmp_path, 2) as (first, second):
+        job = Job(tmp_path, "both", [first, second], "2", "60")
+        job.until_running(0, 4)
+        drain = second.ask("drain", "--reason", "new cable")
+        wait_until(lambda: "cordoned" in second.holdfast("nodes"), timeout_s=20, what="the cordon")
+        job.let_end()
+        assert job.exit_codes() == [0, 0]
+        assert drain.wait(20) == 0
+        assert (second.home / "state" / "cordoned").read_text().strip().endswith("new cable")
+        assert not (first.home / "state" / "cordoned").exists()
+        assert (
+            second.commands[-1]
+            .read_text()
+            .startswith(
+                f"holdfast: node {platform.node()} (supervisor {second.process.pid}) takes no new jobs: new cable\n"
+            )
+        )

@@ -41,6 +41,7 @@ def _start(job: Nodes, server: Etcd, number: int) -> None:
     job.start(number, "60", flags=("--rdzv-backend", "etcd"))
 
 
+@pytest.mark.alone
 def test_the_leaders_node_is_lost_and_a_spare_steps_in(tmp_path: Path, server: Etcd):
     with nodes(tmp_path, "2:3") as job:
         _start(job, server, 1)

@@ -50,6 +50,7 @@ def script(tmp_path: Path, text: str = FAILS_ONCE) -> str:
     return str(path)
 
 
+@pytest.mark.alone
 def test_new_workers_start_as_soon_as_the_memory_is_free(start: Start, tmp_path: Path, gpus: Gpus) -> None:
     gpus[0].used = 40 * 1024 * MIB
     launch = start("--max-restarts", "1", script(tmp_path), environment=gpus.environment)

@@ -80,6 +80,7 @@ def test_a5_a6_a7_a_hang_is_found_explained_and_ended(start: Start, how: str, tr
     assert_nothing_left(launch)
 
 
+@pytest.mark.alone
 @pytest.mark.soak
 def test_twenty_hangs_are_each_found_on_time_and_never_early(
     start: Start,

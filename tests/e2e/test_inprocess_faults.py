@@ -39,6 +39,7 @@ def run(launch: Launch) -> None:
     assert all(len(sizes) == 1 for sizes in worlds(launch).values())
 
 
+@pytest.mark.alone
 def test_an_exception_restarts_all_in_their_processes(tmp_path: Path):
     with launched(tmp_path, "--nproc-per-node", str(WORLD_SIZE), SCRIPT, "exception") as launch:
         run(launch)
@@ -68,6 +69,7 @@ def test_without_a_budget_the_job_goes_on_smaller(tmp_path: Path, fault: str):
         assert worlds(launch)[1] == {"2"}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("path", ["page", "frames"])
 def test_a_rank_that_sleeps_restarts_after_the_soft_timeout(tmp_path: Path, path: str):
     environment = {"HOLDFAST_NO_SHARED_PAGE": "1"} if path == "frames" else {}

@@ -228,6 +228,7 @@ def test_the_words_of_both_supervisors_have_one_writer_too(cluster: Cluster) -> 
         )
     cluster.until_half(0)
     wait_until(lambda: writers(words) == ["hf-log-root"], timeout_s=LIMIT_S, what="the root to write the words")
+    wait_until(lambda: len(cluster.tiers("sender")) == 2, timeout_s=LIMIT_S, what="a sender on each node")
     for kind in ("leaf", "root", "sender"):
         for pid in cluster.tiers(kind):
             os.kill(pid, signal.SIGKILL)

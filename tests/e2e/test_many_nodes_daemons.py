@@ -41,6 +41,7 @@ class Node:
             "HOLDFAST_SOCKET_DIR": str(self.home / "run"),
         }
         self.runs: list[subprocess.Popen[bytes]] = []
+        self.commands: list[Path] = []
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
@@ -85,8 +86,11 @@ class Node:
         ).stdout
 
     def ask(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Starts a command that may take some time."""
-        process = subprocess.Popen([str(self.program), *arguments], env=self.environment, stdout=subprocess.DEVNULL)
+        """Starts a command that may take some time. What it says on stderr is in the last of `commands`."""
+        self.commands.append(self.home / f"command{len(self.commands)}.txt")
+        with self.commands[-1].open("wb") as said:
+            command = [str(self.program), *arguments]
+            process = subprocess.Popen(command, env=self.environment, stdout=subprocess.DEVNULL, stderr=said)
         self.runs.append(process)
         return process
 

@@ -196,6 +196,7 @@ print(json.dumps(took_s))
 """
 
 
+@pytest.mark.alone
 def test_a_user_who_floods_the_door_does_not_keep_the_others_out(service: Service, facts: dict[str, object]):
     """Before there was a bound per user, bob got in once in nine attempts, after 8 s."""
     path = str(service.socket_dir / "control.sock")

@@ -6,6 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.launch import wait_until
 from tests.e2e.test_many_nodes import HOLDFAST, LIMIT_S, Nodes, nodes
 
@@ -37,6 +39,7 @@ def _said(job: Nodes) -> str:
     return job.output(1) + job.output(2)
 
 
+@pytest.mark.alone
 def test_a_slow_rank_of_the_second_node_is_named_and_let_go(tmp_path: Path):
     with nodes(tmp_path, "2") as job:
         (tmp_path / "train.py").write_text(SCRIPT)

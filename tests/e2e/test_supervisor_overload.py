@@ -96,6 +96,7 @@ def stopped(process: subprocess.Popen[bytes]) -> Generator[None]:
     process.send_signal(signal.SIGCONT)
 
 
+@pytest.mark.alone
 @pytest.mark.soak
 def test_the_words_of_72_ranks_that_burst_at_a_stopped_supervisor_are_all_heard(overload: Overload) -> None:
     overload.all_hear("welcome")

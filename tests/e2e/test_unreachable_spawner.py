@@ -102,6 +102,7 @@ def test_it_is_shown_blocks_drain_and_is_taken_over_once_it_goes_on(start: Start
         [sys.executable, "-m", "supervisor", "drain"], env=launch.env, stderr=subprocess.PIPE, text=True
     ) as drain:
         assert drain.stderr is not None
+        assert drain.stderr.readline().startswith("holdfast: node ")
         assert drain.stderr.readline().startswith(f"holdfast: waiting for job {launch.job_id} (running): {said}")
         with pytest.raises(subprocess.TimeoutExpired):
             drain.wait(1.0)

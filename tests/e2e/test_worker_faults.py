@@ -130,6 +130,22 @@ def test_b12_a_signal_to_the_launcher_reaches_the_ranks_and_names_the_exit_code(
     assert_nothing_left(launch)
 
 
+def test_b12_a_rank_that_is_ended_with_the_launcher_is_no_fault(start: "Start") -> None:
+    """Slurm signals each process of a job, and often a rank before its launcher."""
+    launch = start("--nproc-per-node", "2", "--max-restarts", "3", FAULTY, "0:1/ignore-term")
+    ranks = launch.wait_for_trace("started", count=2)
+    launch.wait_for_trace("ignoring")
+    (first,) = (line for line in ranks if line["rank"] == 0)
+    os.kill(int(str(first["pid"])), signal.SIGTERM)
+    wait_until(lambda: "was killed by SIGTERM" in launch.stderr_text(), timeout_s=10, what="the end of rank 0")
+    for _ in range(2):
+        launch.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: "stop_requested" in launch.kinds(), timeout_s=10, what="the signal")
+    assert launch.wait(10) == 128 + signal.SIGTERM
+    assert "restart_decided" not in launch.kinds()
+    assert "restarting" not in launch.stderr_text()
+
+
 def test_b12_ranks_that_end_well_after_the_signal_make_a_success(start: "Start") -> None:
     launch = start("--nproc-per-node", "2", str(SCRIPTS / "polite.py"))
     launch.wait_for_trace("started", count=2)

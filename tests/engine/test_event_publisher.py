@@ -8,19 +8,23 @@ import pytest
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from supervisor.config import JobSpec
-from supervisor.core.facts import JobEvent, JobState
+from supervisor.core.facts import JobEvent
 from supervisor.engine import event_publisher as publishers
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.ports.reports import JobReport
+from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.waiting_jobs import WaitingJobs
 from tests.engine.world import FakeJournal, SetClock
+from tests.queries.colleagues import SHARED
 
 
 class JobService:
     def __init__(self) -> None:
         self.journal = FakeJournal()
-        self.publisher = EventPublisher(journal=self.journal, clock=SetClock(), node_name="n0")
-        self.publisher.attach(lambda job: JobReport(job.spec.job_id, JobState.RUNNING, job.submitted_at_ns))
+        self.news, self.unkept = UntoldNews(), WaitingJobs()
+        self.publisher = EventPublisher(
+            journal=self.journal, clock=SetClock(), node_name="n0", news=self.news, unkept=self.unkept
+        )
 
     def job(self, job_id: str = "j") -> JobRecord:
         return JobRecord(JobSpec(job_id, ("t.py",)), {}, 5, "/logs")
@@ -84,10 +88,10 @@ async def test_a_watcher_that_is_about_to_leave_costs_nobody_an_event() -> None:
 async def test_what_no_spawner_keeps_has_a_bound_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A spawner that is stopped takes nothing: what waits for it must not grow as long as it is."""
     monkeypatch.setattr(publishers, "UNTOLD_EVENTS_MAX", 3)
-    job_service, job, asked = JobService(), JobService().job(), list[JobRecord]()
-    job_service.publisher.tell_once_kept(lambda _: True, asked.append)
+    job_service, job = JobService(), JobService().job()
+    job.is_returning = True
     job_service.publish(job, "a", "b", "c")
-    assert (job_service.journal.kinds(), asked) == ([], [job])
+    assert (job_service.journal.kinds(), await job_service.unkept.take()) == ([], "j")
     job_service.publish(job, "d")
     assert job_service.journal.kinds() == ["a", "b", "c", "d"]
     job_service.publish(job, "e")
@@ -99,32 +103,11 @@ async def test_who_watches_an_ended_job_waits_for_nothing() -> None:
         assert [event async for event in events] == []
 
 
-def test_settling_saves_each_changed_job_once() -> None:
+def test_events_of_jobs_with_other_nodes_are_news_for_their_leader() -> None:
     job_service = JobService()
-    job = job_service.job()
-    job_service.publish(job, "a", "b")
-    job_service.publisher.settle()
-    job_service.publisher.settle()
-    assert [each.job_id for each in job_service.journal.reports] == ["j"]
-    job_service.publisher.changed(job)
-    job_service.publisher.settle()
-    assert len(job_service.journal.reports) == 2
-
-
-def test_a_report_that_cannot_be_made_or_saved_is_one_jobs_loss(caplog: pytest.LogCaptureFixture) -> None:
-    job_service = JobService()
-
-    def report(job: JobRecord) -> JobReport:
-        if job.spec.job_id == "broken":
-            raise AssertionError("no such rank")
-        return JobReport(job.spec.job_id, JobState.RUNNING, 5)
-
-    job_service.publisher.attach(report)
-    for job_id in ("broken", "sound"):
-        job_service.publish(job_service.job(job_id), "a")
-    job_service.publisher.settle()
-    assert [each.job_id for each in job_service.journal.reports] == ["sound"]
-    assert "cannot save the report of job broken" in caplog.messages
+    job_service.publish(job_service.job(), "alone")
+    job_service.publish(JobRecord(SHARED, {}, 5, "/logs"), "shared")
+    assert [event.kind for event in job_service.news.of("j").events] == ["shared"]
 
 
 async def test_a_journal_that_fails_keeps_no_event_from_its_watchers(monkeypatch: pytest.MonkeyPatch) -> None:

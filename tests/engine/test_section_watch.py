@@ -50,7 +50,8 @@ async def _watching(shared: Shared, pages: Pages) -> AsyncGenerator[SectionWatch
     world = shared.world
     async with anyio.create_task_group() as tasks:
         watch = SectionWatch(
-            pages=pages, colleagues=shared.colleagues, jobs=world.jobs, publisher=world.publisher, clock=world.clock,
+            pages=pages, colleagues=shared.colleagues, jobs=world.jobs, publisher=world.publisher,
+            saving=world.saving, clock=world.clock,
             own_name=lambda _: "n0", slow=world.slow, tasks=tasks,
         )  # fmt: skip
         yield watch

@@ -1,14 +1,12 @@
-"""Reports show slow ranks while the job runs and this node leads it; a job to compare is taken once."""
+"""Reports show slow ranks while the job runs and this node leads it."""
 
 from __future__ import annotations
-
-import anyio
 
 from supervisor.config import JobSpec
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.slow_ranks import SectionJobs, SlowRanks
+from supervisor.engine.slow_ranks import SlowRanks
 
 SLOW = (Straggler("forward", "n0", (1,), False, 2.0, 0.2, 0.1, 4, "rank 1 on node n0 is slow"),)
 
@@ -36,22 +34,3 @@ def test_an_ended_job_has_no_slow_ranks_and_is_forgotten_with_the_next() -> None
     slow.note(other, SLOW)
     job.verdict = None
     assert (slow.of(job), slow.of(other)) == ((), SLOW)
-
-
-async def test_a_job_of_many_ranks_is_taken_once_and_in_order() -> None:
-    jobs, taken = SectionJobs(), list[str]()
-
-    async def take(count: int) -> None:
-        for _ in range(count):
-            taken.append(await jobs.take())
-
-    with anyio.fail_after(10):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(take, 3)
-            await anyio.lowlevel.checkpoint()
-            for job_id in ("a", "a", "b"):
-                jobs.add(job_id)
-            await anyio.lowlevel.checkpoint()
-            await anyio.lowlevel.checkpoint()
-            jobs.add("a")
-    assert taken == ["a", "b", "a"]

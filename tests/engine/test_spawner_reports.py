@@ -13,6 +13,7 @@ from supervisor.core.node import messages as node_messages
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import CycleRecord, JobRecord
 from supervisor.engine.spawner_reports import SpawnerReports
+from supervisor.engine.untold_news import UntoldNews
 from tests.engine.world import FakeJournal, FakeWorkers, SetClock
 
 
@@ -23,7 +24,9 @@ class JobService:
         self.job = JobRecord(JobSpec("j", ("t.py",), local_world_size=2), {}, 5, "/logs")
         self.job.begin_cycle(CycleRecord(Assignment(2, first_rank=4), 7, "/tokens/j", "h", 1))
         self.workers, self.journal = FakeWorkers(), FakeJournal()
-        publisher = EventPublisher(journal=self.journal, clock=SetClock(), node_name="n0")
+        publisher = EventPublisher(
+            journal=self.journal, clock=SetClock(), node_name="n0", news=UntoldNews(), unkept=None
+        )
         self.reports = SpawnerReports(self.job, 3, workers=self.workers, publisher=publisher)
 
     def read(self, message: link.FromSpawner) -> list[node_messages.Event]:
@@ -75,6 +78,13 @@ def test_an_exit_is_told_by_global_rank() -> None:
     assert (event.cycle, told.local_rank, told.rank, told.signal, told.at_s) == (2, 1, 5, 9, 2.0)
     assert told.out_of_memory
     assert not told.core_dumped
+
+
+def test_a_stop_and_its_end_are_told_with_their_moments() -> None:
+    told = JobService().read(link.RankStopped(2, 1, 1001, 19, 2_000_000_000))
+    assert told == [node_messages.RankStopped("j", 2, 1, 1001, 19, 2.0)]
+    told = JobService().read(link.RankContinued(2, 1, 3_000_000_000))
+    assert told == [node_messages.RankContinued("j", 2, 1, 3.0)]
 
 
 def test_a_cycle_that_was_emptied_names_what_is_stuck() -> None:

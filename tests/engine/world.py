@@ -30,11 +30,15 @@ from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.recovery.turn_outbox import TurnOutbox
 from supervisor.engine.report_queue import ReportQueue
+from supervisor.engine.report_saving import ReportSaving
 from supervisor.engine.slow_ranks import SlowRanks
 from supervisor.engine.stack_taking import StackTaking
+from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.ports.edges import Meetings, Spawner, Spawners, StackSource, nobody_asks
 from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.queries.cluster_view import ClusterView
 from supervisor.queries.job_service import JobService
 from tests.settling import settled
 
@@ -78,7 +82,7 @@ class FakeClaims:
         self._clock = clock
         self.held: set[str] = set()
 
-    def take(self, job_id: str, *, has_more_nodes: bool = False) -> int:
+    def take(self, job_id: str) -> int:
         self.held.add(job_id)
         return self._clock.unix_ns()
 
@@ -315,7 +319,11 @@ class World:
         self.jobs: dict[str, JobRecord] = {}
         self.followers: list[Follow] = []  # a test adds its own after the job service
         self.inbox, self.machines = EngineInbox(), Machines("n0")
-        self.publisher = EventPublisher(journal=self.journal, clock=self.clock, node_name="n0")
+        self.news, self.unkept = UntoldNews(), WaitingJobs()
+        self.publisher = EventPublisher(
+            journal=self.journal, clock=self.clock, node_name="n0", news=self.news,
+            unkept=self.unkept if keeps else None,
+        )  # fmt: skip
 
         def start_soon(work: Callable[[], Coroutine[object, object, None]]) -> None:
             tasks.start_soon(work)
@@ -328,22 +336,13 @@ class World:
         self.slow = SlowRanks(peers.leads)
         self.prepared: list[str] = []
         self.job_service = JobService(
-            inbox=self.inbox,
-            machines=self.machines,
-            stacks=self.stack_taking,
-            peers=peers,
-            jobs=self.jobs,
-            publisher=self.publisher,
-            workers=self.workers,
-            clock=self.clock,
-            claims=self.claims,
-            log_dir=str(log_dir),
-            prepare=self.prepared.append,
-            slow=self.slow,
-            meetings=meetings,
+            inbox=self.inbox, machines=self.machines, stacks=self.stack_taking, peers=peers, jobs=self.jobs,
+            publisher=self.publisher, workers=self.workers, clock=self.clock, claims=self.claims,
+            log_dir=str(log_dir), prepare=self.prepared.append, slow=self.slow, meetings=meetings,
             keep=self.keeper.keep_now if self.keeper is not None else None,
-        )
-        self.followers.append(self.job_service.announced)
+        )  # fmt: skip
+        self.view, self.saving = self._shown()
+        self.followers += [self.view.announced, self.job_service.announced, self.saving.announced]
         self.performer = EnginePerformer(
             edges=self._edges(spawners or self.spawners, peers),
             jobs=self.jobs,
@@ -354,18 +353,28 @@ class World:
             start_soon=start_soon,
             followed_by=self.followers,
             reports=reports,
+            saving=self.saving,
             keeper=self.keeper,
         )
         self.engine = Engine(
             clock=self.clock, inbox=self.inbox, machines=self.machines, performer=self.performer, jitter=lambda: 0.5
         )
         tasks.start_soon(self.engine.run)
+        if self.keeper is not None:
+            tasks.start_soon(self.keeper.run)
 
     def _outbox(self, reports: dict[str, ReportQueue], meetings: Meetings | None) -> TurnOutbox:
         return TurnOutbox(
             inbox=self.inbox, machines=self.machines, jobs=self.jobs, publisher=self.publisher, clock=self.clock,
-            reports=reports, start_soon=self.start_soon, meetings=meetings,
+            reports=reports, unkept=self.unkept, meetings=meetings,
         )  # fmt: skip
+
+    def _shown(self) -> tuple[ClusterView, ReportSaving]:
+        view = ClusterView(
+            job_service=self.job_service, machines=self.machines, publisher=self.publisher, jobs=self.jobs,
+            clock=self.clock,
+        )  # fmt: skip
+        return view, ReportSaving(publisher=self.publisher, journal=self.journal, news=self.news, report=view.saved)
 
     def _edges(self, spawners: Spawners, peers: LocalPeers) -> Edges:
         return Edges(

@@ -13,10 +13,9 @@ from supervisor.config.job_spec import Nodes
 from supervisor.core.cluster.messages import Event, JobOpened, NodeJoined, Reported
 from supervisor.core.facts import JobState
 from supervisor.errors import NoAnswerError
-from supervisor.ports.questions import Answer, Handler, Part, Question, SectionsTaken, TellSections
+from supervisor.ports.questions import Answer, Part, Question, SectionsTaken, TellSections
 from supervisor.ports.reports import JobReport, NodeReport, RankReport, RecordedEvent
 from supervisor.queries.cluster_job_service import ClusterJobService
-from supervisor.queries.cluster_view import ClusterView
 from tests.engine.world import FakeJournal, World
 
 SHARED = JobSpec("j", ("t.py",), local_world_size=2, nodes=Nodes(1, 1, "127.0.0.1", 1, "n0"))
@@ -40,9 +39,6 @@ class FakeColleagues:
         if to not in self.answers:
             raise NoAnswerError(f"cannot ask node {to}: no answer within {timeout_s:g} s")
         return self.answers[to](question)
-
-    def answer_with(self, handler: Handler) -> None:
-        raise AssertionError("the daemon does that")
 
 
 class History:
@@ -68,15 +64,7 @@ class Shared:
         self.world = world
         self.colleagues = FakeColleagues(leads=leads)
         self.sections: list[tuple[str, str, TellSections]] = []
-        self.view = ClusterView(
-            job_service=world.job_service,
-            machines=world.machines,
-            publisher=world.publisher,
-            jobs=world.jobs,
-            clock=world.clock,
-        )
-        world.followers.append(self.view.announced)
-        world.publisher.attach(self.view.saved)
+        self.view = world.view
         self.job_service = ClusterJobService(
             job_service=world.job_service, view=self.view, colleagues=self.colleagues, history=History(world.journal),
             take_sections=self._take_sections,

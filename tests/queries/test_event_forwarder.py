@@ -9,6 +9,8 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
+from supervisor.engine import untold_news
+from supervisor.engine.untold_news import UntoldNews
 from supervisor.ports.questions import LEADER, Answer, NewsTaken, Question, TellNews
 from supervisor.queries import event_forwarder
 from supervisor.queries.event_forwarder import EventForwarder
@@ -50,13 +52,14 @@ class Leader:
 
 
 @asynccontextmanager
-async def working(colleagues: FakeColleagues) -> AsyncGenerator[EventForwarder]:
-    room = EventForwarder(
-        colleagues=colleagues, own_part=lambda _: part("n1", 2, 3), clock=SetClock(), jitter=lambda: 0.5
+async def working(colleagues: FakeColleagues) -> AsyncGenerator[UntoldNews]:
+    news = UntoldNews()
+    forwarder = EventForwarder(
+        news=news, colleagues=colleagues, own_part=lambda _: part("n1", 2, 3), clock=SetClock(), jitter=lambda: 0.5
     )
     async with anyio.create_task_group() as tasks:
-        await tasks.start(room.run)
-        yield room
+        tasks.start_soon(forwarder.run)
+        yield news
         tasks.cancel_scope.cancel()
 
 
@@ -69,27 +72,27 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_events_are_told_together_and_each_once():
     leader, colleagues = Leader(), FakeColleagues(leads=False)
     colleagues.answers[LEADER] = leader.answer
-    async with working(colleagues) as room:
+    async with working(colleagues) as news:
         for event in happened("n1", *range(1, 41)):
-            room.note(event)
+            news.note(event)
         await leader.until(40)
-        room.note(happened("n1", 41)[0])
+        news.note(happened("n1", 41)[0])
         await leader.until(41)
     assert [len(message.events) for message in leader.messages] == [40, 1]
 
 
 async def test_a_leader_that_does_not_answer_is_told_later_and_a_new_one_all():
     leader, colleagues = Leader(), FakeColleagues(leads=False)
-    async with working(colleagues) as room:
+    async with working(colleagues) as news:
         for event in happened("n1", 1, 2, 3):
-            room.note(event)
+            news.note(event)
         while len(colleagues.asked) < 3:
             await anyio.lowlevel.checkpoint()
         colleagues.answers[LEADER] = leader.answer
         await leader.until(3)
         successor = Leader()
         colleagues.answers[LEADER] = successor.answer
-        room.note(happened("n1", 4)[0])
+        news.note(happened("n1", 4)[0])
         await successor.until(4)
 
 
@@ -97,21 +100,21 @@ async def test_what_has_happened_between_events_of_other_nodes_is_told_with_what
     leader, colleagues = Leader(), FakeColleagues(leads=False)
     colleagues.answers[LEADER] = leader.answer
     leader.follows_on = True
-    async with working(colleagues) as room:
+    async with working(colleagues) as news:
         for event in happened("n1", 1, 2, 5):
-            room.note(event)
+            news.note(event)
         await leader.until(5)
-        room.note(happened("n1", 9)[0])
+        news.note(happened("n1", 9)[0])
         await leader.until(9)
     assert [message.after for message in leader.messages if message.events] == [0, 5]
 
 
 async def test_too_many_are_given_up_from_the_oldest(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(event_forwarder, "KEPT_EVENTS_MAX", 10)
+    monkeypatch.setattr(untold_news, "KEPT_EVENTS_MAX", 10)
     leader, colleagues = Leader(), FakeColleagues(leads=False)
-    async with working(colleagues) as room:
+    async with working(colleagues) as news:
         for event in happened("n1", *range(1, 31)):
-            room.note(event)
+            news.note(event)
         colleagues.answers[LEADER] = leader.answer
         await leader.until(30)
     assert leader.messages[0].gone_through == 20
@@ -122,10 +125,10 @@ async def test_a_message_has_a_bounded_size():
     leader, colleagues = Leader(), FakeColleagues(leads=False)
     colleagues.answers[LEADER] = leader.answer
     long = (("stack", "x" * 40_000),)
-    async with working(colleagues) as room:
+    async with working(colleagues) as news:
         for event in happened("n1", 1, 2, 3, 4):
-            room.note(replace(event, details=long))
-        room.note(replace(happened("n1", 5)[0], details=long * 9))
+            news.note(replace(event, details=long))
+        news.note(replace(happened("n1", 5)[0], details=long * 9))
         await leader.until(5)
     assert [len(message.events) for message in leader.messages] == [2, 3]
     assert leader.messages[-1].events[-1].details == (("left_out", "9 details, which the journal of node n1 has"),)
@@ -133,8 +136,8 @@ async def test_a_message_has_a_bounded_size():
 
 async def test_one_that_leads_tells_nobody():
     colleagues = FakeColleagues(leads=True)
-    async with working(colleagues) as room:
-        room.note(happened("n0", 1)[0])
+    async with working(colleagues) as news:
+        news.note(happened("n0", 1)[0])
         await settled()
     assert colleagues.asked == []
 
@@ -143,11 +146,11 @@ async def test_a_leader_of_many_nodes_is_told_at_its_own_pace():
     leader, colleagues = Leader(), FakeColleagues(leads=False)
     leader.pace_s = 0.05
     colleagues.answers[LEADER] = leader.answer
-    async with working(colleagues) as room:
-        room.note(happened("n1", 1)[0])
+    async with working(colleagues) as news:
+        news.note(happened("n1", 1)[0])
         await leader.until(1)
         told_at_s = anyio.current_time()
-        room.note(happened("n1", 2)[0])
+        news.note(happened("n1", 2)[0])
         await leader.until(2)
         assert anyio.current_time() - told_at_s >= 0.05 + 0.5 * 0.05
 
@@ -156,9 +159,9 @@ async def test_the_past_of_a_job_that_another_supervisor_has_begun_is_told_as_fa
     leader, colleagues = Leader(), FakeColleagues(leads=False)
     leader.through = 3
     colleagues.answers[LEADER] = leader.answer
-    async with working(colleagues) as room:
-        room.note(happened("n1", 6)[0])
-        room.recall("j", happened("n1", 1, 2, 3, 4, 5))
+    async with working(colleagues) as news:
+        news.note(happened("n1", 6)[0])
+        news.recall("j", happened("n1", 1, 2, 3, 4, 5))
         await leader.until(6)
     assert [event.sequence for event in leader.messages[-1].events] == [1, 2, 3, 4, 5, 6]
 
@@ -167,22 +170,22 @@ async def test_the_last_news_of_a_job_are_told_at_once(monkeypatch: pytest.Monke
     monkeypatch.setattr(event_forwarder, "AGAIN_S", 3600.0)
     monkeypatch.setattr(event_forwarder, "AT_ONCE_MAX", 2)
     leader, colleagues = Leader(), FakeColleagues(leads=False)
-    async with working(colleagues) as room:
+    async with working(colleagues) as news:
         for event in happened("n1", *range(1, 6)):
-            room.note(event)
+            news.note(event)
         while not colleagues.asked:  # in vain: the next attempt is an hour away
             await anyio.lowlevel.checkpoint()
         colleagues.answers[LEADER] = leader.answer
         with anyio.fail_after(LIMIT_S):
-            await room.tell_last("j")
+            await news.tell_last("j")
     assert [len(message.events) for message in leader.messages] == [2, 2, 1]
 
 
 async def test_a_leader_that_takes_nothing_does_not_hold_up_the_end():
     colleagues = FakeColleagues(leads=False)
     colleagues.answers[LEADER] = lambda _: NewsTaken(0, 0.0)
-    async with working(colleagues) as room:
-        room.note(happened("n1", 1)[0])
+    async with working(colleagues) as news:
+        news.note(happened("n1", 1)[0])
         with anyio.fail_after(LIMIT_S):
-            await room.tell_last("j")
-            await room.tell_last("unknown")
+            await news.tell_last("j")
+            await news.tell_last("unknown")

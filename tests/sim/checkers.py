@@ -64,9 +64,11 @@ class Listeners:
         self.verdict, self.fault = of("verdict"), of("fault")
 
 
-def _cycle_of(rank: Rank) -> tuple[int, int]:
-    """Returns run and cycle: a later run of the job counts its cycles from 0 again."""
-    return rank.run_number, rank.cycle
+_Cycle = tuple[int, int, int]  # run, history and cycle: a later run counts its cycles from 0 again
+
+
+def _cycle_of(rank: Rank) -> _Cycle:
+    return rank.run_number, rank.history, rank.cycle
 
 
 class Exclusivity(Checker):
@@ -78,7 +80,7 @@ class Exclusivity(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._living: dict[tuple[int, int], dict[Rank, None]] = {}  # by run and cycle
+        self._living: dict[_Cycle, dict[Rank, None]] = {}
         self._killed_at_s: dict[Host, float] = {}  # when its spawner was last ordered to
 
     def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
@@ -126,7 +128,7 @@ class OneLeader(Checker):
         super().__init__(world)
         self._term = 0, 0
         self._leaders: dict[int, Host] = {}
-        self._cycle = 0, -1
+        self._cycle = 0, 0, -1
 
     def order(self, leader: Host, term: int, name: str, order: Order) -> None:
         if self._leaders.setdefault(term, leader) is not leader:
@@ -140,7 +142,7 @@ class OneLeader(Checker):
         own = _cycle_of(rank)
         if own < self._cycle:
             self.complain(
-                f"{rank.host.name} starts workers of cycle {rank.cycle} after those of cycle {self._cycle[1]}"
+                f"{rank.host.name} starts workers of cycle {rank.cycle} after those of cycle {self._cycle[2]}"
             )
         self._cycle = max(self._cycle, own)
 
@@ -158,21 +160,21 @@ class ConsecutiveRanks(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._parts: dict[tuple[int, int], list[tuple[str, messages.SpawnWorkers]]] = {}
+        self._parts: dict[_Cycle, list[tuple[str, messages.SpawnWorkers]]] = {}
 
     def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
-        run, cycle = host.run_number, action.assignment.cycle
-        parts = self._parts.setdefault((run, cycle), [])
+        run, cycle = (host.run_number, host.history), action.assignment.cycle
+        parts = self._parts.setdefault((*run, cycle), [])
         parts.append((host.name, action))
-        for older in [each for each in self._parts if each < (run, cycle - 1)]:
+        for older in [each for each in self._parts if each < (*run, cycle - 1)]:
             self._check(older)
 
     def end(self) -> None:
         for cycle in list(self._parts):
             self._check(cycle)
 
-    def _check(self, group: tuple[int, int]) -> None:
-        parts, cycle = self._parts.pop(group), group[1]
+    def _check(self, group: _Cycle) -> None:
+        parts, cycle = self._parts.pop(group), group[2]
         size = self.world.setup.rules.local_world_size
         given = [action.assignment for _, action in parts]
         names, group_ranks = {name for name, _ in parts}, {each.group_rank for each in given}
@@ -197,7 +199,7 @@ class Budget(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._used = 0
-        self._ordered = 0, 0  # the run, and the value in its last order
+        self._ordered = (0, 0), 0  # run and history, and the value in its last order
         self._units = 0  # the units that the faults until now may use
 
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
@@ -207,7 +209,7 @@ class Budget(Checker):
         if not isinstance(order, StartCycle):
             return
         run, was_used = self._ordered
-        now_run = self.world.run_of_term.get(term, 0)
+        now_run = self.world.run_of_term.get(term, 0), self.world.histories.of_term[term]
         if run == now_run and order.restarts_used < was_used:
             self.complain(f"{leader.name} gives units back: {order.restarts_used} are used, and were {was_used}")
         self._ordered = now_run, order.restarts_used
@@ -276,7 +278,7 @@ class Agreement(Checker):
             if not (host.name in leaving and _is_its_own(each)) and not each.reason.startswith(ELSEWHERE)
         }
         known = {(each.state, each.exit_code, each.reason) for each in by_leader.values()}
-        if len(known) > 1 + max(self.world.run_of_term.values(), default=0):
+        if len(known) > self.world.histories.count + max(self.world.run_of_term.values(), default=0):
             self.complain(f"the nodes disagree: { ({host.name: each for host, each in by_leader.items()}) }")
         for host, each in self._heard.items():
             if host.lost_leader and each not in self._ordered and (each.state, each.exit_code) != (JobState.FAILED, 1):
@@ -296,7 +298,7 @@ class Outcome(Checker):
         self._last: dict[Host, str] = {}
         self._wishes: set[Kind] = set()
         self._is_harmed = False
-        self._ended_badly: dict[tuple[int, int], str] = {}
+        self._ended_badly: dict[_Cycle, str] = {}
 
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
         if fault.kind in WISHES:
@@ -315,7 +317,9 @@ class Outcome(Checker):
         leader = self.world.leader
         if leader.verdict is None or leader.coordinator is None or leader.verdict.state is not JobState.SUCCEEDED:
             return
-        bad = self._ended_badly.get((leader.run_number, leader.coordinator.cycle))
+        term = leader.coordinator.term  # the leader may have taken no part in the run whose verdict it has found
+        run, history = self.world.run_of_term.get(term, 0), self.world.histories.of_term.get(term, 0)
+        bad = self._ended_badly.get((run, history, leader.coordinator.cycle))
         if bad and self.world.setup.rules.restart.policy is RestartPolicyName.ANY_FAILED:
             self.complain(f"the job has succeeded, and {bad} has not")
 
@@ -331,7 +335,8 @@ class Outcome(Checker):
                     self.complain(f"nobody has asked for the end {verdict}")
             case _:
                 # A stop may come before some nodes have met a leader: they begin another run, which may be too small.
-                is_other_run = bool(self._wishes) and any(self.world.run_of_term.values())
+                is_other = self.world.histories.count > 1 or any(self.world.run_of_term.values())
+                is_other_run = bool(self._wishes) and is_other
                 if Kind.EXCLUDE not in self._wishes and not self._is_harmed and not is_other_run:
                     self.complain(f"nothing went wrong, and the job fails: {verdict}")
 

@@ -17,8 +17,9 @@ from supervisor.core.cluster import coordinator, endings, takeover
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.election import follower
 from supervisor.core.facts import Verdict
+from supervisor.core.fence import FENCE_S
 from supervisor.core.node import messages, node
-from supervisor.edges.peers.stream.cluster_client import FENCE_S, SPAWNER_LATER_S
+from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S
 from supervisor.programs.simulation.timeline import Alarm, What
 from tests.sim.network import Link, Reach
 from tests.sim.processes import OF_PROCESSES, Processes
@@ -45,6 +46,7 @@ class Host:
         self.is_dead = False
         self.verdict: Verdict | None = None
         self.run_number = 0  # of the job, in which it takes part
+        self.history = 0  # of that run; see histories.py
         self.first_run: int | None = None  # that of the first leader it met
         self._follower = follower.State()  # if the leader is not elected
         self.iteration_unreadable_until_s = 0.0

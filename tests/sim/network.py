@@ -15,9 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from supervisor.core.cluster.messages import NodeHeard, NodeSilent
-from supervisor.edges.peers.stream.cluster_client import FENCE_S
-from supervisor.edges.peers.stream.cluster_server import LOST_S
-from supervisor.edges.peers.transport.cluster_link import ALIVE_S, SILENCE_S
+from supervisor.core.election.link_silence import ALIVE_S, SILENCE_S
+from supervisor.core.election.node_links import LOST_S
+from supervisor.core.fence import FENCE_S
 from supervisor.programs.simulation.timeline import What
 from tests.sim.faults import RELAYED_LATER_S
 
@@ -58,16 +58,19 @@ class Way:
         self._on_the_way: deque[tuple[float, What]] = deque()
 
     @property
-    def is_open(self) -> bool:
-        now_s = self._world.timeline.now_s
+    def open_from_s(self) -> float:
         sender, receiver = self.sender.reach, self.receiver.reach
-        return (
-            now_s >= sender.sends_from_s
-            and now_s >= receiver.hears_from_s
-            and now_s >= sender.nodes_from_s
-            and now_s >= receiver.nodes_from_s
-            and now_s >= sender.sends_to_from_s.get(self.receiver.name, 0.0)
+        return max(
+            sender.sends_from_s,
+            receiver.hears_from_s,
+            sender.nodes_from_s,
+            receiver.nodes_from_s,
+            sender.sends_to_from_s.get(self.receiver.name, 0.0),
         )
+
+    @property
+    def is_open(self) -> bool:
+        return self._world.timeline.now_s >= self.open_from_s
 
     def slow_down(self, by_s: float, until_s: float) -> None:
         self._slow_s, self._slow_until_s = by_s, until_s
@@ -134,7 +137,7 @@ class Link:
         self.relaying = leader.relaying
         self.via: Link | None = None  # to the relay that carries it
         self.carried: dict[Link, None] = {}  # those whose relay is this one's node
-        self.has_entered = False
+        self.has_entered = self.was_entered = False
         self.may_be_sent_on = True
         leader.links[self] = node.links[self] = None
 

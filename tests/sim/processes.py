@@ -37,6 +37,7 @@ class Rank:
     pid: int
     started_at_s: float
     run_number: int = 0  # of the job
+    history: int = 0  # of that run
     alive: bool = True
     has_client: bool = False
     silent_from_s: float | None = None
@@ -237,7 +238,8 @@ class Processes:
         if world.timeline.now_s >= self._fence_s:
             self._end_at_once(cycle, local_rank, number)
             return
-        rank = Rank(host, cycle, local_rank, number, world.next_pid(), world.timeline.now_s, host.run_number)
+        now_s = world.timeline.now_s
+        rank = Rank(host, cycle, local_rank, number, world.next_pid(), now_s, host.run_number, host.history)
         rank.ignores_term = self.spoilt.term_ignored
         self.ranks.append(rank)
         world.note_rank(rank)

@@ -33,6 +33,7 @@ class Relaying:
             return True
         relay = self._relays.choose(self._world.timeline.now_s) if link.may_be_sent_on else None
         if relay is LATER:
+            link.may_be_sent_on = not link.was_entered  # a node that was connected may not have the time
             return False
         if relay is None:
             self._take_directly(link, self._relays)
@@ -44,7 +45,7 @@ class Relaying:
             link.via = carrier
             carrier.carried[link] = None
             self._relays.joined(carrier.node.name)
-        link.may_be_sent_on = link.has_entered = True
+        link.may_be_sent_on = link.has_entered = link.was_entered = True
         return True
 
     def leave(self, link: Link) -> None:

@@ -24,8 +24,11 @@ def strike(world: World, fault: Fault) -> None:
     if host.is_dead or host.verdict is not None:
         return
     if fault.kind in WISHES:
-        struck = _ask(host, fault)
-    elif fault.kind in _WAITING:
+        if (wish := _wish(host, fault)) is not None:
+            world.note_fault(fault)  # before the node acts on it
+            host.take(wish)
+        return
+    if fault.kind in _WAITING:
         struck = _spoil(host, fault)
     elif fault.kind.startswith("rank_"):
         rank = host.processes.living(fault.local_rank)
@@ -38,25 +41,25 @@ def strike(world: World, fault: Fault) -> None:
         world.note_fault(fault)
 
 
-def _ask(host: Host, fault: Fault) -> bool:
+def _wish(host: Host, fault: Fault) -> messages.News | None:
+    """Returns what a person or a rank asks for; None: nobody is there to ask."""
     if JOB not in host.state.jobs:
-        return False
+        return None
     match fault.kind:
         case Kind.STOP:
-            host.take(messages.StopRequested(JOB, "a person asked", 0))
+            return messages.StopRequested(JOB, "a person asked", 0)
         case Kind.STOP_BY_SIGNAL:
-            host.take(messages.StopRequested(JOB, "Ctrl-C", int(signals.SIGINT)))
+            return messages.StopRequested(JOB, "Ctrl-C", int(signals.SIGINT))
         case Kind.RESTART:
-            host.take(messages.RestartRequested(JOB, "a person asked"))
+            return messages.RestartRequested(JOB, "a person asked")
         case Kind.EXCLUDE | Kind.SHUTDOWN:
             rank = host.processes.living(fault.local_rank)
             if rank is None:
-                return False
+                return None
             wanted = "exclude_this_node" if fault.kind is Kind.EXCLUDE else "shutdown_workload"
-            host.take(messages.ControlRequested(JOB, rank.cycle, rank.local_rank, wanted, "bad loss"))
+            return messages.ControlRequested(JOB, rank.cycle, rank.local_rank, wanted, "bad loss")
         case _:
             raise AssertionError(fault)
-    return True
 
 
 def _spoil(host: Host, fault: Fault) -> bool:
@@ -80,6 +83,8 @@ def _spoil(host: Host, fault: Fault) -> bool:
 
 
 def _strike_rank(world: World, rank: Rank, fault: Fault) -> bool:
+    if fault.kind is Kind.RANK_STUCK and not rank.has_client:
+        return False  # nobody watches it yet
     rank.is_doomed = True
     processes = rank.host.processes
     match fault.kind:
@@ -90,8 +95,6 @@ def _strike_rank(world: World, rank: Rank, fault: Fault) -> bool:
             rank.silent_from_s = world.timeline.now_s
             if fault.lasts_s < FOREVER_S:
                 world.timeline.after(fault.lasts_s, lambda: processes.exit(rank, code=0))
-        case Kind.RANK_STUCK if not rank.has_client:
-            return False  # nobody watches it yet
         case Kind.RANK_STUCK:
             rank.silent_from_s = world.timeline.now_s
             rank.is_stuck = True

@@ -47,6 +47,11 @@ def test_every_seed_keeps_every_promise(first: int):
         (514134, 4, (1, 6)),  # a leader that all is well for resigns, and is cut off
         (559541, 3, (0, 3, 4, 5, 9)),  # a spawner hears late that all was well, for the second time
         (577503, 2, (2, 3)),  # a spare leads after the data is lost, and the leader before it has not ended its workers
+        (2950, 2, (0, 2)),  # a node that took no part in the new history finds its verdict
+        (571197, 50, (0,)),  # each node hangs on another one as the job is stopped
+        (707470, 2, (0, 2, 3, 7, 8, 9)),  # only a node that is cut off from the backend knows the newest cycle
+        (2034045, 3, (0, 1, 2, 4, 5)),  # the same for the first cycle after a take-over
+        (2046053, 3, (0, 1)),  # a rank that no fault has hit trains on after a pause
         (501307, 2, (1, 4)),  # two nodes that know different terms lead after the data is lost
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -71,6 +73,16 @@ def test_a_relay_that_leaves_hands_its_nodes_to_another_one():
         assert world.complaints == []
         found |= {after[node] for node, way in before.items() if way == relay and after.get(node, relay) != relay}
     assert any(found), "some are sent on to another relay"
+
+
+def test_a_node_that_was_connected_waits_for_no_relay_that_is_still_to_come():
+    """Fifty nodes, each behind another one: as the job is stopped, relays leave before some have heard the verdict."""
+    few = relayed(12, fan_out=1)
+    restart = msgspec.structs.replace(few.rules.restart, min_nodes=50)
+    rendezvous = msgspec.structs.replace(few.rules.rendezvous, max_nodes=50, join_timeout_s=900.0)
+    rules = msgspec.structs.replace(few.rules, restart=restart, rendezvous=rendezvous)
+    world = play(replace(few, names=node_names(50), rules=rules, delay_max_s=0.3), (Fault(1.9, Kind.STOP, "n0013"),))
+    assert world.complaints == []
 
 
 def test_a_node_that_sticks_to_its_lost_relay_is_lost_with_it(monkeypatch: pytest.MonkeyPatch):

@@ -20,10 +20,11 @@ from supervisor.programs.simulation.timeline import Timeline
 from tests.sim import checkers
 from tests.sim.backend import Backend
 from tests.sim.faults import CUTS, DATA_LOST, FOREVER_S, HARMLESS_S, RELAYED_LATER_S, Fault
+from tests.sim.histories import Histories
 from tests.sim.host import Host
 from tests.sim.network import Link
 from tests.sim.processes import Rank
-from tests.sim.setup import JOB, Setup
+from tests.sim.setup import Setup
 from tests.sim.striking import strike
 from tests.sim.voting import Voter
 
@@ -61,7 +62,7 @@ class World:
         self._undecided = set(self.hosts.values())
         self.run_of_term: dict[int, int] = {}
         self.era_of_term: dict[int, int] = {}  # of the backend's data
-        self._begun: set[int] = set()  # runs
+        self.histories = Histories(self)
         self.ordered_s = -math.inf  # the last part of a cycle
         self._starters: set[int] = set()  # terms whose leader has found or ordered a cycle
         self._run_after: dict[int, int] = {}  # the last term of a run, and the next run
@@ -165,6 +166,7 @@ class World:
         elif self.had_ended and ledger == Ledger():  # nothing is known of the previous run any more
             newest += 1
         self.run_of_term[term] = newest
+        self.histories.lead(term)
         if ledger.cycle >= 0:
             self._starters.add(term)  # nodes that the order did not reach get it again
         self.era_of_term[term] = self.backend.era if self.backend is not None else 0
@@ -175,25 +177,13 @@ class World:
 
     def note_order(self, leader: Host, term: int, name: str, order: Order) -> None:
         if isinstance(order, StartCycle):
-            run = self.run_of_term.get(term, 0)
-            if order.assignment.cycle == 0 and run in self._begun and term not in self._starters:
-                run = self._forget_run(term, run + 1)
-            self._begun.add(run)
+            self.histories.order(leader, term, name, order, begins=term not in self._starters)
             self.ordered_s = self.timeline.now_s
             self._starters.add(term)
-            self.hosts[name].run_number = run
+            host = self.hosts[name]
+            host.run_number, host.history = self.run_of_term.get(term, 0), self.histories.of_term[term]
         for each in self._told.order:
             each(leader, term, name, order)
-
-    def _forget_run(self, term: int, run: int) -> int:
-        """Notes that a job has begun again: the backend has lost its data, and nobody who knew it is there."""
-        if self.backend is None or not self.backend.era:
-            self.complain("forgotten", f"the job begins again in term {term}")
-        self.run_of_term[term] = run
-        for host in self.hosts.values():
-            if host.state.jobs and host.state.jobs[JOB].job.cycle < 0:
-                host.first_run = run
-        return run
 
     def note_loss(self, host: Host) -> None:
         self.lost.add(host)

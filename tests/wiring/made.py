@@ -24,7 +24,9 @@ from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.followers import Follow
 from supervisor.engine.machines import Machines
 from supervisor.engine.output_plan import Console
-from supervisor.engine.slow_ranks import SectionJobs
+from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.waiting_jobs import WaitingJobs
+from supervisor.queries.question_inbox import QuestionInbox
 from supervisor.wiring.jobs import Base, Jobs, wired
 from supervisor.wiring.place import Place
 from tests.engine.world import FakeSpawners
@@ -40,7 +42,7 @@ class Made(msgspec.Struct, frozen=True):
 
 def base_in(folder: Path, state: Path) -> Base:
     place = Place(folder, state, Console(present=False), private=True, node_name="n0")
-    clock, inbox, section_jobs = Clock(), EngineInbox(), SectionJobs()
+    clock, inbox, news, section_jobs = Clock(), EngineInbox(), UntoldNews(), WaitingJobs()
     journal = Journal(state, on_alarm=print)
     return Base(
         place=place,
@@ -48,7 +50,10 @@ def base_in(folder: Path, state: Path) -> Base:
         inbox=inbox,
         machines=Machines("n0"),
         journal=journal,
-        publisher=EventPublisher(journal=journal, clock=clock, node_name="n0"),
+        publisher=EventPublisher(journal=journal, clock=clock, node_name="n0", news=news, unkept=None),
+        news=news,
+        unkept=None,
+        questions=QuestionInbox(),
         workers=WorkerServer(socket_path=place.worker_socket, events=inbox, clock=clock, on_sections=section_jobs.add),
         section_jobs=section_jobs,
         tokens=TokenFiles(folder / "tokens"),

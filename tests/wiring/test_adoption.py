@@ -20,8 +20,9 @@ async def test_without_a_rank_it_ends_after_it_has_said_where_it_is(tmp_path: Pa
     def on_open(worker_socket: Path, token: Path) -> None:
         told.append((worker_socket.is_socket(), token.read_bytes()))
 
+    spec = JobSpec("j", ("t.py",), workers_stop_timeout_s=0.2)  # it waits for this, though no rank is there
     with tempfile.TemporaryDirectory() as folder, anyio.fail_after(60):
-        await serve_adopted(JobSpec("j", ("t.py",)), tmp_path, Path(folder), on_open)
+        await serve_adopted(spec, tmp_path, Path(folder), on_open)
     ((is_there, token),) = told
     assert is_there
     assert token

@@ -13,7 +13,7 @@ from supervisor.config import JobSpec
 from supervisor.edges.peers.embedded.local_peers import NoColleagues
 from supervisor.errors import InvalidRequestError
 from supervisor.ports.job_requests import RendezvousWish
-from supervisor.ports.questions import LEADER, Answer, Handler, NewsTaken, Part, Question, ShowPart, TellNews
+from supervisor.ports.questions import LEADER, Answer, NewsTaken, Part, Question, ShowPart, TellNews
 from supervisor.wiring import shared_jobs
 from supervisor.wiring.shared_jobs import Counter, open_counter
 from tests.queries.colleagues import SHARED, FakeColleagues
@@ -23,18 +23,9 @@ from tests.wiring.made import Made, made
 LIMIT_S = 20.0
 
 
-class Asked(FakeColleagues):
-    """Other nodes that also ask."""
-
-    handler: Handler | None = None
-
-    def answer_with(self, handler: Handler) -> None:
-        self.handler = handler
-
-
 @asynccontextmanager
 async def opened(
-    tmp_path: Path, colleagues: Asked | NoColleagues, kept: list[str]
+    tmp_path: Path, colleagues: FakeColleagues | NoColleagues, kept: list[str]
 ) -> AsyncGenerator[tuple[Made, Counter]]:
     async def keep(reason: str) -> None:
         kept.append(reason)
@@ -45,7 +36,7 @@ async def opened(
 
 
 async def test_a_node_that_follows_answers_for_its_part_and_tells_the_leader_what_happens(tmp_path: Path):
-    colleagues, told = Asked(leads=False), list[str]()
+    colleagues, told, answers = FakeColleagues(leads=False), list[str](), list[Answer]()
 
     def take(question: Question) -> Answer:
         assert isinstance(question, TellNews)
@@ -56,8 +47,9 @@ async def test_a_node_that_follows_answers_for_its_part_and_tells_the_leader_wha
     async with opened(tmp_path, colleagues, []) as (all_of_it, _):
         await all_of_it.jobs.job_service.submit(SHARED, {})
         await settled()
-        assert colleagues.handler is not None
-        part = await colleagues.handler("j", "n1", ShowPart())
+        all_of_it.base.questions.put("j", "n1", ShowPart(), answers.append)
+        await settled()
+        (part,) = answers
         assert isinstance(part, Part)
         assert (part.node.name, part.part.job_id) == ("n0", "j")
         with anyio.fail_after(LIMIT_S):

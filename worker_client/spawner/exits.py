@@ -45,6 +45,20 @@ def next_ended_child() -> int | None:
     return None if status is None else status.si_pid
 
 
+def next_stop_or_continuation() -> tuple[int, int] | None:
+    """Returns the pid of some child that was stopped or continued, and the signal that stopped it (0: continued).
+
+    Each is returned once. A child that a debugger holds is not stopped.
+    """
+    try:
+        status = os.waitid(os.P_ALL, 0, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+    except ChildProcessError:
+        return None
+    if status is None:
+        return None
+    return status.si_pid, status.si_status if status.si_code == os.CLD_STOPPED else 0
+
+
 def ran_out_of_memory(ending: Ending, *, killed_by_us: bool, counter: OomCounter | None) -> bool:
     """Whether the kernel's out-of-memory killer ended the process or, in its memory cgroup, a child of it."""
     if killed_by_us or ending.code == 0 or counter is None:

@@ -286,6 +286,7 @@ class Spawner:
             except BlockingIOError:
                 break
         self.reap_all()
+        self._report_stops()
         self._killing.go_on()
         self._learning.look(self._events, self._settings.learn_after_s, self._send)
 
@@ -297,6 +298,18 @@ class Spawner:
                 self._reap(child)
             else:
                 exits.reap(os.P_PID, pid)
+
+    def _report_stops(self) -> None:
+        while (change := exits.next_stop_or_continuation()) is not None:
+            pid, number = change
+            child = self._children.get(pid)
+            if child is None or child.local_rank < 0:
+                continue
+            cycle, local_rank, at_ns = child.cycle, child.local_rank, time.monotonic_ns()
+            if number:
+                self._send(spawner_link.RankStopped(cycle, local_rank, pid, number, at_ns))
+            else:
+                self._send(spawner_link.RankContinued(cycle, local_rank, at_ns))
 
     def _reap(self, child: Child) -> None:
         ending = exits.reap(os.P_PIDFD, child.pidfd)

@@ -531,10 +531,11 @@ class NodeFacts(_message.Message):
     def __init__(self, infrastructure_rank: _Optional[int] = ..., rank_source: _Optional[str] = ..., domain: _Optional[str] = ..., replacement_group: _Optional[str] = ..., program: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
 
 class NodeFailed(_message.Message):
-    __slots__ = ["cycle", "exit_code", "first_failure", "node", "reason", "restart_allowed", "training_iteration"]
+    __slots__ = ["cycle", "exit_code", "first_failure", "may_be_stop", "node", "reason", "restart_allowed", "training_iteration"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     FIRST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    MAY_BE_STOP_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     RESTART_ALLOWED_FIELD_NUMBER: _ClassVar[int]
@@ -542,11 +543,12 @@ class NodeFailed(_message.Message):
     cycle: int
     exit_code: int
     first_failure: str
+    may_be_stop: bool
     node: str
     reason: str
     restart_allowed: bool
     training_iteration: int
-    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., reason: _Optional[str] = ..., training_iteration: _Optional[int] = ..., restart_allowed: bool = ..., exit_code: _Optional[int] = ..., first_failure: _Optional[str] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., reason: _Optional[str] = ..., training_iteration: _Optional[int] = ..., restart_allowed: bool = ..., exit_code: _Optional[int] = ..., first_failure: _Optional[str] = ..., may_be_stop: bool = ...) -> None: ...
 
 class NodeJoined(_message.Message):
     __slots__ = ["cause", "cycle", "node"]
@@ -579,7 +581,7 @@ class NodeReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ...) -> None: ...
 
 class NodeStands(_message.Message):
-    __slots__ = ["all_succeeded", "assignment", "cycle", "first_failure", "left_ago_s", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "store_host", "store_port"]
+    __slots__ = ["all_succeeded", "assignment", "cycle", "first_failure", "left_ago_s", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_reason", "stop_signal", "store_host", "store_port"]
     ALL_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
@@ -594,6 +596,8 @@ class NodeStands(_message.Message):
     RESTART_ALLOWED_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    STOP_REASON_FIELD_NUMBER: _ClassVar[int]
+    STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     all_succeeded: bool
@@ -610,9 +614,11 @@ class NodeStands(_message.Message):
     restarts_used: int
     rules: JobRules
     state: str
+    stop_reason: str
+    stop_signal: int
     store_host: str
     store_port: int
-    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ...) -> None: ...
 
 class NodeStopped(_message.Message):
     __slots__ = ["all_succeeded", "cause", "node"]
@@ -1075,12 +1081,14 @@ class Started(_message.Message):
     def __init__(self) -> None: ...
 
 class StopAsked(_message.Message):
-    __slots__ = ["reason", "signal"]
+    __slots__ = ["is_repeated", "reason", "signal"]
+    IS_REPEATED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    is_repeated: bool
     reason: str
     signal: int
-    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ...) -> None: ...
+    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., is_repeated: bool = ...) -> None: ...
 
 class StoreServed(_message.Message):
     __slots__ = ["cycle", "host", "node", "port"]

@@ -343,10 +343,13 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                 state, more = endings.wind_down(state, verdict, now_s)
                 actions += more
             case restart_policy.Restart(delay_s, reason):
-                actions.append(said(state, "restart_decided", reason))
                 # Running nodes must stop at once; where nothing runs, even a new spawner waits for the delay.
                 is_announced = runs or not delay_s
                 phase = rounds.gathering(state.rules, reason, now_s, delay_s=delay_s, is_announced=is_announced)
+                if event.may_be_stop:
+                    phase = msgspec.structs.replace(phase, untold=reason, untold_until_s=now_s + rounds.STOP_FOLLOWS_S)
+                else:
+                    actions.append(said(state, "restart_decided", reason))
                 state = msgspec.structs.replace(state, phase=phase)
                 if is_announced:
                     actions += rounds.announce(state, reason)

@@ -47,6 +47,8 @@ class Gathering(msgspec.Struct, frozen=True):
     tell_at_s: float | None = None  # when people are told what the round waits for
     tell_again_s: float = 0.0  # and how much later again
     is_shortage_told: bool = False  # people know that enough nodes have joined, but not the right ones
+    untold: str = ""  # what was decided, and is told once the cycle is ordered, or at `untold_until_s`
+    untold_until_s: float = 0.0
 
 
 class Running(msgspec.Struct, frozen=True):

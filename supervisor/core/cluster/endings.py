@@ -28,9 +28,8 @@ from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_sentences import succeeded_sentence
 from supervisor.core.root_cause import first_cause
-from supervisor.core.stop_verdict import stopped_verdict
+from supervisor.core.stop_verdict import SAME_SIGNAL_S, stopped_verdict
 
-SAME_SIGNAL_S = 0.1  # signals this close are one request: timeout(1) and systemd send two at once
 WIND_DOWN_S = 60.0  # beyond the workers' grace period, for a node to report that it has stopped
 EXCLUDED_EXIT_CODE = 1  # for an excluded node, if the job succeeded without it
 VERDICT_S = 60.0  # for a node to confirm the verdict
@@ -148,6 +147,8 @@ def root_cause_found(state: State) -> tuple[Action, ...]:
 def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAsked, now_s: float) -> Outcome:
     """Handles a repeated request: after the first stop, a signal ends everything at once, like a second Ctrl-C."""
     asked_at_s = phase.asked_at_s
+    if event.is_repeated:
+        return state, ()
     if asked_at_s is not None and event.signal and now_s - asked_at_s < SAME_SIGNAL_S:
         return state, ()
     at_once = asked_at_s is not None and event.signal != 0

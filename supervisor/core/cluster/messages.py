@@ -57,6 +57,7 @@ class NodeFailed(msgspec.Struct, frozen=True):
     restart_allowed: bool = True  # False: no restart whatever budget and policy allow (the workload asked to end)
     exit_code: int = 1
     first_failure: str = ""  # the part of `reason` that names a worker; another failure may have caused it
+    may_be_stop: bool = False  # a worker was ended by SIGTERM or the like: a stop of the whole job may follow at once
 
 
 class NodeDown(msgspec.Struct, frozen=True):
@@ -159,6 +160,7 @@ class StopAsked(msgspec.Struct, frozen=True):
 
     reason: str
     signal: int
+    is_repeated: bool = False  # for a new leader: nobody has asked again
 
 
 class RestartAsked(msgspec.Struct, frozen=True):
@@ -193,6 +195,8 @@ class NodeStands(msgspec.Struct, frozen=True):
     left_ago_s: float = 0.0  # time since its last message to the previous leader; 0: just now, or unknown
     met_term: int = 0  # of the first leader that this process met; 0: none, or unknown
     newest_term: int = 0  # of which this process knows
+    stop_reason: str = ""  # it has stopped its workers because of a stop asked for there; "": it has not
+    stop_signal: int = 0  # 0: a command
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):

@@ -37,6 +37,7 @@ from supervisor.core.cluster.shortage import missing_sentence, names
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
 from supervisor.core.fence import LEFT_S
 
+STOP_FOLLOWS_S = 0.5  # a scheduler that ends a job ends its ranks, and within this time asks for a stop
 TELL_S = 10.0  # after so long, people learn what a round waits for; then after twice as long, and so on
 
 
@@ -55,10 +56,11 @@ def gathering(
 
 
 def next_deadline_s(phase: Gathering) -> float:
+    tells_s = phase.untold_until_s if phase.untold else phase.until_s
     if phase.not_before_s is not None:
-        return phase.not_before_s
+        return min(phase.not_before_s, tells_s)
     orders_from_s = max(phase.last_call_until_s or 0.0, phase.orders_from_s or 0.0) or None
-    moments = (phase.until_s, orders_from_s, phase.tell_at_s)
+    moments = (phase.until_s, orders_from_s, phase.tell_at_s, tells_s)
     return min(moment for moment in moments if moment is not None)
 
 
@@ -68,6 +70,11 @@ def announce(state: State, reason: str) -> tuple[Action, ...]:
 
 
 def pass_deadline(state: State, phase: Gathering, now_s: float) -> Outcome:
+    if phase.untold and now_s >= phase.untold_until_s:
+        told = said(state, "restart_decided", phase.untold)
+        phase = msgspec.structs.replace(phase, untold="")
+        state, actions = pass_deadline(msgspec.structs.replace(state, phase=phase), phase, now_s)
+        return state, (told, *actions)
     if phase.not_before_s is not None:
         return end_delay(state, phase, now_s) if now_s >= phase.not_before_s else (state, ())
     if phase.orders_from_s is not None and now_s >= phase.orders_from_s:
@@ -117,6 +124,8 @@ def close_round(state: State, now_s: float) -> Outcome:
     placed = _place(state)
     assert placed is not None, "the counters and the placement count differently"
     found = endings.root_cause_found(state)
+    if phase.untold:
+        found = (said(state, "restart_decided", phase.untold), *found)
     before = state.parts
     state, parts = _order_cycle(state, placed.active, phase.reason, now_s)
     return state, (*found, *_placed(state, placed, before), *parts)

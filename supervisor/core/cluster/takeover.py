@@ -14,6 +14,7 @@ from supervisor.core.cluster import (
     endings,
     inherited_cycle,
     membership,
+    missed_reports,
     resignation,
     restart_policy,
     rounds,
@@ -84,7 +85,7 @@ def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resol
         if _missed_the_end(state, event):
             return state, _told_of_the_end(state, event), ()
         if state.recorded is None or event.cycle < 0:
-            return rounds.held_back(state, event, now_s), (), reports_of(event)
+            return rounds.held_back(state, event, now_s), (), missed_reports.of_node(event)
         # The job is not new: its record is lost, and the nodes know better.
         state = msgspec.structs.replace(state, phase=TakingOver(now_s + TAKE_OVER_S))
         return state, (), (*phase.early, event)
@@ -141,23 +142,6 @@ def ledger_of(state: State) -> Ledger:
 # --- a node that this leader does not know -------------------------------------------------------------------------
 
 
-def reports_of(stands: NodeStands) -> tuple[Event, ...]:
-    """Returns the reports that a node in this state would have sent."""
-    node, cycle = stands.node, stands.cycle
-    opened = cluster_messages.JobOpened(node, stands.rules)
-    match stands.state:
-        case MemberState.JOINED:
-            return opened, cluster_messages.NodeJoined(node, cycle)
-        case MemberState.DOWN:
-            return opened, cluster_messages.NodeDown(node, cycle)
-        case MemberState.STOPPED:
-            return opened, cluster_messages.NodeStopped(node, stands.all_succeeded)
-        case MemberState.INFORMED:
-            return opened, cluster_messages.VerdictTaken(node)
-        case _:
-            return (opened,)
-
-
 def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
     """Handles a late node. What it still runs is outdated or given up, so it ends that and waits."""
     if isinstance(state.phase, Gathering) and stands.cycle > state.cycle and not _missed_the_end(state, stands):
@@ -168,11 +152,12 @@ def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
     if _missed_the_end(state, stands):
         return state, _told_of_the_end(state, stands), ()
     if stands.state not in (MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED):
-        return rounds.held_back(state, stands, now_s), (), reports_of(stands)
+        return rounds.held_back(state, stands, now_s), (), missed_reports.of_node(stands)
     busy = Member(MemberState.FAILED, stands.cycle, facts=stands.rules.facts)
     text = f"node {stands.node} comes back with workers of cycle {stands.cycle}; they are stopped"
     again = orders.JoinAgain(max(state.cycle, stands.cycle) + 1, text)
-    return with_member(state, stands.node, busy), (said(state, "node_returned", text), Send(stands.node, again)), ()
+    state = with_member(state, stands.node, busy)
+    return state, (said(state, "node_returned", text), Send(stands.node, again)), missed_reports.stop_of(stands)
 
 
 def _begin_again(state: State, stands: NodeStands, now_s: float) -> Resolved:
@@ -358,8 +343,8 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     )
     state, missing = with_parts(state, names), inherited.missing(group_size)
     later = tuple(phase.later)
-    if ledger.verdict is not None or ledger.stop_signal is not None:
-        outcome = ledger.verdict or Stop(ledger.stop_signal or 0, ledger.stop_reason)
+    outcome = _outcome(ledger, parts)
+    if outcome is not None:
         state = with_parts(state, names or tuple(parts[rank].node for rank in sorted(parts)))
         state, actions = endings.wind_down(state, outcome, now_s)
         told = (
@@ -371,7 +356,17 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     if inherited.has_succeeded:  # That was decided already, but its record is lost.
         return *endings.wind_down(state, endings.succeeded_verdict(inherited.lost), now_s), later
     absent = {rank: inherited.absentee(rank, stands) for rank in missing}
-    return *_run(state, inherited, absent, now_s), *_with_faults(parts, absent, cycle, later)
+    return *_run(state, inherited, absent, now_s), missed_reports.of_cycle(parts, absent, cycle) + later
+
+
+def _outcome(ledger: Ledger, parts: dict[int, NodeStands]) -> Verdict | Stop | None:
+    """Returns how the job is ending: as the ledger says, or as was asked for on a node while no leader knew of it."""
+    if ledger.verdict is not None:
+        return ledger.verdict
+    if ledger.stop_signal is not None:
+        return Stop(ledger.stop_signal, ledger.stop_reason)
+    asked = (Stop(each.stop_signal, each.stop_reason) for each in parts.values() if each.stop_reason)
+    return next(asked, None)
 
 
 def _member(stands: NodeStands, cycle: int) -> Member:
@@ -418,31 +413,3 @@ def _run(state: State, inherited: InheritedCycle, absent: dict[int, str], now_s:
     others = (each.node for each in (parts | waiting).values() if each is not store)
     told = tuple(Send(node, use) for node in others if use is not None)
     return state, (said(state, "leader_changed", text), *begun, *told, *actions)
-
-
-def _with_faults(
-    parts: dict[int, NodeStands],
-    absent: dict[int, str],
-    cycle: int,
-    later: tuple[Event, ...],
-) -> tuple[tuple[Event, ...]]:
-    """Adds the faults that no leader has decided on yet; the first of them counts."""
-    events: list[Event] = []
-    for each in parts.values():
-        node = each.node
-        if each.state in (MemberState.FAILED, MemberState.JOINED, MemberState.DOWN, MemberState.OPENED):
-            reason = each.reason or f"node {node} has stopped its workers"
-            failed = cluster_messages.NodeFailed(
-                node, cycle, reason, restart_allowed=each.restart_allowed, first_failure=each.first_failure
-            )
-            events.append(failed)
-        if each.state is MemberState.STOPPED:  # It gave up the job, which no leader had ended.
-            events.append(cluster_messages.VerdictTaken(node))
-        if each.state is MemberState.SUCCEEDED:
-            events.append(cluster_messages.NodeSucceeded(node, cycle, each.lost))
-        events += reports_of(each)[1:]
-    for rank, name in absent.items():
-        who = f"node {name}" if not name.startswith(membership.ABSENTEE) else "the node"
-        text = f"{who} of group rank {rank} is lost: it has not reported its state to the new leader"
-        events.append(cluster_messages.NodeLost(name, text))
-    return ((*events, *later),)

@@ -12,7 +12,7 @@ many agents there are, unless all of them receive a message.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 import msgspec
@@ -78,11 +78,13 @@ class Waiter(msgspec.Struct, frozen=True):
     since_s: float
     order: int
     was_member: bool  # of the previous round: comes before others if there is not room for all
+    join_timeout_s: float  # how long this one waits
 
 
 class State(msgspec.Struct):
     phase: Phase
     rules: ElasticRules | None = None  # of the first agent
+    waits_differ: bool = False  # an agent waits for another time than the first one
     round: int = -1  # the newest; -1: none yet
     known: dict[str, None] = {}  # all agents that are connected and have joined once
     waiting: dict[str, Waiter] = {}  # those that wait for a round, the longest first
@@ -134,8 +136,9 @@ def _join(state: State, event: AgentJoined, now_s: float) -> Actions:
         return (_refuse(event.node, Refusal.CLOSED, state.phase.reason),)
     if state.rules is None or not state.known:
         state.rules = event.rules
-    elif event.rules != state.rules:
-        return (_refuse(event.node, Refusal.STATE, _disagreement(event.rules, state.rules)),)
+    elif different := _disagreement(event.rules, state.rules):
+        return (_refuse(event.node, Refusal.STATE, different),)
+    state.waits_differ |= event.rules.join_timeout_s != state.rules.join_timeout_s
     was_busy = event.node in state.busy
     if was_busy or _is_member(state, event.node):
         _reopen(state, f"node {event.node} joins again", now_s)
@@ -143,7 +146,7 @@ def _join(state: State, event: AgentJoined, now_s: float) -> Actions:
     state.known[event.node] = None
     before = state.waiting.pop(event.node, None)
     was_member = was_busy or (before is not None and before.was_member)
-    state.waiting[event.node] = Waiter(now_s, event.order, was_member)
+    state.waiting[event.node] = Waiter(now_s, event.order, was_member, event.rules.join_timeout_s)
     return ()
 
 
@@ -205,12 +208,11 @@ def _expire(state: State, now_s: float) -> Actions:
 
 
 def _give_up(state: State, now_s: float) -> Actions:
-    """Refuses the agents whose time is over, which arrived first."""
-    missing, late = _missing(state), list[str]()
-    while (until_s := _join_deadline_s(state)) is not None and until_s <= now_s:
-        late.append(next(iter(state.waiting)))
-        del state.waiting[late[-1]]
-    return tuple(_refuse(node, Refusal.TIMEOUT, missing) for node in late)
+    """Refuses the agents whose own time is over."""
+    late = {node: _missing(state, each.join_timeout_s) for node, until_s, each in _deadlines(state) if until_s <= now_s}
+    for node in late:
+        del state.waiting[node]
+    return tuple(_refuse(node, Refusal.TIMEOUT, missing) for node, missing in late.items())
 
 
 def _complete(state: State, now_s: float) -> Actions:
@@ -280,19 +282,24 @@ def _belongs(state: State, node: str) -> bool:
 
 
 def _join_deadline_s(state: State) -> float | None:
-    """Returns the deadline of the agent that has waited longest. Waiting for a running round to end does not count."""
-    if not state.waiting or state.rules is None or not isinstance(state.phase, Gathering):
-        return None
-    first = next(iter(state.waiting.values()))
-    return max(first.since_s, state.phase.since_s) + state.rules.join_timeout_s
+    deadlines = (until_s for _, until_s, _ in _deadlines(state))
+    # Usually all wait equally long, and the first is due first: thousands of agents are not looked through.
+    return min(deadlines, default=None) if state.waits_differ else next(deadlines, None)
 
 
-def _missing(state: State) -> str:
+def _deadlines(state: State) -> Iterator[tuple[str, float, Waiter]]:
+    """Yields until when each agent waits. Waiting for a running round to end does not count."""
+    if isinstance(state.phase, Gathering):
+        for node, each in state.waiting.items():
+            yield node, max(each.since_s, state.phase.since_s) + each.join_timeout_s, each
+
+
+def _missing(state: State, timeout_s: float) -> str:
     if state.rules is None:
         return ""
     here = f"{len(state.waiting)} of at least {state.rules.min_nodes} nodes have joined ({_names(state.waiting)})"
     late = f", and the workers of {_names(state.busy)} have not stopped" if state.busy else ""
-    return f"{here} within {state.rules.join_timeout_s:g} s{late}"
+    return f"{here} within {timeout_s:g} s{late}"
 
 
 def _names(nodes: Iterable[str]) -> str:
@@ -300,12 +307,13 @@ def _names(nodes: Iterable[str]) -> str:
 
 
 def _disagreement(own: ElasticRules, others: ElasticRules) -> str:
+    """Returns in what they differ; "" if in nothing but how long each waits, which is its own affair."""
     different = [
         f"{name} is {getattr(own, name):g} here and {getattr(others, name):g} on the other nodes"
         for name in own.__struct_fields__
-        if getattr(own, name) != getattr(others, name)
+        if name != "join_timeout_s" and getattr(own, name) != getattr(others, name)
     ]
-    return f"{'; '.join(different)}; start all nodes with the same --nnodes and --rdzv-conf"
+    return f"{'; '.join(different)}; start all nodes with the same --nnodes and --rdzv-conf" if different else ""
 
 
 def _refuse(node: str, refusal: Refusal, reason: str) -> Send:

@@ -11,7 +11,7 @@ import msgspec
 
 
 class ElasticRules(msgspec.Struct, frozen=True):
-    """What all agents of a job must agree on."""
+    """What all agents of a job must agree on, but for how long each waits."""
 
     min_nodes: int
     max_nodes: int

@@ -470,7 +470,7 @@ def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _R
     said: list[cluster.Event] = [report]
     if isinstance(report, cluster.NodeStands):
         kept = (wish for at_s, wish in state.wishes if isinstance(wish, StandingWish) or now_s - at_s < WISHES_KEPT_S)
-        said = [_introduced(state, report, now_s), *kept]
+        said = [_introduced(state, report, now_s), *map(_repeated, kept)]
     actions: tuple[Action, ...] = ()
     match state.phase:
         case Leading():
@@ -490,6 +490,10 @@ def _introduced(state: State, stands: cluster.NodeStands, now_s: float) -> clust
     return msgspec.structs.replace(
         stands, rules=rules, left_ago_s=left_ago_s, met_term=state.met_term, newest_term=state.newest_term
     )
+
+
+def _repeated(wish: Wish) -> Wish:
+    return msgspec.structs.replace(wish, is_repeated=True) if isinstance(wish, cluster.StopAsked) else wish
 
 
 # --- the end -------------------------------------------------------------------------------------------------------

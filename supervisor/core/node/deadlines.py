@@ -15,6 +15,7 @@ from supervisor.core.node import (
     gpu_reclaim,
     hang_response,
     local_call,
+    plain_ranks,
     rank_monitor,
     spawner_watch,
     worker_group,
@@ -29,6 +30,7 @@ _OF_NODE: tuple[_Ask, ...] = (
     local_call.next_deadline_s,
     fitness.next_deadline_s,
     gpu_reclaim.next_deadline_s,
+    plain_ranks.next_deadline_s,
 )
 
 
@@ -70,7 +72,7 @@ class _OfJob:
         """Asks the machines that have changed."""
         states: tuple[object, ...] = (
             machines.group, machines.spawner, machines.hangs, machines.calls, machines.fitness, machines.reclaim,
-            *machines.monitors, *machines.watches,
+            machines.plain, *machines.monitors, *machines.watches,
         )  # fmt: skip
         if len(states) != len(self._states):
             self._resize(len(machines.monitors), len(machines.watches))

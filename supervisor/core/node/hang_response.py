@@ -141,6 +141,8 @@ def _hung(state: State, event: RankHung, now_s: float, cycle: int, rules: JobRul
             state = Examining((found,), now_s + rules.evidence_budget_s + EVIDENCE_MARGIN_S)
             return state, (said, group.HangFound(found.sentence), WantStacks(event.local_rank, found.sentence))
         case Examining(hung, until_s):
+            if is_hung(state, event.local_rank):
+                return state, ()  # Found in two ways.
             return Examining((*hung, found), until_s), ()  # At the same time: one verdict covers all.
         case Ending() | Over():
             return state, ()  # It is stopped with the others.

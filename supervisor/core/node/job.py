@@ -77,7 +77,7 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:
     if kind in _REPORTS:
         return _hear_of_workers(state, cast("Report", event), now_s)
     if kind in _WISHES:
-        return job_wishes.take(state, cast("job_wishes.Wish", event))
+        return job_wishes.take(state, cast("job_wishes.Wish", event), now_s)
     return _hear_of_spawner(state, cast("node_messages.SpawnerReport", event))
 
 
@@ -103,8 +103,8 @@ def _hear_of_workers(state: State, event: Report, now_s: float) -> Outcome:
             return moves.leave_stopping(state, event, now_s)
         case group.WorkersRun():
             return _workers_run(state, now_s)
-        case group.WorkersFaulted(reason, of_call):
-            return _workers_faulted(state, reason, first_failure="" if of_call else reason)
+        case group.WorkersFaulted(reason, of_call, may_be_stop):
+            return _workers_faulted(state, reason, first_failure="" if of_call else reason, may_be_stop=may_be_stop)
         case group.WorkersSucceeded(lost):
             return _workers_succeeded(state, lost)
         case group.HangFound(reason):
@@ -126,7 +126,7 @@ def _obey(state: State, event: Order, now_s: float) -> Outcome:
         case orders.JoinAgain():
             return _join_again(state, event, now_s)
         case orders.WindDown():
-            return _wind_down(state, event)
+            return moves.wind_down(state, event)
         case orders.Conclude(verdict):
             return _conclude(state, verdict)
         case orders.Introduce():
@@ -260,12 +260,12 @@ def _without_spawner(state: State) -> State:
     return msgspec.structs.replace(state, has_spawner=False, store=None)
 
 
-def _workers_faulted(state: State, reason: str, *, first_failure: str) -> Outcome:
+def _workers_faulted(state: State, reason: str, *, first_failure: str, may_be_stop: bool = False) -> Outcome:
     if type(state.phase) not in _RUNS:
         return state, ()
     if state.hang:  # A hang is being dealt with, and it came first.
         return msgspec.structs.replace(state, echo=state.echo or reason), ()
-    return moves.fault(msgspec.structs.replace(state, first_failure=first_failure), reason)
+    return moves.fault(msgspec.structs.replace(state, first_failure=first_failure), reason, may_be_stop=may_be_stop)
 
 
 def _hang_faulted(state: State, reason: str) -> Outcome:
@@ -319,22 +319,6 @@ def _join_again(state: State, event: orders.JoinAgain, now_s: float) -> Outcome:
             assert_never(state.phase)
 
 
-def _wind_down(state: State, event: orders.WindDown) -> Outcome:
-    match state.phase:
-        case phases.Pending() | phases.Rendezvous() | phases.Down():
-            state = moves.enter(state, phases.Stopped(), event.reason)
-            return state, (moves.tell(state, cluster_messages.NodeStopped(state.node, all_succeeded=False)),)
-        case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            return moves.stop_group(state, phases.Leave(), event.reason, signal=event.signal, at_once=event.at_once)
-        case phases.Stopping():
-            state = moves.enter(state, phases.Stopping(phases.Leave()), event.reason)
-            return state, (group.KillWorkers() if event.at_once else moves.stop_order(state, event.signal),)
-        case phases.Stopped() | phases.Closing() | phases.Ended():
-            return state, ()
-        case _:
-            assert_never(state.phase)
-
-
 def _stand_back(state: State, reason: str) -> Outcome:
     match state.phase:
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
@@ -359,7 +343,7 @@ def _conclude(state: State, verdict: Verdict) -> Outcome:
             return moves.conclude(state, verdict)
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished() | phases.Stopping():
             # The coordinator did not wait for this node, and repeats this once nothing is left here.
-            return _wind_down(state, orders.WindDown(verdict.reason))
+            return moves.wind_down(state, orders.WindDown(verdict.reason))
         case phases.Closing() | phases.Ended():
             return state, ()
         case _:

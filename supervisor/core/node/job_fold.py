@@ -1,9 +1,9 @@
 """What follows in one job from one event? Folds the machines of a job into one step.
 
 The machines are its life (job.py), its workers (worker_group.py), its spawner's debts (spawner_watch.py), the response
-to hangs (hang_response.py), its ranks' wrapped call (local_call.py), and for each rank a monitor (rank_monitor.py) and
-a watch on its call (call_watch.py). An event goes to the machines that it concerns; messages between them are passed on
-at once, in order, until only actions for the outside are left.
+to hangs (hang_response.py), its ranks' wrapped call (local_call.py), what is noticed without a word from the script
+(plain_ranks.py), and for each rank a monitor (rank_monitor.py) and a watch on its call (call_watch.py). An event goes
+to the machines that it concerns; messages between them are passed on at once, until only actions are left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from supervisor.core.calls import timeout_clash
 from supervisor.core.calls.words import CallEnter, CallRefused, Interruption, Stage
 from supervisor.core.cluster.messages import StacksTaken, StacksWanted
 from supervisor.core.facts import HangLimits, JobEvent
-from supervisor.core.node import call_watch, hang_response, job, local_call, rank_monitor, spawner_watch, worker_group
+from supervisor.core.node import (
+    call_watch,
+    hang_response,
+    job,
+    local_call,
+    plain_ranks,
+    rank_monitor,
+    spawner_watch,
+    worker_group,
+)
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node.hang_facts import with_node_facts
 from supervisor.core.node.job_machines import JobMachines
@@ -33,6 +42,8 @@ _TOLD_KINDS = frozenset(get_args(_Told))
 _ASKED_KINDS = frozenset(get_args(spawner_watch.Asked))
 _OF_SPAWNER = frozenset(get_args(node_messages.SpawnerReport))
 _OF_WORKER = frozenset(get_args(node_messages.WorkerReport))
+_OF_KERNEL = frozenset(get_args(node_messages.KernelReport))
+_OF_PLAIN = frozenset(get_args(plain_ranks.Event))
 _OF_CLIENT = frozenset(get_args(node_messages.ClientReport))
 _TO_JOB = frozenset(get_args(group_messages.GroupReport | group_messages.HangReport)) - {group_messages.RankExited}
 _OfCycle = orders.TakeStacks | orders.ActOnHang | orders.TellMembers | orders.ReplaceRanks | orders.SettleCall
@@ -49,6 +60,7 @@ class JobFold:
         self._hangs = machines.hangs
         self._calls = machines.calls
         self._spawner = machines.spawner
+        self._plain = machines.plain
         self._monitors: list[rank_monitor.State] = list(machines.monitors)
         self._watches: list[call_watch.State] = list(machines.watches)
         self._now_s = now_s
@@ -58,7 +70,7 @@ class JobFold:
     def machines(self) -> JobMachines:
         return msgspec.structs.replace(
             self._machines, job=self._job, group=self._group, hangs=self._hangs, calls=self._calls,
-            spawner=self._spawner, monitors=tuple(self._monitors), watches=tuple(self._watches),
+            spawner=self._spawner, plain=self._plain, monitors=tuple(self._monitors), watches=tuple(self._watches),
         )  # fmt: skip
 
     def take(self, event: node_messages.News | node_messages.DeadlineReached) -> None:
@@ -69,6 +81,8 @@ class JobFold:
             return
         if spawner_watch.is_moot(self._spawner, event):
             return
+        if kind in _OF_PLAIN:
+            self._to_plain(cast("plain_ranks.Event", event))
         if kind in _OF_SPAWNER:
             self._to_spawner(of_spawner := cast("node_messages.SpawnerReport", event))
             self._to_job(of_spawner)
@@ -77,7 +91,7 @@ class JobFold:
             self._take_of_worker(of_worker)
         elif kind in _OF_CLIENT:
             self._take_of_client(cast("node_messages.ClientReport", event))
-        else:
+        elif kind not in _OF_KERNEL:
             self._take_else(cast("node_messages.JobNews", event))
         self._settle()
 
@@ -167,6 +181,7 @@ class JobFold:
         for local_rank in range(len(self._watches)):
             self._to_watch(local_rank, call_watch.DeadlineReached())
         self._to_calls(local_call.DeadlineReached())
+        self._to_plain(node_messages.DeadlineReached())
         self._to_hangs(node_messages.DeadlineReached())
         self._to_group(node_messages.DeadlineReached())
         self._to_spawner(node_messages.DeadlineReached())
@@ -195,12 +210,14 @@ class JobFold:
                 self._watches = [call_watch.initial_state()] * self._job.rules.local_world_size
                 self._hangs = hang_response.initial_state()
                 self._begin_calls()
+                self._to_plain(event)
                 self._to_group(event)
             case group_messages.StopWorkers() | group_messages.KillWorkers() | group_messages.LoseWorkers():
                 self._monitors = [rank_monitor.Gone()] * len(self._monitors)
                 self._watches = [call_watch.Gone()] * len(self._watches)
                 self._to_calls(local_call.WorkersEnding())
                 self._to_hangs(hang_response.WorkersEnding())
+                self._to_plain(event)
                 self._to_group(event)
             case hang_response.RankHung():
                 self._to_hangs(event)
@@ -256,6 +273,17 @@ class JobFold:
                     self._inner.append(hang_response.RankHung(local_rank, self._rank(local_rank), reason))
                 case _:
                     assert_never(action)
+
+    def _to_plain(self, event: plain_ranks.Event) -> None:
+        ranks = plain_ranks.Ranks(self._rank(0), self._monitors, self._watches, self._job.limits)
+        self._plain, actions = plain_ranks.step(
+            self._plain, event, now_s=self._now_s, cycle=self._job.cycle, ranks=ranks, rules=self._job.rules
+        )
+        for action in actions:
+            if isinstance(action, hang_response.RankHung):
+                self._inner.append(action)
+            else:
+                self.actions.append(action)
 
     def _take_of_worker(self, event: node_messages.WorkerReport) -> None:
         """Passes a worker's end to the call before the group, which checks whether the end is excused."""

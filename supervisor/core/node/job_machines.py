@@ -11,6 +11,7 @@ from supervisor.core.node import (
     gpu_reclaim,
     hang_response,
     local_call,
+    plain_ranks,
     rank_monitor,
     spawner_watch,
     worker_group,
@@ -25,6 +26,7 @@ class JobMachines(msgspec.Struct, frozen=True):
     hangs: hang_response.State
     calls: local_call.State = msgspec.field(default_factory=local_call.initial_state)
     spawner: spawner_watch.State = msgspec.field(default_factory=spawner_watch.initial_state)
+    plain: plain_ranks.State = msgspec.field(default_factory=plain_ranks.initial_state)
     monitors: tuple[rank_monitor.State, ...] = ()
     watches: tuple[call_watch.State, ...] = ()
     fitness: fitness.State = msgspec.field(default_factory=fitness.initial_state)

@@ -11,6 +11,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import job_phases as phases
+from supervisor.core import orders
 from supervisor.core import workers as group
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Assignment, Cause, JobEvent, Verdict
@@ -100,14 +101,14 @@ def prepare_ahead(state: State, next_cycle: int) -> Outcome:
     return state, tuple(actions)
 
 
-def fault(state: State, reason: str) -> Outcome:
+def fault(state: State, reason: str, *, may_be_stop: bool = False) -> Outcome:
     """Reports a fault of this cycle to the coordinator, then stops the other workers."""
-    state, told = report(state, reason)
+    state, told = report(state, reason, may_be_stop=may_be_stop)
     state, actions = stop_group(state, phases.Rejoin(announced=False), state.reason)
     return state, (told, *actions)
 
 
-def report(state: State, reason: str) -> tuple[State, Action]:
+def report(state: State, reason: str, *, may_be_stop: bool = False) -> tuple[State, Action]:
     if no_restart := state.mistake or state.shutdown:
         reason = f"{no_restart}; then {reason}"
     state = msgspec.structs.replace(state, reason=reason)
@@ -118,6 +119,7 @@ def report(state: State, reason: str) -> tuple[State, Action]:
         restart_allowed=not no_restart,
         exit_code=BAD_CONFIGURATION if state.mistake else 1,
         first_failure=state.first_failure,
+        may_be_stop=may_be_stop,
     )
     return state, tell(state, failed)
 
@@ -131,6 +133,22 @@ def stop_group(state: State, then: phases.Then, reason: str, *, signal: int = 0,
     order = group.KillWorkers() if at_once else stop_order(state, signal)
     said = say(state, "workers_stopping", text)
     return state, (said, order)
+
+
+def wind_down(state: State, event: orders.WindDown) -> Outcome:
+    match state.phase:
+        case phases.Pending() | phases.Rendezvous() | phases.Down():
+            state = enter(state, phases.Stopped(), event.reason)
+            return state, (tell(state, cluster_messages.NodeStopped(state.node, all_succeeded=False)),)
+        case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
+            return stop_group(state, phases.Leave(), event.reason, signal=event.signal, at_once=event.at_once)
+        case phases.Stopping():
+            state = enter(state, phases.Stopping(phases.Leave()), event.reason)
+            return state, (group.KillWorkers() if event.at_once else stop_order(state, event.signal),)
+        case phases.Stopped() | phases.Closing() | phases.Ended():
+            return state, ()
+        case _:
+            assert_never(state.phase)
 
 
 def stop_order(state: State, signal: int) -> group.StopWorkers:

@@ -28,6 +28,8 @@ def stands(state: State) -> NodeStands:
         all_succeeded=isinstance(state.phase, phases.Stopped) and state.phase.all_succeeded,
         store_host=store.host if store is not None else "",
         store_port=store.port if store is not None else 0,
+        stop_reason=state.stop_reason,
+        stop_signal=state.stop_signal,
     )
 
 

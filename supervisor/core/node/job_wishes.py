@@ -7,12 +7,14 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import job_phases as phases
+from supervisor.core import orders
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobEvent
 from supervisor.core.job_phases import State
 from supervisor.core.job_sentences import control_sentence, limits_sentence
 from supervisor.core.node import job_moves as moves
 from supervisor.core.node import messages as node_messages
+from supervisor.core.stop_verdict import SAME_SIGNAL_S
 
 Wish = (
     node_messages.StopRequested | node_messages.RestartRequested | node_messages.ControlRequested
@@ -20,11 +22,13 @@ Wish = (
 )  # fmt: skip
 Outcome = moves.Outcome
 
+_WITH_WORKERS = frozenset({phases.AwaitingStore, phases.Starting, phases.Running, phases.Finished, phases.Stopping})
 
-def take(state: State, wish: Wish) -> Outcome:
+
+def take(state: State, wish: Wish, now_s: float) -> Outcome:
     match wish:
         case node_messages.StopRequested():
-            return _stop_requested(state, wish)
+            return _stop_requested(state, wish, now_s)
         case node_messages.RestartRequested(reason=reason):
             return _restart_requested(state, reason)
         case node_messages.ControlRequested():
@@ -35,10 +39,26 @@ def take(state: State, wish: Wish) -> Outcome:
             assert_never(wish)
 
 
-def _stop_requested(state: State, event: node_messages.StopRequested) -> Outcome:
-    """Reports a requested stop; the coordinator orders it on all nodes, so none takes it for a fault."""
-    said = moves.say(state, "stop_requested", event.reason)
-    return state, (said, moves.tell(state, cluster_messages.StopAsked(event.reason, event.signal)))
+def _stop_requested(state: State, event: node_messages.StopRequested, now_s: float) -> Outcome:
+    """Reports a requested stop, which the coordinator orders on all nodes, so none takes it for a fault.
+
+    The workers of this node stop at once: that needs nobody's consent, and the coordinator may be out of reach.
+    """
+    told = (
+        moves.say(state, "stop_requested", event.reason),
+        moves.tell(state, cluster_messages.StopAsked(event.reason, event.signal)),
+    )
+    if type(state.phase) not in _WITH_WORKERS:
+        return state, told
+    before_s = state.stop_at_s
+    if before_s is not None and event.signal and now_s - before_s < SAME_SIGNAL_S:
+        return state, told
+    if before_s is None:
+        state = msgspec.structs.replace(state, stop_reason=event.reason, stop_signal=event.signal)
+    state = msgspec.structs.replace(state, stop_at_s=now_s)
+    at_once = before_s is not None and event.signal != 0
+    state, stops = moves.wind_down(state, orders.WindDown(event.reason, event.signal, at_once=at_once))
+    return state, (*told, *stops)
 
 
 def _restart_requested(state: State, reason: str) -> Outcome:

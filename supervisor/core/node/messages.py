@@ -93,6 +93,24 @@ class WorkerEndSeen(msgspec.Struct, frozen=True):
     local_rank: int
 
 
+class RankStopped(msgspec.Struct, frozen=True):
+    """A signal has stopped the worker's process, says the kernel to its parent."""
+
+    job_id: str
+    cycle: int
+    local_rank: int
+    pid: int
+    signal: int
+    at_s: float
+
+
+class RankContinued(msgspec.Struct, frozen=True):
+    job_id: str
+    cycle: int
+    local_rank: int
+    at_s: float
+
+
 class WorkersEmptied(msgspec.Struct, frozen=True):
     """Nothing of the cycle is left on this node (answer to KillTree)."""
 
@@ -229,11 +247,12 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 SpawnerReport = SpawnerReady | SpawnerLost | StoreReady | StoreFailed
 WorkerReport = WorkerSpawned | SpawnFailed | WorkerExited | WorkersEmptied
 ClientReport = ClientJoined | ClientLeft | ProgressRead | RankSaid
+KernelReport = RankStopped | RankContinued
 JobNews = (
     SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected | StopRequested
     | RestartRequested | Ordered | FenceMoved | SupervisorReturned
 )  # fmt: skip
-News = SpawnerReport | WorkerReport | ClientReport | JobNews
+News = SpawnerReport | WorkerReport | KernelReport | ClientReport | JobNews
 NodeNews = JobSubmitted | JobAbandoned | DeadlineReached
 Event = NodeNews | News | NodeChecked | GpuMemorySeen
 

@@ -48,7 +48,9 @@ from supervisor.core.node.messages import (
     NodeNews,
     ProgressRead,
     Publish,
+    RankContinued,
     RankSaid,
+    RankStopped,
     SpawnerLost,
     SpawnerReady,
     SpawnerReport,
@@ -67,7 +69,7 @@ ENDED_JOBS_MAX = 100  # ended jobs that can still be viewed
 _OfJob = News | NodeChecked | GpuMemorySeen
 _OfCycle = (
     WorkerSpawned | SpawnFailed | WorkerExited | WorkerEndSeen | WorkersEmptied | ClientJoined | ClientLeft
-    | ProgressRead | LimitsCalculated | ControlRequested | EvidenceCollected | RankSaid
+    | ProgressRead | LimitsCalculated | ControlRequested | EvidenceCollected | RankSaid | RankStopped | RankContinued
 )  # fmt: skip
 
 # Events are looked up by kind: isinstance over so many kinds would cost more than the decision.

@@ -226,7 +226,8 @@ def _judge(state: Living, changed: Worker, now_s: float, rules: JobRules) -> Out
         case Starting(cycle, workers, grace_until_s) | Running(cycle, workers, grace_until_s):
             if changed.failed:
                 reason = changed.exit.describe() if changed.exit is not None else changed.not_started
-                return Faulted(cycle, workers, changed.local_rank), (WorkersFaulted(reason),)
+                may_be_stop = changed.exit is not None and changed.exit.may_be_stop
+                return Faulted(cycle, workers, changed.local_rank), (WorkersFaulted(reason, may_be_stop=may_be_stop),)
             if all(worker.is_done for worker in workers):
                 return _done(cycle, workers)
             if (

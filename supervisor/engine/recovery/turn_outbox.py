@@ -8,9 +8,10 @@ too: none is in the journal, or was read by people, that the next supervisor doe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
+import anyio
 from holdfast_wire import spawner_link as link
 
 from supervisor.core.cluster.messages import Reported
@@ -23,6 +24,7 @@ from supervisor.engine.job_record import JobRecord
 from supervisor.engine.machines import Machines
 from supervisor.engine.recovery.snapshot_texts import STATE, SnapshotTexts, are_parted, snapshot
 from supervisor.engine.report_queue import ReportQueue
+from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.ports.edges import Clock, Meetings
 from supervisor.ports.pauses import pause
 
@@ -43,10 +45,10 @@ class TurnOutbox:
         publisher: EventPublisher,
         clock: Clock,
         reports: Mapping[str, ReportQueue],
-        start_soon: Callable[[Callable[[], Coroutine[object, object, None]]], None],
+        unkept: WaitingJobs,
         meetings: Meetings | None = None,
     ) -> None:
-        """`meetings`: where messages go to the other nodes of a job."""
+        """`unkept`: jobs to be kept between two turns. `meetings`: where messages go to the other nodes of a job."""
         self._inbox = inbox
         self._machines = machines
         self._jobs = jobs
@@ -61,9 +63,26 @@ class TurnOutbox:
         self._late: set[str] = set()  # jobs of which only the coordinator has moved, and nothing has left since
         self._unfinished: dict[str, dict[int, node_messages.Action]] = {}
         self._numbers = 0
-        self._start_soon = start_soon
-        self._settling: set[float] = set()  # after which pauses it is done
-        publisher.tell_once_kept(self._is_kept, self._keep_soon)
+        self._unkept = unkept
+
+    async def run(self) -> None:
+        """Keeps between two turns what can't wait for the next one. Runs until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            has_later = False
+
+            async def settle_later() -> None:
+                nonlocal has_later
+                await pause(TOGETHER_S, why="a turn within that time keeps them anyway, and others may come")
+                has_later = False
+                self.settle(late_too=True)
+
+            while True:
+                job = self._jobs.get(await self._unkept.take())
+                if job is not None and job.spec.nodes is None:
+                    self.settle(late_too=True)
+                elif job is not None and not has_later:
+                    has_later = True
+                    tasks.start_soon(settle_later)
 
     def order(self, job_id: str, message: link.Order) -> None:
         """Queues an order for the job's spawner, to be sent at the end of the turn."""
@@ -91,14 +110,14 @@ class TurnOutbox:
         for job_id, job in self._jobs.items():
             machines = self._machines.node_state.jobs.get(job_id)
             has_untold = self._publisher.has_untold(job_id)
-            if has_untold and not self._is_kept(job):
+            if has_untold and not job.is_kept:
                 self._publisher.tell(job_id)
             is_late = late_too and job_id in self._late
             if has_untold or job_id in orders or machines is not self._kept.get(job_id) or is_late:
                 self.keep(job, tuple(orders.get(job_id, ())))
             elif job_id in moved and are_parted(job.spec):  # Thousands of nodes report in hundreds of turns.
                 self._late.add(job_id)
-                self._keep_soon(job)
+                self._unkept.add(job_id)
             elif job_id in moved:
                 self.keep(job)
         words, self._words = self._words, []
@@ -145,22 +164,6 @@ class TurnOutbox:
         if self._meetings is None or job.spec.nodes is None:
             return None
         return self._meetings.letters(job.spec.job_id, whole=whole)
-
-    def _is_kept(self, job: JobRecord) -> bool:
-        """Whether a spawner keeps the job, or will in a moment."""
-        return self.keeps(job) and job.verdict is None and (job.spawner is not None or job.is_returning)
-
-    def _keep_soon(self, job: JobRecord) -> None:
-        pause_s = 0.0 if job.spec.nodes is None else TOGETHER_S
-        if pause_s not in self._settling:
-            self._settling.add(pause_s)
-            self._start_soon(partial(self._settle_after, pause_s))
-
-    async def _settle_after(self, pause_s: float) -> None:
-        if pause_s:
-            await pause(pause_s, why="a turn within that time keeps them anyway, and others may come")
-        self._settling.discard(pause_s)
-        self.settle(late_too=True)
 
     def keeps(self, job: JobRecord) -> bool:
         """Returns whether orders for the job go this way."""

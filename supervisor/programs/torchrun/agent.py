@@ -24,8 +24,6 @@ from supervisor.programs.torchrun import node_daemon
 from supervisor.programs.torchrun.in_touch import ForAgent, InTouch, Unreachable
 from supervisor.programs.torchrun.options import AgentOptions
 
-Orders = queue.SimpleQueue[tuple[int, ForAgent]]
-
 EXIT_S = 2.0  # for the last message of a process that ends without one
 
 
@@ -34,7 +32,8 @@ class Agent:
 
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
-        self._orders: Orders = queue.SimpleQueue()  # a new one for each wait
+        self._orders = queue.SimpleQueue[tuple[int, int, ForAgent]]()  # number of the wish, and of the meeting
+        self._wishes = 0
         self._meeting = 0  # where the last order came from
         self._host = ""  # looked up once: later there may be no name service
         self._thread: threading.Thread | None = None
@@ -54,18 +53,17 @@ class Agent:
 
     def join(self) -> None:
         """Requests a part in the next round: from now on `next_order` has orders."""
-        orders = self._orders = Orders()
+        self._wishes += 1
         touch = self._start()
-
-        def deliver(meeting: int, order: ForAgent) -> None:
-            orders.put((meeting, order))
-
-        self._loop.call_soon_threadsafe(touch.want, self._options.order, deliver)
+        self._loop.call_soon_threadsafe(touch.want, self._wishes, self._options.order)
 
     def next_order(self) -> ForAgent:
         """Returns the next order. Blocks. A signal handler may end that with an exception."""
-        self._meeting, order = self._orders.get()
-        return order
+        while True:
+            wish, meeting, order = self._orders.get()
+            if wish == self._wishes:  # else it is meant for an earlier wait
+                self._meeting = meeting
+                return order
 
     def own_host(self) -> str:
         """Returns the address at which the others reach this node. Raises OSError."""
@@ -122,7 +120,7 @@ class Agent:
         try:
             anyio.run(self._main)
         finally:
-            self._orders.put((0, Unreachable("the thread of the rendezvous has ended")))
+            self._orders.put((self._wishes, 0, Unreachable("the thread of the rendezvous has ended")))
             self._is_ready.set()
 
     async def _main(self) -> None:
@@ -130,13 +128,16 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         wish = options.wish
         is_led_here = None if wish is None else lambda: node_daemon.leads(wish)
-        self._touch = InTouch(options.meeting, options.rules, is_led_here)
+        self._touch = InTouch(options.meeting, options.rules, self._take, is_led_here)
         async with anyio.create_task_group() as tasks:
             self._stop = tasks.cancel_scope.cancel
             tasks.start_soon(self._find_host)
             tasks.start_soon(self._touch.run)
             self._is_ready.set()
             await anyio.Event().wait()
+
+    def _take(self, wish: int, meeting: int, order: ForAgent) -> None:
+        self._orders.put((wish, meeting, order))
 
     async def _find_host(self) -> None:
         if not self._host:

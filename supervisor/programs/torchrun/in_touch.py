@@ -39,16 +39,23 @@ class Unreachable(msgspec.Struct, frozen=True):
 
 
 ForAgent = ServeRoundStore | BeginRound | RefuseAgent | Unreachable
-Deliver = Callable[[int, ForAgent], None]
+Deliver = Callable[[int, int, ForAgent], None]  # number of the wish, and of the meeting
 
 
 class InTouch:
     """Keeps in touch. Use it from the event loop's thread; any thread may read `waiting` and `closed`."""
 
     def __init__(
-        self, meeting: ElasticMeeting, rules: ElasticRules, is_led_here: Callable[[], Awaitable[bool]] | None = None
+        self,
+        meeting: ElasticMeeting,
+        rules: ElasticRules,
+        deliver: Deliver,
+        is_led_here: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`is_led_here` returns whether another process of this node leads; asked before this one tries to lead."""
+        """`deliver` gets the leader's orders for the newest wish.
+
+        `is_led_here` returns whether another process of this node leads; asked before this one tries to lead.
+        """
         self._meeting = meeting
         self._rules = rules
         self._is_led_here = is_led_here
@@ -56,7 +63,8 @@ class InTouch:
         self.closed: TellClosed | None = None
         self._meetings = 0  # number of successive leaders; messages of an earlier meeting are void
         self._peers: ElasticPeers | None = None
-        self._deliver: Deliver | None = None  # of the newest wish
+        self._deliver = deliver
+        self._number = 0  # of the newest wish
         self._wish: AgentJoined | None = None  # also sent to a next leader
         self._wish_until_s = 0.0
         self._wished = anyio.Event()
@@ -69,11 +77,11 @@ class InTouch:
         while self.closed is None:
             await self._meet()
 
-    def want(self, order: int, deliver: Deliver) -> None:
-        """Requests a part in the next round. Orders come with the number of their meeting."""
-        self.waiting, self._is_member, self._deliver = 0, False, deliver
+    def want(self, number: int, order: int) -> None:
+        """Requests a part in the next round. Orders come with the `number` of this wish and that of their meeting."""
+        self.waiting, self._is_member, self._number = 0, False, number
         if self.closed is not None:
-            deliver(self._meetings, RefuseAgent(Refusal.CLOSED, self.closed.reason))
+            self._answer(RefuseAgent(Refusal.CLOSED, self.closed.reason))
             return
         self._wish = AgentJoined(self._meeting.node, self._rules, order)
         self._wish_until_s = anyio.current_time() + self._rules.join_timeout_s
@@ -161,5 +169,4 @@ class InTouch:
             self._answer(Unreachable(why))
 
     def _answer(self, order: ForAgent) -> None:
-        if self._deliver is not None:
-            self._deliver(self._meetings, order)
+        self._deliver(self._number, self._meetings, order)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from holdfast_wire.v1 import cluster_pb2
 
 from supervisor.core.cluster.messages import Event, JobOpened, NodeFailed, NodeJoined, Reported
+from supervisor.core.election.link_silence import ALIVE_S
 from supervisor.core.facts import JobRules
 from supervisor.edges.peers.codec import cluster_codec
 from supervisor.edges.peers.handshake.introduction import Who
@@ -25,7 +26,7 @@ from supervisor.edges.peers.relays.bundle import Kind
 from supervisor.edges.peers.relays.relay import TICK_S
 from supervisor.edges.peers.relays.trunk import TICK
 from supervisor.edges.peers.stream.cluster_client import PUT_OFF_S
-from supervisor.edges.peers.transport.cluster_link import ALIVE_S, CONFIRM_S, HEARTBEAT
+from supervisor.edges.peers.transport.cluster_link import CONFIRM_S, HEARTBEAT
 from supervisor.edges.peers.transport.cluster_session import numbered, read_numbered
 from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.edges.peers.transport.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, SENT_ON

@@ -14,11 +14,14 @@ from supervisor.core.cluster.messages import (
     NodeFailed,
     NodeJoined,
     NodeLost,
+    NodeStopped,
     Publish,
     RestartAsked,
     Send,
+    StopAsked,
     VerdictTaken,
 )
+from supervisor.core.cluster.rounds import STOP_FOLLOWS_S
 from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.orders import Conclude, StartCycle, WindDown
 from tests.core.playbook import Playbook
@@ -249,3 +252,36 @@ def test_a_refused_node_may_come_again_with_the_right_settings() -> None:
     play >> JobOpened("b", msgspec.structs.replace(rules, local_world_size=4))
     come(play, rules, "b")
     assert ordered(play) == "ab"
+
+
+# --- a fault that may be a stop ------------------------------------------------------------------------------------
+
+
+def terminated() -> Play:
+    """A rank was ended by SIGTERM, which nobody here has sent."""
+    play = playing(job(2, 2), "a", "b")
+    play >> NodeFailed("a", 0, "rank 0 was killed by SIGTERM", may_be_stop=True)
+    assert said(play, "restart_decided") == []
+    return play
+
+
+def test_a_rank_that_a_scheduler_has_ended_with_the_job_is_no_restart() -> None:
+    play = terminated() >> StopAsked("the launcher got SIGTERM", 15)
+    assert said(play, "restart_decided") == []
+    for node in "ab":
+        play >> NodeStopped(node, all_succeeded=False)
+        assert said(play, "restart_decided") == []
+    assert {each.order.verdict.exit_code for each in play.of(Send) if isinstance(each.order, Conclude)} == {143}
+
+
+def test_a_restart_after_such_an_end_is_told_once_it_begins_or_soon() -> None:
+    play = terminated()
+    play >> NodeJoined("a", 0)
+    play >> NodeJoined("b", 0)
+    assert ordered(play) == "ab", "it is not slowed"
+    assert [text.endswith("at once, restarts used 1 of 9") for text in said(play, "restart_decided")] == [True]
+    play = terminated()
+    assert coordinator.next_deadline_s(play.state) == STOP_FOLLOWS_S
+    assert len(said(pass_deadline(play), "restart_decided")) == 1
+    play >> NodeJoined("a", 0) >> NodeJoined("b", 0)
+    assert (ordered(play), said(play, "restart_decided")) == ("ab", [])

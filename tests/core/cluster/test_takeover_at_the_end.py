@@ -192,3 +192,32 @@ def test_an_end_that_is_decided_needs_no_witness():
     play >> stands("c", None, MemberState.JOINED)
     play.at(fence.TAKE_OVER_S) >> DeadlineReached()
     assert orders_to(play, WindDown) == ["c"]
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_a_stop_of_which_no_leader_knew_ends_the_job_although_another_rank_has_failed_of_it(order: tuple[str, str]):
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"))
+    known = {
+        "a": stands("a", 0, MemberState.FAILED, reason="rank 0 lost its peer"),
+        "b": stands("b", 1, MemberState.STOPPED, stop_reason="the launcher got SIGTERM", stop_signal=15),
+    }
+    for node in order:
+        play >> known[node]
+    assert orders_to(play, WindDown) == ["a", "b"]
+    assert "restart_decided" not in kinds(play)
+    play >> StopAsked("the launcher got SIGTERM", 15, is_repeated=True)
+    assert orders_to(play, WindDown) == [], "nobody has asked again"
+    play >> NodeStopped("a", all_succeeded=False)
+    assert {each.order.verdict for each in play.of(Send) if isinstance(each.order, Conclude)} == {
+        Verdict(JobState.STOPPED, 143, "the launcher got SIGTERM")
+    }
+
+
+def test_a_stop_on_a_node_that_comes_late_ends_the_job():
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"))
+    for node, rank in (("a", 0), ("b", 1)):
+        play >> stands(node, rank)
+    play >> NodeLost("b", "silent")
+    assert isinstance(play.state.phase, Gathering)
+    play >> stands("b", 1, MemberState.STOPPED, stop_reason="stopped by kim")
+    assert orders_to(play, WindDown) == ["a", "b"]

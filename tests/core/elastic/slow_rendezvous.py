@@ -18,10 +18,11 @@ class Agent:
     was_member: bool = False
     since_s: float = 0.0
     turn: int = 0  # the number of this join
+    join_timeout_s: float = 0.0
 
 
 class SlowRendezvous:
-    """Agents with equal rules and no scheduler; the store is served at once, or never requested."""
+    """Agents that differ only in how long each waits, without a scheduler; the store is served at once, or never."""
 
     def __init__(self, rules: ElasticRules) -> None:
         self.rules = rules
@@ -32,12 +33,13 @@ class SlowRendezvous:
         self.enough_since_s: float | None = None
         self.turns = 0
 
-    def join(self, name: str, now_s: float) -> None:
+    def join(self, name: str, join_timeout_s: float, now_s: float) -> None:
         agent = self.agents.setdefault(name, Agent(name))
         if agent.is_busy:
             self._open(now_s)
             agent.was_member = True
         self.turns += 1
+        agent.join_timeout_s = join_timeout_s
         agent.is_waiting, agent.is_busy, agent.since_s, agent.turn = True, False, now_s, self.turns
         self._look(now_s)
 
@@ -52,7 +54,7 @@ class SlowRendezvous:
         late: list[str] = []
         if self.is_open:
             for agent in sorted(self._waiting(), key=lambda each: each.turn):
-                if max(agent.since_s, self.opened_at_s) + self.rules.join_timeout_s <= now_s:
+                if max(agent.since_s, self.opened_at_s) + agent.join_timeout_s <= now_s:
                     agent.is_waiting = agent.was_member = False
                     late.append(agent.name)
         self._look(now_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -198,6 +199,14 @@ def test_agents_that_disagree_are_refused_alone():
     play >> join("c", FIXED) << Send("a", ServeRoundStore(0))
 
 
+def test_how_long_an_agent_waits_is_its_own_affair():
+    play = playbook()
+    play >> join("a", RULES) >> join("b", ElasticRules(2, 3, 5.0, 30.0)) << ()
+    play >> AgentLost("a", "gone")
+    play.at(5.0) >> DeadlineReached()
+    play << Send("b", RefuseAgent(Refusal.TIMEOUT, "1 of at least 2 nodes have joined (b) within 5 s"))
+
+
 def test_the_first_agent_s_rules_hold_only_while_somebody_is_there():
     play = playbook()
     play >> join("a", FIXED) >> AgentLost("a", "gone")
@@ -299,8 +308,9 @@ def test_the_machine_and_its_slow_twin_agree(low: int, more: int, last_call_s: f
         both.pass_time(both.now_s + pause_s)
         name = NAMES[number]
         if move == "join":
-            both.take(join(name, both.rules))
-            both.twin.join(name, both.now_s)
+            timeout_s = (60.0, 60.0, 25.0)[number % 3]
+            both.take(join(name, msgspec.structs.replace(both.rules, join_timeout_s=timeout_s)))
+            both.twin.join(name, timeout_s, both.now_s)
         elif move == "lose":
             both.take(AgentLost(name, "gone"))
             both.twin.remove(name, both.now_s)

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.messages import NodeFailed, NodeStands, StopAsked
 from supervisor.core.facts import HangLimits, JobState, Verdict
-from supervisor.core.node import messages
+from supervisor.core.node import messages, node
 from supervisor.core.node.messages import EndSpawner, FinishJob, KillTree, SignalWorkers, StopRequested, WorkersEmptied
+from supervisor.core.orders import Introduce
 from tests.core.one_node import JOB, NOW, OneNode, hang, in_back_off, in_first_cycle, joined, rules, running
 
 SIGTERM = int(signals.SIGTERM)
@@ -125,3 +127,25 @@ def test_a_signal_does_not_change_a_verdict_that_was_reached() -> None:
     verdict = job.verdict()
     assert verdict is not None
     assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 1)
+
+
+def test_a_stop_reaches_the_ranks_of_its_node_although_no_leader_answers() -> None:
+    job = in_first_cycle()
+    state, actions = node.step(job.state, StopRequested(JOB, "signalled", SIGTERM), now_s=1.0)
+    assert [each for each in actions if isinstance(each, SignalWorkers)] == [TERM_ALL]
+    assert [each.report for each in actions if isinstance(each, messages.TellCoordinator)] == [
+        StopAsked("signalled", SIGTERM)
+    ]
+    for at_s, kills in ((1.05, []), (1.09, []), (1.2, [KillTree(JOB, 0)])):
+        state, actions = node.step(state, StopRequested(JOB, "signalled", SIGTERM), now_s=at_s)
+        assert [each for each in actions if isinstance(each, KillTree)] == kills, at_s
+    state, actions = node.step(state, messages.Ordered(JOB, Introduce()), now_s=2.0)
+    (stands,) = [each.report for each in actions if isinstance(each, messages.TellCoordinator)]
+    assert isinstance(stands, NodeStands)
+    assert (stands.stop_reason, stands.stop_signal) == ("signalled", SIGTERM)
+
+
+@pytest.mark.parametrize(("code", "signal", "may_be_stop"), [(None, 15, True), (143, None, True), (None, 9, False)])
+def test_a_rank_that_ends_as_if_stopped_is_reported_as_such(code: int | None, signal: int | None, may_be_stop: bool):
+    job = in_first_cycle().exit(0, 0, code=code, signal=signal)
+    assert [each.may_be_stop for each in job.told if isinstance(each, NodeFailed)] == [may_be_stop]

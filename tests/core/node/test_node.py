@@ -55,7 +55,7 @@ def test_ended_jobs_are_kept_for_a_while_and_bounded() -> None:
 
 def test_the_next_deadline_is_the_earliest_of_all_ranks() -> None:
     job = running(rules(2, hang_limits=HangLimits(heartbeat_s=10.0)))
-    assert node.next_deadline_s(job.state) is None
+    assert node.next_deadline_s(job.state) == 10.0  # when a heartbeat should have armed it
     for local_rank, beat_s in ((0, 5.0), (1, 3.0)):
         progress = Progress(0.0, 0.0, heartbeat_at_s=beat_s, heartbeats=1)
         job.send(messages.ClientJoined(JOB, 0, local_rank, job.rules.hang_limits, progress))

@@ -131,6 +131,6 @@ async def test_without_descriptors_it_is_told_and_started_once_there_are_some(
 
 async def test_a_key_that_can_not_be_read_is_a_mistake_unless_no_model_is_asked(tmp_path: Path):
     await managed(tmp_path).check_key()
-    settings = Attribution("localhost", llm_api_key_file=str(tmp_path / "missing"))
+    settings = Attribution("localhost", llm_base_url="http://m", llm_api_key_file=str(tmp_path / "missing"))
     with pytest.raises(ConfigurationError, match="No such file"):
         await ManagedAttribution(settings, "/l/t.log", {}, {}, Clock()).check_key()

@@ -213,6 +213,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(user_supervisors, name, 1.0)
 
 
+@pytest.mark.alone
 async def test_processes_that_stay_stop_nobody_and_are_killed_before_the_next_is_started(
     tmp_path: Path, soon: None
 ) -> None:

@@ -18,8 +18,8 @@ from supervisor.core.elastic.messages import (
     RoundStoreServed,
     ServeRoundStore,
 )
+from supervisor.core.election import leader_link
 from supervisor.edges.peers.elastic.elastic_peers import ElasticMeeting
-from supervisor.edges.peers.stream import cluster_client
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.programs.torchrun.in_touch import ForAgent, InTouch, Unreachable
 from tests.settling import settled
@@ -34,15 +34,16 @@ class Side:
 
     def __init__(self, node: str, port: int, rules: ElasticRules, leads: bool | None) -> None:
         self.node = node
-        self.touch = InTouch(ElasticMeeting("job", node, PeerAddress("127.0.0.1", port), leads), rules)
+        self.touch = InTouch(ElasticMeeting("job", node, PeerAddress("127.0.0.1", port), leads), rules, self._take)
         self.orders: list[ForAgent] = []
         self._changed = anyio.Event()
 
     def want(self) -> None:
         self.orders.clear()
-        self.touch.want(-1, self._take)
+        self.touch.want(1, -1)
 
-    def _take(self, meeting: int, order: ForAgent) -> None:
+    def _take(self, wish: int, meeting: int, order: ForAgent) -> None:
+        assert wish == 1
         if isinstance(order, ServeRoundStore):
             self.touch.say(RoundStoreServed(self.node, order.round, "10.0.0.1", 4000), meeting=meeting)
         self.orders.append(order)
@@ -86,7 +87,7 @@ async def agent(node: str, port: int, rules: ElasticRules, *, leads: bool | None
 async def test_without_a_leader_workers_stop_only_where_others_could_go_on(
     port: int, monkeypatch: pytest.MonkeyPatch, rules: ElasticRules, stops: bool
 ):
-    monkeypatch.setattr(cluster_client, "FENCE_S", 0.3)
+    monkeypatch.setattr(leader_link, "FENCE_S", 0.3)
     async with agent("b", port, rules, leads=False) as follower:
         async with agent("a", port, FIXED if rules is FIXED else ElasticRules(1, 2, LIMIT_S, LIMIT_S)) as leader:
             if rules is ELASTIC:

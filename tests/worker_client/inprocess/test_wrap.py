@@ -38,6 +38,7 @@ def test_inactive_ranks_wait_and_return_none(tmp_path: Path):
     assert [job.one(rank, "returned")["value"] for rank in range(2)] == ["done", None]
 
 
+@pytest.mark.alone
 def test_an_exception_restarts_all_ranks_wherever_they_are(tmp_path: Path):
     """A loop, a sleep, a lock, a read: each ends within a moment of the restart."""
     job = ran(tmp_path, "exception_on_rank_1", 5)

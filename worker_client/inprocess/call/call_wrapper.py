@@ -26,7 +26,7 @@ from worker_client.inprocess.call.rank_variables import RankVariables
 from worker_client.inprocess.call.taken import Taken
 from worker_client.inprocess.call.wrapper_parameters import WrapperParameters
 from worker_client.inprocess.compose import fresh
-from worker_client.inprocess.coordinating.connection import Connection
+from worker_client.inprocess.coordinating.connection import Connection, Receiver
 from worker_client.inprocess.coordinating.coordination import Coordination
 from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.interrupting.main_thread_interrupter import MainThreadInterrupter, RankShouldRestart
@@ -77,7 +77,8 @@ class CallWrapper:
         self._connection = Connection(
             os.environ, lambda: open_store(wrapper), rank=state.rank, soft_timeout_s=soft_timeout_s
         )
-        taken.note("connection to the supervisor", self._connection.close)
+        self._receiver: Receiver | None = None
+        taken.note("connection to the supervisor", self._close_connection)
         self._call = call_number.begin()
         taken.note("the process's one call", call_number.end)
         self._stores = CallStores(wrapper, self._call, self._variables.as_launched)
@@ -101,7 +102,7 @@ class CallWrapper:
         )
         files.open()
         taken.note("monitor's log file", files.close)
-        self._connection.attach(self._coordination, self._watch, files.supervised_by)
+        self._receiver = Receiver(self._connection, self._coordination, self._watch, files.supervised_by)
 
     # --- for the wrapped function ---
 
@@ -295,6 +296,11 @@ class CallWrapper:
                 self._coordination.wait_for_others(self.wrapper.barrier_timeout)
         if membership is not Membership.JOINING and self.wrapper.terminate is not None:
             self.wrapper.terminate(self.state.freeze())
+
+    def _close_connection(self) -> None:
+        if self._receiver is not None:
+            self._receiver.close()
+        self._connection.close()
 
     def _end_monitor_thread(self) -> None:
         if self._monitor_thread.stop():

@@ -27,13 +27,12 @@ log = logging.getLogger("holdfast.inprocess")
 
 
 class PrivateSuccessor:
-    """Replaces one call's supervisor if it is dead, while `is_wanted()`; one that is only stopped is not replaced."""
+    """Replaces one call's supervisor if it is dead; one that is only stopped is not replaced."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str], is_wanted: Callable[[], bool]) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         """`environment` is that of the first start; the function may have changed the process's own."""
         self._folder = folder
         self._environment = dict(environment)
-        self._is_wanted = is_wanted
         self._pause_s = PAUSE_MIN_S
         self._not_before_s = 0.0
         self._lock = threading.Lock()  # guards the two below
@@ -42,19 +41,19 @@ class PrivateSuccessor:
 
     # --- called by the channel's thread ---
 
-    def find(self) -> Endpoint | None:
-        """Returns where this job's supervisor answers now, starting one if needed; None: nowhere yet. Never raises."""
+    def find(self, is_wanted: Callable[[], bool]) -> Endpoint | None:
+        """Returns where this job's supervisor answers now; None: nowhere yet. Never raises.
+
+        If there is none, starts one while `is_wanted()`.
+        """
         found = None
         try:
             found = find(self._folder, self._environment)
-            if found is None and self._may_start():
+            if found is None and monotonic() >= self._not_before_s and is_wanted():
                 found = self._start()
         except (InternalError, OSError) as error:
             log.warning("%s; training goes on, trying again in the background", error)
         return found
-
-    def _may_start(self) -> bool:
-        return monotonic() >= self._not_before_s and self._is_wanted()
 
     def _start(self) -> Endpoint | None:
         with self._lock:

@@ -13,6 +13,7 @@ import msgspec
 from supervisor.edges.machine.folders import closed_dir, user_dirs
 
 STATE_DIR_VARIABLE = "HOLDFAST_STATE_DIR"
+NODES = "nodes"  # of jobs with several nodes on this machine: a folder for each but the first
 STAND_IN = "state"  # in a folder of the user's own, if the state directory can't be used
 
 
@@ -38,9 +39,18 @@ def find(explicit: str | None = None, environment: Mapping[str, str] | None = No
 
 
 def places(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
-    """Returns where this user's journals are: the directory of `find`, and the stand-in that `choose` takes."""
+    """Returns where this user's journals are: the directory of `find` with those of further nodes, and the stand-in."""
+    first = find(explicit, environment)
+    further: list[Path] = []
+    with suppress(OSError):
+        further = sorted(Path(each.path) for each in os.scandir(first / NODES) if each.is_dir(follow_symlinks=False))
     stand_ins = [own / STAND_IN for own in user_dirs.own_dirs() if not closed_dir.fault_of(own)]
-    return (find(explicit, environment), *(place for place in stand_ins if not closed_dir.fault_of(place)))
+    return (first, *further, *(place for place in stand_ins if not closed_dir.fault_of(place)))
+
+
+def of_node(first: Path, name: str) -> Path:
+    """Returns the directory of a further node on the machine whose first node uses `first`."""
+    return first / NODES / name.replace("/", "_")
 
 
 def choose(explicit: str | None, last_resort: Path, environment: Mapping[str, str] | None = None) -> ChosenDir:

@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import select
 import sys
-from collections.abc import Callable
+import threading
 from contextlib import suppress
 from typing import TextIO
 
 WAIT_S = 0.5  # for a slow reader of stderr
 PIPE_BYTES = 4096  # PIPE_BUF: a pipe that is ready takes this much without blocking
 
-before_writing: Callable[[], None] | None = None  # clears a temporary line before other output
+ERASE = "\r\x1b[K"
+
+_line_lock = threading.Lock()
+_has_line = False  # a temporary line is on the terminal
 
 
 def open_missing() -> None:
@@ -48,13 +51,30 @@ def say(text: str, *, wait_s: float = WAIT_S) -> bool:
 
 def write(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
     """Writes any text to any stream in the same way; writes directly to a stream without a descriptor."""
-    if before_writing is not None:
-        before_writing()
-    return write_raw(stream, text, wait_s=wait_s)
+    erase_line()
+    return _write(stream, text, wait_s=wait_s)
 
 
-def write_raw(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
-    """Writes in the same way, without `before_writing`."""
+def draw_line(text: str) -> None:
+    """Shows a temporary line on the terminal, in place of the one before. Other output erases it first."""
+    global _has_line
+    with _line_lock:
+        _has_line = _write(sys.stderr, ERASE + text, wait_s=0.0)
+
+
+def erase_line() -> None:
+    global _has_line
+    with _line_lock:
+        if _has_line:
+            _write(sys.stderr, ERASE, wait_s=0.0)
+        _has_line = False
+
+
+def has_line() -> bool:
+    return _has_line
+
+
+def _write(stream: TextIO, text: str, *, wait_s: float) -> bool:
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):

@@ -7,7 +7,6 @@ and it is erased before any other output. If stderr is no terminal, there is no 
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 
 from supervisor.edges.machine.clock import Clock
@@ -16,7 +15,6 @@ from supervisor.edges.machine.own_process import standard_streams, threads
 FIRST_S = 0.7
 TICK_S = 1.0
 COLUMNS_MAX = 79
-CLEAR = "\r\x1b[K"
 
 
 class WaitingLine:
@@ -27,7 +25,6 @@ class WaitingLine:
         self._lock = threading.Lock()
         self._text = ""
         self._since_s = 0.0
-        self._is_drawn = False
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -36,38 +33,21 @@ class WaitingLine:
         with self._lock:
             if text == self._text or self._is_closed.is_set() or not standard_streams.stderr_is_terminal():
                 return
-            self._clear()
+            standard_streams.erase_line()
             self._text, self._since_s = text, self._clock.now_s()
             if text and self._thread is None:
                 self._thread = threading.Thread(target=self._draw_again, name="waiting-line", daemon=True)
                 with contextlib.suppress(OSError):  # Without a thread there is no line.
                     threads.start(self._thread)
-                    standard_streams.before_writing = self.clear
-
-    def clear(self) -> None:
-        """Erases the line for other output. It returns at its next tick."""
-        with self._lock:
-            self._clear()
 
     def close(self) -> None:
         self.show("")
         self._is_closed.set()
-        if standard_streams.before_writing == self.clear:
-            standard_streams.before_writing = None
 
     def _draw_again(self) -> None:
-        while not self._is_closed.wait(TICK_S if self._is_drawn else FIRST_S):
+        while not self._is_closed.wait(TICK_S if standard_streams.has_line() else FIRST_S):
             with self._lock:
                 passed_s = self._clock.now_s() - self._since_s
                 if self._text and not self._is_closed.is_set() and passed_s >= FIRST_S:
                     line = f"holdfast: {self._text} … {passed_s:.0f} s"
-                    self._is_drawn = _write(CLEAR + line[:COLUMNS_MAX])
-
-    def _clear(self) -> None:
-        if self._is_drawn:
-            _write(CLEAR)
-            self._is_drawn = False
-
-
-def _write(text: str) -> bool:
-    return standard_streams.write_raw(sys.stderr, text, wait_s=0.0)
+                    standard_streams.draw_line(line[:COLUMNS_MAX])

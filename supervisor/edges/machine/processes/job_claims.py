@@ -26,6 +26,7 @@ from supervisor.errors import AlreadyExistsError
 CLAIM_DIR_VARIABLE = "HOLDFAST_CLAIM_DIR"
 FOLDER = "claims"
 SUFFIX = ".claim"
+NODE = "node-"  # and a number: the folder of further nodes of jobs on this machine
 # Unlike TMPDIR and XDG_RUNTIME_DIR, these are the same for all shells, services and Slurm steps of a user.
 # The first usable one is taken.
 SHARED_PLACES = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
@@ -44,6 +45,13 @@ class Holder(msgspec.Struct, frozen=True):
     pid: records.Pid
     started_ticks: records.Ticks
     since_ns: records.UnixNs
+    node: str = ""  # the name of this node of a job of several
+    meets_at: str = ""  # where its nodes meet
+
+    @property
+    def is_alive(self) -> bool:
+        process = process_table.look_up(self.pid)
+        return process is not None and process.started_ticks == self.started_ticks and process.state not in "ZX"
 
 
 class JobClaims:
@@ -55,25 +63,24 @@ class JobClaims:
         self._held: dict[str, tuple[int, int, Path | None]] = {}  # job id -> descriptor or -1, since, file
         self._marks: dict[Path, int] = {}  # claim folder -> a lock that keeps systemd-tmpfiles away
 
-    def take(self, job_id: str, *, has_more_nodes: bool = False) -> int:
+    def take(self, job_id: str, *, node: str = "", meets_at: str = "") -> int:
         """Takes the claim; returns since when we hold it (Unix ns). Idempotent. Raises AlreadyExistsError.
 
-        `has_more_nodes`: the job may have a second node on this machine; the error then says what that needs.
-
+        `node`, `meets_at`: of a job of several nodes, for others that ask who holds it.
         If no claim can be written at all, the job runs without one.
         """
         if job_id in self._held:
             return self._held[job_id][1]
         if any(is_held(job_id, folder) for folder in self._folders):
-            raise _refusal(job_id, self._folders, has_more_nodes)
+            raise refusal(job_id, self._folders)
         since_ns = Clock().unix_ns()
         faults: list[str] = []
         for folder in self._folders:
             try:
                 self._mark(folder)
-                descriptor = _lock(folder / f"{job_id}{SUFFIX}", since_ns)
+                descriptor = _lock(folder / f"{job_id}{SUFFIX}", (since_ns, node, meets_at))
             except BlockingIOError:  # taken since the check
-                raise _refusal(job_id, self._folders, has_more_nodes) from None
+                raise refusal(job_id, self._folders) from None
             except OSError as error:
                 faults.append(f"{folder}: {error.strerror or error}")
                 continue
@@ -93,7 +100,8 @@ class JobClaims:
         for other in descriptors[1:]:
             os.close(other)
         path = Path(_target(f"/proc/self/fd/{descriptors[0]}"))
-        _write_holder(descriptors[0], since_ns)
+        before = _read_holder(path)
+        _write_holder(descriptors[0], (since_ns, before.node, before.meets_at) if before else (since_ns, "", ""))
         with contextlib.suppress(OSError):
             self._mark(path.parent)
         self._held[job_id] = (descriptors[0], since_ns, path)
@@ -145,9 +153,23 @@ def claim_folders(environment: Mapping[str, str] | None = None) -> tuple[Path, .
     return shared if home is None else (*shared, home / FOLDER)
 
 
+def numbered(folders: Sequence[Path], number: int) -> tuple[Path, ...]:
+    """Returns where the claims of a job's further node on this machine may be; of the first one (0), the same."""
+    return tuple(folder / f"{NODE}{number}" for folder in folders) if number else tuple(folders)
+
+
 def is_live(job_id: str) -> bool:
-    """Returns whether a process of this user's job is left on this node: supervisor, spawner or worker."""
-    return any(is_held(job_id, folder) for folder in claim_folders())
+    """Returns whether a process of this user's job is left on this machine: supervisor, spawner or worker."""
+    return any(is_held(job_id, folder) for folder in _all_folders())
+
+
+def _all_folders() -> list[Path]:
+    """Returns the folders of all nodes of jobs on this machine."""
+    found = list(claim_folders())
+    for folder in claim_folders():
+        with contextlib.suppress(OSError):
+            found += (folder / name for name in sorted(os.listdir(folder)) if name.startswith(NODE))
+    return found
 
 
 def is_held(job_id: str, folder: Path) -> bool:
@@ -169,27 +191,27 @@ def is_held(job_id: str, folder: Path) -> bool:
 
 def holder(job_id: str, folders: Sequence[Path] | None = None) -> Holder | None:
     """Returns who took the claim that is held now; None if nobody did or it is unreadable."""
-    for folder in claim_folders() if folders is None else folders:
+    for folder in _all_folders() if folders is None else folders:
         if is_held(job_id, folder):
-            with contextlib.suppress(OSError):
-                return records.read(folder / f"{job_id}{SUFFIX}", Holder, bytes_max=HOLDER_BYTES_MAX)
+            found = _read_holder(folder / f"{job_id}{SUFFIX}")
+            if found is not None:
+                return found
     return None
 
 
-def _refusal(job_id: str, folders: Sequence[Path], has_more_nodes: bool) -> AlreadyExistsError:
+def refusal(job_id: str, folders: Sequence[Path]) -> AlreadyExistsError:
+    """Returns the error for a claim that one of these folders shows as held."""
     from datetime import datetime  # Late: only a refusal needs it.
 
     remedy = f"choose another --job-id, or holdfast stop {job_id}"
-    if has_more_nodes:
-        remedy += f"; a second node on this machine needs its own {CLAIM_DIR_VARIABLE}, --state-dir and --local-addr"
     held_by = holder(job_id, folders)
     if held_by is None:
         return AlreadyExistsError(f"cannot start job {job_id}: a job of that id is live on this node; {remedy}")
     since = datetime.fromtimestamp(held_by.since_ns // 10**9).isoformat(sep=" ")
-    process = process_table.look_up(held_by.pid)
-    if process is not None and process.started_ticks == held_by.started_ticks and process.state not in "ZX":
+    if held_by.is_alive:
+        where = f", whose nodes meet at {held_by.meets_at}," if held_by.meets_at else ""
         return AlreadyExistsError(
-            f"cannot start job {job_id}: a job of that id is live since {since}, under the supervisor with pid "
+            f"cannot start job {job_id}: a job of that id{where} is live since {since}, under the supervisor with pid "
             f"{held_by.pid}; {remedy}"
         )
     return AlreadyExistsError(
@@ -203,7 +225,7 @@ def how_they_end(job_id: str, folders: Sequence[Path] | None = None) -> str:
 
     Their spawner ends them, except stopped ones and those stuck in the kernel.
     """
-    left = _holders(job_id, claim_folders() if folders is None else folders)
+    left = _holders(job_id, _all_folders() if folders is None else folders)
     stuck = [pid for pid in left if _is_stuck(pid)]
     if stuck:
         pids = " ".join(map(str, stuck[:STUCK_NAMED_MAX]))
@@ -245,7 +267,8 @@ def _target(path: str) -> str:
 
 def _make(folder: Path) -> None:
     """Makes the folder. Raises OSError."""
-    for path in (folder.parent, folder) if folder.name == FOLDER else (folder,):
+    above = folder.parent if folder.name.startswith(NODE) else folder  # of the first node
+    for path in dict.fromkeys((*((above.parent,) if above.name == FOLDER else ()), above, folder)):
         with contextlib.suppress(FileExistsError):
             path.mkdir(mode=0o700)
         fault = _fault_of(path)
@@ -268,14 +291,14 @@ def _fault_of(folder: Path) -> str:
     return f"others may enter it; chmod 0700 {folder}" if stat.S_IMODE(found.st_mode) & 0o077 else ""
 
 
-def _lock(path: Path, since_ns: int) -> int:
+def _lock(path: Path, data: tuple[int, str, str]) -> int:
     """Locks the file and returns its descriptor. Raises OSError; BlockingIOError if another process holds it."""
     for attempt in range(ATTEMPTS_MAX):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
             if _is_at(descriptor, path):
-                _write_holder(descriptor, since_ns)
+                _write_holder(descriptor, data)
                 return descriptor
         except BlockingIOError:  # perhaps held only to remove a file that nobody claims
             if attempt == ATTEMPTS_MAX - 1:
@@ -289,9 +312,16 @@ def _lock(path: Path, since_ns: int) -> int:
     raise OSError(f"{path} is removed again and again")
 
 
-def _write_holder(descriptor: int, since_ns: int) -> None:
+def _read_holder(path: Path) -> Holder | None:
+    with contextlib.suppress(OSError):
+        return records.read(path, Holder, bytes_max=HOLDER_BYTES_MAX)
+    return None
+
+
+def _write_holder(descriptor: int, data: tuple[int, str, str]) -> None:
+    """Writes since when we hold it, as which node, and where the nodes meet."""
     own = process_table.look_up(os.getpid())
-    body = Holder(os.getpid(), own.started_ticks if own else 0, since_ns)
+    body = Holder(os.getpid(), own.started_ticks if own else 0, *data)
     with contextlib.suppress(OSError):  # On a full disk, the lock alone must do.
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, msgspec.json.encode(body), 0)

@@ -27,7 +27,7 @@ from supervisor.edges.peers.codec.cluster_frames import Aside
 from supervisor.edges.peers.election import candidacy
 from supervisor.edges.peers.election.reign import Reign, read_ledger
 from supervisor.edges.peers.election.voter import Voter
-from supervisor.edges.peers.questions.switchboard import Switchboard
+from supervisor.edges.peers.questions.switchboard import Switchboard, refuse
 from supervisor.edges.peers.stream.archive import Archive
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
@@ -35,6 +35,7 @@ from supervisor.edges.peers.transport.listening import listen
 from supervisor.errors import NotNowError
 from supervisor.ports.edges import Post
 from supervisor.ports.pauses import pause
+from supervisor.ports.questions import TakeQuestion
 from supervisor.ports.rendezvous_backend import (
     BackendRefusedError,
     BackendUnavailableError,
@@ -55,10 +56,18 @@ class ElectedPeers:
     """Peers of a node whose leader is elected; see ports.Peers. `run` does everything."""
 
     def __init__(
-        self, voter: Voter, backend: RendezvousBackend, post: Post, tasks: TaskGroup, archive: Archive | None = None
+        self,
+        voter: Voter,
+        backend: RendezvousBackend,
+        post: Post,
+        archive: Archive | None = None,
+        *,
+        take_question: TakeQuestion = refuse,
     ) -> None:
         """With what is kept in the `archive`, this process goes on as the node that the one before it was."""
-        self.colleagues = Switchboard(own_name=voter.node, leads=False, tasks=tasks, pass_on=self._pass_on)
+        self.colleagues = Switchboard(
+            own_name=voter.node, leads=False, pass_on=self._pass_on, take_question=take_question
+        )
         self._voter = voter
         self._backend = backend
         self._post = post
@@ -82,10 +91,10 @@ class ElectedPeers:
             self._client = self._client_of(leader, kept) if leader is not None else None
             self._goes_on = candidate.Opened(leader)
             self._is_opened.set()
-        self._archive.read = self.letters
 
-    def letters(self) -> Correspondence:
-        """What is kept for a supervisor that comes back, and may go out from now on."""
+    def letters(self, *, whole: bool = True) -> Correspondence:
+        """Returns what is kept for a supervisor that comes back; all of it may go out from now on."""
+        del whole  # a new leader learns the rest from the nodes
         state, reign = self._state, self._reign
         known_at_s = state.fence.until_s - FENCE_S
         return candidacy.letters(

@@ -12,11 +12,12 @@ from supervisor.config.job_spec import Nodes
 from supervisor.edges.peers.election.backends import open_backend
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
-from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.questions.switchboard import refuse
+from supervisor.edges.peers.stream.archive import Archive, JobPeers
 from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.errors import ConfigurationError
 from supervisor.ports.edges import Post
-from supervisor.ports.questions import PeersAndColleagues
+from supervisor.ports.questions import TakeQuestion
 from supervisor.ports.rendezvous_backend import RendezvousBackend
 
 PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends
@@ -24,7 +25,7 @@ PARTING_S = 5.0  # for messages that the other nodes have not heard when this on
 
 async def joining(
     job_id: str, nodes: Nodes, tls: Tls | None, archive: Archive | None = None, *, own_host: str
-) -> Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]:
+) -> Callable[[Post, TakeQuestion], AbstractAsyncContextManager[JobPeers]]:
     """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
     if tls is None and not ipaddress.ip_address(own_host).is_loopback:
         raise ConfigurationError(
@@ -33,17 +34,22 @@ async def joining(
         )
     voter = Voter(job_id, nodes.name, own_host, nodes.join_timeout_s, tls, nodes.fan_out, nodes.max_nodes - 1)
     backend = open_backend(job_id, nodes)
-    return lambda post: open_elected(voter, backend, post, archive)
+    return lambda post, take: open_elected(voter, backend, post, archive, take_question=take)
 
 
 @asynccontextmanager
 async def open_elected(
-    voter: Voter, backend: RendezvousBackend, post: Post, archive: Archive | None = None
-) -> AsyncGenerator[PeersAndColleagues]:
+    voter: Voter,
+    backend: RendezvousBackend,
+    post: Post,
+    archive: Archive | None = None,
+    *,
+    take_question: TakeQuestion = refuse,
+) -> AsyncGenerator[JobPeers]:
     """Opens peers with an elected leader. Any node may lead, and any node may be lost."""
     try:
         async with anyio.create_task_group() as tasks:
-            peers = ElectedPeers(voter, backend, post, tasks, archive)
+            peers = ElectedPeers(voter, backend, post, archive, take_question=take_question)
             tasks.start_soon(peers.run)
             yield peers
             with anyio.move_on_after(PARTING_S):

@@ -30,7 +30,7 @@ from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.own_address import address_towards_others
 from supervisor.errors import ConfigurationError
 from supervisor.ports.edges import Post
-from supervisor.ports.questions import PeersAndColleagues
+from supervisor.ports.questions import PeersAndColleagues, TakeQuestion
 
 TEXT_BYTES_MAX = 4096
 JOIN_TIMEOUT_S = 600.0
@@ -73,11 +73,10 @@ class NodeMeeting(msgspec.Struct, frozen=True):
         """Returns the job's part of this node; the job begins when all nodes are there."""
         return msgspec.structs.replace(spec, restart=msgspec.structs.replace(spec.restart, min_nodes=self.nodes))
 
-    def opener(
-        self, on_orphaned: Callable[[], None]
-    ) -> Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]:
-        """Returns how to open the peers. Calls `on_orphaned` when the leader is lost, or must start again with a node's
-        new supervisor.
+    def open_peers(
+        self, post: Post, take_question: TakeQuestion, on_orphaned: Callable[[], None]
+    ) -> AbstractAsyncContextManager[PeersAndColleagues]:
+        """Opens the peers. `on_orphaned`: the leader is lost, or must start again with a node's new supervisor.
 
         In both cases all ranks tell the successors how far they are.
         """
@@ -92,17 +91,14 @@ class NodeMeeting(msgspec.Struct, frozen=True):
             term=1 + secrets.randbits(TERM_BITS),
         )
 
-        def filtered(post: Post) -> Post:
-            def take(event: Ordered | Reported | FenceMoved | JobAbandoned) -> None:
-                lost = event.report if isinstance(event, Reported) else None
-                if isinstance(lost, NodeLost) and lost.reason.endswith(REPLACED):
-                    on_orphaned()
-                else:
-                    post(event)
+        def take(event: Ordered | Reported | FenceMoved | JobAbandoned) -> None:
+            lost = event.report if isinstance(event, Reported) else None
+            if isinstance(lost, NodeLost) and lost.reason.endswith(REPLACED):
+                on_orphaned()
+            else:
+                post(event)
 
-            return take
-
-        return lambda post: cluster_peers.open_peers(meeting, filtered(post))
+        return cluster_peers.open_peers(meeting, take, take_question=take_question)
 
 
 def meet(path: Path, text: str, job_id: str, nodes: int, node_rank: int, host: str) -> NodeMeeting:

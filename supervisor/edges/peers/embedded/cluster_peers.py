@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import anyio
 import msgspec
 
-from supervisor.config.job_spec import JobSpec, Nodes
+from supervisor.config.job_spec import KEPT_NODES_MAX, JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
@@ -20,8 +20,8 @@ from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.peers.handshake import job_secrets
-from supervisor.edges.peers.questions.switchboard import Switchboard
-from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.questions.switchboard import Switchboard, refuse
+from supervisor.edges.peers.stream.archive import Archive, JobPeers
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.stream.cluster_server import TERM, ClusterServer
 from supervisor.edges.peers.transport import garbage
@@ -31,7 +31,7 @@ from supervisor.edges.peers.transport.listening import listen
 from supervisor.edges.peers.transport.own_address import own_address
 from supervisor.errors import ConfigurationError, NotNowError
 from supervisor.ports.edges import Post
-from supervisor.ports.questions import PeersAndColleagues
+from supervisor.ports.questions import TakeQuestion
 
 MASTER_ADDR_DEFAULT = JobSpec("", ()).master_addr
 PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends
@@ -76,11 +76,8 @@ class LeaderPeers:
     def record(self, job_id: str, ledger: Ledger) -> None:
         """Does nothing: no other node leads after this one."""
 
-    def letters(self) -> Correspondence:
-        return self._server.letters()
-
-    def changed_letters(self) -> Correspondence:
-        return self._server.letters(whole=False)
+    def letters(self, *, whole: bool = True) -> Correspondence:
+        return self._server.letters(whole=whole)
 
     async def until_all_have_left(self) -> None:
         await self._server.until_all_is_heard()
@@ -118,7 +115,8 @@ class FollowerPeers:
     def record(self, job_id: str, ledger: Ledger) -> None:
         raise NotNowError(f"cannot record anything of job {job_id}: another node leads it")
 
-    def letters(self) -> Correspondence:
+    def letters(self, *, whole: bool = True) -> Correspondence:
+        del whole  # they are few
         state = self._state
         return msgspec.structs.replace(self._client.letters(), has_stopped=state.has_stopped, lost=state.lost)
 
@@ -146,23 +144,25 @@ class FollowerPeers:
 
 @asynccontextmanager
 async def open_peers(
-    meeting: Meeting, post: Post, archive: Archive | None = None
-) -> AsyncGenerator[PeersAndColleagues]:
+    meeting: Meeting, post: Post, archive: Archive | None = None, *, take_question: TakeQuestion = refuse
+) -> AsyncGenerator[JobPeers]:
     """Opens the peers. The first process that listens at the endpoint leads the job; all others follow it.
 
-    With the data kept in the `archive`, this process continues what its predecessor did.
+    With the data kept in the `archive`, this process continues what its predecessor did. `take_question` gets the
+    questions of other nodes.
     """
     archive = archive or Archive()
     kept = archive.kept
     listener = await listen(meeting.endpoint) if kept is None or kept.leads else None
     if kept is not None and kept.leads and listener is None:
         raise ConfigurationError(f"cannot lead at {meeting.endpoint} again: something else listens there")
+    leaders_archive = archive if meeting.nodes_max < KEPT_NODES_MAX else Archive(None, kept)
     async with anyio.create_task_group() as tasks:
         if listener is not None:
             colleagues = Switchboard(
                 own_name=meeting.node,
                 leads=True,
-                tasks=tasks,
+                take_question=take_question,
                 pass_on=lambda node, aside: server.say_aside(node, aside),
             )
             server = ClusterServer(
@@ -174,20 +174,18 @@ async def open_peers(
                 term=meeting.term,
                 fan_out=meeting.fan_out,
                 nodes_max=meeting.nodes_max,
-                archive=archive,
+                archive=leaders_archive,
             )
             garbage.look_seldom(meeting.nodes_max)
             await tasks.start(server.run, listener)
-            leader = LeaderPeers(meeting, server, post, colleagues)
-            archive.read, archive.read_changed = leader.letters, leader.changed_letters
-            yield leader
+            yield LeaderPeers(meeting, server, post, colleagues)
             said = server.until_all_is_heard
         else:
             followers: list[FollowerPeers] = []
             colleagues = Switchboard(
                 own_name=meeting.node,
                 leads=False,
-                tasks=tasks,
+                take_question=take_question,
                 pass_on=lambda _, aside: client.say_aside(aside),
             )
             client = ClusterClient(
@@ -202,7 +200,6 @@ async def open_peers(
                 archive=archive,
             )
             followers.append(FollowerPeers(meeting, client, post, colleagues, kept))
-            archive.read = followers[0].letters
             if kept is None or not kept.lost:
                 tasks.start_soon(lambda: client.run(join_timeout_s=meeting.join_timeout_s))
             else:
@@ -216,12 +213,12 @@ async def open_peers(
 
 async def joining(
     spec: JobSpec, nodes: Nodes, archive: Archive
-) -> tuple[JobSpec, Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]]:
+) -> tuple[JobSpec, Callable[[Post, TakeQuestion], AbstractAsyncContextManager[JobPeers]]]:
     """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
     meeting = await meeting_of(spec.job_id, nodes)
     spec = await at_own_address(await in_own_domain(spec), nodes)
     if not nodes.has_election:
-        return spec, lambda post: open_peers(meeting, post, archive)
+        return spec, lambda post, take: open_peers(meeting, post, archive, take_question=take)
     from supervisor.edges.peers.election import election  # Late: most jobs need no election.
 
     host = await own_host(nodes)

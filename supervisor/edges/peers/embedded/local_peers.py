@@ -10,7 +10,7 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
 from supervisor.errors import NoAnswerError, NotNowError
-from supervisor.ports.questions import Answer, Handler, Question
+from supervisor.ports.questions import Answer, Question
 
 
 class NoColleagues:
@@ -23,9 +23,6 @@ class NoColleagues:
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         del job_id, question, timeout_s
         raise NoAnswerError(f"cannot ask node {to}: this supervisor's jobs run on this node alone")
-
-    def answer_with(self, handler: Handler) -> None:
-        del handler  # nobody asks
 
 
 class LocalPeers:

@@ -24,14 +24,14 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.orders import Order
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
-from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.stream.archive import Archive, JobPeers
 from supervisor.errors import ConfigurationError, HoldfastError, NoAnswerError
 from supervisor.ports.edges import Post
-from supervisor.ports.questions import Answer, Handler, PeersAndColleagues, Question
+from supervisor.ports.questions import Answer, LastNews, PeersAndColleagues, Question, TakeQuestion
 
 LAST_NEWS_S = 2.0  # for the other nodes' news of a job that has ended
 
-Opener = Callable[[Post], AbstractAsyncContextManager[PeersAndColleagues]]
+Opener = Callable[[Post, TakeQuestion], AbstractAsyncContextManager[JobPeers]]
 Keep = Callable[[str], bool]  # see Meetings.open
 Joining = Callable[[JobSpec, Nodes, Archive], Awaitable[tuple[JobSpec, Opener]]]
 FromPeers = Ordered | Reported | FenceMoved | JobAbandoned
@@ -63,7 +63,7 @@ class _Meeting:
         self._pass_on = pass_on
         self.archive = archive
         self._held: list[FromPeers] | None = []  # until the engine knows the job
-        self.peers: PeersAndColleagues | None = None
+        self.peers: JobPeers | None = None
         self.has_ended = False  # the job has; else this supervisor ends, and the job may go on
         self.is_over = anyio.Event()
         self.is_closed = anyio.Event()
@@ -87,15 +87,24 @@ class _Meeting:
 class PeersOfJobs:
     """Peers of all jobs; see ports.Peers, ports.Meetings, questions.Colleagues. For the event loop's thread."""
 
-    def __init__(self, *, local: LocalPeers, post: Post, tasks: TaskGroup, joining: Joining) -> None:
+    def __init__(
+        self,
+        *,
+        local: LocalPeers,
+        post: Post,
+        take_question: TakeQuestion,
+        news: LastNews,
+        tasks: TaskGroup,
+        joining: Joining,
+    ) -> None:
+        """`take_question` gets the questions of the other nodes of all jobs."""
         self._local = local
         self._post = post
+        self._take_question = take_question
+        self._news = news
         self._tasks = tasks
         self._joining = joining
         self._meetings: dict[str, _Meeting] = {}
-        self._handler: Handler | None = None
-        self.tell_last_news: Callable[[str], Awaitable[None]] = _nothing_to_say  # to the leader
-        self.on_closed: Callable[[str], None] = _nobody  # called with the id of a job whose connections are closed
 
     # --- see ports.Meetings ----------------------------------------------------------------------------------------
 
@@ -120,8 +129,6 @@ class PeersOfJobs:
             ) from error
         if not nodes.has_election and meeting.peers is not None and meeting.peers.leads(job_id):
             spec = msgspec.structs.replace(spec, nodes=msgspec.structs.replace(nodes, leads=True))
-        if not spec.may_come_back:
-            archive.keep = None
         return spec
 
     async def reopen(self, spec: JobSpec, kept: Correspondence | None, keep: Keep | None) -> None:
@@ -145,10 +152,8 @@ class PeersOfJobs:
 
     def letters(self, job_id: str, *, whole: bool = True) -> Correspondence | None:
         meeting = self._meetings.get(job_id)
-        if meeting is None:
-            return None
-        read = meeting.archive.read if whole else meeting.archive.read_changed or meeting.archive.read
-        return read() if read is not None else None
+        peers = meeting.peers if meeting is not None else None
+        return peers.letters(whole=whole) if peers is not None else None
 
     def begin(self, job_id: str) -> None:
         if (meeting := self._meetings.get(job_id)) is not None:
@@ -182,10 +187,8 @@ class PeersOfJobs:
             if opener is None:
                 await meeting.is_over.wait()
                 return
-            async with opener(meeting.post) as peers:
+            async with opener(meeting.post, self._take_question) as peers:
                 meeting.peers = peers
-                if self._handler is not None:
-                    peers.colleagues.answer_with(self._handler)
                 task_status.started()
                 await meeting.is_over.wait()
                 if meeting.has_ended:
@@ -206,11 +209,11 @@ class PeersOfJobs:
             meeting.post(Reported(job_id, LeadershipLost("the job has ended on this node")))
             del self._meetings[job_id]
             meeting.is_closed.set()
-            self.on_closed(job_id)
+            self._news.forget(job_id)
 
     async def _exchange_last_news(self, job_id: str, peers: PeersAndColleagues) -> None:
         if not peers.leads(job_id):
-            await self.tell_last_news(job_id)
+            await self._news.tell_last(job_id)
         elif isinstance(peers, HearsLastNews):
             await peers.until_all_have_left()
 
@@ -249,9 +252,6 @@ class PeersOfJobs:
             raise NoAnswerError(f"cannot ask the other nodes of job {job_id}: the connection to them is lost")
         return await peers.colleagues.ask(job_id, to, question, timeout_s=timeout_s)
 
-    def answer_with(self, handler: Handler) -> None:
-        self._handler = handler
-
     def _of(self, job_id: str) -> PeersAndColleagues | None:
         """Returns the job's peers; None if they are closed or lost: then nobody could hear a message."""
         meeting = self._meetings.get(job_id)
@@ -260,12 +260,14 @@ class PeersOfJobs:
 
 @asynccontextmanager
 async def open_peers_of_jobs(
-    post: Post, *, node_name: str, joining: Joining | None = None
+    post: Post, take_question: TakeQuestion, news: LastNews, *, node_name: str, joining: Joining | None = None
 ) -> AsyncGenerator[PeersOfJobs]:
     """Yields the peers. At the end, unheard messages are delivered to the nodes of each job for a bounded time."""
     async with anyio.create_task_group() as tasks:
         local = LocalPeers(node_name=node_name, post=post)
-        peers = PeersOfJobs(local=local, post=post, tasks=tasks, joining=joining or _joining)
+        peers = PeersOfJobs(
+            local=local, post=post, take_question=take_question, news=news, tasks=tasks, joining=joining or _joining
+        )
         yield peers
         peers.close_all()
 
@@ -283,11 +285,3 @@ def _first(error: BaseException) -> BaseException:
         refusals = group.subgroup(HoldfastError) or group
         error = refusals.exceptions[0]
     return error
-
-
-def _nobody(job_id: str) -> None:
-    """Does nothing: nobody waits for the end of a meeting."""
-
-
-async def _nothing_to_say(job_id: str) -> None:
-    """Does nothing: no news are told."""

@@ -11,14 +11,13 @@ import logging
 from collections.abc import Callable
 
 import anyio
-from anyio.abc import TaskGroup
 from holdfast_wire.framing import FrameTooLongError
 
 from supervisor import errors
 from supervisor.edges.peers.codec import question_codec
 from supervisor.edges.peers.codec.cluster_frames import Answered, Aside, Asked, ClusterProtocolError
 from supervisor.errors import HoldfastError, NoAnswerError
-from supervisor.ports.questions import LEADER, Answer, Handler, Question, Refused
+from supervisor.ports.questions import LEADER, Answer, Question, Refused, Reply, TakeQuestion
 
 PART_BYTES_MAX = 32 * 1024  # so an order waits for at most one part
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -34,34 +33,45 @@ class _Pending:
         self.answer: Answer | None = None
         self.arrived = anyio.Event()
 
+    def settle(self, answer: Answer) -> None:
+        self.answer = answer
+        self.arrived.set()
+
+
+def refuse(job_id: str, by: str, question: Question, reply: Reply) -> None:
+    """Refuses every question, for callers whose nodes ask each other nothing; see questions.TakeQuestion."""
+    del by, question
+    reply(Refused(NoAnswerError.reason, f"cannot answer: this node of job {job_id} takes no questions"))
+
 
 class Switchboard:
     """Forwards questions; see questions.Colleagues. For the event loop's thread."""
 
-    def __init__(self, *, own_name: str, leads: bool, tasks: TaskGroup, pass_on: Callable[[str, Aside], bool]) -> None:
+    def __init__(
+        self, *, own_name: str, leads: bool, pass_on: Callable[[str, Aside], bool], take_question: TakeQuestion
+    ) -> None:
         """`pass_on` sends towards a node; a follower has only one way. It returns False if it can't send now."""
         self._own_name = own_name
         self.is_leader = leads
-        self._tasks = tasks
         self._pass_on = pass_on
+        self._take_question = take_question
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._answering = 0
-        self._handler: Handler | None = None
 
     def leads(self, job_id: str) -> bool:
         del job_id
         return self.is_leader
 
-    def answer_with(self, handler: Handler) -> None:
-        self._handler = handler
-
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         """Asks another node. Raises NoAnswerError, or the HoldfastError with which the other side refuses."""
-        if self._is_for_us(to):
-            return _unless_refused(await self._answer(job_id, self._own_name, question))
         whom = f"node {to}" if to != LEADER else "the leader"
         number, pending = next(self._numbers), _Pending()
+        if self._is_for_us(to):
+            self._take_question(job_id, self._own_name, question, pending.settle)
+            await pending.arrived.wait()
+            assert pending.answer is not None, "it has arrived"
+            return _unless_refused(pending.answer)
         self._pending[number] = pending
         try:
             asked = Asked(job_id, to, self._own_name, number, question_codec.encode_question(question))
@@ -85,7 +95,7 @@ class Switchboard:
             case Asked(by=by) if self.is_leader and by != sender:
                 _log.warning("a question of node %s is dropped: it comes from node %s", by, sender)
             case Asked(to=to) if self._is_for_us(to):
-                self._tasks.start_soon(self._answer_frame, aside)
+                self._take_frame(aside)
             case Answered(to=to) if to == self._own_name:
                 self._take_answer(aside)
             case Asked() | Answered() if self.is_leader:
@@ -108,36 +118,28 @@ class Switchboard:
             pending.parts = [b""] * len(pending.parts)
         elif answered.is_last:
             try:
-                pending.answer = question_codec.decode_answer(b"".join(pending.parts))
+                pending.settle(question_codec.decode_answer(b"".join(pending.parts)))
             except ClusterProtocolError as error:
-                pending.answer = Refused(NoAnswerError.reason, f"cannot read an answer: {error}")
-            pending.arrived.set()
+                pending.settle(Refused(NoAnswerError.reason, f"cannot read an answer: {error}"))
 
-    async def _answer_frame(self, asked: Asked) -> None:
+    def _take_frame(self, asked: Asked) -> None:
         if self._answering >= ANSWERING_MAX:
             self._send_answer(
                 asked, Refused(NoAnswerError.reason, f"cannot answer: {ANSWERING_MAX} others ask already")
             )
             return
-        self._answering += 1
         try:
             question = question_codec.decode_question(asked.question)
-            self._send_answer(asked, await self._answer(asked.job_id, asked.by, question))
         except ClusterProtocolError as error:
             self._send_answer(asked, Refused(NoAnswerError.reason, f"cannot answer: {error}"))
-        finally:
-            self._answering -= 1
+            return
+        self._answering += 1
 
-    async def _answer(self, job_id: str, by: str, question: Question) -> Answer:
-        if self._handler is None:
-            return Refused(NoAnswerError.reason, f"cannot ask node {self._own_name}: it is starting")
-        try:
-            return await self._handler(job_id, by, question)
-        except HoldfastError as error:
-            return Refused(error.reason, str(error))
-        except Exception:  # noqa: BLE001 - the bulkhead: a person's question must not end the job
-            _log.warning("node %s cannot answer %s", self._own_name, type(question).__name__, exc_info=True)
-            return Refused(NoAnswerError.reason, f"cannot ask node {self._own_name}: a fault of its supervisor")
+        def reply(answer: Answer) -> None:
+            self._answering -= 1
+            self._send_answer(asked, answer)
+
+        self._take_question(asked.job_id, asked.by, question, reply)
 
     def _send_answer(self, asked: Asked, answer: Answer) -> None:
         payload = question_codec.encode_answer(answer)

@@ -13,6 +13,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
+from supervisor.core.election import link_silence
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.handshake import introduction
 from supervisor.edges.peers.handshake.acceptor import Acceptor
@@ -21,7 +22,6 @@ from supervisor.edges.peers.relays.bundle import Bundle, Kind
 from supervisor.edges.peers.relays.trunk import TICK
 from supervisor.edges.peers.transport import cluster_link, listening
 from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
-from supervisor.edges.peers.transport.cluster_link import SILENCE_S
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
 from supervisor.ports.pauses import pause
@@ -70,8 +70,9 @@ class Relay:
         assert self._trunk is not None
         while True:
             await pause(TICK_S, why="what all nodes have said since then is told at once")
-            if anyio.current_time() - trunk.heard_at_s >= SILENCE_S + TICK_S:
-                trunk.end(f"nothing was heard of the leader for {SILENCE_S:g} s")
+            heard_at_s, now_s = trunk.heard_at_s, anyio.current_time()
+            if link_silence.death(heard_at_s=heard_at_s + TICK_S, waits_since_s=None, now_s=now_s):
+                trunk.end(link_silence.silence(heard_at_s, now_s))
                 return
             self._tick += 1
             beats, self._beats = self._beats, {}

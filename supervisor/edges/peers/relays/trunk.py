@@ -14,7 +14,6 @@ from collections.abc import Callable
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.relays.bundle import Branch, Bundle, Kind
 from supervisor.edges.peers.transport.cluster_line import Line
-from supervisor.edges.peers.transport.cluster_link import SILENCE_S
 
 CHANNELS_MAX = 4096
 TICK = struct.Struct(">I")
@@ -47,15 +46,10 @@ class Trunk:
             on_writable=self._resume,
         )
 
-    def judge(self, now_s: float) -> float | None:
-        """Checks the connection; see Conversation.judge."""
-        line = self._bundle.line
-        if line.ended:
-            return None
-        if now_s - line.heard_at_s >= SILENCE_S:
-            line.end(f"nothing was heard of the relay for {SILENCE_S:g} s")
-            return None
-        return line.heard_at_s + SILENCE_S
+    @property
+    def line(self) -> Line:
+        """Returns the connection to the relay."""
+        return self._bundle.line
 
     def end(self, why: str) -> None:
         self._bundle.line.end(why, says_all=True)

@@ -1,8 +1,7 @@
-"""How does a node find the leader of its job, stay in touch with it, and notice its loss?
+"""How does a node find the leader of its job, and stay in touch with it?
 
-The leader may start later than its nodes, and a connection may break: the node retries in both cases. A node that hears
-nothing for FENCE_S says so, because the leader may replace it at LOST_S: two groups of one job must never train at the
-same time.
+The leader may start later than its nodes, and a connection may break: the node retries in both cases, until
+core/election/leader_link.py gives the leader up.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.correspondence import Correspondence
-from supervisor.core.fence import FENCE_S
+from supervisor.core.election import leader_link, link_silence
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers.codec import cluster_codec, cluster_frames, cluster_versions
 from supervisor.edges.peers.codec.cluster_frames import (
@@ -41,15 +40,14 @@ from supervisor.edges.peers.relays.own_relay import INTRODUCED_S, OwnRelay
 from supervisor.edges.peers.stream.archive import Archive
 from supervisor.edges.peers.transport import cluster_connect, cluster_link
 from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
-from supervisor.edges.peers.transport.cluster_link import ALIVE_S, Conversation, PeerAddress
+from supervisor.edges.peers.transport.cluster_link import Conversation, PeerAddress
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls, token_of
 from supervisor.edges.peers.transport.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, WANTS_IN, NodesDoor, key_of
 from supervisor.ports.pauses import pause
 
-SPAWNER_LATER_S = 0.4  # the spawner acts if this process is stopped; the sum is also less than LOST_S
+SPAWNER_LATER_S = 0.4  # the spawner acts if this process is stopped; with FENCE_S, it is still less than LOST_S
 CONNECT_S = 5.0
-LATE_S = 0.1  # a heartbeat this late means that this process was stopped
 PUT_OFF_S = 0.2
 AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempts; the last one repeats
 
@@ -96,11 +94,10 @@ class ClusterClient:
         self._conversation = Conversation(
             on_message=self._take, on_beat=self._take_answer, keep=archive.keep, letters=kept.letters
         )
-        self._known_at_s = kept.known_at_s  # when we sent the last message that the leader answered
+        self._link = leader_link.State(str(address), kept.known_at_s)
         self._said_at_s: float | None = None  # the last that the leader may have heard, while there is no connection
         self._leader_ip = ""  # of the last connection
-        self._next_beat: asyncio.TimerHandle | None = None
-        self._beat_due_s = 0.0
+        self._alarm: asyncio.TimerHandle | None = None  # while there is a connection
         self._on_order = on_order
         self._on_lost = on_lost
         self._on_fence = on_fence
@@ -120,7 +117,7 @@ class ClusterClient:
     @property
     def known_at_s(self) -> float | None:
         """Returns when we sent the last message that the leader certainly heard; None: it was never reached."""
-        return self._known_at_s
+        return self._link.known_at_s
 
     @property
     def said_at_s(self) -> float | None:
@@ -143,7 +140,7 @@ class ClusterClient:
         """Returns what is kept for a supervisor that returns; all of it may go out from now on."""
         letters = self._conversation.letters()
         return Correspondence(
-            incarnation=self._who.incarnation, term=self._term, letters=letters, known_at_s=self._known_at_s
+            incarnation=self._who.incarnation, term=self._term, letters=letters, known_at_s=self.known_at_s
         )
 
     def forget(self) -> None:
@@ -167,23 +164,23 @@ class ClusterClient:
             self._tasks.cancel_scope.cancel()
 
     async def _keep_in_touch(self, join_timeout_s: float) -> None:
-        until_s = anyio.current_time() + join_timeout_s if self._known_at_s is None else self._known_at_s + FENCE_S
-        why = "it was never reached"
+        self._decide(leader_link.Begun(join_timeout_s))
         while True:
-            line, said_at_s = await self._find(until_s, why)
-            self._know(said_at_s)
-            self._beat()
+            line, said_at_s = await self._find()
+            self._decide(leader_link.LinkUp(said_at_s))
             why = await line.until_ended()
             self._said_at_s = self._loop.time()
             self._note_silence(line)
             # Not after a silence: the leader may not know yet that the relay caused it.
-            self._may_be_sent_on = self._said_at_s - line.heard_at_s < cluster_link.SILENCE_S
-            until_s = (self._known_at_s or said_at_s) + FENCE_S
+            self._may_be_sent_on = self._said_at_s - line.heard_at_s < link_silence.SILENCE_S
+            self._decide(leader_link.LinkLost(why))
 
-    async def _find(self, until_s: float, why: str) -> tuple[Line, float]:
+    async def _find(self) -> tuple[Line, float]:
         """Returns a connection and when the Hello was sent. Raises LinkLostError once it is too late for one."""
         attempt = 0
         while True:
+            until_s = leader_link.next_deadline_s(self._link)
+            assert until_s is not None, "the leader is not lost yet"
             with anyio.move_on_at(until_s) as too_late:
                 try:
                     return await self._meet(until_s, self._next_host(attempt))
@@ -193,10 +190,11 @@ class ClusterClient:
                     why = cluster_connect.reason_of(error)
                 except (LinkLostError, SessionError, ClusterProtocolError) as error:
                     why = str(error)
+                self._decide(leader_link.NotReached(why))
                 await pause(AGAIN_S[min(attempt, len(AGAIN_S) - 1)], why="nothing tells when somebody listens there")
                 attempt += 1
             if too_late.cancelled_caught:
-                raise LinkLostError(f"the leader at {self._address} is lost: {why}")
+                self._decide(leader_link.DeadlineReached())
 
     def _next_host(self, attempt: int) -> str:
         """Returns the IP address at which the leader was reached: then a slow or dead name server does no harm."""
@@ -236,7 +234,7 @@ class ClusterClient:
         return Line(pipe=pipe, door=NodesDoor(letter, self._door_key))
 
     def _note_silence(self, line: Line) -> None:
-        if not self._is_careful and self._loop.time() - line.heard_at_s > ALIVE_S:
+        if not self._is_careful and self._loop.time() - line.heard_at_s > link_silence.ALIVE_S:
             self._is_careful = True
             _log.info("the leader at %s went silent; from now on small packets are sent there", self._address)
 
@@ -248,7 +246,7 @@ class ClusterClient:
         """Connects through a relay, as the leader directed. If that fails, the node asks to connect directly."""
         self._may_be_sent_on = False
         if (host, port) == AGAIN:
-            self._may_be_sent_on = self._known_at_s is None  # a node that was connected may not have the time
+            self._may_be_sent_on = self.known_at_s is None  # a node that was connected may not have the time
             await pause(PUT_OFF_S * (1 + random.random()), why="nothing tells when there are relays")
             raise LinkLostError("it waits for relays that are to take this node")
         outer = self._line(WANTS_IN)
@@ -302,40 +300,47 @@ class ClusterClient:
         return True
 
     def _hint(self) -> str:
-        if self._tls is not None or self._known_at_s is not None:
+        if self._tls is not None or self.known_at_s is not None:
             return ""
         return "; if it has a token or certificates, write token_file, or tls_cert, tls_key and tls_ca, in --rdzv-conf"
 
-    def _beat(self) -> None:
-        """Sends heartbeats while there is a connection."""
-        if self._next_beat is not None:
-            self._next_beat.cancel()
-        line, now_s = self._conversation.line, self._loop.time()
-        if line is None or self._known_at_s is None:
-            return
-        fence_s = self._known_at_s + FENCE_S
-        if now_s >= fence_s:
-            line.end(f"it has not answered for {FENCE_S:g} s")
-            return
-        if now_s - self._beat_due_s < LATE_S:  # else received messages have not been handled yet
-            self._conversation.judge(now_s)
-        heartbeat = _HEARTBEAT.pack(cluster_link.HEARTBEAT, now_s)
-        if self._hop is not None and self._hop.line is line:
+    def _decide(self, event: leader_link.Event) -> None:
+        """Tells the machine, and does what it wants. Raises LinkLostError if the leader is lost."""
+        self._link, actions = leader_link.step(self._link, event, now_s=self._loop.time())
+        for action in actions:
+            match action:
+                case leader_link.SendHeartbeat():
+                    self._send_heartbeat()
+                case leader_link.EndLink(why):
+                    if (line := self._conversation.line) is not None:
+                        line.end(why)
+                case leader_link.MoveFence(until_s):
+                    self._on_fence(until_s)
+                case leader_link.GiveUp(why):
+                    raise LinkLostError(why)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        due_s = leader_link.next_deadline_s(self._link) if self._link.is_up else None
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = self._loop.call_at(due_s, self._ring) if due_s is not None else None
+
+    def _ring(self) -> None:
+        line = self._conversation.line
+        if line is not None:  # else `run` hears of it soon
+            self._decide(leader_link.DeadlineReached(line.heard_at_s, self._conversation.waits_since_s))
+
+    def _send_heartbeat(self) -> None:
+        heartbeat = _HEARTBEAT.pack(cluster_link.HEARTBEAT, self._loop.time())
+        if self._hop is not None and self._hop.line is self._conversation.line:
             self._hop.beat(heartbeat)
         else:
             self._conversation.beat(heartbeat)
-        silent_s = max(LATE_S, line.heard_at_s + cluster_link.SILENCE_S - now_s)
-        self._beat_due_s = now_s + min(ALIVE_S, fence_s - now_s, silent_s)
-        self._next_beat = self._loop.call_at(self._beat_due_s, self._beat)
 
     def _take_answer(self, heartbeat: bytes) -> None:
-        if len(heartbeat) == _HEARTBEAT.size and self._known_at_s is not None:
-            said_at_s = min(_HEARTBEAT.unpack(heartbeat)[1], self._loop.time())
-            self._know(max(self._known_at_s, said_at_s))
-
-    def _know(self, said_at_s: float) -> None:
-        self._known_at_s = said_at_s
-        self._on_fence(said_at_s + FENCE_S)
+        if len(heartbeat) == _HEARTBEAT.size:
+            self._decide(leader_link.Answered(_HEARTBEAT.unpack(heartbeat)[1]))
 
     async def _introduce(self, line: Line) -> None:
         self._said_at_s = self._loop.time()
@@ -368,8 +373,8 @@ class ClusterClient:
         await relay.serve(self._line(IS_RELAY), own_ip, lambda line: self._connect(line, host, port, CONNECT_S))
 
     def _take(self, payload: bytes) -> None:
-        if self._known_at_s is not None and self._loop.time() >= self._known_at_s + FENCE_S:
-            raise ClusterProtocolError(f"it was heard too late: this node stood still for more than {FENCE_S:g} s")
+        if not leader_link.is_obeyed(self._link, self._loop.time()):
+            raise ClusterProtocolError("it was heard too late: this node stood still")
         match cluster_codec.decode(payload):
             case Ordered(job_id) as ordered if job_id == self._job_id:
                 self._on_order(ordered)

@@ -1,7 +1,7 @@
-"""Which nodes of a job are connected to its leader, what do they report, and which of them is lost?
+"""Which nodes of a job are connected to its leader, and what do they report?
 
 A node is one process: its incarnation. It may lose its connection and come back without any loss of messages. If it is
-silent for LOST_S, it is lost permanently; a later process with its name is another node.
+lost (core/election/node_links.py), it is lost permanently; a later process with its name is another node.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from holdfast_wire.framing import FrameTooLongError
 
-from supervisor.core.cluster import suspicion
-from supervisor.core.cluster.messages import NodeHeard, NodeLost, NodeSilent, Reported
+from supervisor.core.cluster.messages import Reported
 from supervisor.core.cluster.relays import Relays
 from supervisor.core.correspondence import Correspondence, Letters
+from supervisor.core.election import node_links
+from supervisor.core.election.node_links import Link
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
 from supervisor.edges.peers.codec import cluster_codec, cluster_frames
@@ -46,13 +47,8 @@ from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
 from supervisor.edges.peers.transport.door import Place
 from supervisor.edges.peers.transport.turns import Later, Turns
-from supervisor.edges.peers.transport.wheel import Wheel
-from supervisor.ports.pauses import pause
 
-LOST_S = 5.0  # from the last message of a node; by then it has ended its own workers (cluster_client.FENCE_S)
 GONE_MAX = 100_000  # incarnations that we remember
-LOOK_S = 0.5  # between two checks for silent connections
-LATE_S = 0.1  # a check this late means that this process was stopped, and has not handled received messages yet
 REPLACED = "another process has come in its place"
 TERM = 1  # one leader for the life of an embedded job
 
@@ -94,7 +90,9 @@ class ClusterServer:
         self._kept = kept.nodes  # nodes that were connected to the previous supervisor
         self._gone = dict.fromkeys(kept.gone)  # abandoned incarnations, oldest first
         self._changed: dict[str, None] = {}  # nodes whose conversation is not as it was kept last
-        self._suspicion = suspicion.initial_state(0.0)
+        self._links = node_links.initial_state(now_s=anyio.current_time())
+        self._waits_until_s = 0.0
+        self._is_due_earlier = anyio.Event()
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
         self._relays = Relays(fan_out, nodes_max) if 0 < fan_out < nodes_max else None
         self._door_key = door.fresh_key() if tls is not None and not tls.token else b""
@@ -104,7 +102,6 @@ class ClusterServer:
             choose=self._choose_relay if self._relays is not None else None,
         )  # fmt: skip
         self._trunks: dict[str, Trunk] = {}
-        self._looked_at: Wheel[Conversation | Trunk] = Wheel(LOOK_S)
         self._turns = Turns()
         self._confirm_later = Later(cluster_link.CONFIRM_S)
         self._tasks: TaskGroup | None = None
@@ -113,14 +110,14 @@ class ClusterServer:
         self, listeners: Sequence[socket.socket], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Serves until cancelled; then closes the listeners and all connections."""
-        self._suspicion = suspicion.initial_state(anyio.current_time())
+        self._links = node_links.initial_state(now_s=anyio.current_time())
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._acceptor.run, listeners)
-                self._tasks.start_soon(self._look_for_silence)
+                self._tasks.start_soon(self._keep_time)
                 for each in self._kept:
-                    node = self._know(each.node, each.incarnation, each.letters)
-                    self._miss(each.node, node, "it has not come back to the leader's new supervisor")
+                    self._know(each.node, each.incarnation, each.letters)
+                    self._decide(node_links.NodeKnown(each.node))
                 task_status.started()
         finally:
             self._tls.close()
@@ -140,7 +137,7 @@ class ClusterServer:
             known.conversation.put(self._encoded[1])
             self._turns.soon(known.conversation.flush)
         except (SessionError, FrameTooLongError) as error:
-            self._lose(node, known, str(error))
+            self._decide(node_links.NodeDropped(node, str(error)))
 
     def send_frame(self, node: str, frame: Frame) -> None:
         """Does the same for messages that are not about a job of this supervisor, not in order with the others."""
@@ -150,7 +147,7 @@ class ClusterServer:
         try:
             known.conversation.say(cluster_codec.encode(frame))
         except (SessionError, FrameTooLongError) as error:
-            self._lose(node, known, str(error))
+            self._decide(node_links.NodeDropped(node, str(error)))
 
     def say_aside(self, node: str, aside: Aside) -> bool:
         """Sends it once if the node is connected; it may be lost. Returns False if it certainly does not arrive."""
@@ -233,15 +230,12 @@ class ClusterServer:
     def _hold(self, line: Line, hello: Hello, *, is_direct: bool) -> None:
         known = self._nodes.get(hello.node)
         if known is not None and known.incarnation != hello.incarnation:
-            self._lose(hello.node, known, REPLACED)
+            self._decide(node_links.NodeDropped(hello.node, REPLACED))
             known = None
-        if known is None:
-            known = self._know(hello.node, hello.incarnation, Letters())
-        elif known.conversation.line is None:
-            self._on_report(Reported(self._job_id, NodeHeard(hello.node)))
+        known = known or self._know(hello.node, hello.incarnation, Letters())
         self._count(known, is_direct=is_direct)
+        self._decide(node_links.LinkUp(Link(hello.node)))
         known.conversation.hold(line, on_end=partial(self._miss, hello.node, known))
-        self._looked_at.put(known.conversation, anyio.current_time())
         if is_direct and self._relays is not None:
             self._relays.entered()
             if self._relays.is_needed(hello.node, anyio.current_time()):
@@ -279,13 +273,14 @@ class ClusterServer:
             on_end=lambda why: self._end_trunk(hello.node, trunk, why),
         )
         self._relays.opened(hello.node, line.address("peername"), hello.relay_port)
-        self._looked_at.put(trunk, anyio.current_time())
+        self._decide(node_links.LinkUp(Link(hello.node, is_relay=True)))
 
     def _end_trunk(self, node: str, trunk: Trunk, why: str) -> None:
         _log.info("node %s is no longer a relay of job %s: %s", node, self._job_id, why)
         if self._trunks.get(node) is trunk and self._relays is not None:
             del self._trunks[node]
             self._relays.closed(node)
+            self._decide(node_links.LinkLost(Link(node, is_relay=True), why, trunk.line.heard_at_s))
 
     def _make_branch(self) -> Line:
         """Makes the connection of a node that comes through a relay, before its first message."""
@@ -322,41 +317,52 @@ class ClusterServer:
 
     # --- silence ---------------------------------------------------------------------------------------------------
 
-    async def _look_for_silence(self) -> None:
-        due_s = anyio.current_time() + LOOK_S
-        while True:
-            await pause(due_s - anyio.current_time(), why="silence makes no event")
-            now_s = anyio.current_time()
-            if now_s - due_s >= LATE_S:
-                self._suspicion = suspicion.stood_still(self._suspicion, from_s=due_s, to_s=now_s)
-            else:
-                for connected in self._looked_at.take(now_s):
-                    again_s = connected.judge(now_s)
-                    if again_s is not None:
-                        self._looked_at.put(connected, again_s)
-            due_s = now_s + LOOK_S
-
     def _miss(self, name: str, node: KnownNode, why: str) -> None:
-        assert self._tasks is not None
         self._count(node, is_direct=False)
-        self._on_report(Reported(self._job_id, NodeSilent(name)))
-        self._tasks.start_soon(self._wait_for_return, name, node, why)
+        self._decide(node_links.LinkLost(Link(name), why, node.conversation.heard_at_s))
 
-    async def _wait_for_return(self, name: str, node: KnownNode, why: str) -> None:
-        lost_at_s = self._lost_at_s(node)
-        while (now_s := anyio.current_time()) < lost_at_s:
-            await pause(lost_at_s - now_s, why="it may come back until then")
-            if anyio.current_time() - lost_at_s >= LATE_S:
-                await pause(LOOK_S, why="we stood still: what was said meanwhile is heard first, and how long is noted")
-            lost_at_s = self._lost_at_s(node)
-        if node.conversation.line is None and self._nodes.get(name) is node:
-            self._lose(name, node, why)
+    async def _keep_time(self) -> None:
+        while True:
+            self._is_due_earlier = anyio.Event()
+            self._waits_until_s = node_links.next_deadline_s(self._links)
+            with anyio.move_on_at(self._waits_until_s) as waited:
+                await self._is_due_earlier.wait()
+            if waited.cancelled_caught:
+                self._decide(node_links.DeadlineReached())
 
-    def _lost_at_s(self, node: KnownNode) -> float:
-        return suspicion.lost_at_s(self._suspicion, heard_at_s=node.conversation.heard_at_s, lost_s=LOST_S)
+    def _decide(self, event: node_links.Event) -> None:
+        self._links, actions = node_links.step(self._links, event, now_s=anyio.current_time())
+        for action in actions:
+            match action:
+                case node_links.AskHeard(link):
+                    self._ask_heard(link)
+                case node_links.EndLink(link, why):
+                    self._end_link(link, why)
+                case node_links.GiveUp(node):
+                    self._give_up(node)
+                case node_links.Report(report):
+                    self._on_report(Reported(self._job_id, report))
+        if node_links.next_deadline_s(self._links) < self._waits_until_s:
+            self._is_due_earlier.set()
 
-    def _lose(self, name: str, node: KnownNode, why: str) -> None:
-        del self._nodes[name]
+    def _ask_heard(self, link: Link) -> None:
+        if link.is_relay:
+            if (trunk := self._trunks.get(link.node)) is not None:
+                self._decide(node_links.Heard(link, trunk.line.heard_at_s))
+        elif (known := self._nodes.get(link.node)) is not None:
+            talk = known.conversation
+            self._decide(node_links.Heard(link, talk.last_heard_s, talk.waits_since_s))
+
+    def _end_link(self, link: Link, why: str) -> None:
+        if link.is_relay:
+            line = trunk.line if (trunk := self._trunks.get(link.node)) is not None else None
+        else:
+            line = known.conversation.line if (known := self._nodes.get(link.node)) is not None else None
+        if line is not None:
+            line.end(why)
+
+    def _give_up(self, name: str) -> None:
+        node = self._nodes.pop(name)
         self._changed[name] = None
         self._knocked.pop(name, None)
         self._gone[node.incarnation] = None
@@ -364,4 +370,3 @@ class ClusterServer:
             del self._gone[next(iter(self._gone))]
         self._count(node, is_direct=False)
         node.conversation.end()
-        self._on_report(Reported(self._job_id, NodeLost(name, f"node {name} is lost: {why}")))

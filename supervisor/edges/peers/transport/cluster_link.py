@@ -1,8 +1,7 @@
 """How do messages go both ways between a node and the leader over successive connections?
 
-The node sends a heartbeat every ALIVE_S, and the leader answers. A side that hears nothing for SILENCE_S considers the
-connection dead, since a pulled cable sends no end. The next message back confirms received messages, at the latest
-after CONFIRM_S. Messages of one turn of the event loop go out at once, in one piece.
+The node sends heartbeats, and the leader answers (core/election/link_silence.py). The next message back confirms
+received messages, at the latest after CONFIRM_S. Messages of one turn of the event loop go out at once, in one piece.
 """
 
 from __future__ import annotations
@@ -20,10 +19,7 @@ from supervisor.edges.peers.transport.cluster_line import UNSENT_BYTES_MAX, Line
 from supervisor.edges.peers.transport.cluster_session import Arrivals, Outbox, numbered, read_numbered
 from supervisor.edges.peers.transport.turns import Later
 
-ALIVE_S = 1.0
-SILENCE_S = 2.5  # the third unanswered heartbeat shows it: that leaves a second for another connection
 CONFIRM_S = 0.25
-UNCONFIRMED_S = 60.0  # how long a connected peer may leave the oldest message unconfirmed
 HANDSHAKE_S = 10.0  # from the connection to the last message of the handshake
 ASIDES_BYTES_MAX = 8 * 1024 * 1024  # waiting to be sent; more is dropped
 HEARTBEAT = b"\0"  # a message without a number is an aside, or begins with this byte, as no frame does
@@ -104,6 +100,7 @@ class Conversation:
 
         def ended(why: str) -> None:
             if self._line is line:
+                self.heard_at_s = self.last_heard_s
                 self._line = None
                 self._settle()
                 on_end(why)
@@ -126,22 +123,10 @@ class Conversation:
         self._told_received = self._arrivals.received
         self._settle()
 
-    def judge(self, now_s: float) -> float | None:
-        """Drops the connection if the other side sends nothing, or takes nothing.
-
-        Returns when to check again; None: there is no connection.
-        """
-        line = self._line
-        if line is None:
-            return None
-        silent_at_s = line.heard_at_s + SILENCE_S
-        if now_s >= silent_at_s:
-            line.end(f"nothing was heard for {SILENCE_S:g} s")
-            return None
-        if not self._outbox.is_empty and now_s - self._waits_since_s > UNCONFIRMED_S:
-            line.end(f"it has confirmed nothing for {UNCONFIRMED_S:g} s")
-            return None
-        return min(silent_at_s, now_s + UNCONFIRMED_S)
+    @property
+    def waits_since_s(self) -> float | None:
+        """Returns since when the other side has confirmed nothing; None: it has confirmed everything."""
+        return None if self._outbox.is_empty else self._waits_since_s
 
     # --- what is kept ----------------------------------------------------------------------------------------------
 

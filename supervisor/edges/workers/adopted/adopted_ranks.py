@@ -29,8 +29,8 @@ Tell = Callable[[link.FromSpawner], None]
 class Meeting(Protocol):
     """The worker socket, as far as it meets ranks."""
 
-    def adopt(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
-        """Calls `met(local_rank, pid)` for each unknown process that shows the cycle's token."""
+    async def next_unknown(self, job_id: str) -> tuple[int, int]:
+        """Waits for an unknown process with the token of an open cycle; returns its local rank and pid."""
         ...
 
 
@@ -73,17 +73,21 @@ class AdoptedRanks:
         """Runs until the job was told to end."""
         del environment, on_end_seen  # an end is seen here first
         async with anyio.create_task_group() as tasks:
-            ranks = _Ranks(spec.job_id, tasks, on_message, self)
+            ranks = _Ranks(tasks, on_message, self)
             on_started(ranks)
             version = ".".join(map(str, sys.version_info[:3]))
             on_message(link.Ready(os.getpid(), link.PROTOCOL, version, "adopt", "they were started by others", (), ""))
+            tasks.start_soon(self._meet, spec.job_id, ranks)
             tasks.start_soon(ranks.watch_idle, self._idle_s)
             await ranks.ended.wait()
             tasks.cancel_scope.cancel()
         return "the job has ended"
 
-    def meet(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
-        self._workers.adopt(job_id, cycle, met)
+    async def _meet(self, job_id: str, ranks: _Ranks) -> None:
+        while True:
+            ranks.meet(*await self._workers.next_unknown(job_id))
+
+    def open(self) -> None:
         self._on_open()
 
     def idle(self) -> None:
@@ -93,8 +97,7 @@ class AdoptedRanks:
 class _Ranks:
     """The ranks; see ports.Spawner. Messages are answered at once; only the ends of ranks come later."""
 
-    def __init__(self, job_id: str, tasks: TaskGroup, tell: Tell, owner: AdoptedRanks) -> None:
-        self._job_id = job_id
+    def __init__(self, tasks: TaskGroup, tell: Tell, owner: AdoptedRanks) -> None:
         self._tasks = tasks
         self._tell = tell
         self._owner = owner
@@ -120,7 +123,7 @@ class _Ranks:
             case link.Spawn(cycle):
                 self._cycle = cycle
                 self._miss_known()
-                self._owner.meet(self._job_id, cycle, self._met)
+                self._owner.open()
             case link.Signal():
                 self._signal(message)
             case link.KillTree(cycle):
@@ -164,7 +167,7 @@ class _Ranks:
         self._tell_start(known.local_rank, known.pid)
         self._tell_end(known.local_rank, known.pid)
 
-    def _met(self, local_rank: int, pid: int) -> None:
+    def meet(self, local_rank: int, pid: int) -> None:
         if local_rank in self._pidfds:
             return
         try:

@@ -25,7 +25,7 @@ class OpenCycle(msgspec.Struct):
     speaking: dict[int, int] = msgspec.field(
         default_factory=dict[int, int]
     )  # local rank -> pid of its connected client
-    met: Callable[[int, int], None] | None = None  # gets local rank and pid of an unknown process that shows the token
+    unknown: dict[int, int] = msgspec.field(default_factory=dict[int, int])  # local rank -> pid that shows the token
 
 
 class Admitted(msgspec.Struct, frozen=True):
@@ -53,6 +53,7 @@ class WorkerCycles:
         self._open: dict[str, dict[int, OpenCycle]] = {}
         self._descends_from = descends_from
         self._changed = anyio.Event()
+        self._unknown_came = anyio.Event()
 
     def open(self, cycle: OpenCycle) -> None:
         self._open.setdefault(cycle.job_id, {})[cycle.cycle] = cycle
@@ -75,11 +76,17 @@ class WorkerCycles:
             found.pids[local_rank] = pid
             self._tell()
 
-    def adopt(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
-        """Lets another launcher start this cycle's workers: calls `met` for each that comes, which may expect it."""
-        found = self.get(job_id, cycle)
-        if found is not None:
-            found.met = met
+    async def next_unknown(self, job_id: str) -> tuple[int, int]:
+        """Waits for an unknown process with the token of an open cycle; returns its local rank and pid.
+
+        If another launcher has started it, the caller may expect it.
+        """
+        while True:
+            for cycle in self._open.get(job_id, {}).values():
+                if cycle.unknown:
+                    return cycle.unknown.popitem()
+            self._unknown_came = anyio.Event()
+            await self._unknown_came.wait()
 
     async def changed(self) -> None:
         """Waits for the next open, expect or close."""
@@ -112,10 +119,10 @@ class WorkerCycles:
     def _answer_pid(self, cycle: OpenCycle, local_rank: int, peer: Peer) -> Answer:
         if peer.foreign:
             return Admitted(cycle)  # its ids are of another namespace: the token decides
-        if cycle.met is not None and local_rank not in cycle.pids:
-            cycle.met(local_rank, peer.pid)
         pid = cycle.pids.get(local_rank)
         if pid is None:
+            cycle.unknown.setdefault(local_rank, peer.pid)
+            self._unknown_came.set()
             return NotYet(f"cannot serve local rank {local_rank}: no worker was started for it")
         if peer.pid == pid:
             return Admitted(cycle)

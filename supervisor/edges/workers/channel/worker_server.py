@@ -123,9 +123,8 @@ class WorkerServer:
     def expect(self, job_id: str, cycle: int, local_rank: int, pid: int) -> None:
         self._cycles.expect(job_id, cycle, local_rank, pid)
 
-    def adopt(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
-        """Lets another launcher start this cycle's workers; calls `met(local_rank, pid)` for each that comes."""
-        self._cycles.adopt(job_id, cycle, met)
+    async def next_unknown(self, job_id: str) -> tuple[int, int]:
+        return await self._cycles.next_unknown(job_id)
 
     def close_cycle(self, job_id: str, cycle: int) -> None:
         """Closes a cycle. Idempotent. Its clients are dropped without ClientLeft: the cycle is over."""

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
+import pytest
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.gpu_memory import Holder, MemoryReport, MemoryRules
@@ -65,6 +66,7 @@ async def test_free_memory_is_not_waited_for(node_gpus: NodeGpus, gpus: Gpus) ->
     assert report.holders == ()
 
 
+@pytest.mark.alone
 async def test_the_wait_ends_soon_after_the_memory_is_free_although_no_event_tells(
     node_gpus: NodeGpus, gpus: Gpus
 ) -> None:

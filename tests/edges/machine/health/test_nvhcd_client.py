@@ -76,6 +76,7 @@ async def test_a_socket_that_comes_and_goes_is_looked_for_each_time(tmp_path: Pa
     assert isinstance(await client.ask(), NoReply)
 
 
+@pytest.mark.alone
 async def test_an_answer_that_is_too_slow_is_none(tmp_path: Path) -> None:
     path = tmp_path / "nvhcd.sock"
 

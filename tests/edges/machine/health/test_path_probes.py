@@ -87,6 +87,7 @@ async def test_a_look_that_hangs_holds_up_no_other_and_is_killed(
     assert await probes.look(Kind.ANY, str(silent.folder), timeout_s=LONG_S) == Answered()
 
 
+@pytest.mark.alone
 async def test_of_a_path_that_cannot_even_be_killed_there_is_one_look_and_nobody_waits(
     silent: Unanswering, tmp_path: Path
 ) -> None:

@@ -64,6 +64,7 @@ async def test_lustre_and_its_mounts_are_looked_at(probe: StorageProbe, tmp_path
     assert found[str(gone)].reason == f"{gone} (nfs4) can't be read: No such file or directory"
 
 
+@pytest.mark.alone
 async def test_e9_one_mount_of_three_that_hangs_keeps_back_no_word_of_the_others(
     probe: StorageProbe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +90,7 @@ async def test_e9_one_mount_of_three_that_hangs_keeps_back_no_word_of_the_others
         assert [each.health for each in so_far[0]] == [Health.UNHEALTHY, Health.HEALTHY, Health.UNANSWERED]
 
 
+@pytest.mark.alone
 async def test_nobody_waits_for_what_has_hung_when_it_was_looked_at_last(
     probe: StorageProbe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def test_uncommitted_events_are_readable_at_once_and_in_order(tmp_path: Path) ->
     assert MEMORY_EVENTS_PER_JOB_MAX < 3_000
 
 
+@pytest.mark.alone
 def test_recording_never_waits_for_the_disk(tmp_path: Path) -> None:
     with started(tmp_path) as journal:
         journal.save(report())

@@ -13,7 +13,8 @@ from unittest import mock
 import pytest
 
 from supervisor.edges.machine.own_process import standard_streams
-from supervisor.edges.machine.own_process.waiting_line import CLEAR, WaitingLine
+from supervisor.edges.machine.own_process.standard_streams import ERASE
+from supervisor.edges.machine.own_process.waiting_line import WaitingLine
 
 WAIT_S = 20.0
 
@@ -43,13 +44,13 @@ def test_it_comes_late_and_goes_before_another_line() -> None:
     with terminal() as screen:
         line = WaitingLine()
         line.show("loading torch")
-        assert _read_until(screen, "loading").startswith(f"{CLEAR}holdfast: loading torch … ")
+        assert _read_until(screen, "loading").startswith(f"{ERASE}holdfast: loading torch … ")
         standard_streams.say("holdfast: a message")
-        assert f"{CLEAR}holdfast: a message" in _read_until(screen, "message")
+        assert f"{ERASE}holdfast: a message" in _read_until(screen, "message")
         _read_until(screen, "loading torch … ")  # it returns at its next tick
         line.close()
-        assert _read_until(screen, CLEAR).endswith(CLEAR)
-        assert standard_streams.before_writing is None
+        assert _read_until(screen, ERASE).endswith(ERASE)
+        assert not standard_streams.has_line()
         line.show("too late")
         standard_streams.say("the end")
         assert "too late" not in _read_until(screen, "the end")
@@ -67,6 +68,5 @@ def test_what_is_over_at_once_is_never_shown() -> None:
 def test_without_a_terminal_nothing_is_written(capfd: pytest.CaptureFixture[str]) -> None:
     line = WaitingLine()
     line.show("loading torch")
-    assert standard_streams.before_writing is None
     line.close()
     assert capfd.readouterr().err == ""

@@ -26,14 +26,13 @@ from supervisor.core.cluster.messages import (
     StopAsked,
 )
 from supervisor.core.correspondence import Candidate, Correspondence
-from supervisor.core.election import candidate, node_fence
+from supervisor.core.election import candidate, leader_link, link_silence, node_fence
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.ledger import Former, Ledger, after_all_know
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.election import elected_peers, election
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
-from supervisor.edges.peers.stream import cluster_client
 from supervisor.edges.peers.stream.archive import Archive
 from supervisor.ports.rendezvous_backend import Leader
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend, MemoryLead
@@ -145,7 +144,7 @@ async def test_the_spawner_hears_that_this_supervisor_does_not_stand_still_whoev
         moved_s = [each.until_s for each in a.events if isinstance(each, FenceMoved)]
     assert moved_s == sorted(moved_s)
     steps_s = [later - before for before, later in itertools.pairwise(moved_s)]
-    assert max(steps_s) < cluster_client.FENCE_S / 2
+    assert max(steps_s) < leader_link.FENCE_S / 2
 
 
 async def test_a_supervisor_that_comes_back_goes_on_with_the_words_to_the_leader_as_the_same_node():
@@ -216,11 +215,11 @@ WITH_BOTH = Ledger(4, 4, 1, parts=("a", "b"), witnesses=("a", "b"))
 
 @pytest.fixture
 def short_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fence, node_fence, candidate, elected_peers, cluster_client):
+    for module in (fence, node_fence, candidate, elected_peers, leader_link):
         monkeypatch.setattr(module, "FENCE_S", 1.0)
     monkeypatch.setattr(fence, "HEARD_S", 0.6)
     monkeypatch.setattr(candidate, "HEARD_S", 0.6)
-    monkeypatch.setattr(cluster_client, "ALIVE_S", 0.2)
+    monkeypatch.setattr(link_silence, "ALIVE_S", 0.2)
     monkeypatch.setattr(candidate, "AGAIN_S", 0.1)
     monkeypatch.setattr(elected_peers, "WATCH_AGAIN_S", 0.1)
 

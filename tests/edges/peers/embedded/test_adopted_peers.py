@@ -11,6 +11,7 @@ import pytest
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.cluster.messages import NodeJoined, NodeSilent, Reported
 from supervisor.edges.peers.embedded.adopted_peers import ANYWHERE, meet
+from supervisor.edges.peers.questions.switchboard import refuse
 from supervisor.errors import ConfigurationError
 
 LIMIT_S = 30.0
@@ -67,7 +68,7 @@ async def test_a_node_that_meets_another_leader_begins_again(tmp_path: Path):
     orphaned, up, came, over = anyio.Event(), anyio.Event(), anyio.Event(), anyio.Event()
 
     async def lead_at_first() -> None:
-        async with leader.opener(nobody_else)(lambda _: came.set()):
+        async with leader.open_peers(lambda _: came.set(), refuse, nobody_else):
             up.set()
             await came.wait()
         over.set()
@@ -76,10 +77,10 @@ async def test_a_node_that_meets_another_leader_begins_again(tmp_path: Path):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(lead_at_first)
             await up.wait()
-            async with node.opener(orphaned.set)(nobody) as peers:
+            async with node.open_peers(nobody, refuse, orphaned.set) as peers:
                 peers.report("job", NodeJoined(node.node, -1))
                 await over.wait()
-                async with leader.opener(nobody_else)(nobody):
+                async with leader.open_peers(nobody, refuse, nobody_else):
                     await orphaned.wait()
 
 
@@ -89,11 +90,16 @@ async def test_a_leader_to_which_a_nodes_successor_comes_begins_again(tmp_path: 
     orphaned, came = anyio.Event(), anyio.Event()
     reports: list[object] = []
     with anyio.fail_after(LIMIT_S):
-        async with leader.opener(orphaned.set)(lambda event: (reports.append(event), came.set())):  # pyright: ignore
-            async with node.opener(nobody_else)(nobody) as peers:
+
+        def post(event: object) -> None:
+            reports.append(event)
+            came.set()
+
+        async with leader.open_peers(post, refuse, orphaned.set):
+            async with node.open_peers(nobody, refuse, nobody_else) as peers:
                 peers.report("job", NodeJoined(node.node, -1))
                 await came.wait()
-            async with node.opener(nobody_else)(nobody):
+            async with node.open_peers(nobody, refuse, nobody_else):
                 await orphaned.wait()
     told = [type(each.report) for each in reports if isinstance(each, Reported)]
     assert [each for each in told if each is not NodeSilent] == [NodeJoined]

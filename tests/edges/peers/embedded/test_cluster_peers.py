@@ -24,6 +24,7 @@ from supervisor.core.cluster.messages import (
     NodeStopped,
     Reported,
 )
+from supervisor.core.election import leader_link, node_links
 from supervisor.core.facts import JobState, RendezvousRules, Verdict
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
@@ -31,7 +32,7 @@ from supervisor.edges.machine.gpus.nvlink_domain import NoDomainError
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import FollowerPeers, LeaderPeers, Meeting
 from supervisor.edges.peers.handshake import acceptor
-from supervisor.edges.peers.stream import cluster_client, cluster_server
+from supervisor.edges.peers.stream import cluster_client
 from supervisor.edges.peers.transport import cluster_link, cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls
@@ -166,7 +167,7 @@ async def breaking_wire(port: int) -> AsyncGenerator[int]:
 
 async def test_a_wire_that_breaks_all_the_time_loses_and_doubles_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cluster_peers, "PARTING_S", 0.1)
-    monkeypatch.setattr(cluster_client, "FENCE_S", LIMIT_S)
+    monkeypatch.setattr(leader_link, "FENCE_S", LIMIT_S)
     port = free_port()
     async with peers("a", port) as (leader, at_leader), breaking_wire(port) as broken:
         heard = Heard()
@@ -189,7 +190,7 @@ async def test_a_wire_that_breaks_all_the_time_loses_and_doubles_nothing(monkeyp
 
 
 async def test_a_lost_node_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cluster_server, "LOST_S", 0.5)
+    monkeypatch.setattr(node_links, "LOST_S", 0.5)
     port = free_port()
     async with peers("a", port) as (leader, at_leader):
         async with peers("gone", port) as (gone, _):
@@ -202,7 +203,7 @@ async def test_a_lost_node_is_told(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_a_process_that_was_given_up_can_not_come_back(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cluster_server, "LOST_S", 0.3)
+    monkeypatch.setattr(node_links, "LOST_S", 0.3)
     port, lost = free_port(), list[str]()
     async with peers("a", port) as (_, at_leader):
         client = cluster_client.ClusterClient(
@@ -221,7 +222,7 @@ async def test_a_process_that_was_given_up_can_not_come_back(monkeypatch: pytest
 
 
 async def test_the_fence_holds_while_connections_that_say_nothing_are_tried(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cluster_client, "FENCE_S", 1.0)
+    monkeypatch.setattr(leader_link, "FENCE_S", 1.0)
     port, weather = free_port(), Weather(random.Random(1))
     wire = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners[0]
     async with peers("a", port), wire, anyio.create_task_group() as tasks:
@@ -237,8 +238,8 @@ async def test_the_fence_holds_while_connections_that_say_nothing_are_tried(monk
 
 
 async def test_a_leader_that_stood_still_gives_a_node_its_whole_time_to_come_back(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cluster_server, "LOST_S", 1.0)
-    monkeypatch.setattr(cluster_client, "FENCE_S", LIMIT_S)
+    monkeypatch.setattr(node_links, "LOST_S", 1.0)
+    monkeypatch.setattr(leader_link, "FENCE_S", LIMIT_S)
     port = free_port()
     async with peers("a", port) as (_, at_leader):
         client = cluster_client.ClusterClient(
@@ -258,7 +259,7 @@ async def test_a_leader_that_stood_still_gives_a_node_its_whole_time_to_come_bac
 
 
 async def test_a_node_whose_leader_is_lost_ends_its_part_of_the_job(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cluster_client, "FENCE_S", 0.3)
+    monkeypatch.setattr(leader_link, "FENCE_S", 0.3)
     port = free_port()
     heard = Heard()
     ended = anyio.Event()
@@ -285,7 +286,7 @@ async def test_a_node_whose_leader_is_lost_ends_its_part_of_the_job(monkeypatch:
 
 async def test_a_node_that_waits_for_its_verdict_as_the_leader_is_lost_ends_too(monkeypatch: pytest.MonkeyPatch):
     """Found by the simulator, seed 20: it had stopped, was cut off, and waited indefinitely."""
-    monkeypatch.setattr(cluster_client, "FENCE_S", 0.3)
+    monkeypatch.setattr(leader_link, "FENCE_S", 0.3)
     port = free_port()
     heard = Heard()
     ended = anyio.Event()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 import anyio
 import pytest
@@ -14,14 +15,15 @@ from supervisor.config.job_spec import KEPT_NODES_MAX, JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import Event, LeadershipLost, NodeDown, NodeJoined, Reported
 from supervisor.core.correspondence import Correspondence
+from supervisor.core.facts import JobState
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.embedded import peers_of_jobs
 from supervisor.edges.peers.embedded.peers_of_jobs import FromPeers, Opener, PeersOfJobs, open_peers_of_jobs
-from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.stream.archive import Archive, JobPeers
 from supervisor.errors import ConfigurationError, NoAnswerError
 from supervisor.ports.edges import Post
-from supervisor.ports.questions import LEADER, Answer, Handler, Part, PeersAndColleagues, Question, ShowPart
+from supervisor.ports.questions import LEADER, Answer, Part, Question, Reply, ShowPart, TakeQuestion
 from supervisor.ports.reports import JobReport, NodeReport
 from tests.settling import settled
 
@@ -37,11 +39,11 @@ def shared(job_id: str) -> JobSpec:
 class OneJob:
     """See questions.PeersAndColleagues: the test sets what comes, and sent messages are kept."""
 
-    def __init__(self, post: Post, *, leads: bool) -> None:
+    def __init__(self, post: Post, take_question: TakeQuestion, *, leads: bool) -> None:
         self.post = post
+        self.take_question = take_question
         self.said: list[object] = []
         self.fails = anyio.Event()
-        self.handler: Handler | None = None
         self._leads = leads
 
     @property
@@ -61,11 +63,29 @@ class OneJob:
         self.said.append(ledger)
 
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
-        assert self.handler is not None
-        return await self.handler(job_id, to, question)
+        answers: list[Answer] = []
+        self.take_question(job_id, to, question, answers.append)
+        return answers[0]
 
-    def answer_with(self, handler: Handler) -> None:
-        self.handler = handler
+    def letters(self, *, whole: bool = True) -> Correspondence:
+        return Correspondence(leads=self._leads, is_whole=whole)
+
+
+class News:
+    """See questions.LastNews."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.forgotten: list[str] = []
+        self.goes_on = anyio.Event()
+        self.goes_on.set()
+
+    async def tell_last(self, job_id: str) -> None:
+        await self.goes_on.wait()
+        self.told.append(job_id)
+
+    def forget(self, job_id: str) -> None:
+        self.forgotten.append(job_id)
 
 
 class Rig:
@@ -80,19 +100,25 @@ class Rig:
         self.archives: dict[str, Archive] = {}
         self.parting = anyio.Event()
         self.parting.set()
+        self.asked: list[tuple[str, str]] = []
+        self.news = News()
+
+    def take_question(self, job_id: str, by: str, question: Question, reply: Reply) -> None:
+        self.asked.append((job_id, by))
+        reply(Part(JobReport(job_id, JobState.RUNNING, 1), NodeReport("a", "ready")))
 
     async def joining(self, spec: JobSpec, nodes: Nodes, archive: Archive) -> tuple[JobSpec, Opener]:
         self.archives[spec.job_id] = archive
         if spec.job_id in self.holds:
             await self.holds[spec.job_id].wait()
-        return replace(spec, master_addr="10.0.0.7"), lambda post: self._open(spec.job_id, post)
+        return replace(spec, master_addr="10.0.0.7"), partial(self._open, spec.job_id)
 
     @asynccontextmanager
-    async def _open(self, job_id: str, post: Post) -> AsyncGenerator[PeersAndColleagues]:
+    async def _open(self, job_id: str, post: Post, take_question: TakeQuestion) -> AsyncGenerator[JobPeers]:
         async with anyio.create_task_group() as tasks:
             if job_id in self.refusals:
                 raise self.refusals[job_id]
-            way = self.jobs[job_id] = OneJob(post, leads=job_id == "led")
+            way = self.jobs[job_id] = OneJob(post, take_question, leads=job_id == "led")
 
             async def fail() -> None:
                 await way.fails.wait()
@@ -105,7 +131,9 @@ class Rig:
             tasks.cancel_scope.cancel()
 
     def opened(self) -> AbstractAsyncContextManager[PeersOfJobs]:
-        return open_peers_of_jobs(self.posted.append, node_name="a", joining=self.joining)
+        return open_peers_of_jobs(
+            self.posted.append, self.take_question, self.news, node_name="a", joining=self.joining
+        )
 
     async def until_posted(self, event: FromPeers) -> None:
         with anyio.fail_after(LIMIT_S):
@@ -185,8 +213,6 @@ async def test_a_way_that_is_slow_to_open_or_refused_keeps_no_other_job_waiting(
 async def test_an_id_is_used_again_once_the_last_words_of_its_job_have_gone_out():
     rig = Rig()
     async with rig.opened() as peers, anyio.create_task_group() as tasks:
-        closed: list[str] = []
-        peers.on_closed = closed.append
         await begun(peers, "led")
         first = rig.jobs["led"]
         rig.parting = anyio.Event()
@@ -198,23 +224,16 @@ async def test_an_id_is_used_again_once_the_last_words_of_its_job_have_gone_out(
         rig.parting.set()
         await settled()
         assert rig.jobs["led"] is not first
-        assert (rig.parted, closed) == (["led"], ["led"])
+        assert (rig.parted, rig.news.forgotten) == (["led"], ["led"])
 
 
 async def test_questions_of_every_job_come_to_one_counter():
     rig = Rig()
-    asked: list[tuple[str, str]] = []
-
-    async def answer(job_id: str, by: str, question: Question) -> Answer:
-        asked.append((job_id, by))
-        return Part(JobReport(job_id, "running", 1), NodeReport("a", "ready"))  # pyright: ignore[reportArgumentType]
-
     async with rig.opened() as peers:
-        peers.answer_with(answer)
         await begun(peers, "led", "followed")
         await peers.ask("led", "b", ShowPart(), timeout_s=1.0)
         await peers.ask("followed", LEADER, ShowPart(), timeout_s=1.0)
-        assert asked == [("led", "b"), ("followed", LEADER)]
+        assert rig.asked == [("led", "b"), ("followed", LEADER)]
         with pytest.raises(NoAnswerError):
             await peers.ask("alone", LEADER, ShowPart(), timeout_s=1.0)
         rig.jobs["led"].fails.set()
@@ -227,7 +246,7 @@ async def test_questions_of_every_job_come_to_one_counter():
 
 async def test_a_way_that_another_supervisor_has_opened_is_gone_on_with():
     rig = Rig()
-    kept, read = Correspondence(leads=True, gone=("before",)), Correspondence(leads=True, gone=("now",))
+    kept = Correspondence(leads=True, gone=("before",))
     asked: list[str] = []
 
     def keep(job_id: str) -> bool:
@@ -244,12 +263,11 @@ async def test_a_way_that_another_supervisor_has_opened_is_gone_on_with():
         peers.begin("led")
         assert archive.keep()
         assert asked == ["led"]
-        archive.read = lambda: read
-        assert peers.letters("led") == read
+        assert peers.letters("led", whole=False) == Correspondence(leads=True, is_whole=False)
         assert peers.letters("alone") is None
 
 
-async def test_nothing_waits_to_be_kept_where_no_supervisor_comes_back():
+async def test_nothing_waits_to_be_kept_where_no_supervisor_comes_back_and_a_leader_of_many_does_not():
     rig = Rig()
     async with rig.opened() as peers:
         await peers.open(shared("led"), None)
@@ -260,7 +278,6 @@ async def test_nothing_waits_to_be_kept_where_no_supervisor_comes_back():
             many = await peers.open(spec, lambda _: True)
             assert many.nodes is not None
             assert (many.nodes.leads, many.may_come_back) == (leads, not leads)
-            assert (rig.archives[job_id].keep is None) is leads
 
 
 @pytest.mark.parametrize("kept", [Correspondence(leads=True), None])
@@ -281,32 +298,26 @@ async def test_a_way_that_can_t_be_opened_again_ends_the_job_and_says_why(kept: 
 
 
 async def test_the_last_news_of_a_job_that_has_ended_are_told_before_its_way_is_closed():
-    rig, told = Rig(), list[str]()
+    rig = Rig()
+    rig.news.goes_on = anyio.Event()
     async with rig.opened() as peers:
-
-        async def tell(job_id: str) -> None:
-            assert job_id not in rig.parted
-            told.append(job_id)
-
-        peers.tell_last_news = tell
         await begun(peers, "a", "b")
         peers.close("a")
+        await settled()
+        assert rig.parted == []
+        rig.news.goes_on.set()
         with anyio.fail_after(LIMIT_S):
             await peers.until_closed("a")
             await peers.until_closed("b")  # it has not ended
         assert rig.parted == ["a"]
-    assert told == ["a"], "the other job goes on, with another supervisor"
+    assert rig.news.told == ["a"], "the other job goes on, with another supervisor"
 
 
 async def test_news_that_nobody_takes_do_not_hold_up_the_end_for_long(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(peers_of_jobs, "LAST_NEWS_S", 0.01)
     rig = Rig()
+    rig.news.goes_on = anyio.Event()
     async with rig.opened() as peers:
-
-        async def tell(_job_id: str) -> None:
-            await anyio.sleep_forever()
-
-        peers.tell_last_news = tell
         await begun(peers, "a")
         peers.close("a")
         with anyio.fail_after(LIMIT_S):

@@ -15,7 +15,7 @@ from supervisor.edges.peers.codec.cluster_frames import Asked
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
 from supervisor.edges.peers.questions import switchboard
-from supervisor.edges.peers.questions.switchboard import Switchboard
+from supervisor.edges.peers.questions.switchboard import Switchboard, refuse
 from supervisor.edges.peers.transport import cluster_link
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import NoAnswerError, NotFoundError
@@ -32,6 +32,7 @@ from supervisor.ports.questions import (
     SetCordon,
     ShowPart,
 )
+from supervisor.queries.question_inbox import QuestionInbox
 from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, TLS, Heard, free_port
 
 
@@ -43,9 +44,12 @@ class Node:
         self.peers = peers
         self.heard = heard
         self.asked: list[tuple[str, Question]] = []
-        peers.colleagues.answer_with(self._answer)
 
-    async def _answer(self, job_id: str, by: str, question: Question) -> Answer:
+    def own_name(self, job_id: str) -> str:
+        assert job_id == JOB
+        return self.name
+
+    async def answer(self, job_id: str, by: str, question: Question) -> Answer:
         assert job_id == JOB
         self.asked.append((by, question))
         match question:
@@ -72,16 +76,19 @@ def hello(size: int = 1) -> Question:
 @asynccontextmanager
 async def three_nodes() -> AsyncGenerator[list[Node]]:
     port = free_port()
-    async with AsyncExitStack() as opened:
+    async with anyio.create_task_group() as tasks, AsyncExitStack() as opened:
         found: list[Node] = []
         for name in "abc":
-            heard = Heard()
+            heard, questions = Heard(), QuestionInbox()
             meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
-            peers = await opened.enter_async_context(cluster_peers.open_peers(meeting, heard.post))
+            opening = cluster_peers.open_peers(meeting, heard.post, take_question=questions.put)
+            peers = await opened.enter_async_context(opening)
             found.append(Node(name, peers, heard))
+            tasks.start_soon(questions.answer, found[-1].answer, found[-1].own_name)
             peers.report(JOB, NodeJoined(name, -1))
             await found[0].heard.until(lambda: len(found[0].heard.reports()) == len(found))
         yield found
+        tasks.cancel_scope.cancel()
 
 
 async def test_every_node_asks_every_other_and_itself():
@@ -142,11 +149,10 @@ async def test_a_node_asks_in_its_own_name_only(caplog: pytest.LogCaptureFixture
         assert "a question of node b is dropped: it comes from node c" in caplog.text
 
 
-async def test_a_node_that_is_starting_says_so():
-    async with anyio.create_task_group() as tasks:
-        alone = Switchboard(own_name="a", leads=True, tasks=tasks, pass_on=lambda _, __: False)
-        with pytest.raises(NoAnswerError, match="cannot ask node a: it is starting"):
-            await alone.ask(JOB, "a", hello(), timeout_s=1)
+async def test_a_node_that_takes_no_questions_says_so():
+    alone = Switchboard(own_name="a", leads=True, pass_on=lambda _, __: False, take_question=refuse)
+    with pytest.raises(NoAnswerError, match="cannot answer: this node of job job takes no questions"):
+        await alone.ask(JOB, "a", hello(), timeout_s=1)
 
 
 def test_a_refusal_keeps_its_kind():

@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, Reported
+from supervisor.core.election import leader_link, link_silence, node_links
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import LeaderPeers, Meeting
-from supervisor.edges.peers.stream import cluster_client, cluster_server
+from supervisor.edges.peers.stream import cluster_server
 from supervisor.edges.peers.stream.cluster_client import ClusterClient
-from supervisor.edges.peers.transport import cluster_link, cluster_tls
+from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls
 from tests.edges.peers.certificates import make_authority, make_node
@@ -124,13 +125,14 @@ async def test_nodes_that_come_at_once_wait_for_the_relays():
         await nodes.all_hear(1, set(nodes.clients))
 
 
+@pytest.mark.alone
 async def test_heartbeats_by_a_relay_keep_both_sides_sure_of_each_other(monkeypatch: pytest.MonkeyPatch):
     """For longer than a silence that would end a connection."""
-    monkeypatch.setattr(cluster_link, "SILENCE_S", 1.5)
-    monkeypatch.setattr(cluster_client, "FENCE_S", 2.0)
-    monkeypatch.setattr(cluster_server, "LOST_S", 2.5)
-    monkeypatch.setattr(cluster_server, "LOOK_S", 0.1)
-    monkeypatch.setattr(cluster_client, "ALIVE_S", 0.1)
+    monkeypatch.setattr(link_silence, "SILENCE_S", 1.5)
+    monkeypatch.setattr(leader_link, "FENCE_S", 2.0)
+    monkeypatch.setattr(node_links, "LOST_S", 2.5)
+    monkeypatch.setattr(node_links, "CHECK_S", 0.1)
+    monkeypatch.setattr(link_silence, "ALIVE_S", 0.1)
     monkeypatch.setattr("supervisor.edges.peers.relays.relay.TICK_S", 0.1)
     async with crowd() as nodes:
         known = {name: client.known_at_s for name, client in nodes.clients.items()}
@@ -147,7 +149,7 @@ async def test_heartbeats_by_a_relay_keep_both_sides_sure_of_each_other(monkeypa
 
 
 async def test_d11_the_nodes_of_a_lost_relay_come_back_and_nobody_else_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cluster_server, "LOST_S", 3.0)
+    monkeypatch.setattr(node_links, "LOST_S", 3.0)
     async with crowd() as nodes:
         others = set(nodes.clients) - {"node-0"}
         nodes.scopes["node-0"].cancel()
@@ -161,9 +163,26 @@ async def test_d11_the_nodes_of_a_lost_relay_come_back_and_nobody_else_is_given_
         assert nodes.lost == []
 
 
+async def test_d11_nodes_that_only_their_relay_was_heard_of_for_long_are_not_given_up_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """Heartbeats end at the relay: its word counts, too."""
+    monkeypatch.setattr(node_links, "LOST_S", 1.5)
+    monkeypatch.setattr(link_silence, "ALIVE_S", 0.1)
+    monkeypatch.setattr("supervisor.edges.peers.relays.relay.TICK_S", 0.1)
+    async with crowd() as nodes:
+        await anyio.sleep(2.5)  # longer than the silence that loses a node
+        nodes.scopes["node-0"].cancel()
+        reports = nodes.at_leader.reports
+        await nodes.at_leader.until(lambda: any(isinstance(each, NodeLost) for each in reports()))
+        await nodes.all_hear(8, set(nodes.clients) - {"node-0"})
+        assert [each.node for each in reports() if isinstance(each, NodeLost)] == ["node-0"]
+        assert nodes.lost == []
+
+
 async def test_d11_a_node_whose_relay_says_nothing_goes_to_the_leader_itself():
     async with crowd() as nodes:
-        for name, silent_s in (("node-10", 0.0), ("node-11", 2 * cluster_link.SILENCE_S)):
+        for name, silent_s in (("node-10", 0.0), ("node-11", 2 * link_silence.SILENCE_S)):
             line = nodes.clients[name]._conversation.line  # pyright: ignore[reportPrivateUsage]
             assert line is not None
             line.heard_at_s -= silent_s

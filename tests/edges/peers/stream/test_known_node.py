@@ -8,15 +8,16 @@ import anyio
 import msgspec
 import pytest
 
+from supervisor.config.job_spec import KEPT_NODES_MAX
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeDown, NodeHeard, NodeLost, NodeSilent, Reported
 from supervisor.core.correspondence import Correspondence, Letters, NodeLetters
+from supervisor.core.election import leader_link, node_links
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import LeaderPeers, Meeting
 from supervisor.edges.peers.embedded.peers_of_jobs import FromPeers
-from supervisor.edges.peers.stream import cluster_client, cluster_server
-from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.stream.archive import Archive, JobPeers
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
 from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, TLS, again, free_port, peers
@@ -51,19 +52,20 @@ class Side:
                         self.wrong.append(event)
 
         def keep() -> bool:
-            if not is_alive or chance.random() < 0.2:
+            if not is_alive or not opened or chance.random() < 0.2:
                 return False
-            assert archive.read is not None
-            read = archive.read_changed if archive.read_changed is not None and is_begun else archive.read
-            self.letters, self.kept = merged(self.letters, read()), (tuple(heard), said)
+            (current,) = opened
+            letters = current.letters(whole=not is_begun)
+            self.letters, self.kept = merged(self.letters, letters), (tuple(heard), said)
             return True
 
-        archive = Archive(keep, self.letters)
+        archive, opened = Archive(keep, self.letters), list[JobPeers]()
         async with anyio.create_task_group() as tasks:
 
             async def be() -> None:
                 nonlocal said, is_begun
                 async with cluster_peers.open_peers(self.meeting, post, archive) as peers:
+                    opened.append(peers)
                     assert peers.leads(JOB) is self.leads
                     is_begun = keep()
                     while True:
@@ -124,7 +126,7 @@ async def test_no_word_is_lost_or_doubled_however_often_a_side_is_killed(killed:
 
 
 async def test_a_leader_that_comes_back_gives_a_node_up_that_does_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cluster_server, "LOST_S", 0.3)
+    monkeypatch.setattr(node_links, "LOST_S", 0.3)
     port = free_port()
     kept = Correspondence(leads=True, nodes=(NodeLetters("gone", "of gone", Letters()),), gone=("older",))
     lost: list[NodeLost] = []
@@ -139,16 +141,13 @@ async def test_a_leader_that_comes_back_gives_a_node_up_that_does_not(monkeypatc
             assert event.report == NodeSilent("gone"), "nothing begins on it meanwhile"
 
     meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
-    archive = Archive(None, kept)
-    async with cluster_peers.open_peers(meeting, post, archive):
+    async with cluster_peers.open_peers(meeting, post, Archive(None, kept)) as peers:
         with anyio.fail_after(LIMIT_S):
             await known.wait()
-        assert archive.read is not None
-        assert archive.read_changed is not None
         gone = Correspondence(leads=True, gone=("older", "of gone"))
-        assert archive.read_changed() == msgspec.structs.replace(gone, is_whole=False, left=("gone",))
-        assert archive.read_changed() == msgspec.structs.replace(gone, is_whole=False)
-        assert archive.read() == gone
+        assert peers.letters(whole=False) == msgspec.structs.replace(gone, is_whole=False, left=("gone",))
+        assert peers.letters(whole=False) == msgspec.structs.replace(gone, is_whole=False)
+        assert peers.letters() == gone
     assert [each.node for each in lost] == ["gone"]
     assert "it has not come back to the leader's new supervisor" in lost[0].reason
 
@@ -156,7 +155,7 @@ async def test_a_leader_that_comes_back_gives_a_node_up_that_does_not(monkeypatc
 async def test_a_node_that_comes_back_too_late_ends_its_workers():
     port = free_port()
     said: list[FromPeers] = []
-    known_at_s = anyio.current_time() - cluster_client.FENCE_S - 1.0
+    known_at_s = anyio.current_time() - leader_link.FENCE_S - 1.0
     kept = Correspondence(incarnation="of b", term=1, known_at_s=known_at_s)
     meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
     async with cluster_peers.open_peers(meeting, said.append, Archive(None, kept)) as peers:
@@ -204,3 +203,25 @@ async def test_a_leader_hears_its_nodes_until_the_last_has_left():
         with anyio.fail_after(LIMIT_S):
             await leader.until_all_have_left()
         assert left == ["b"]
+
+
+@pytest.mark.parametrize(("others", "waits"), [(1, True), (KEPT_NODES_MAX, False)])
+async def test_orders_wait_to_be_kept_unless_the_nodes_are_too_many_to_be_led_again(others: int, waits: bool):
+    port, asked = free_port(), list[str]()
+
+    def keep() -> bool:
+        asked.append("keep")
+        return True
+
+    meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, TLS, nodes_max=others)
+    came = anyio.Event()
+    async with (
+        cluster_peers.open_peers(meeting, lambda _: came.set(), Archive(keep)) as leader,
+        peers("b", port) as (b, at_b),
+    ):
+        b.report(JOB, NodeDown("b", 1))
+        with anyio.fail_after(LIMIT_S):
+            await came.wait()
+        leader.send("b", JOB, again(1))
+        await at_b.until(at_b.orders)
+    assert bool(asked) is waits

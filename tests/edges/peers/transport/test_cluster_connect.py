@@ -8,6 +8,7 @@ import anyio
 import pytest
 from anyio import to_thread
 
+from supervisor.core.election import link_silence
 from supervisor.edges.peers.stream import cluster_client
 from supervisor.edges.peers.stream.cluster_client import ClusterClient
 from supervisor.edges.peers.transport import cluster_connect
@@ -49,7 +50,7 @@ async def test_nobody_who_listens_is_an_os_error():
 
 async def test_a_leader_that_says_nothing_is_tried_again_with_small_segments(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cluster_client, "INTRODUCED_S", 0.2)
-    monkeypatch.setattr(cluster_client, "ALIVE_S", 0.1)
+    monkeypatch.setattr(link_silence, "ALIVE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = ClusterClient(
             PeerAddress("127.0.0.1", server.getsockname()[1]),

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -19,18 +19,28 @@ from supervisor.edges.workers.adopted.adopted_ranks import AdoptedRanks
 from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord
 from supervisor.ports.edges import Spawner
 from tests.edges.workers.worker_side import until
+from tests.settling import settled
 
 JOB = JobSpec(job_id="adopted", command=("train.py",), local_world_size=2)
 
 
 class Meeting:
-    """Plays the worker socket: remembers the callback for a rank that comes."""
+    """Plays the worker socket, to which ranks come."""
 
-    met: Callable[[int, int], None]
+    def __init__(self) -> None:
+        self._send, self._receive = anyio.create_memory_object_stream[tuple[int, int]](10)
 
-    def adopt(self, job_id: str, cycle: int, met: Callable[[int, int], None]) -> None:
-        assert (job_id, cycle) == (JOB.job_id, 0)
-        self.met = met
+    async def next_unknown(self, job_id: str) -> tuple[int, int]:
+        assert job_id == JOB.job_id
+        return await self._receive.receive()
+
+    async def come(self, local_rank: int, pid: int) -> None:
+        self._send.send_nowait((local_rank, pid))
+        await settled()
+
+    def close(self) -> None:
+        self._send.close()
+        self._receive.close()
 
 
 class World:
@@ -48,7 +58,10 @@ class World:
         self.spawner: Spawner | None = None
 
     async def keep(self) -> None:
-        await self.spawners.keep(JOB, {}, on_started=self._started, on_message=self.told.append)
+        try:
+            await self.spawners.keep(JOB, {}, on_started=self._started, on_message=self.told.append)
+        finally:
+            self.meeting.close()
 
     def _started(self, spawner: Spawner) -> None:
         self.spawner = spawner
@@ -76,8 +89,8 @@ async def test_a_rank_is_met_signalled_and_its_end_is_told(tmp_path: Path, proce
         world.send(link.PrepareStore(0, "127.0.0.1"))
         world.send(link.Spawn(0, ()))
         await world.opened.wait()
-        world.meeting.met(1, process.pid)
-        world.meeting.met(1, process.pid)  # it connects twice
+        await world.meeting.come(1, process.pid)
+        await world.meeting.come(1, process.pid)  # it connects twice
         assert [(each.local_rank, each.pid) for each in world.told if isinstance(each, link.Spawned)] == [
             (1, process.pid)
         ]
@@ -97,7 +110,7 @@ async def test_where_no_rank_comes_or_is_left_that_is_told(tmp_path: Path, proce
         tasks.start_soon(world.keep)
         await until(lambda: world.spawner is not None)
         world.send(link.Spawn(0, ()))
-        world.meeting.met(0, process.pid)
+        await world.meeting.come(0, process.pid)
         with anyio.move_on_after(0.2):
             await world.idle.wait()
         assert not world.idle.is_set()
@@ -116,7 +129,7 @@ async def test_a_rank_that_has_ended_before_it_is_met_is_nobody(tmp_path: Path, 
         world.send(link.Spawn(0, ()))
         process.kill()
         process.wait(10)
-        world.meeting.met(0, process.pid)
+        await world.meeting.come(0, process.pid)
         assert world.of(link.Spawned) == []
         world.send(link.End())
 
@@ -129,8 +142,8 @@ async def test_who_has_ended_while_nobody_watched_is_lost_to_the_successor(
         tasks.start_soon(first.keep)
         await until(lambda: first.spawner is not None)
         first.send(link.Spawn(0, ()))
-        first.meeting.met(1, process.pid)
-        first.meeting.met(0, os.getpid())
+        await first.meeting.come(1, process.pid)
+        await first.meeting.come(0, os.getpid())
         tasks.cancel_scope.cancel()  # the supervisor dies
     process.kill()
     process.wait(10)
@@ -177,7 +190,7 @@ async def test_one_that_has_come_ends_once(tmp_path: Path, process: subprocess.P
         tasks.start_soon(world.keep)
         await until(lambda: world.spawner is not None)
         world.send(link.Spawn(0, ()))
-        world.meeting.met(1, process.pid)
+        await world.meeting.come(1, process.pid)
         process.kill()
         process.wait(10)
         await until(lambda: len(world.of(link.Exited)) == 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import anyio
 import pytest
 from msgspec.structs import replace
 
@@ -12,6 +13,7 @@ from supervisor.core.facts import HangLimits
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.workers.channel.worker_admission import Admitted, NotYet, OpenCycle, Refusal, WorkerCycles
 from supervisor.edges.workers.channel.worker_frames import Hello
+from tests.settling import settled
 
 HELLO = Hello(1, b"t" * 32, "job", 2, 9, 1, True, 0, None, 0, 0)
 WORKER, CHILD, STRANGER = 500, 501, 900
@@ -34,6 +36,24 @@ def test_an_unannounced_worker_waits_and_is_admitted_once_announced(cycles: Work
     cycles.expect("job", 2, 1, WORKER)
     assert isinstance(cycles.answer(HELLO, _peer(WORKER)), Admitted)
     assert isinstance(cycles.answer(HELLO, _peer(STRANGER)), NotYet)
+
+
+async def test_a_worker_of_another_launcher_is_named_and_admitted_once_it_is_expected(
+    cycles: WorkerCycles,
+):
+    named: list[tuple[int, int]] = []
+
+    async def name() -> None:
+        named.append(await cycles.next_unknown("job"))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(name)
+        await settled()
+        assert isinstance(cycles.answer(HELLO, _peer(WORKER)), NotYet)
+        assert isinstance(cycles.answer(HELLO, _peer(STRANGER)), NotYet)
+    assert named == [(1, WORKER)], "the first that shows the token"
+    cycles.expect("job", 2, *named[0])
+    assert isinstance(cycles.answer(HELLO, _peer(WORKER)), Admitted)
 
 
 def test_a_child_speaks_only_while_the_worker_itself_does_not(cycles: WorkerCycles):

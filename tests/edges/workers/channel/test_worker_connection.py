@@ -122,6 +122,7 @@ async def test_slow_loris_peers_are_dropped_and_ranks_served(tmp_path: Path, mon
         assert progress.heartbeats == 1
 
 
+@pytest.mark.alone
 async def test_a_flood_of_one_rank_slows_that_rank_only(tmp_path: Path):
     async with serve(tmp_path) as served:
         flooder, other = served.connect(), served.connect()

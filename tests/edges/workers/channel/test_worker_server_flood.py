@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import anyio
+import pytest
 from holdfast_wire.framing import encode
 from holdfast_wire.v1 import worker_pb2
 
@@ -120,6 +121,7 @@ def lines() -> bytes:
     return b"".join(encode(each.SerializeToString(), frame_bytes_max=1024).hex().encode() + b"\n" for each in frames)
 
 
+@pytest.mark.alone
 async def test_a_silent_rank_is_found_in_time_while_all_others_burst(tmp_path: Path) -> None:
     path = tmp_path / "sock" / "worker" / "worker.sock"
     limits = HangLimits(heartbeat_s=LIMIT_S)

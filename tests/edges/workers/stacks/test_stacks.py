@@ -105,6 +105,7 @@ async def test_where_py_spy_can_not_look_the_client_is_asked(tmp_path: Path, why
     assert {"missing": "can't be run", "denied": "Permission Denied", "gone": "process is running"}[why] in note
 
 
+@pytest.mark.alone
 async def test_the_budget_holds_whatever_hangs(tmp_path: Path):
     py_spy = tmp_path / "py-spy"
     py_spy.write_text("#!/bin/sh\necho $$ >> " + str(tmp_path / "pids") + "; trap '' TERM; exec sleep 600\n")
@@ -137,6 +138,7 @@ def _state(pid: int) -> str:
         return ""
 
 
+@pytest.mark.alone
 async def test_a_slow_py_spy_leaves_the_rank_the_time_to_answer_itself(tmp_path: Path):
     py_spy = tmp_path / "py-spy"
     py_spy.write_text("#!/bin/sh\necho $$ > " + str(tmp_path / "pid") + "; exec sleep 600\n")

@@ -43,6 +43,7 @@ def taken(evidence: Evidence) -> int:
     return sum(len(group.ranks) for group in evidence.groups)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("py_spy", ["real", "slow"])
 async def test_the_hung_rank_of_64_is_seen_within_the_budget(tmp_path: Path, py_spy: str) -> None:
     slow = program(tmp_path / "py-spy", "exec sleep 600\n")

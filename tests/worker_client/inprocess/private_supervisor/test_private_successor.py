@@ -33,7 +33,6 @@ class Job:
         }  # fmt: skip
         self.folder = job_folder.job_folder(self.environment)
         self.started: list[psutil.Process] = []
-        self.is_wanted = True
 
     def start(self) -> Endpoint:
         found = finding.find_or_start(self.environment)
@@ -46,11 +45,15 @@ class Job:
         return self.started[-1]
 
     def successor(self) -> PrivateSuccessor:
-        return PrivateSuccessor(self.folder, self.environment, lambda: self.is_wanted)
+        return PrivateSuccessor(self.folder, self.environment)
 
     def kill(self) -> None:
         self.started[-1].kill()
         self.started[-1].wait(TIMEOUT_S)
+
+
+def wanted() -> bool:
+    return True
 
 
 def found_by(successor: PrivateSuccessor) -> Endpoint:
@@ -58,7 +61,7 @@ def found_by(successor: PrivateSuccessor) -> Endpoint:
     found: list[Endpoint] = []
 
     def is_found() -> bool:
-        told = successor.find()
+        told = successor.find(wanted)
         found.extend([] if told is None else [told])
         return told is not None
 
@@ -79,30 +82,28 @@ def job(tmp_path: Path) -> Iterator[Job]:
 def test_a_dead_one_is_replaced_once_by_whoever_is_first(job: Job):
     first = job.start()
     successors = [job.successor() for _ in range(4)]
-    assert {each.find() for each in successors} == {first}
+    assert {each.find(wanted) for each in successors} == {first}
     job.kill()
     with ThreadPoolExecutor(len(successors)) as pool:
         (second,) = set(pool.map(found_by, successors))
     assert second.job_id == first.job_id
     assert second.token != first.token
     assert second.socket_path != first.socket_path  # nobody who takes it for the first can reach it
-    assert {each.find() for each in successors} == {second}
+    assert {each.find(wanted) for each in successors} == {second}
     assert job.note() != job.started[0]
 
 
 def test_one_that_is_stopped_or_not_wanted_is_not_replaced(job: Job):
     first = job.start()
     job.started[0].send_signal(signal.SIGSTOP)
-    assert job.successor().find() == first
+    assert job.successor().find(wanted) == first
     Path(first.socket_path).unlink()  # now it does not even answer
-    assert job.successor().find() is None
+    assert job.successor().find(wanted) is None
     job.kill()
-    job.is_wanted = False
-    assert job.successor().find() is None
-    job.is_wanted = True
+    assert job.successor().find(lambda: False) is None
     closed = job.successor()
     closed.close()
-    assert closed.find() is None
+    assert closed.find(wanted) is None
     found_by(job.successor())
     job.note()
 
@@ -121,7 +122,7 @@ def test_starts_that_fail_are_further_and_further_apart(
     monkeypatch.setattr("worker_client.inprocess.private_supervisor.private_successor.monotonic", lambda: now_s)
     successor = job.successor()
     for _ in range(4000):
-        assert successor.find() is None
+        assert successor.find(wanted) is None
         now_s += 0.1
     assert [round(later - start) for start, later in itertools.pairwise(starts)] == [
         1, 2, 4, 8, 16, 32, 60, 60, 60, 60, 60,
@@ -131,7 +132,7 @@ def test_starts_that_fail_are_further_and_further_apart(
 
 def found_by_or_closed(successor: PrivateSuccessor, told: Path) -> Endpoint | None:
     """Waits until a start was made."""
-    while (found := successor.find()) is None and not told.exists():
+    while (found := successor.find(wanted)) is None and not told.exists():
         continue
     return found
 

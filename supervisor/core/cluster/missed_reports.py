@@ -1,0 +1,62 @@
+"""Which reports of a node has a new leader missed, as its state shows?
+
+The leader handles them as if they came now (takeover.py).
+"""
+
+from __future__ import annotations
+
+from supervisor.core.cluster import membership
+from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.cluster.membership import MemberState
+from supervisor.core.cluster.messages import Event, NodeStands
+
+
+def of_node(stands: NodeStands) -> tuple[Event, ...]:
+    """Returns the reports that a node in this state would have sent."""
+    node, cycle = stands.node, stands.cycle
+    opened = cluster_messages.JobOpened(node, stands.rules)
+    match stands.state:
+        case MemberState.JOINED:
+            return opened, cluster_messages.NodeJoined(node, cycle)
+        case MemberState.DOWN:
+            return opened, cluster_messages.NodeDown(node, cycle)
+        case MemberState.STOPPED:
+            return opened, *stop_of(stands), cluster_messages.NodeStopped(node, stands.all_succeeded)
+        case MemberState.INFORMED:
+            return opened, cluster_messages.VerdictTaken(node)
+        case _:
+            return (opened,)
+
+
+def stop_of(stands: NodeStands) -> tuple[Event, ...]:
+    """Returns the stop that was asked for on the node, as if it came now: no leader may know of it."""
+    if not stands.stop_reason:
+        return ()
+    return (cluster_messages.StopAsked(stands.stop_reason, stands.stop_signal, is_repeated=True),)
+
+
+def of_cycle(
+    parts: dict[int, NodeStands],
+    absent: dict[int, str],
+    cycle: int,
+) -> tuple[Event, ...]:
+    """Returns the faults that no leader has decided on yet; the first of them counts."""
+    events: list[Event] = []
+    for each in parts.values():
+        node = each.node
+        if each.state in (MemberState.FAILED, MemberState.JOINED, MemberState.DOWN, MemberState.OPENED):
+            reason = each.reason or f"node {node} has stopped its workers"
+            failed = cluster_messages.NodeFailed(
+                node, cycle, reason, restart_allowed=each.restart_allowed, first_failure=each.first_failure
+            )
+            events.append(failed)
+        if each.state is MemberState.STOPPED:  # It gave up the job, which no leader had ended.
+            events.append(cluster_messages.VerdictTaken(node))
+        if each.state is MemberState.SUCCEEDED:
+            events.append(cluster_messages.NodeSucceeded(node, cycle, each.lost))
+        events += of_node(each)[1:]
+    for rank, name in absent.items():
+        who = f"node {name}" if not name.startswith(membership.ABSENTEE) else "the node"
+        text = f"{who} of group rank {rank} is lost: it has not reported its state to the new leader"
+        events.append(cluster_messages.NodeLost(name, text))
+    return tuple(events)

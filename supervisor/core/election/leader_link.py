@@ -1,0 +1,156 @@
+"""How long does a node wait for its leader, and when is the leader lost to it?
+
+The leader may start later than its nodes, and a connection may break. The leader is lost FENCE_S after the node sent
+the last message that the leader answered: soon after, the leader may replace the node (node_links.py), and two groups
+of one job must never train at the same time.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core.election import link_silence
+from supervisor.core.fence import FENCE_S
+
+# --- events --------------------------------------------------------------------------------------------------------
+
+
+class Begun(msgspec.Struct, frozen=True):
+    """The leader is looked for. `join_timeout_s`: for so long, if it was never reached."""
+
+    join_timeout_s: float
+
+
+class NotReached(msgspec.Struct, frozen=True):
+    """An attempt has failed."""
+
+    why: str
+
+
+class LinkUp(msgspec.Struct, frozen=True):
+    """`said_at_s`: when the message was sent that the leader answered with its welcome."""
+
+    said_at_s: float
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """The leader has answered the heartbeat that was sent at `said_at_s`."""
+
+    said_at_s: float
+
+
+class LinkLost(msgspec.Struct, frozen=True):
+    why: str
+
+
+class DeadlineReached(msgspec.Struct, frozen=True):
+    """`heard_at_s`, `waits_since_s`: of the connection, if there is one; see link_silence.death."""
+
+    heard_at_s: float = -math.inf
+    waits_since_s: float | None = None
+
+
+Event = Begun | NotReached | LinkUp | Answered | LinkLost | DeadlineReached
+
+# --- actions -------------------------------------------------------------------------------------------------------
+
+
+class SendHeartbeat(msgspec.Struct, frozen=True):
+    """It carries the present time, for Answered."""
+
+
+class EndLink(msgspec.Struct, frozen=True):
+    why: str
+
+
+class MoveFence(msgspec.Struct, frozen=True):
+    """No leader is lost before `until_s`."""
+
+    until_s: float
+
+
+class GiveUp(msgspec.Struct, frozen=True):
+    """The leader is lost."""
+
+    why: str
+
+
+Action = SendHeartbeat | EndLink | MoveFence | GiveUp
+
+# --- the machine ---------------------------------------------------------------------------------------------------
+
+
+class State(msgspec.Struct, frozen=True):
+    leader: str  # its address
+    known_at_s: float | None = None  # when the last message that the leader answered was sent; None: never reached
+    is_up: bool = False
+    due_s: float = math.inf  # the next heartbeat, or the end of the search
+    why: str = "it was never reached"  # there is no connection
+    silent_since_s: float | None = None  # the last connection was ended for its silence
+
+
+def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
+    match event:
+        case Begun(join_timeout_s):
+            until_s = now_s + join_timeout_s if state.known_at_s is None else state.known_at_s + FENCE_S
+            return msgspec.structs.replace(state, is_up=False, due_s=until_s), ()
+        case NotReached(why):
+            return msgspec.structs.replace(state, why=why, silent_since_s=None), ()
+        case LinkUp(said_at_s):
+            state = msgspec.structs.replace(state, is_up=True, known_at_s=said_at_s, silent_since_s=None)
+            state, actions = _beat(state, said_at_s, now_s, heard_at_s=now_s)
+            return state, (MoveFence(said_at_s + FENCE_S), *actions)
+        case Answered(said_at_s):
+            if state.known_at_s is None:
+                return state, ()
+            known_at_s = max(state.known_at_s, min(said_at_s, now_s))
+            return msgspec.structs.replace(state, known_at_s=known_at_s), (MoveFence(known_at_s + FENCE_S),)
+        case LinkLost(why):
+            if state.known_at_s is None:
+                return state, ()
+            until_s = state.known_at_s + FENCE_S
+            return msgspec.structs.replace(state, is_up=False, due_s=until_s, why=why), ()
+        case DeadlineReached():
+            return _judge(state, event, now_s) if now_s >= state.due_s else (state, ())
+        case _:
+            assert_never(event)
+
+
+def next_deadline_s(state: State) -> float | None:
+    return state.due_s if state.due_s < math.inf else None
+
+
+def is_obeyed(state: State, now_s: float) -> bool:
+    """Returns whether an order that is heard now is obeyed: later, the leader may have replaced this node."""
+    return state.known_at_s is None or now_s < state.known_at_s + FENCE_S
+
+
+def _judge(state: State, event: DeadlineReached, now_s: float) -> tuple[State, tuple[Action, ...]]:
+    if not state.is_up:
+        since_s = state.silent_since_s
+        why = state.why if since_s is None else link_silence.silence(since_s, now_s)
+        state = msgspec.structs.replace(state, due_s=math.inf)
+        return state, (GiveUp(f"the leader at {state.leader} is lost: {why}"),)
+    assert state.known_at_s is not None, "there is a connection"
+    heard_at_s, waits_since_s = event.heard_at_s, event.waits_since_s
+    is_late = now_s - state.due_s >= link_silence.LATE_S  # what was received meanwhile is handled first
+    if not is_late and (why := link_silence.death(heard_at_s=heard_at_s, waits_since_s=waits_since_s, now_s=now_s)):
+        silent_since_s = heard_at_s if now_s - heard_at_s >= link_silence.SILENCE_S else None
+        return _end(msgspec.structs.replace(state, silent_since_s=silent_since_s), why)
+    return _beat(state, state.known_at_s, now_s, heard_at_s=heard_at_s)
+
+
+def _beat(state: State, known_at_s: float, now_s: float, *, heard_at_s: float) -> tuple[State, tuple[Action, ...]]:
+    until_s = known_at_s + FENCE_S
+    if now_s >= until_s:
+        return _end(state, f"it has not answered for {now_s - known_at_s:.1f} s")
+    silent_s = max(link_silence.LATE_S, heard_at_s + link_silence.SILENCE_S - now_s)
+    due_s = now_s + min(link_silence.ALIVE_S, until_s - now_s, silent_s)
+    return msgspec.structs.replace(state, due_s=due_s), (SendHeartbeat(),)
+
+
+def _end(state: State, why: str) -> tuple[State, tuple[Action, ...]]:
+    return msgspec.structs.replace(state, due_s=math.inf), (EndLink(why),)

@@ -1,0 +1,111 @@
+"""What does the node notice about its ranks without a word from their script?
+
+Folds what needs no line of code in the script: which configured limits nothing has armed (limit_arming.py) and which
+ranks a signal has stopped (stopped_ranks.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core import workers as group
+from supervisor.core.facts import HangLimits, JobRules
+from supervisor.core.node import call_watch, hang_response, limit_arming, rank_monitor, stopped_ranks
+from supervisor.core.node import messages as node_messages
+
+
+class State(msgspec.Struct, frozen=True):
+    arming: limit_arming.State = msgspec.field(default_factory=limit_arming.initial_state)
+    stops: stopped_ranks.State = msgspec.field(default_factory=stopped_ranks.initial_state)
+
+
+Event = (
+    group.PrepareWorkers | group.StopWorkers | group.KillWorkers | group.LoseWorkers
+    | node_messages.WorkerSpawned | node_messages.WorkerExited | node_messages.ClientJoined
+    | node_messages.ProgressRead | node_messages.RankStopped | node_messages.RankContinued
+    | node_messages.DeadlineReached
+)  # fmt: skip
+Action = limit_arming.Action | hang_response.RankHung
+Outcome = tuple[State, tuple[Action, ...]]
+
+
+class Ranks(msgspec.Struct, frozen=True):
+    """What the other machines of the job know about its ranks here. Both by local rank."""
+
+    first_rank: int
+    monitors: Sequence[rank_monitor.State]
+    watches: Sequence[call_watch.State]
+    calculated: HangLimits | None  # limits for clients that come
+
+    def rank(self, local_rank: int) -> int:
+        return self.first_rank + local_rank
+
+    def is_over(self, local_rank: int) -> bool:
+        """Whether the rank does not exist, has ended, or is being ended with its group."""
+        return local_rank >= len(self.monitors) or isinstance(self.monitors[local_rank], rank_monitor.Gone)
+
+    def heartbeat_limit_s(self, local_rank: int, rules: JobRules) -> float | None:
+        monitor = self.monitors[local_rank]
+        if isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading | rank_monitor.Hung):
+            return monitor.limits.heartbeat_s
+        return (self.calculated or rules.hang_limits).heartbeat_s
+
+    def in_call(self) -> tuple[int, ...]:
+        return tuple(at for at, watch in enumerate(self.watches) if not isinstance(watch, call_watch.Idle))
+
+
+def initial_state() -> State:
+    return State()
+
+
+def step(state: State, event: Event, *, now_s: float, cycle: int, ranks: Ranks, rules: JobRules) -> Outcome:
+    actions: list[Action] = []
+    arming, stops = state.arming, state.stops
+    if not isinstance(event, node_messages.WorkerExited | node_messages.RankStopped | node_messages.RankContinued):
+        has_rank_0 = ranks.first_rank == 0
+        arming, more = limit_arming.step(
+            arming, event, now_s=now_s, cycle=cycle, has_rank_0=has_rank_0, rules=rules
+        )  # fmt: skip
+        actions += more
+    stop = _stop_event(event, ranks, rules)
+    if stop is not None:
+        in_call = ranks.in_call()
+        stops, said = stopped_ranks.step(stops, stop, now_s=now_s, job_id=rules.job_id, cycle=cycle, in_call=in_call)
+        actions += [_by_rank(each, ranks) for each in said]
+    same = arming is state.arming and stops is state.stops
+    return (state if same else State(arming, stops)), tuple(actions)
+
+
+def next_deadline_s(state: State) -> float | None:
+    dues_s = (limit_arming.next_deadline_s(state.arming), stopped_ranks.next_deadline_s(state.stops))
+    return min((due_s for due_s in dues_s if due_s is not None), default=None)
+
+
+def _by_rank(action: stopped_ranks.Action, ranks: Ranks) -> Action:
+    if isinstance(action, stopped_ranks.DeclareHang):
+        return hang_response.RankHung(action.local_rank, ranks.rank(action.local_rank), action.reason)
+    return action
+
+
+def _stop_event(event: Event, ranks: Ranks, rules: JobRules) -> stopped_ranks.Event | None:
+    match event:
+        case node_messages.RankStopped(_, _, local_rank, pid, signal, at_s):
+            if ranks.is_over(local_rank):
+                return None
+            limit_s = ranks.heartbeat_limit_s(local_rank, rules)
+            return stopped_ranks.RankStopped(local_rank, ranks.rank(local_rank), pid, signal, at_s, limit_s)
+        case node_messages.RankContinued(_, _, local_rank, at_s):
+            return stopped_ranks.RankContinued(local_rank, ranks.rank(local_rank), at_s)
+        case node_messages.WorkerExited(exit=exit_):
+            return stopped_ranks.WorkerEnded(exit_.local_rank)
+        case group.PrepareWorkers() | group.StopWorkers() | group.KillWorkers() | group.LoseWorkers():
+            return stopped_ranks.WorkersEnding()
+        case node_messages.DeadlineReached():
+            return event
+        case node_messages.WorkerSpawned() | node_messages.ClientJoined() | node_messages.ProgressRead():
+            return None
+        case _:
+            assert_never(event)

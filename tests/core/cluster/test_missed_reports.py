@@ -1,0 +1,42 @@
+"""A new leader makes up for the reports that it has missed of a node, from the state that this node reports."""
+
+from __future__ import annotations
+
+from supervisor.core.cluster import missed_reports
+from supervisor.core.cluster.messages import (
+    JobOpened,
+    MemberState,
+    NodeFailed,
+    NodeJoined,
+    NodeLost,
+    NodeStopped,
+    StopAsked,
+    VerdictTaken,
+)
+from tests.core.new_leader import stands
+
+STOPPED = stands("a", 0, MemberState.STOPPED, all_succeeded=True)
+ASKED = stands("a", 0, MemberState.STOPPED, stop_reason="stopped by kim")
+
+
+def test_a_node_that_waits_has_opened_the_job_and_joined() -> None:
+    waits = stands("a", 0, MemberState.JOINED)
+    assert missed_reports.of_node(waits) == (JobOpened("a", waits.rules), NodeJoined("a", 4))
+
+
+def test_a_stop_comes_before_the_report_that_the_node_has_stopped() -> None:
+    asked = StopAsked("stopped by kim", 0, is_repeated=True)
+    stopped = NodeStopped("a", all_succeeded=False)
+    assert missed_reports.of_node(ASKED) == (JobOpened("a", ASKED.rules), asked, stopped)
+    assert missed_reports.stop_of(ASKED) == (asked,)
+    assert missed_reports.stop_of(STOPPED) == ()
+
+
+def test_of_a_cycle_the_faults_and_the_absent_nodes_are_made_up_for() -> None:
+    failed = stands("b", 1, MemberState.FAILED, reason="rank 2 failed")
+    assert missed_reports.of_cycle({1: failed}, {0: "a"}, 4) == (
+        NodeFailed("b", 4, "rank 2 failed"),
+        NodeLost("a", "node a of group rank 0 is lost: it has not reported its state to the new leader"),
+    )
+    gave_up = missed_reports.of_cycle({0: STOPPED}, {}, 4)
+    assert gave_up == (VerdictTaken("a"), NodeStopped("a", all_succeeded=True))

@@ -1,0 +1,150 @@
+"""A node ends its workers before its leader may replace it, and not while the leader answers."""
+
+# pyright: reportUnusedExpression=false
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from supervisor.core.election import leader_link
+from supervisor.core.election.leader_link import (
+    Answered,
+    Begun,
+    DeadlineReached,
+    EndLink,
+    GiveUp,
+    LinkLost,
+    LinkUp,
+    MoveFence,
+    NotReached,
+    SendHeartbeat,
+    State,
+)
+from supervisor.core.election.link_silence import ALIVE_S, LATE_S, SILENCE_S
+from supervisor.core.fence import FENCE_S
+from tests.core.playbook import Playbook
+
+
+def link(known_at_s: float | None = None) -> Playbook[State]:
+    return Playbook(leader_link.step, State("h:1", known_at_s))
+
+
+def connected() -> Playbook[State]:
+    play = link()
+    play >> Begun(10.0) >> LinkUp(0.0)
+    return play
+
+
+def test_a_leader_that_was_never_reached_is_waited_for_as_long_as_the_user_says() -> None:
+    play = link()
+    play.at(5.0) >> Begun(10.0) << ()
+    assert leader_link.next_deadline_s(play.state) == 15.0
+    play >> NotReached("connection refused") << ()
+    play.at(14.9) >> DeadlineReached() << ()
+    play.at(15.0) >> DeadlineReached() << GiveUp("the leader at h:1 is lost: connection refused")
+    assert leader_link.next_deadline_s(play.state) is None
+    play >> DeadlineReached() << ()
+
+
+def test_without_an_attempt_the_reason_is_that_it_was_never_reached() -> None:
+    play = link(known_at_s=-FENCE_S)
+    play >> Begun(10.0) >> DeadlineReached() << GiveUp("the leader at h:1 is lost: it was never reached")
+
+
+def test_heartbeats_go_out_while_there_is_a_connection_and_their_answers_move_the_fence() -> None:
+    play = link()
+    play.at(1.0) >> Begun(10.0) >> LinkUp(0.5) << (MoveFence(0.5 + FENCE_S), SendHeartbeat())
+    assert leader_link.next_deadline_s(play.state) == 1.0 + ALIVE_S
+    play.at(1.1) >> Answered(1.0) << MoveFence(1.0 + FENCE_S)
+    play >> Answered(0.7) << MoveFence(1.0 + FENCE_S), "an older answer"
+    play >> Answered(9.0) << MoveFence(1.1 + FENCE_S), "never ahead of now"
+    play.at(2.0) >> DeadlineReached(heard_at_s=1.1) << SendHeartbeat()
+
+
+def test_a_silent_connection_is_ended_in_time_for_another_one_and_the_loss_tells_the_whole_silence() -> None:
+    play = connected()
+    for at_s in (1.0, 2.0):
+        play.at(at_s) >> DeadlineReached(heard_at_s=0.0) << SendHeartbeat()
+    assert leader_link.next_deadline_s(play.state) == SILENCE_S
+    play.at(SILENCE_S) >> DeadlineReached(heard_at_s=0.0) << EndLink("nothing was heard for 2.5 s")
+    assert leader_link.next_deadline_s(play.state) is None, "its end is awaited"
+    play >> LinkLost("nothing was heard for 2.5 s") << ()
+    play.at(FENCE_S) >> DeadlineReached() << GiveUp("the leader at h:1 is lost: nothing was heard for 4.0 s")
+
+
+def test_what_the_last_attempt_says_is_newer_than_the_silence() -> None:
+    play = connected()
+    play.at(SILENCE_S) >> DeadlineReached(heard_at_s=0.0) >> LinkLost("nothing was heard for 2.5 s")
+    play >> NotReached("connection refused")
+    play.at(FENCE_S) >> DeadlineReached() << GiveUp("the leader at h:1 is lost: connection refused")
+
+
+def test_a_leader_that_speaks_but_answers_nothing_is_lost() -> None:
+    """It does not hear this node, and will replace it."""
+    play = connected()
+    for at_s in (1.0, 2.0, 3.0):
+        play.at(at_s) >> DeadlineReached(heard_at_s=at_s) << SendHeartbeat()
+    why = "it has not answered for 4.0 s"
+    play.at(FENCE_S) >> DeadlineReached(heard_at_s=FENCE_S) << EndLink(why)
+    play >> LinkLost(why) >> DeadlineReached() << GiveUp(f"the leader at h:1 is lost: {why}")
+
+
+def test_after_a_stall_what_was_received_is_handled_before_the_silence_is_judged() -> None:
+    play = connected()
+    play.at(3.0) >> DeadlineReached(heard_at_s=0.0) << SendHeartbeat()
+    assert leader_link.next_deadline_s(play.state) == 3.0 + LATE_S
+    play.at(3.0 + LATE_S) >> DeadlineReached(heard_at_s=0.0) << EndLink("nothing was heard for 3.1 s")
+
+
+def test_an_order_that_is_heard_too_late_is_not_obeyed() -> None:
+    play = connected()
+    assert leader_link.is_obeyed(play.state, FENCE_S - 0.01)
+    assert not leader_link.is_obeyed(play.state, FENCE_S)
+    assert leader_link.is_obeyed(State("h:1"), 1e9), "the first message of a leader"
+
+
+def test_a_connection_made_too_late_is_not_kept() -> None:
+    play = link()
+    play.at(FENCE_S + 1.0) >> Begun(10.0) >> LinkUp(1.0)
+    play << (MoveFence(1.0 + FENCE_S), EndLink("it has not answered for 4.0 s"))
+
+
+@given(st.lists(st.tuples(st.floats(0, 6), st.sampled_from(["answer", "break", "up", "fail"])), max_size=40))
+def test_the_leader_is_lost_at_the_fence_exactly_and_never_before(script: list[tuple[float, str]]) -> None:
+    """Each pair: how long after the one before something happens. Deadlines are kept; the leader is heard, too."""
+    state, now_s = State("h:1", 0.0), 0.0
+    state, _ = leader_link.step(state, Begun(60.0), now_s=now_s)
+    for after_s, what in script:
+        until_s = now_s + after_s
+        while (due_s := leader_link.next_deadline_s(state)) is not None and due_s <= until_s:
+            now_s = max(now_s, due_s)
+            state, actions = leader_link.step(state, DeadlineReached(heard_at_s=now_s), now_s=now_s)
+            assert state.known_at_s is not None
+            fence_s = state.known_at_s + FENCE_S
+            for action in actions:
+                match action:
+                    case GiveUp():
+                        assert now_s >= fence_s
+                        return
+                    case EndLink(why):
+                        assert now_s >= fence_s
+                        state, _ = leader_link.step(state, LinkLost(why), now_s=now_s)
+                    case _:
+                        assert now_s < fence_s
+        now_s = until_s
+        match what:
+            case "answer" if state.is_up:
+                state, _ = leader_link.step(state, Answered(now_s), now_s=now_s)
+            case "break" if state.is_up:
+                state, _ = leader_link.step(state, LinkLost("it broke"), now_s=now_s)
+            case "up" if not state.is_up:
+                state, _ = leader_link.step(state, LinkUp(now_s), now_s=now_s)
+            case "fail" if not state.is_up:
+                state, _ = leader_link.step(state, NotReached("refused"), now_s=now_s)
+            case _:
+                pass
+        deadline_s = leader_link.next_deadline_s(state)
+        assert state.known_at_s is not None
+        assert deadline_s is not None
+        assert deadline_s <= state.known_at_s + FENCE_S, "no moment at which the fence could be missed"

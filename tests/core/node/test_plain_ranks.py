@@ -1,0 +1,53 @@
+"""What is noticed without a word from the script goes to the machine that it concerns."""
+
+# pyright: reportUnusedExpression=false
+from __future__ import annotations
+
+import signal as signals
+
+from supervisor.core.facts import HangLimits, JobRules
+from supervisor.core.node import call_watch, messages, plain_ranks, rank_monitor
+from supervisor.core.node.hang_response import RankHung
+from supervisor.core.node.messages import DeadlineReached, Publish
+from supervisor.core.node.plain_ranks import Ranks
+from supervisor.core.workers import PrepareWorkers, StopWorkers
+from tests.core.one_node import JOB
+from tests.core.playbook import Playbook
+
+STOPPED = messages.RankStopped(JOB, 0, 1, 812, int(signals.SIGSTOP), 1.0)
+
+
+def playing(monitor: rank_monitor.State, *, calculated: HangLimits | None = None) -> Playbook[plain_ranks.State]:
+    rules = JobRules(JOB, 2, hang_limits=HangLimits(heartbeat_s=5.0))
+    ranks = Ranks(4, (monitor, monitor), (call_watch.Idle(), call_watch.Idle()), calculated)
+    return Playbook(plain_ranks.step, plain_ranks.initial_state(), cycle=0, ranks=ranks, rules=rules)
+
+
+def test_a_stop_is_told_by_global_rank_and_judged_by_the_limit_of_the_job() -> None:
+    play = playing(rank_monitor.Silent())
+    play.at(1.0) >> STOPPED
+    assert play.of(Publish)[0].event.rank == 5
+    assert plain_ranks.next_deadline_s(play.state) == 6.0
+    play.at(6.0) >> DeadlineReached() << RankHung(1, 5, "is stopped (SIGSTOP) for 5.0 s")
+
+
+def test_calculated_limits_come_before_configured_ones() -> None:
+    play = playing(rank_monitor.Silent(), calculated=HangLimits(heartbeat_s=9.0))
+    play.at(1.0) >> STOPPED
+    assert plain_ranks.next_deadline_s(play.state) == 10.0
+
+
+def test_who_is_being_ended_is_not_judged() -> None:
+    play = playing(rank_monitor.Gone())
+    play >> STOPPED << ()
+    play = playing(rank_monitor.Silent())
+    play >> STOPPED
+    play >> StopWorkers(15, 1.0) << ()
+    assert plain_ranks.next_deadline_s(play.state) is None
+
+
+def test_only_the_node_of_rank_0_reports_limits_that_nothing_arms() -> None:
+    play = playing(rank_monitor.Silent())  # its first rank is 4
+    play >> PrepareWorkers(0)
+    play >> messages.WorkerSpawned(JOB, 0, 0, 100)
+    assert plain_ranks.next_deadline_s(play.state) is None

@@ -1,0 +1,52 @@
+"""Is the token that a user's nodes share made once, and closed to others, whoever comes first?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.machine.folders import shared_token_file
+from supervisor.edges.peers.handshake.job_secrets import read_token
+from supervisor.errors import ConfigurationError
+
+MAKE = """
+import sys
+from supervisor.edges.machine.folders import shared_token_file
+sys.stdin.readline()
+print(shared_token_file.make(sys.argv[1]))
+"""
+
+
+def test_it_is_made_once_readable_by_its_owner_and_random(tmp_path: Path) -> None:
+    old = os.umask(0)
+    try:
+        paths = [tmp_path / home / ".config" / "holdfast" / "token" for home in ("a", "b")]
+        assert [shared_token_file.make(str(path)) for path in (*paths, *paths)] == [True, True, False, False]
+    finally:
+        os.umask(old)
+    assert [path.stat().st_mode & 0o777 for path in (paths[0], paths[0].parent)] == [0o600, 0o700]
+    assert len({read_token(path) for path in paths}) == 2
+    assert os.listdir(paths[0].parent) == ["token"]
+
+
+def test_of_nodes_that_start_at_the_same_moment_one_makes_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", MAKE, str(tmp_path / "token")]
+    pipe = subprocess.PIPE
+    runs = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(6)]
+    for run in runs:
+        assert run.stdin is not None
+        run.stdin.write("\n")
+        run.stdin.flush()
+    said = [run.communicate()[0].strip() for run in runs]
+    assert sorted(said) == ["False"] * 5 + ["True"]
+    assert os.listdir(tmp_path) == ["token"]
+
+
+def test_where_it_cannot_be_made_the_error_says_what_to_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"cannot make the token .*: .*; write --rdzv-conf token_file=F"):
+        shared_token_file.make(str(tmp_path / "file" / "token"))

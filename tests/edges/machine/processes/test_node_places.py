@@ -1,0 +1,84 @@
+"""Which node of a job is a run on a machine that runs several? Between real processes, as for claims."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.machine.processes import node_places
+from supervisor.errors import AlreadyExistsError
+
+HOLDER = """
+import sys
+from pathlib import Path
+from supervisor.edges.machine.processes import node_places
+name, meets_at = sys.argv[2:4]
+place = node_places.take("job", name=name, meets_at=meets_at, folders=[Path(sys.argv[1])])
+print(place.number, place.name, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def another(folder: Path, name: str = "vm", meets_at: str = "h:1") -> Generator[tuple[subprocess.Popen[str], str]]:
+    """Takes a place in another process; yields it with its number and name."""
+    command = [sys.executable, "-c", HOLDER, str(folder), name, meets_at]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+def test_each_node_of_the_job_on_this_machine_has_a_number_and_a_name_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "claims"
+    with another(folder) as (first, said), another(folder) as (_, other):
+        assert (said, other) == ("0 vm", "1 vm-1")
+        third = node_places.take("job", name="vm", rank=5, meets_at="h:1", folders=[folder])
+        assert (third.number, third.name) == (2, "vm-5")
+        third.claims.close()
+        named = node_places.take("job", name="127.0.0.3", meets_at="h:1", folders=[folder])
+        assert (named.number, named.name) == (2, "127.0.0.3")
+        named.claims.close()
+        first.kill()
+        first.wait()
+        again = node_places.take("job", name="vm", meets_at="h:1", folders=[folder])
+        assert (again.number, again.name) == (0, "vm")
+        again.claims.close()
+
+
+def test_a_place_is_only_for_nodes_that_meet_at_the_same_address(tmp_path: Path) -> None:
+    with another(tmp_path / "claims") as (process, _):
+        for meets_at in ("", "h:2"):
+            with pytest.raises(AlreadyExistsError) as caught:
+                node_places.take("job", name="vm", meets_at=meets_at, folders=[tmp_path / "claims"])
+            assert "whose nodes meet at h:1, is live since" in str(caught.value)
+            assert f"under the supervisor with pid {process.pid}" in str(caught.value)
+    with another(tmp_path / "alone", meets_at="") as _, pytest.raises(AlreadyExistsError):
+        node_places.take("job", name="vm", meets_at="h:1", folders=[tmp_path / "alone"])
+
+
+def test_a_job_of_one_node_has_no_place_beside_a_further_node_of_another(tmp_path: Path) -> None:
+    with another(tmp_path / "claims") as (first, _), another(tmp_path / "claims") as (second, _):
+        first.kill()
+        first.wait()
+        with pytest.raises(AlreadyExistsError, match=f"under the supervisor with pid {second.pid}"):
+            node_places.take("job", folders=[tmp_path / "claims"])
+
+
+def test_runs_that_start_at_the_same_moment_get_different_places(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "claims"), "vm", "h:1"]
+    runs = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(6)]
+    try:
+        said = sorted(run.stdout.readline().split()[0] for run in runs if run.stdout is not None)
+        assert said == ["0", "1", "2", "3", "4", "5"]
+    finally:
+        for run in runs:
+            run.kill()
+            run.communicate()

@@ -1,0 +1,94 @@
+"""May a simulated job begin a cycle again that an earlier leader has ordered already?
+
+Only a backend that has lost data allows it, and only while no process that knows better can tell the leader: each one
+has ended, stands still, or can't reach the backend and the leader. What was ordered before is then another history of
+the same run, and its cycles are others. Processes of both never train at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from supervisor.core.fence import TAKE_OVER_S
+from supervisor.core.orders import StartCycle
+from tests.sim.network import Way
+from tests.sim.setup import JOB
+
+if TYPE_CHECKING:
+    from tests.sim.host import Host
+    from tests.sim.world import World
+
+Era = int  # how often the backend has lost data
+
+
+@dataclass
+class _Newest:
+    """The newest cycle of a history."""
+
+    cycle: int = -1
+    era: Era = 0
+    parts: dict[int, str] = field(default_factory=dict[int, str])  # nodes by group rank
+    size: int = 0
+
+
+class Histories:
+    """`of_term` says to which history the orders of a leader belong."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.count = 1
+        self.of_term: dict[int, int] = {}
+        self._newest: dict[tuple[int, int], _Newest] = {}  # by run and history
+
+    def lead(self, term: int) -> None:
+        self.of_term[term] = self.count - 1
+
+    def order(self, leader: Host, term: int, name: str, order: StartCycle, *, begins: bool) -> None:
+        """Notes the order. `begins`: this leader knows of no cycle at all."""
+        world, part = self._world, order.assignment
+        run, era = world.run_of_term.get(term, 0), world.era_of_term.get(term, 0)
+        newest = self._newest.setdefault((run, self.of_term.setdefault(term, 0)), _Newest())
+        known_as = newest.parts.get(part.group_rank, name), newest.size
+        is_again = part.cycle == newest.cycle and (begins or known_as != (name, part.group_world_size))
+        if part.cycle < newest.cycle or is_again:
+            if era > newest.era and not self._knows_better(leader, run, part.cycle):
+                self.of_term[term] = self.count
+                self.count += 1
+                newest = self._newest[run, self.of_term[term]] = _Newest()
+            elif begins:
+                world.complain("forgotten", f"{leader.name} begins the job again in term {term}")
+        if part.cycle > newest.cycle:
+            newest.cycle, newest.era, newest.size = part.cycle, era, part.group_world_size
+            newest.parts = {}
+        newest.parts[part.group_rank] = name
+
+    def _knows_better(self, leader: Host, run: int, cycle: int) -> Host | None:
+        """Returns a process that knows that this cycle has begun, and could have told the leader."""
+        return next(
+            (
+                host
+                for host in self._world.hosts.values()
+                if host is not leader and host.run_number == run and _cycle_of(host) >= cycle
+                if self._can_tell(host, leader)
+            ),
+            None,
+        )
+
+    def _can_tell(self, host: Host, leader: Host) -> bool:
+        """Returns whether nothing has been in the way for as long as a new leader waits for the nodes."""
+        world = self._world
+        if host.is_dead or host.verdict is not None:
+            return False
+        since_s = max(
+            host.paused_until_s,
+            host.reach.backend_from_s,
+            world.backend.lost_until_s if world.backend is not None else 0.0,
+            Way(world, host, leader).open_from_s,
+            Way(world, leader, host).open_from_s,
+        )
+        return world.timeline.now_s >= since_s + TAKE_OVER_S
+
+
+def _cycle_of(host: Host) -> int:
+    return host.state.jobs[JOB].job.cycle if JOB in host.state.jobs else -1
