@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal as signals
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from contextlib import suppress
 
 from supervisor.cli import output
 from supervisor.cli.control import ask_live
@@ -11,7 +12,7 @@ from supervisor.cli.owners import who_asks
 from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.operators.control_client import ControlClient
-from supervisor.errors import NoSupervisorError
+from supervisor.errors import HoldfastError, NoSupervisorError
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -34,6 +35,10 @@ def execute(arguments: Namespace) -> int:
             steady.stop(reason=reason, signal=arguments.signal)
         else:
             client.stop(job.report.job_id, reason=reason, signal=arguments.signal)
+        for part in supervisors.live_parts(job)[1:]:  # Its ranks stop at once, whether or not a leader is in reach.
+            with suppress(HoldfastError):  # It may have ended: the job is being stopped.
+                assert part.supervisor is not None, "it is live"
+                part.supervisor.client.stop(part.report.job_id, reason=reason, signal=arguments.signal)
         output.say(f"job {job.name} is being stopped")
         if arguments.wait:
             output.say(f"job {job.name} has ended: {_last_words(supervisors, client, steady, job)}")
@@ -42,17 +47,23 @@ def execute(arguments: Namespace) -> int:
 
 def _last_words(supervisors: Supervisors, client: ControlClient, steady: SteadyClient | None, job: FoundJob) -> str:
     """Returns once the job has ended. A private supervisor ends with it, perhaps before it has told us."""
-    last = ""
     told_by = steady.watch(on_note=output.say) if steady else client.watch(job.report.job_id, follow=True)
-    try:
-        for each in told_by:
-            last = each.reason
-    except NoSupervisorError:
-        report = supervisors.find(job.name, verb="wait for").report
-        if not report.state.has_ended:
-            raise
-        return report.reason
-    return last
+    asked = {client}
+    while True:
+        last = ""
+        try:
+            for each in told_by:
+                last = each.reason
+        except NoSupervisorError:
+            found = supervisors.find(job.name, verb="wait for")
+            if found.report.state.has_ended:
+                return found.report.reason
+            if found.supervisor is None or found.supervisor.client in asked:
+                raise
+            asked.add(found.supervisor.client)  # of another part of the job on this machine
+            told_by = found.supervisor.client.watch(job.report.job_id, follow=True)
+        else:
+            return last
 
 
 def _signal(text: str) -> int:

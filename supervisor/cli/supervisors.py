@@ -93,6 +93,7 @@ class Supervisors:
         self.answering: list[Answering] = []
         self.silence = Silence()
         self._refusals: list[str] = []
+        self._runs: list[FoundJob] = []
 
     def __enter__(self) -> Supervisors:
         with contextlib.ExitStack() as undo:
@@ -223,8 +224,14 @@ class Supervisors:
             for report in self._recorded():
                 job = FoundJob(report, None)
                 found.setdefault(job.run, job)
-        jobs = sorted(found.values(), key=lambda job: (job.report.submitted_at_ns, *job.run), reverse=True)
-        return _each_once(jobs)
+        self._runs = sorted(found.values(), key=lambda job: (job.report.submitted_at_ns, *job.run), reverse=True)
+        return _each_once(self._runs)
+
+    def live_parts(self, job: FoundJob) -> list[FoundJob]:
+        """Returns the parts of a live job that run on this machine, as seen when jobs were last listed: `job` first."""
+        folders = {(job.report.job_id, node.log_dir) for node in job.report.nodes if node.log_dir}
+        others = (each for each in self._runs if each.is_live and each.uid == job.uid and each.run != job.run)
+        return [job, *(each for each in others if (each.report.job_id, each.report.log_dir) in folders)]
 
     def find(self, name: str, *, verb: str, live_only: bool = False) -> FoundJob:
         """Returns the newest run of that id or unique prefix, a live one first. Raises NotFoundError, …

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from supervisor.core.facts import Evidence
 from supervisor.core.node import rank_monitor
-from supervisor.core.process_facts import RankFacts
+from supervisor.core.process_facts import ProcessState, RankFacts
 from supervisor.core.workers import Worker
 
 
-def with_node_facts(evidence: Evidence, workers: Sequence[Worker], monitors: Sequence[rank_monitor.State]) -> Evidence:
+def with_node_facts(
+    evidence: Evidence, workers: Sequence[Worker], monitors: Sequence[rank_monitor.State], stops: Mapping[int, str]
+) -> Evidence:
     """Adds which ranks have exited and which are silent, also for ranks without observations.
 
-    Leaves out failed ranks: they failed after the hang had begun, as a consequence of it.
+    Leaves out failed ranks: they failed after the hang had begun, as a consequence of it. `stops`: the signals that
+    stopped ranks, by local rank; the kernel no longer says it once the spawner has been told.
     """
     seen = {each.rank: each for each in evidence.facts}
     for worker in workers:
@@ -24,5 +27,10 @@ def with_node_facts(evidence: Evidence, workers: Sequence[Worker], monitors: Seq
             continue
         monitor = monitors[worker.local_rank] if worker.local_rank < len(monitors) else rank_monitor.initial_state()
         is_silent = facts.is_silent or isinstance(monitor, rank_monitor.Hung)
-        seen[worker.rank] = msgspec.structs.replace(facts, has_exited=worker.succeeded, is_silent=is_silent)
+        process = facts.process
+        if process is not None and process.state is ProcessState.STOPPED and not process.stop_signal:
+            process = msgspec.structs.replace(process, stop_signal=stops.get(worker.local_rank, ""))
+        seen[worker.rank] = msgspec.structs.replace(
+            facts, has_exited=worker.succeeded, is_silent=is_silent, process=process
+        )
     return msgspec.structs.replace(evidence, facts=tuple(facts for _, facts in sorted(seen.items())))

@@ -111,6 +111,11 @@ def next_deadline_s(state: State) -> float | None:
     return min((each.until_s for each in state.ranks if each.until_s is not None), default=None)
 
 
+def signal_names(state: State) -> dict[int, str]:
+    """Returns which signal stopped each rank that is stopped, by local rank."""
+    return {each.local_rank: _name(each.signal) for each in state.ranks}
+
+
 def _others(state: State, local_rank: int) -> tuple[StoppedRank, ...]:
     return tuple(each for each in state.ranks if each.local_rank != local_rank)
 
