@@ -1,4 +1,7 @@
-"""Can everybody read the page: in chromium, light and dark, wide and narrow, by keyboard only, without its script?"""
+"""Can everybody read the page: in chromium, light and dark, wide and narrow, by keyboard only, without its script?
+
+Nothing here waits by wait_for_function: it evaluates text in the page, which the page's policy forbids.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from supervisor.report.page import page_of
 from supervisor.report.timeline.timeline_builder import life_of
+from tests.e2e.launch import wait_until
 from tests.report.browser import Opened, Scheme, chromium
 from tests.report.test_page import evil_life
 from tests.report.timeline.jobs import Told, killed_and_hung, large
 
 NODES = 1000
+SEEN_S = 20.0
+expect.set_options(timeout=SEEN_S * 1000)
 Open = Callable[..., Opened]
 
 
@@ -96,12 +102,13 @@ def test_the_timeline_by_keys_alone(opened: Open):
     assert told is not None
     assert told.startswith("rank 1: on vm, ran "), told
     assert "1 failed or lost" in told
-    before = page.locator("#axis").inner_html()
+    axis = page.locator("#axis")
+    before = axis.inner_html()
     page.keyboard.press("+")
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("before => document.querySelector('#axis').innerHTML !== before", arg=before)
+    wait_until(lambda: axis.inner_html() != before, timeout_s=SEEN_S, what="another axis")
     page.keyboard.press("0")
-    page.wait_for_function("before => document.querySelector('#axis').innerHTML === before", arg=before)
+    wait_until(lambda: axis.inner_html() == before, timeout_s=SEEN_S, what="the first axis")
     assert shown.complaints == []
 
 
@@ -109,19 +116,19 @@ def test_a_search_finds_one_rank_of_eight_thousand(opened: Open):
     shown = opened("large")
     assert len(lanes(shown)) < 60  # only visible lanes are drawn
     shown.page.get_by_label("Find a rank or a node").fill("rank 4711")
-    shown.page.wait_for_function("document.querySelectorAll('#lanes text').length === 2")
+    expect(shown.page.locator("#lanes text")).to_have_count(2)
     assert [each[-9:] for each in lanes(shown)] == [" node0588", "rank 4711"]
     assert shown.page.locator("#chosen").text_content() == "2 lanes found"
     shown.page.get_by_label("Find a rank or a node").fill("")
     shown.page.get_by_label("only with faults").check()
-    shown.page.wait_for_function("document.querySelectorAll('#lanes text').length < 10")
+    wait_until(lambda: len(lanes(shown)) < 10, timeout_s=SEEN_S, what="fewer lanes")
     assert shown.complaints == []
 
 
 def test_from_an_incident_to_the_timeline_and_back(opened: Open):
     shown = opened("small")
     shown.page.get_by_role("button", name="Show incident 2 in the timeline").click()
-    shown.page.wait_for_function("document.activeElement.id === 'lanes'")
+    expect(shown.page.locator("#lanes")).to_be_focused()
     assert (shown.page.locator("#chosen").text_content() or "").startswith("rank 2:")
     shown.page.get_by_role("button", name="Show all").click()
     shown.page.get_by_role("link", name="Incident 1, failed process").click()
@@ -138,7 +145,7 @@ def test_without_its_script_the_page_can_be_read(opened: Open):
 def test_on_paper_everything_is_open_and_dark_ink(opened: Open):
     shown = opened("small", scheme="dark")
     shown.page.emulate_media(media="print")
-    shown.page.wait_for_function("document.querySelectorAll('details:not([open])').length === 0")
+    expect(shown.page.locator("details:not([open])")).to_have_count(0)
     assert shown.page.locator("#static svg").is_visible()
     assert not shown.page.locator("#explorer").is_visible()
     ink = shown.page.evaluate("getComputedStyle(document.body).color")

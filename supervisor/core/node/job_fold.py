@@ -28,7 +28,6 @@ from supervisor.core.node import (
     plain_ranks,
     rank_monitor,
     spawner_watch,
-    stopped_ranks,
     worker_group,
 )
 from supervisor.core.node import messages as node_messages
@@ -114,9 +113,8 @@ class JobFold:
             case node_messages.SpawnerBroken(reason=reason):
                 self._to_spawner(spawner_watch.SpawnerBroken(reason))
             case node_messages.EvidenceCollected(cycle=cycle, evidence=evidence):
-                workers, stops = worker_group.workers_of(self._group), stopped_ranks.signal_names(self._plain.stops)
-                evidence = with_node_facts(evidence, workers, self._monitors, stops)
-                taken = StacksTaken(self._job.node, cycle, evidence)
+                workers, stops = worker_group.workers_of(self._group), self._plain.stops.signals
+                taken = StacksTaken(self._job.node, cycle, with_node_facts(evidence, workers, self._monitors, stops))
                 self.actions.append(node_messages.TellCoordinator(self._job.rules.job_id, taken))
             case node_messages.SupervisorReturned():
                 self._resume()

@@ -33,6 +33,11 @@ class StoppedRank(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, frozen=True):
     ranks: tuple[StoppedRank, ...] = ()
 
+    @property
+    def signals(self) -> dict[int, str]:
+        """Returns which signal stopped each rank that is stopped, by local rank."""
+        return {each.local_rank: _name(each.signal) for each in self.ranks}
+
 
 # --- events --------------------------------------------------------------------------------------------------------
 
@@ -109,11 +114,6 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, cycle: int, i
 
 def next_deadline_s(state: State) -> float | None:
     return min((each.until_s for each in state.ranks if each.until_s is not None), default=None)
-
-
-def signal_names(state: State) -> dict[int, str]:
-    """Returns which signal stopped each rank that is stopped, by local rank."""
-    return {each.local_rank: _name(each.signal) for each in state.ranks}
 
 
 def _others(state: State, local_rank: int) -> tuple[StoppedRank, ...]:
