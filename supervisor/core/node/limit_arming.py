@@ -33,6 +33,7 @@ class State(msgspec.Struct, frozen=True):
     limits: tuple[Unarmed, ...] | None = None  # None: before the first cycle
     started_at_s: float | None = None  # the first worker of this cycle; None: there is none, or another node reports
     asked_at_s: float | None = None  # when the pages were requested
+    is_ending: bool = False  # the workers are to end; one may still start
 
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -60,9 +61,9 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, has_rank_0: bo
             limits = _configured(rules.hang_limits) if state.limits is None else state.limits
             return State(limits), ()
         case StopWorkers() | KillWorkers() | LoseWorkers():
-            return State(state.limits), ()
+            return State(state.limits, is_ending=True), ()
         case node_messages.WorkerSpawned():
-            begins = has_rank_0 and state.started_at_s is None
+            begins = has_rank_0 and state.started_at_s is None and not state.is_ending
             return (msgspec.structs.replace(state, started_at_s=now_s) if begins else state), ()
         case node_messages.ClientJoined(progress=progress):
             return _without(state, {"client"} | _signs(progress)), ()

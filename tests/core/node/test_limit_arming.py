@@ -97,6 +97,16 @@ def test_a_cycle_that_ends_early_starts_the_time_again() -> None:
     assert limit_arming.next_deadline_s(play.state) == 15.0
 
 
+def test_a_worker_that_starts_after_the_order_to_end_begins_no_time() -> None:
+    play = begun(HangLimits(heartbeat_s=5.0))
+    play >> StopWorkers(15, 1.0) << ()
+    play.at(2.0) >> messages.WorkerSpawned(JOB, 0, 1, 101) << ()
+    assert limit_arming.next_deadline_s(play.state) is None
+    play >> PrepareWorkers(1) << ()
+    play.at(3.0) >> messages.WorkerSpawned(JOB, 1, 0, 102) << ()
+    assert limit_arming.next_deadline_s(play.state) == 8.0
+
+
 def test_in_a_job_it_is_an_event_and_nothing_else_happens() -> None:
     job = running(rules(2, hang_limits=HangLimits(heartbeat_s=5.0))).pass_to(20.0)
     assert len(job.said("limit_not_armed")) == 1
