@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from worker_client import state_file
+from worker_client import simulated_fault, state_file
 from worker_client.rank_monitor_client import RankMonitorClient
 from worker_client.workload_control import WorkloadAction, WorkloadControlRequest
 
@@ -44,10 +44,11 @@ class _Monitored:
 
     def __init__(
         self,
-        *,
-        exp_dir: str | Path | None = None,
         autoresume: bool = False,
         calculate_timeouts: bool = True,
+        simulated_fault_params: object = None,
+        *,
+        exp_dir: str | Path | None = None,
         exc_handling_policy: ExceptionPolicy | None = None,
         logger_name: str = "holdfast",
     ) -> None:
@@ -55,11 +56,13 @@ class _Monitored:
 
         With `autoresume`, the file named in FAULT_TOL_FINISHED_FLAG_FILE appears once training is complete. Given an
         exception that ends training, the policy returns what the supervisor should do, or None for the default.
+        `simulated_fault_params`: see simulated_fault.simulate; the fault comes so long after training begins.
         """
         super().__init__()
         self._exp_dir = exp_dir
         self._autoresume = autoresume
         self._calculate_timeouts = calculate_timeouts
+        self._simulated_fault_params = simulated_fault_params
         self._policy = exc_handling_policy
         self._log = logging.getLogger(logger_name)
         self._client: RankMonitorClient | None = None
@@ -77,6 +80,10 @@ class _Monitored:
 
     def teardown(self, trainer: _Trainer, pl_module: object, stage: str) -> None:
         self._end(trainer)
+
+    def on_train_start(self, trainer: _Trainer, pl_module: object) -> None:
+        if self._simulated_fault_params is not None:
+            simulated_fault.simulate(self._simulated_fault_params)
 
     def on_train_end(self, trainer: _Trainer, pl_module: object) -> None:
         if self._autoresume and trainer.is_global_zero and _is_complete(trainer):

@@ -57,6 +57,11 @@ def details(report: MemoryReport) -> tuple[tuple[str, str], ...]:
     return tuple((each.gpu, _statistics(each)) for each in report.gpus)
 
 
+def statistics_sentence(report: MemoryReport) -> str:
+    """Returns "GPU 0: first 600 MiB, last 0 MiB, at most 600 MiB; GPU 1: …"; no full stop."""
+    return "; ".join(f"{gpu}: {statistics}" for gpu, statistics in details(report))
+
+
 def free_sentence(report: MemoryReport) -> str:
     count = len(report.gpus)
     gpus = "1 GPU" if count == 1 else f"{count} GPUs"

@@ -47,7 +47,7 @@ data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 
 def policy(error):
     return WorkloadControlRequest(WorkloadAction.ShutdownWorkload, str(error))
 
-callback = getattr(holdfast, kind)(exp_dir=folder, autoresume=True, exc_handling_policy=policy)
+callback = getattr(holdfast, kind)(True, True, None, exp_dir=folder, exc_handling_policy=policy)
 assert isinstance(callback, pl.Callback) and type(callback) is getattr(holdfast, kind)
 trainer = pl.Trainer(
     max_epochs=epochs, accelerator="cpu",

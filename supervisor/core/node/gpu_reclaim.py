@@ -170,7 +170,8 @@ def _take(state: State, waits: Waiting, rules: MemoryRules, report: MemoryReport
         held = gpu_memory.held_sentence(report, rules.tolerance_bytes)
         say(
             "gpu_memory_not_freed",
-            f"GPU memory is not free after {rules.timeout_s:g} s, and the restart goes on: {held}; end what holds it",
+            f"GPU memory is not free after {rules.timeout_s:g} s, and the restart goes on: {held}; end what holds it "
+            f"({gpu_memory.statistics_sentence(report)})",
         )
     found = gpu_memory.findings(report, rules)
     if not report.unknown and gpu_memory.is_suspect(found) != is_suspect(state):

@@ -36,6 +36,7 @@ SUSPECT = (
     "node a is suspect: memory of GPU 0 was still in use after 50 s; it stays in the job; "
     "end what holds the memory, or keep the node out of later cycles with holdfast cordon a"
 )
+STATISTICS = "GPU 0: first 9000 MiB, last 9000 MiB, at most 9000 MiB"
 HOLDER = "GPU 0 has 9000 MiB in use, held by pid 12 (python, user ada)"
 
 
@@ -88,7 +89,7 @@ def test_a_long_wait_is_told_once_and_after_its_time_the_restart_goes_on() -> No
         ("gpu_memory_held", f"waiting at most 49 s more for GPU memory: {HOLDER}"),
         (
             "gpu_memory_not_freed",
-            f"GPU memory is not free after 50 s, and the restart goes on: {HOLDER}; end what holds it",
+            f"GPU memory is not free after 50 s, and the restart goes on: {HOLDER}; end what holds it ({STATISTICS})",
         ),
         ("node_suspect", SUSPECT),
     ]

@@ -21,6 +21,7 @@ from worker_client.inprocess.rank_assignment.topology import Topology
 from worker_client.inprocess.rank_assignment.tree_ranks import TreeRanks
 from worker_client.inprocess.state import State
 
+pytestmark = pytest.mark.filterwarnings("ignore:LayerFlag:UserWarning")  # drawn flags have gaps
 FLAGS = [None, LayerFlag.RESERVE, LayerFlag.BACKFILL, LayerFlag.RESERVE | LayerFlag.BACKFILL]
 FILTERS: list[Callable[[int], int] | None] = [
     None,

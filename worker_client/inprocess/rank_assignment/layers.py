@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from worker_client.inprocess.state import State
@@ -32,3 +32,18 @@ class Layer:
         """Returns, as text, the rules that must be the same on every rank."""
         most = "any" if self.max_ranks is None else self.max_ranks
         return f"{self.min_ranks} to {most} ranks, {self.flag}"
+
+
+def idle_flags(layers: Sequence[Layer]) -> list[str]:
+    """Returns a sentence for each flag that nothing reaches: a search goes up from the deepest layer, without gaps."""
+    sentences: list[str] = []
+    for flag in LayerFlag:
+        gap = next((i for i in reversed(range(len(layers))) if not layers[i].has(flag)), -1)
+        above = [i for i in range(gap) if layers[i].has(flag)]
+        if above:
+            places = ", ".join(map(str, above))
+            sentences.append(
+                f"LayerFlag.{flag.name} of layer {places} has no effect: layer {gap} below has none, and the search "
+                f"goes up from the deepest layer; give layers {above[0]} to {len(layers) - 1} the flag, or remove it"
+            )
+    return sentences

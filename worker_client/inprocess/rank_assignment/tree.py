@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from worker_client.inprocess.rank_assignment.assignment import RankAssignment, RankAssignmentCtx, RankDiscarded
 from worker_client.inprocess.rank_assignment.grouped import group_key
-from worker_client.inprocess.rank_assignment.layers import Layer
+from worker_client.inprocess.rank_assignment.layers import Layer, idle_flags
 from worker_client.inprocess.rank_assignment.topology import Topology
 from worker_client.inprocess.rank_assignment.tree_ranks import TreeRanks
 from worker_client.inprocess.state import Mode
@@ -41,6 +41,8 @@ class Tree(RankAssignment):
     ) -> None:
         if not layers:
             raise IndexError("cannot build a tree without layers: give at least one, the root")
+        for sentence in idle_flags(layers):
+            warnings.warn(sentence, UserWarning, stacklevel=2)
         self.layers = list(layers)
         self.world_size_filter = world_size_filter
         self.keep_spare_order = keep_spare_order
