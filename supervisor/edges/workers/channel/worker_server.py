@@ -39,6 +39,11 @@ from supervisor.edges.workers.page_hand_over import PageNote, PageOffers, Return
 from supervisor.ports.edges import Clock
 
 HELLO_TIMEOUT_S = 5.0
+PICKLE = b"\x80"  # no frame of ours begins so
+OTHER_CLIENT = (
+    "it sends pickles, as the client of nvidia-resiliency-ext does; in the script, write from worker_client import "
+    "RankMonitorClient (docs/from-reference-product.md)"
+)
 HELD_TIMEOUT_S = 5.0  # for a hello that came before its worker was announced
 STRANGERS_MAX = 64  # connections that have not shown a token yet; the oldest is dropped first
 TOLD_FIRST = 20
@@ -248,6 +253,8 @@ class WorkerServer:
         if payload is None:
             return None
         received_ns = now_ns(self._clock)
+        if payload.startswith(PICKLE):
+            raise WorkerProtocolError(OTHER_CLIENT)
         hello = codec.decode(payload)
         if not isinstance(hello, frames.Hello):
             raise WorkerProtocolError(f"cannot take a {type(hello).__name__} before Hello")

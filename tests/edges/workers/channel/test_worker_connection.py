@@ -17,6 +17,7 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.channel import worker_connection, worker_server
 from supervisor.edges.workers.channel.worker_connection import TokenBucket, WorkerConnection
 from supervisor.edges.workers.channel.worker_frames import WorkerProtocolError
+from supervisor.edges.workers.channel.worker_server import PICKLE
 from tests.edges.workers.worker_side import JOB_ID, hello, serve, until
 
 
@@ -159,6 +160,21 @@ async def test_only_hello_counts_before_welcome(tmp_path: Path):
         await twice.send(hello(0))
         await twice.is_dropped()
         await until(lambda: served.server.counters.malformed == 2)
+
+
+KINDS = [field.name for field in worker_pb2.WorkerFrame.DESCRIPTOR.fields if field.message_type is not None]
+
+
+async def test_the_client_of_the_other_product_is_named_with_what_to_import(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    async with serve(tmp_path) as served:
+        other = served.connect()
+        other.socket.send(encode(b"\x80\x05\x95" + bytes(121), frame_bytes_max=200))
+        await other.is_dropped()
+        await until(lambda: served.server.counters.malformed == 1)
+    assert "write from worker_client import RankMonitorClient" in caplog.text
+    assert not any(worker_pb2.WorkerFrame(**{name: {}}).SerializeToString().startswith(PICKLE) for name in KINDS)
 
 
 async def test_what_waits_can_be_looked_at_before_it_is_received(pair: Pair):
