@@ -44,13 +44,14 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
 
     The workers of this node stop at once: that needs nobody's consent, and the coordinator may be out of reach.
     """
+    has_workers, before_s = type(state.phase) in _WITH_WORKERS, state.stop_at_s
+    is_first_signal = event.signal != 0 and has_workers and before_s is None
     told = (
-        moves.say(state, "stop_requested", event.reason),
+        moves.say(state, "stop_requested", _awaited(state, event) if is_first_signal else event.reason),
         moves.tell(state, cluster_messages.StopAsked(event.reason, event.signal)),
     )
-    if type(state.phase) not in _WITH_WORKERS:
+    if not has_workers:
         return state, told
-    before_s = state.stop_at_s
     if before_s is not None and event.signal and now_s - before_s < SAME_SIGNAL_S:
         return state, told
     if before_s is None:
@@ -59,6 +60,15 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     at_once = before_s is not None and event.signal != 0
     state, stops = moves.wind_down(state, orders.WindDown(event.reason, event.signal, at_once=at_once))
     return state, (*told, *stops)
+
+
+def _awaited(state: State, event: node_messages.StopRequested) -> str:
+    """Returns the reason with what is waited for now, and for how long: whoever sent the signal looks on."""
+    first_rank = state.assignment.first_rank if state.assignment is not None else 0
+    last_rank = first_rank + state.rules.local_world_size - 1
+    ranks = f"ranks {first_rank} to {last_rank} have" if last_rank > first_rank else f"rank {first_rank} has"
+    grace_s = moves.stop_order(state, event.signal).grace_s
+    return f"{event.reason}: {ranks} {grace_s:g} s to end; another one kills them at once"
 
 
 def _restart_requested(state: State, reason: str) -> Outcome:

@@ -50,6 +50,16 @@ def test_a_stop_where_nothing_runs_ends_the_job_at_once(phase: Callable[[], OneN
     assert job.actions[0] == EndSpawner(JOB)
 
 
+def test_a_signal_is_told_with_whom_it_waits_for_and_how_long() -> None:
+    job = running(rules(2)).send(StopRequested(JOB, "got SIGINT", SIGINT))
+    job.send(StopRequested(JOB, "got SIGINT", SIGINT), at=1.0)
+    assert job.said("stop_requested") == [
+        "got SIGINT: ranks 0 to 1 have 1800 s to end; another one kills them at once", "got SIGINT",
+    ]  # fmt: skip
+    asked = running(rules(2)).send(StopRequested(JOB, "holdfast stop", 0))
+    assert asked.said("stop_requested") == ["holdfast stop"]
+
+
 def test_a_stop_before_the_workers_ends_the_store() -> None:
     job = before_store().send(StopRequested(JOB, "signalled", SIGINT))
     assert job.actions == [KillTree(JOB, 0)]
