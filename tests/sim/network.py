@@ -139,6 +139,7 @@ class Link:
         self.carried: dict[Link, None] = {}  # those whose relay is this one's node
         self.has_entered = self.was_entered = False
         self.may_be_sent_on = True
+        self.directly_from_s = math.inf  # then it waits for no relay any more
         leader.links[self] = node.links[self] = None
 
     @property

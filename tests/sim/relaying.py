@@ -33,7 +33,8 @@ class Relaying:
             return True
         relay = self._relays.choose(self._world.timeline.now_s) if link.may_be_sent_on else None
         if relay is LATER:
-            link.may_be_sent_on = not link.was_entered  # a node that was connected may not have the time
+            has_time = self._world.timeline.now_s < link.directly_from_s
+            link.may_be_sent_on = has_time and not link.was_entered  # a node that was connected may not have the time
             return False
         if relay is None:
             self._take_directly(link, self._relays)

@@ -46,6 +46,9 @@ def test_every_seed_keeps_every_promise(first: int):
         (501047, 3, (2, 5, 6, 8)),  # a restored ledger, and a node of an older cycle that leads before the newer one
         (514134, 4, (1, 6)),  # a leader that all is well for resigns, and is cut off
         (559541, 3, (0, 3, 4, 5, 9)),  # a spawner hears late that all was well, for the second time
+        (8027099, 50, (1,)),  # a new leader's relays are not all there in time for nodes whose ranks run
+        (8096860, 50, (0,)),
+        (8025717, 50, (0, 2)),
         (7001520, 2, (0, 2, 3, 4)),  # a worker that starts after the order to end is not waited for to arm a limit
         (577503, 2, (2, 3)),  # a spare leads after the data is lost, and the leader before it has not ended its workers
         (2950, 2, (0, 2)),  # a node that took no part in the new history finds its verdict

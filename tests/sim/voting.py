@@ -14,6 +14,7 @@ import msgspec
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.election import candidate, node_fence
 from supervisor.core.election.leader import Leader
+from supervisor.core.election.leader_link import DIRECTLY_S
 from supervisor.core.election.node_fence import MOVED_EVERY_S, MoveFence, NobodyElse
 from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Ledger
@@ -248,6 +249,7 @@ class Voter:
         )
         self._client = client, reign
         until_s = self.host.after_s(FENCE_S)
+        client.directly_from_s = self.host.after_s(FENCE_S - DIRECTLY_S)
         self._timeline.after(0.0, lambda: self.host.receive(lambda: self._connect(client, reign, until_s)))
 
     def _know(self, known_s: float) -> None:

@@ -15,6 +15,8 @@ import msgspec
 from supervisor.core.election import link_silence
 from supervisor.core.fence import FENCE_S
 
+DIRECTLY_S = FENCE_S / 2  # so long before it gives up, a node waits for no relay any more
+
 # --- events --------------------------------------------------------------------------------------------------------
 
 
@@ -126,6 +128,14 @@ def next_deadline_s(state: State) -> float | None:
 def is_obeyed(state: State, now_s: float) -> bool:
     """Returns whether an order that is heard now is obeyed: later, the leader may have replaced this node."""
     return state.known_at_s is None or now_s < state.known_at_s + FENCE_S
+
+
+def may_wait_for_relay(state: State, now_s: float) -> bool:
+    """Returns whether a node that looks for its leader may wait for a relay that is still to come.
+
+    One that was connected may not have the time; nor may one whose ranks run until it has found the next leader.
+    """
+    return state.known_at_s is None and now_s < state.due_s - DIRECTLY_S
 
 
 def _judge(state: State, event: DeadlineReached, now_s: float) -> tuple[State, tuple[Action, ...]]:

@@ -47,6 +47,15 @@ def test_a_leader_that_was_never_reached_is_waited_for_as_long_as_the_user_says(
     play >> DeadlineReached() << ()
 
 
+def test_a_node_waits_for_a_relay_unless_it_was_connected_or_has_little_time_left() -> None:
+    play = link()
+    play >> Begun(FENCE_S)
+    assert leader_link.may_wait_for_relay(play.state, FENCE_S - leader_link.DIRECTLY_S - 0.01)
+    assert not leader_link.may_wait_for_relay(play.state, FENCE_S - leader_link.DIRECTLY_S)
+    play >> LinkUp(0.0) >> LinkLost("reset")
+    assert not leader_link.may_wait_for_relay(play.state, 0.0)
+
+
 def test_without_an_attempt_the_reason_is_that_it_was_never_reached() -> None:
     play = link(known_at_s=-FENCE_S)
     play >> Begun(10.0) >> DeadlineReached() << GiveUp("the leader at h:1 is lost: it was never reached")

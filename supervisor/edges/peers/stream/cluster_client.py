@@ -246,7 +246,7 @@ class ClusterClient:
         """Connects through a relay, as the leader directed. If that fails, the node asks to connect directly."""
         self._may_be_sent_on = False
         if (host, port) == AGAIN:
-            self._may_be_sent_on = self.known_at_s is None  # a node that was connected may not have the time
+            self._may_be_sent_on = leader_link.may_wait_for_relay(self._link, anyio.current_time())
             await pause(PUT_OFF_S * (1 + random.random()), why="nothing tells when there are relays")
             raise LinkLostError("it waits for relays that are to take this node")
         outer = self._line(WANTS_IN)
