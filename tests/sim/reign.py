@@ -114,6 +114,12 @@ class Reign:
         return self._gate.recorded or self._found
 
     @property
+    def order_waits_s(self) -> float:
+        """Returns for how long an order has waited until the ledger is written; 0.0: none waits."""
+        since_s = self._gate.waits_since_s
+        return self._now_s() - since_s if since_s is not None else 0.0
+
+    @property
     def is_all_heard(self) -> bool:
         return not self._gate.waiting and not any(link.down.waiting for link in self.nodes.values() if not link.is_over)
 

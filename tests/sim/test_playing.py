@@ -49,6 +49,7 @@ def test_every_seed_keeps_every_promise(first: int):
         (8027099, 50, (1,)),  # a new leader's relays are not all there in time for nodes whose ranks run
         (8096860, 50, (0,)),
         (8025717, 50, (0, 2)),
+        (8096628, 3, (0, 1, 3, 6, 9)),  # the ledger is looked at while a newer one is being written
         (7001520, 2, (0, 2, 3, 4)),  # a worker that starts after the order to end is not waited for to arm a limit
         (577503, 2, (2, 3)),  # a spare leads after the data is lost, and the leader before it has not ended its workers
         (2950, 2, (0, 2)),  # a node that took no part in the new history finds its verdict
