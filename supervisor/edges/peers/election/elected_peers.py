@@ -25,6 +25,7 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.peers.codec.cluster_frames import Aside
 from supervisor.edges.peers.election import candidacy
+from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.edges.peers.election.reign import Reign, read_ledger
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.questions.switchboard import Switchboard, refuse
@@ -46,6 +47,7 @@ from supervisor.ports.rendezvous_backend import (
     RendezvousBackend,
 )
 
+WATCH, ELECT = "watch who leads it", "elect a leader"  # see BackendOutage
 WATCH_AGAIN_S = 0.5
 ASK_TIMEOUT_S = 1.0
 
@@ -72,6 +74,7 @@ class ElectedPeers:
         self._backend = backend
         self._post = post
         self._archive = archive or Archive()
+        self._outage = BackendOutage(voter.job_id)
         self._client: ClusterClient | None = None  # of the leader that is followed
         self._link = anyio.CancelScope()  # ends the connection to it
         self._lost: list[str] = []  # why
@@ -247,9 +250,10 @@ class ElectedPeers:
             try:
                 async with aclosing(self._backend.leaders()) as leaders:
                     async for leader in leaders:
+                        self._outage.worked(WATCH)
                         self._take(candidate.LeaderSeen(leader))
             except BackendUnavailableError as error:
-                _log.warning("cannot watch who leads job %s: %s; training goes on", self._voter.job_id, error)
+                self._outage.failed(WATCH, error)
             except BackendRefusedError as error:
                 self._refuse(error)
             await pause(WATCH_AGAIN_S, why="nothing tells when the backend works again")
@@ -310,8 +314,9 @@ class ElectedPeers:
                 lead = await self._backend.try_to_lead_above(voter.node, str(address), above)
             else:
                 lead = await self._backend.try_to_lead(voter.node, str(address))
+            self._outage.worked(ELECT)
         except BackendUnavailableError as error:
-            _log.warning("cannot elect a leader of job %s: %s; training goes on", voter.job_id, error)
+            self._outage.failed(ELECT, error)
         except BackendRefusedError as error:
             self._refuse(error)
         finally:
@@ -341,7 +346,7 @@ class ElectedPeers:
         lead, asked_at_s = self._won
         self._reign = Reign(
             self._voter, lead, self._post, self._vouch, lambda: self._state.fence.until_s, self.colleagues.take,
-            asked_at_s=asked_at_s, found=found,
+            outage=self._outage, asked_at_s=asked_at_s, found=found,
         )  # fmt: skip
         self.colleagues.is_leader = True
         _log.info("this node leads job %s (term %d)", self._voter.job_id, lead.term)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Coroutine, Iterable
 
 import anyio
@@ -11,11 +10,11 @@ from supervisor.core.election import order_gate as machine
 from supervisor.core.election.order_gate import Deliver, EndLead, WriteLedger
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Order
+from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError
 
+WRITE = "keep what was decided, so that it may be ordered"  # see BackendOutage
 WRITE_TIMEOUT_S = 3.0
-
-_log = logging.getLogger("holdfast.cluster")
 
 
 class ResignedError(Exception):
@@ -26,10 +25,16 @@ class OrderGate:
     """Plays core/election/order_gate.py. Call its methods only in the event loop's thread."""
 
     def __init__(
-        self, deliver: Callable[[str, Order], None], *, valid_until_s: float, witnesses: Iterable[str] = ()
+        self,
+        deliver: Callable[[str, Order], None],
+        outage: BackendOutage,
+        *,
+        valid_until_s: float,
+        witnesses: Iterable[str] = (),
     ) -> None:
         """`witnesses`: those of the ledger as it was found."""
         self._deliver = deliver
+        self._outage = outage
         self._state = machine.State(valid_until_s, frozenset(witnesses))
         self._to_write: Ledger | None = None
         self._resigns = ""  # why
@@ -80,7 +85,7 @@ class OrderGate:
                 raise ResignedError(self._resigns)
             if self._to_write is not None:
                 ledger, self._to_write = self._to_write, None
-                self._take(await _written(ledger, write))
+                self._take(await self._written(ledger, write))
                 continue
             deadline_s = machine.next_deadline_s(self._state)
             with anyio.move_on_at(deadline_s if deadline_s is not None else float("inf")):
@@ -102,14 +107,14 @@ class OrderGate:
             changed, self._changed = self._changed, anyio.Event()
             changed.set()
 
-
-async def _written(
-    ledger: Ledger, write: Callable[[Ledger], Coroutine[None, None, None]]
-) -> machine.LedgerWritten | machine.LedgerNotWritten:
-    try:
-        with anyio.fail_after(WRITE_TIMEOUT_S):
-            await write(ledger)
-    except (BackendUnavailableError, BackendRefusedError, TimeoutError) as error:
-        _log.warning("orders wait: what was decided can't be kept: %s", error or "no answer in time")
-        return machine.LedgerNotWritten()
-    return machine.LedgerWritten()
+    async def _written(
+        self, ledger: Ledger, write: Callable[[Ledger], Coroutine[None, None, None]]
+    ) -> machine.LedgerWritten | machine.LedgerNotWritten:
+        try:
+            with anyio.fail_after(WRITE_TIMEOUT_S):
+                await write(ledger)
+        except (BackendUnavailableError, BackendRefusedError, TimeoutError) as error:
+            self._outage.failed(WRITE, error)
+            return machine.LedgerNotWritten()
+        self._outage.worked(WRITE)
+        return machine.LedgerWritten()

@@ -20,6 +20,7 @@ from supervisor.core.election import lead_renewal
 from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers.codec.cluster_frames import Aside
+from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.edges.peers.election.order_gate import OrderGate, ResignedError
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.stream.cluster_server import ClusterServer
@@ -36,7 +37,7 @@ class Reign:
 
     def __init__(
         self, voter: Voter, lead: Lead, post: Post, vouch: Callable[[float], None], fence_until_s: Callable[[], float],
-        on_aside: Callable[[str, Aside], None], *, asked_at_s: float, found: Ledger,
+        on_aside: Callable[[str, Aside], None], *, outage: BackendOutage, asked_at_s: float, found: Ledger,
     ) -> None:  # fmt: skip
         """`vouch` moves the fence of this node, and `fence_until_s` tells it; `found`: the ledger of this run."""
         self._voter = voter
@@ -47,7 +48,9 @@ class Reign:
         self._renewal = lead_renewal.initial_state(lead.ttl_s, asked_at_s=asked_at_s, now_s=now_s)
         self.lead = lead
         self.found = found
-        self.gate = OrderGate(self._deliver, valid_until_s=asked_at_s + lead.ttl_s, witnesses=self.found.witnesses)
+        self.gate = OrderGate(
+            self._deliver, outage, valid_until_s=asked_at_s + lead.ttl_s, witnesses=self.found.witnesses
+        )
         self.server = ClusterServer(
             job_id=voter.job_id,
             own_name=voter.node,

@@ -8,6 +8,7 @@ import pytest
 from supervisor.core.election import order_gate as machine
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import JoinAgain, Order
+from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.edges.peers.election.order_gate import OrderGate
 from supervisor.ports.rendezvous_backend import BackendUnavailableError, LeadLostError
 from tests.settling import settled
@@ -35,7 +36,9 @@ def order(cycle: int) -> Order:
 def gate(*, valid_for_s: float = 60.0) -> tuple[OrderGate, list[tuple[str, Order]]]:
     delivered: list[tuple[str, Order]] = []
     return OrderGate(
-        lambda node, each: delivered.append((node, each)), valid_until_s=anyio.current_time() + valid_for_s
+        lambda node, each: delivered.append((node, each)),
+        BackendOutage("job"),
+        valid_until_s=anyio.current_time() + valid_for_s,
     ), delivered
 
 
@@ -64,7 +67,8 @@ async def test_a_write_that_may_still_arrive_adds_its_witnesses_and_one_that_is_
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(machine, "WRITE_AGAIN_S", 0.01)
-    opened = OrderGate(lambda node, each: None, valid_until_s=anyio.current_time() + 60, witnesses=["a"])
+    until_s = anyio.current_time() + 60
+    opened = OrderGate(lambda node, each: None, BackendOutage("job"), valid_until_s=until_s, witnesses=["a"])
     writing = Writing()
     writing.may.set()
     writing.error = BackendUnavailableError("no answer")

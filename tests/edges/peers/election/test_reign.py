@@ -14,6 +14,7 @@ from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Ledger, after_all_know, of_this_run
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.election import etcd_backend
+from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.edges.peers.election.reign import Reign, read_ledger
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
@@ -51,7 +52,7 @@ def of(lead: Lead, met_term: int = 0) -> tuple[Reign, Fence, list[Ordered | Repo
     found, _ = of_this_run(read_ledger(lead.state), term=lead.term, met_term=met_term)
     reign = Reign(
         voter, lead, posted.append, own_fence.vouch, lambda: own_fence.until_s, lambda _, __: None,
-        asked_at_s=anyio.current_time(), found=found,
+        outage=BackendOutage("job"), asked_at_s=anyio.current_time(), found=found,
     )  # fmt: skip
     return reign, own_fence, posted
 
