@@ -120,6 +120,7 @@ def test_in_a_browser(home: Home) -> None:
     web.end()
 
 
+@pytest.mark.alone
 def test_a_silent_rank_stands_out_and_its_age_advances(home: Home) -> None:
     with home.supervisor(running()) as supervisor, chromium() as browser:
         web = Web(home)

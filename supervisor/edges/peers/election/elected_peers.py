@@ -333,6 +333,8 @@ class ElectedPeers:
         try:
             why = await reign.run(listeners)
         finally:
+            for each in listeners:  # The server closes them, unless it was cancelled before it began.
+                each.close()
             self._reign = None
             self.colleagues.is_leader = False
             self._take(candidate.LeadLost(why, reign.has_resigned, reign.ledger))

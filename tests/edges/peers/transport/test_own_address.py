@@ -102,6 +102,7 @@ async def test_a_leader_listens_at_all_addresses_of_a_name_that_this_host_has(na
     assert set(found) - {"::1"} == {"127.0.0.1", "127.0.0.2"}, "::1 only where there is IPv6"
 
 
+@pytest.mark.alone
 async def test_a_port_that_another_process_has_at_any_of_them_is_that_one_s(named_twice: list[str]):
     named_twice += ["127.0.0.1", "127.0.0.2"]
     with socket.socket() as other:

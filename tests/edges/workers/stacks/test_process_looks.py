@@ -83,9 +83,12 @@ async def test_one_that_computes_is_told_from_one_that_waits(start: Start) -> No
 
 async def test_state_d_is_told_and_does_not_hold_up_the_look(start: Start) -> None:
     pid = start("state D")
-    facts = await looked_at(pid, until_it_is=lambda facts: facts.state is ProcessState.UNINTERRUPTIBLE)
-    assert facts.state is ProcessState.UNINTERRUPTIBLE
-    assert [each.state for each in facts.children] == [ProcessState.SLEEPING]
+
+    def is_seen(facts: ProcessFacts) -> bool:
+        children = [each.state for each in facts.children]
+        return (facts.state, children) == (ProcessState.UNINTERRUPTIBLE, [ProcessState.SLEEPING])
+
+    assert is_seen(await looked_at(pid, until_it_is=is_seen))
 
 
 async def test_a_dead_child_is_told(start: Start) -> None:
