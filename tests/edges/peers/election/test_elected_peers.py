@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 
@@ -92,6 +93,8 @@ async def node(
         if begins:
             peers.report(JOB, JobOpened(name, RULES))
         yield this
+    for _ in range(3):
+        await anyio.lowlevel.checkpoint()  # a connection that was just begun is closed in the loop's next turns
 
 
 async def test_one_leads_the_others_introduce_themselves_and_a_record_comes_before_its_orders():
