@@ -10,7 +10,7 @@ ARGS ?=
 # wait. Then two at a time those that start a job, and one by one those that judge times or what is used (marker alone).
 # A name of a socket has 107 characters at most: hence a short folder for what the tests write.
 SMALL := $(addprefix tests/,core config engine ports queries wiring proto report benchmarks sim soak edges worker_client cli) \
-	$(addprefix tests/programs/,attribution doctor log_service) $(wildcard tests/test_*.py)
+	$(addprefix tests/programs/,attribution doctor log_service) $(wildcard tests/test_*.py tests/seeds/test_*.py)
 PURE := $(addprefix tests/,core config proto report sim)
 RESTARTS ?= 2000
 CHAOS_S ?= 600
