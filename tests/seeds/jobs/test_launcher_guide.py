@@ -76,7 +76,7 @@ def test_each_rank_connects(failing: Launch):
 
 
 @GUIDE.says(
-    8, "ft_launcherspawns rank monitors (once)", instead="from-reference-product.md: You need not start rank monitors"
+    7, "ft_launcherspawns rank monitors (once)", instead="from-reference-product.md: You need not start rank monitors"
 )
 def test_no_process_stands_beside_a_rank(failing: Launch):
     ranks = {line["pid"] for line in failing.traced("started")}
