@@ -160,18 +160,20 @@ class MonitorThread:
     def _deliver(self, iteration: int, state: FrozenState) -> None:
         """Raises in the main thread until it is out, again only if the last exception was swallowed."""
         self._interrupter.request()
-        pause_s, raised = FIRST_PAUSE_S, 0
-        while not self._wait_reached(iteration, pause_s):
-            self._release_again(iteration, state)
-            self._interrupter.interrupt_system_call()
-            pause_s = min(max(2 * pause_s, PAUSE_MIN_S), PAUSE_MAX_S)
-            for place in self._interrupter.places():
+        pause_s, raised, has_reached = FIRST_PAUSE_S, 0, False
+        while not has_reached:
+            has_reached = self._wait_reached(iteration, pause_s)
+            for place in self._interrupter.places():  # of the last raise too, which only now is known to be enough
                 raised += 1
                 if raised > 1:
                     told = "the function has suppressed RankShouldRestart; raised again at"
                 else:
                     told = "raised RankShouldRestart at"
                 log.debug("rank %d: %s %s", state.rank, told, place)
+            if not has_reached:
+                self._release_again(iteration, state)
+                self._interrupter.interrupt_system_call()
+                pause_s = min(max(2 * pause_s, PAUSE_MIN_S), PAUSE_MAX_S)
 
     def _release_again(self, iteration: int, state: FrozenState) -> None:
         """Releases again, because one wait in C++ may follow another. Holds the lock: never once the thread is out."""

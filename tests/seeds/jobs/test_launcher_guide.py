@@ -1,4 +1,4 @@
-"""The launcher's guide, statement by statement: what real jobs do."""
+"""The launcher's guides, the newer and the older one, statement by statement: what real jobs do."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tests.e2e.launch import Launch, assert_nothing_left, launched, wait_until
 from tests.seeds.documents import Document
 
 GUIDE = Document("launcher-usage-guide")
+OLDER = Document("launcher-usage-guide-older")
 PAGE = "from-reference-product.md"
 LIMIT_S = 0.5
 WRAPPER = """#!/usr/bin/env bash
@@ -58,6 +59,7 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Generator[Launch]:
 
 
 @GUIDE.says(7, "ft_launcherspawns ranks (can also respawn if--max-restartsis greater than 0)")
+@OLDER.says(31, "ft_launcher spawns ranks (can also respawn if --max-restarts is greater than 0)")
 def test_ranks_are_started_and_started_again(failing: Launch):
     assert sorted((line["cycle"], line["rank"]) for line in failing.traced("started")) == [
         (0, 0), (0, 1), (1, 0), (1, 1),
@@ -65,12 +67,14 @@ def test_ranks_are_started_and_started_again(failing: Launch):
 
 
 @GUIDE.says(7, "and propagated to other FT components")
+@OLDER.says(27, "FT configuration is passed to ft_launcher and propagated to other FT components")
 def test_a_rank_knows_the_configuration(failing: Launch):
     (known,) = failing.traced("limits")
     assert "2700" in str(known["heartbeat"])
 
 
 @GUIDE.says(8, "RankMonitorClientto connect to its monitor (RankMonitorServer)")
+@OLDER.says(35, "Each rank periodically sends updates to its rank monitor")
 def test_each_rank_connects(failing: Launch):
     assert len(failing.traced("initialised")) >= 3
 
@@ -86,6 +90,7 @@ def test_no_process_stands_beside_a_rank(failing: Launch):
 
 
 @GUIDE.says(29, "the launcher restarts failed workers")
+@OLDER.says(62, "If --max-restarts is specified, the launcher restarts failed workers")
 def test_a_failed_rank_is_an_ordinary_event(failing: Launch):
     assert failing.process.returncode == 0
     (failed,) = told(failing, "worker_failed")
@@ -99,6 +104,7 @@ def test_the_healthy_rank_is_restarted_too(failing: Launch):
 
 
 @GUIDE.says(10, "If any ranks disappear, ft_launcherdetects that and terminates or restarts the workload")
+@OLDER.says(39, "If any ranks disappear, ft_launcher detects that and terminates or restarts the workload")
 def test_the_restart_is_decided_once(failing: Launch):
     assert len(told(failing, "restart_decided")) == 1
 
@@ -109,6 +115,7 @@ def test_each_cycle_has_its_log(failing: Launch):
 
 
 @GUIDE.says(9, "In case of a hang, the rank monitor detects missing updates from its rank and terminates it")
+@OLDER.says(37, "In case of a hang, the rank monitor detects missing updates from its rank and terminates it")
 def test_a_hang_is_ended(hanging: Launch):
     (ended_first,) = [each for each in told(hanging, "worker_exited") if each["rank"] == 1 and each["cycle"] == 0]
     assert str(ended_first["reason"]).endswith("was killed by SIGKILL")
@@ -116,16 +123,19 @@ def test_a_hang_is_ended(hanging: Launch):
 
 
 @GUIDE.says(216, "If any section is opened for too long, the workload is considered hung")
+@OLDER.says(78, "If any section is opened for too long, the workload is considered hung")
 def test_a_section_that_stays_open_is_a_hang(hanging: Launch):
     assert "load" in verdict(hanging).reason
 
 
 @GUIDE.says(212, "Users can choose the API that is best suited for their needs, or use both APIs at the same time")
+@OLDER.says(70, "two fully independent mechanisms for detecting hangs in user code")
 def test_the_rank_that_only_beats_is_healthy_beside_it(hanging: Launch):
     assert verdict(hanging).event["rank"] == 1
 
 
 @GUIDE.says(214, "If no heartbeat arrives in a defined time, the workload is considered hung")
+@OLDER.says(74, "If no heartbeat arrives in a defined time, the workload is considered hung")
 def test_a_rank_without_heartbeats_is_a_hang(tmp_path: Path):
     limit = ("--ft-rank-heartbeat-timeout", str(LIMIT_S))
     with ended(tmp_path, "--max-restarts=1", *limit, MONITORED, "0:0/init,beat,hang=sleep", "1:0/exit=0") as launch:
@@ -134,6 +144,7 @@ def test_a_rank_without_heartbeats_is_a_hang(tmp_path: Path):
 
 
 @GUIDE.says(219, "break the launcher restarting loop and exit instead of restarting")
+@OLDER.says(82, "break the launcher restarting loop and exit instead of restarting")
 def test_a_rank_ends_the_job(tmp_path: Path):
     with ended(tmp_path, "--max-restarts=3", MONITORED, "*:0/init,control=ShutdownWorkload:broken,exit=3") as launch:
         assert launch.process.returncode != 0
@@ -142,6 +153,7 @@ def test_a_rank_ends_the_job(tmp_path: Path):
 
 
 @GUIDE.says(221, "exclude the current node from subsequent restart attempts")
+@OLDER.says(82, "exclude the current node from subsequent restart attempts")
 def test_a_rank_excludes_its_node(tmp_path: Path):
     with ended(tmp_path, "--max-restarts=3", MONITORED, "*:0/init,control=ExcludeThisNode:ecc,exit=3") as launch:
         assert launch.process.returncode != 0
@@ -199,3 +211,4 @@ def test_the_guides_wrapper_keeps_a_sick_node_out(tmp_path: Path):
 
 def test_the_statements_stand_at_their_lines():
     GUIDE.compare()
+    OLDER.compare()
