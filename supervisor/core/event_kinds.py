@@ -236,10 +236,10 @@ _GPU_MEMORY_AND_BINDING = {
 _WRAPPED_CALLS = {
     "call_entered": Kind(_ROUTINE, "All ranks have entered a wrapped call."),
     "call_committed": Kind(_ROUTINE, "All ranks have returned from the wrapped function; nothing can undo it."),
-    "call_refused": Kind(
-        _FAULT,
-        "A rank could not enter a wrapped call.",
-        "The reason names the values that differ, or what the rank has to do.",
+    "call_before_limit": Kind(
+        _NEWS,
+        "A limit of a monitored rank is shorter than the timeouts of its wrapped call; reported once per job.",
+        "Nothing, or raise the limit: a call that the limit interrupts restarts inside the processes first.",
     ),
     "call_rebuilt": Kind(_NEWS, "A supervisor that returned has rebuilt a wrapped call from the reports of its ranks."),
     "call_lost": Kind(

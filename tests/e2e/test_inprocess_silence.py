@@ -94,13 +94,27 @@ def test_a_pending_gloo_collective_does_not_hold_up_a_restart_after_a_hang(tmp_p
         assert len(launch.traced("returned")) == RANKS
 
 
-def test_limits_that_contradict_each_other_end_the_job_at_once(tmp_path: Path):
-    """No restart would help. The ranks raise the sentence, and the job's verdict repeats it."""
-    limits = ("--ft-rank-heartbeat-timeout", str(HARD_TIMEOUT_S), "--max-restarts", "3")
-    with launched(tmp_path, "--nproc-per-node", "2", *limits, str(SCRIPTS / "wrapped_silence.py"), "deaf") as launch:
-        assert launch.wait() == 78, launch.explained()
-        assert_nothing_left(launch)
+def test_a_limit_that_no_rank_arms_does_not_concern_a_call(tmp_path: Path):
+    """Wrapper and monitoring are independent: this script sends no heartbeat."""
+    limits = ("--ft-rank-heartbeat-timeout", "1", "--ft-initial-rank-heartbeat-timeout", "1")
+    with launched(tmp_path, "--nproc-per-node", "2", *limits, str(SCRIPTS / "wrapped_silence.py"), "quick") as launch:
+        run(launch)
+    assert len(launch.traced("returned")) == 2
+    assert "call_before_limit" not in launch.kinds()
+
+
+@pytest.mark.parametrize(("name", "ended"), [("no_beat", False), ("no_beat_deaf", True)])
+def test_a_limit_shorter_than_the_timeouts_restarts_inside_the_processes_first(tmp_path: Path, name: str, ended: bool):
+    """A rank that holds the GIL is ended after the limit and the time between soft and hard timeout, not later."""
+    limit_s = 1.0
+    options = ("--nproc-per-node", str(RANKS), "--ft-rank-heartbeat-timeout", str(limit_s))
+    with launched(tmp_path, *options, str(SCRIPTS / "wrapped_silence.py"), name) as launch:
+        run(launch)
     assert launch.kinds().count("cycle_started") == 1
-    sentence = "cannot enter call 1: hard_timeout 3.0 s and termination_grace_time 0.5 s are not below"
-    assert launch.stderr_text().count(f"holdfast: error: {sentence}") == 1, launch.stderr_text()
-    assert launch.traced("fn") == []
+    assert launch.kinds().count("call_before_limit") == 1
+    sentence = "the limit between heartbeats (1.0 s) runs out before hard_timeout (3.0 s) and termination_grace_time"
+    assert sentence in launch.stderr_text()
+    assert "rank 1 sent no heartbeat for 1.0 s (limit 1.0 s)" in launch.stderr_text()
+    assert set(entered(launch, 1)) == ({0, 2} if ended else {0, 1, 2})
+    at_least_s = limit_s + HARD_TIMEOUT_S - SOFT_TIMEOUT_S + GRACE_S if ended else limit_s - 0.2
+    assert at_least_s - 0.1 < after_s(launch) < at_least_s + BUSY_S

@@ -72,8 +72,20 @@ class CallEntered(msgspec.Struct, frozen=True):
     settings: CallSettings
 
 
+class LimitRanOut(msgspec.Struct, frozen=True):
+    """A limit of the monitoring has run out in a running iteration, which is interrupted first.
+
+    `reason` lacks its subject. `settings` apply until the next iteration.
+    """
+
+    reason: str
+    settings: CallSettings
+
+
 class IterationBegun(msgspec.Struct, frozen=True):
     """An iteration begins: the soft timeout may be reported again."""
+
+    settings: CallSettings
 
 
 class CallLeft(msgspec.Struct, frozen=True):
@@ -105,8 +117,8 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 
 
 Event = (
-    CallEntered | IterationBegun | CallLeft | ProgressRead | ClientLeft | RankCondemned | EvidenceCollected
-    | WorkerEnded | DeadlineReached
+    CallEntered | LimitRanOut | IterationBegun | CallLeft | ProgressRead | ClientLeft | RankCondemned
+    | EvidenceCollected | WorkerEnded | DeadlineReached
 )  # fmt: skip
 
 # --- actions -------------------------------------------------------------------------------------------------------
@@ -152,8 +164,13 @@ def step(state: State, event: Event, *, now_s: float, evidence_budget_s: float) 
     match event:
         case CallEntered(settings):
             return (Watching(settings, read_at_s=now_s), ()) if isinstance(state, Idle) else (state, ())
-        case IterationBegun():
-            return _begin(state, now_s), ()
+        case LimitRanOut(reason, settings):
+            if isinstance(state, Watching | Reading) and not state.soft_told:
+                interrupted = msgspec.structs.replace(state, settings=settings, soft_told=True)
+                return interrupted, (TellFault(Interruption.SOFT_TIMEOUT, reason),)
+            return state, ()
+        case IterationBegun(settings):
+            return _begin(state, settings, now_s), ()
         case CallLeft():
             return (state if isinstance(state, Terminating) else Idle()), ()
         case ClientLeft():
@@ -185,13 +202,13 @@ def next_deadline_s(state: State) -> float | None:
             assert_never(state)
 
 
-def _begin(state: State, now_s: float) -> State:
+def _begin(state: State, settings: CallSettings, now_s: float) -> State:
     match state:
         case Watching():
-            return msgspec.structs.replace(state, soft_told=False, read_at_s=now_s, watch=None)
+            return msgspec.structs.replace(state, settings=settings, soft_told=False, read_at_s=now_s, watch=None)
         case Reading():
-            return msgspec.structs.replace(state, soft_told=False)
-        case Examining(settings) | Confirming(settings):
+            return msgspec.structs.replace(state, settings=settings, soft_told=False)
+        case Examining() | Confirming():
             return Watching(settings, read_at_s=now_s)  # It has finished after all.
         case Idle() | Terminating() | Gone():
             return state

@@ -16,11 +16,11 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core import workers as group_messages
-from supervisor.core.calls import timeout_clash
-from supervisor.core.calls.words import CallEnter, CallRefused, Interruption, Stage
+from supervisor.core.calls.words import Interruption
 from supervisor.core.cluster.messages import StacksTaken, StacksWanted
 from supervisor.core.facts import HangLimits, JobEvent
 from supervisor.core.node import (
+    call_limits,
     call_watch,
     hang_response,
     job,
@@ -142,9 +142,9 @@ class JobFold:
             case node_messages.ProgressRead(progress=progress):
                 self._to_monitor(local_rank, rank_monitor.ProgressRead(progress))
                 self._to_watch(local_rank, call_watch.ProgressRead(progress))
-            case node_messages.RankSaid(word=word):
-                if not isinstance(word, CallEnter) or self._may_enter(local_rank, word):
-                    self._to_calls(event)
+                self._tell_shorter_limit(local_rank)
+            case node_messages.RankSaid():
+                self._to_calls(event)
             case _:
                 assert_never(event)
 
@@ -269,8 +269,8 @@ class JobFold:
             match action:
                 case rank_monitor.ReadPage():
                     self.actions.append(node_messages.ReadProgress(self._job.rules.job_id, self._job.cycle, local_rank))
-                case rank_monitor.DeclareHang(reason=reason):
-                    self._inner.append(hang_response.RankHung(local_rank, self._rank(local_rank), reason))
+                case rank_monitor.DeclareHang():
+                    self._take_hang(local_rank, action)
                 case _:
                     assert_never(action)
 
@@ -313,23 +313,25 @@ class JobFold:
             local_world_size = self._job.rules.local_world_size
             self._to_calls(local_call.CycleBegun(assignment.first_rank, local_world_size, assignment.world_size))
 
-    def _may_enter(self, local_rank: int, word: CallEnter) -> bool:
-        """Whether the timeouts allow entering. Checked only then: a limit learned later ends no running call."""
-        monitor = self._monitors[local_rank] if local_rank < len(self._monitors) else rank_monitor.initial_state()
-        if word.stage is not Stage.ENTERING or not isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading):
-            return True
-        sends = monitor.progress.heartbeats > 0
-        clash = timeout_clash.clash(word.settings, monitor.limits, sends_heartbeats=sends)
-        if clash is None:
-            return True
-        reason = f"cannot enter call {word.call}: {clash}"
-        self._job = msgspec.structs.replace(self._job, mistake=reason)
-        job_id, cycle = self._job.rules.job_id, self._job.cycle
-        self.actions.append(node_messages.TellRanks(job_id, cycle, (local_rank,), CallRefused(word.call, reason)))
-        self.actions.append(
-            node_messages.Publish(job_id, JobEvent("call_refused", reason, cycle, self._rank(local_rank)))
-        )
-        return False
+    def _take_hang(self, local_rank: int, hang: rank_monitor.DeclareHang) -> None:
+        answer = call_limits.answer(self._calls, local_rank, hang)
+        if answer is None:
+            self._inner.append(hang_response.RankHung(local_rank, self._rank(local_rank), hang.reason))
+            return
+        self._to_monitor(local_rank, rank_monitor.SilenceExcused())
+        for event in answer:
+            self._to_watch(local_rank, event)
+
+    def _tell_shorter_limit(self, local_rank: int) -> None:
+        if self._job.limit_told or not 0 <= local_rank < len(self._monitors):
+            return
+        if text := call_limits.shorter(self._calls, self._monitors[local_rank], local_rank):
+            self._job = msgspec.structs.replace(self._job, limit_told=True)
+            self._say("call_before_limit", text, local_rank)
+
+    def _say(self, kind: str, text: str, local_rank: int) -> None:
+        said = JobEvent(kind, text, self._job.cycle, self._rank(local_rank))
+        self.actions.append(node_messages.Publish(self._job.rules.job_id, said))
 
     def _lose_rank(self, local_rank: int, reason: str, *, failed: bool) -> None:
         excuse = local_call.excuse(self._calls, local_rank)
@@ -339,8 +341,7 @@ class JobFold:
 
     def _end_session(self, local_rank: int, pid: int) -> None:
         """Ends what the rank has started: the cycle continues without it, so it would stay until the job's end."""
-        job_id, cycle = self._job.rules.job_id, self._job.cycle
-        kill = int(signals.SIGKILL)
+        job_id, cycle, kill = self._job.rules.job_id, self._job.cycle, int(signals.SIGKILL)
         self.actions.append(node_messages.SignalWorkers(job_id, cycle, kill, (local_rank,), tree=True, sessions=(pid,)))
 
     def _respawn(self, members: tuple[int, ...]) -> None:
@@ -368,7 +369,9 @@ class JobFold:
                     self.actions.append(action)
                 case local_call.WatchRank(local_rank, settings):
                     self._to_watch(local_rank, call_watch.CallEntered(settings))
-                    self._to_watch(local_rank, call_watch.IterationBegun())
+                    self._to_watch(local_rank, call_watch.IterationBegun(settings))
+                    self._to_monitor(local_rank, rank_monitor.SilenceExcused())
+                    self._tell_shorter_limit(local_rank)
                 case local_call.UnwatchRank(local_rank):
                     self._to_watch(local_rank, call_watch.CallLeft())
                 case local_call.CondemnRank(local_rank):
@@ -394,8 +397,7 @@ class JobFold:
                 case call_watch.TellFault(interruption, reason):
                     if interruption is Interruption.HARD_TIMEOUT:
                         text = f"rank {self._rank(local_rank)} {reason}; its process is ended"
-                        said = JobEvent("hard_timeout_reached", text, cycle, self._rank(local_rank))
-                        self.actions.append(node_messages.Publish(job_id, said))
+                        self._say("hard_timeout_reached", text, local_rank)
                     self._to_calls(local_call.RankFaulted(local_rank, interruption, reason))
                 case call_watch.SignalRank(signal, tree):
                     self.actions.append(

@@ -23,7 +23,6 @@ Action = (
     | node_messages.Publish | node_messages.TellCoordinator | node_messages.FinishJob | group.Order
 )  # fmt: skip
 Actions = tuple[Action, ...]
-BAD_CONFIGURATION = 78  # the exit code of a job that no restart would help
 Outcome = tuple[State, Actions]
 
 
@@ -57,7 +56,6 @@ def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Ou
         hang="",
         echo="",
         first_failure="",
-        mistake="",
     )
     said = say(state, "cycle_started", f"cycle {assignment.cycle} starts with world size {assignment.world_size}")
     prepare = group.PrepareWorkers(assignment.cycle)
@@ -109,15 +107,14 @@ def fault(state: State, reason: str, *, may_be_stop: bool = False) -> Outcome:
 
 
 def report(state: State, reason: str, *, may_be_stop: bool = False) -> tuple[State, Action]:
-    if no_restart := state.mistake or state.shutdown:
-        reason = f"{no_restart}; then {reason}"
+    if state.shutdown:
+        reason = f"{state.shutdown}; then {reason}"
     state = msgspec.structs.replace(state, reason=reason)
     failed = cluster_messages.NodeFailed(
         state.node,
         state.cycle,
         reason,
-        restart_allowed=not no_restart,
-        exit_code=BAD_CONFIGURATION if state.mistake else 1,
+        restart_allowed=not state.shutdown,
         first_failure=state.first_failure,
         may_be_stop=may_be_stop,
     )

@@ -24,7 +24,7 @@ def stands(state: State) -> NodeStands:
         state.restarts_used,
         state.reason,
         state.first_failure,
-        restart_allowed=not (state.shutdown or state.mistake),
+        restart_allowed=not state.shutdown,
         all_succeeded=isinstance(state.phase, phases.Stopped) and state.phase.all_succeeded,
         store_host=store.host if store is not None else "",
         store_port=store.port if store is not None else 0,

@@ -69,6 +69,9 @@ _SAID_BY_STAGE: dict[Stage, tuple[str, ...]] = {
     Stage.RESTARTING: ("began", "reported", "arrived"),
 }
 
+# The stage that a rank's last message shows, the latest stage first.
+_LAST_SAID = (("arrived", Stage.RESTARTING), ("reported", Stage.UNWINDING), ("completed", Stage.COMPLETING))
+
 _OfProcess = RankStarted | RankEnded | ClientJoined | ClientLeft
 _OF_PROCESS = frozenset(get_args(_OfProcess))
 _IN_NO_CALL = Rank()
@@ -84,6 +87,18 @@ def initial_state() -> State:
 def excuse(state: State, local_rank: int) -> Excuse:
     """Whether the call deals with the end of this rank's process: the others may continue without it, or have."""
     return state.ranks[local_rank].excuse if local_rank < len(state.ranks) else Excuse.NONE
+
+
+def stage(state: State, local_rank: int) -> Stage | None:
+    """Returns where the rank is in its call's iteration; None: it is in no call."""
+    if local_rank >= len(state.ranks) or state.ranks[local_rank].place is not Place.IN:
+        return None
+    said = {key for key, each in state.sent if each == local_rank}
+    said |= {key for key, words in state.waiting.items() if local_rank in words}
+    for key, at in _LAST_SAID:
+        if key in said:
+            return at
+    return Stage.RUNNING
 
 
 def step(state: State, event: Event, *, now_s: float, job_id: str, cycle: int, node: str) -> Outcome:

@@ -4,7 +4,8 @@ Each rank of a cycle has one such machine. The rank stamps a page without a mess
 look: the machine requests the page, judges its contents as of the time when it was read, and either declares the hang,
 once, or waits until some limit could have run out next. So it is never early, and there is no polling. Heartbeats and
 sections are independent: limits on what a client does not use do not apply, except the limit from init to the first
-heartbeat, which users who configure it want from the start.
+heartbeat, which users who configure it want from the start. A silence that a wrapped call deals with is excused, and
+counts from then on.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Watching(msgspec.Struct, frozen=True):
     progress: Progress
     read_at_s: float
     not_before_s: float | None = None  # the page is not read again before
+    excused_at_s: float | None = None  # no silence counts from earlier
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -40,6 +42,7 @@ class Reading(msgspec.Struct, frozen=True):
 
     limits: HangLimits
     progress: Progress
+    excused_at_s: float | None = None
 
 
 class Hung(msgspec.Struct, frozen=True):
@@ -79,6 +82,10 @@ class LimitsChanged(msgspec.Struct, frozen=True):
     limits: HangLimits
 
 
+class SilenceExcused(msgspec.Struct, frozen=True):
+    """The rank's wrapped call deals with its silence, or has begun another iteration."""
+
+
 class WorkerEnded(msgspec.Struct, frozen=True):
     """The worker exited, or the node has begun to stop it."""
 
@@ -87,7 +94,9 @@ class DeadlineReached(msgspec.Struct, frozen=True):
     pass
 
 
-Event = ClientJoined | ClientLeft | PageLost | ProgressRead | LimitsChanged | WorkerEnded | DeadlineReached
+Event = (
+    ClientJoined | ClientLeft | PageLost | ProgressRead | LimitsChanged | SilenceExcused | WorkerEnded | DeadlineReached
+)
 
 # --- actions -------------------------------------------------------------------------------------------------------
 
@@ -97,10 +106,15 @@ class ReadPage(msgspec.Struct, frozen=True):
 
 
 class DeclareHang(msgspec.Struct, frozen=True):
-    """Declares a hang. `reason` lacks its subject: "sent no heartbeat for 5.0 s (limit 5.0 s)"."""
+    """Declares a hang. `reason` lacks its subject: "sent no heartbeat for 5.0 s (limit 5.0 s)".
+
+    `since_excuse`: the rank has given no sign since a silence was excused.
+    """
 
     since_s: float
     reason: str
+    limit_s: float
+    since_excuse: bool = False
 
 
 Action = ReadPage | DeclareHang
@@ -128,14 +142,16 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             return _lose_page(state, now_s), ()
         case LimitsChanged(limits):
             return _change_limits(state, limits), ()
+        case SilenceExcused():
+            return _excuse(state, now_s), ()
         case _:
             assert_never(event)
 
 
 def next_deadline_s(state: State) -> float | None:
     match state:
-        case Watching(limits, progress, read_at_s, not_before_s):
-            deadline_s = _earliest_s(limits, progress, read_at_s)
+        case Watching(limits, progress, read_at_s, not_before_s, excused_at_s):
+            deadline_s = _earliest_s(limits, progress, read_at_s, excused_at_s)
             if deadline_s is None or not_before_s is None:
                 return deadline_s
             return max(deadline_s, not_before_s)
@@ -147,8 +163,11 @@ def next_deadline_s(state: State) -> float | None:
 
 def _join(state: State, limits: HangLimits, progress: Progress, now_s: float) -> tuple[State, tuple[Action, ...]]:
     match state:
-        case Silent() | Watching() | Reading():
+        case Silent():
             return Watching(limits, progress, read_moment_s(progress, now_s)), ()
+        case Watching() | Reading():
+            read_at_s = read_moment_s(progress, now_s)
+            return Watching(limits, progress, read_at_s, excused_at_s=state.excused_at_s), ()
         case Hung() | Gone():
             return state, ()  # One verdict per hang; and a hello may race the exit.
         case _:
@@ -168,8 +187,20 @@ def _leave(state: State) -> State:
 def _lose_page(state: State, now_s: float) -> State:
     match state:
         case Watching(limits, progress) | Reading(limits, progress):
-            return Watching(limits, progress, now_s)
+            return Watching(limits, progress, now_s, excused_at_s=state.excused_at_s)
         case Silent() | Hung() | Gone():
+            return state
+        case _:
+            assert_never(state)
+
+
+def _excuse(state: State, now_s: float) -> State:
+    match state:
+        case Watching() | Reading():
+            return msgspec.structs.replace(state, excused_at_s=now_s)
+        case Hung(limits, progress):
+            return Watching(limits, progress, now_s, excused_at_s=now_s)
+        case Silent() | Gone():
             return state
         case _:
             assert_never(state)
@@ -193,7 +224,7 @@ def _ask(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
             deadline_s = next_deadline_s(state)
             if deadline_s is None or now_s < deadline_s:
                 return state, ()
-            return Reading(limits, progress), (ReadPage(),)
+            return Reading(limits, progress, state.excused_at_s), (ReadPage(),)
         case Silent() | Reading() | Hung() | Gone():
             return state, ()
         case _:
@@ -204,18 +235,21 @@ def _judge(state: State, progress: Progress, now_s: float) -> tuple[State, tuple
     match state:
         case Reading(limits):
             read_at_s = read_moment_s(progress, now_s)
-            due = min(_dues(limits, progress), key=lambda due: due.due_at_s, default=None)
+            excused_at_s = state.excused_at_s
+            due = min(_dues(limits, progress, excused_at_s), key=lambda due: due.due_at_s, default=None)
             if due is not None and due.due_at_s <= read_at_s:
                 reason = due.reason(read_at_s)
-                return Hung(limits, progress, due.since_s, reason), (DeclareHang(due.since_s, reason),)
-            watching = Watching(limits, progress, read_at_s)
+                hang = DeclareHang(due.since_s, reason, due.limit_s, due.since_s == excused_at_s)
+                return Hung(limits, progress, due.since_s, reason), (hang,)
+            watching = Watching(limits, progress, read_at_s, excused_at_s=excused_at_s)
             deadline_s = next_deadline_s(watching)
             if deadline_s is not None and deadline_s <= now_s:
                 watching = msgspec.structs.replace(watching, not_before_s=now_s + REREAD_PAUSE_S)
             return watching, ()
         case Watching(limits):
             # Not requested, so perhaps outdated: it may bring the next reading forward, but never a verdict.
-            return Watching(limits, progress, read_moment_s(progress, now_s), state.not_before_s), ()
+            read_at_s = read_moment_s(progress, now_s)
+            return Watching(limits, progress, read_at_s, state.not_before_s, state.excused_at_s), ()
         case Silent() | Hung() | Gone():
             return state, ()
         case _:
@@ -225,8 +259,14 @@ def _judge(state: State, progress: Progress, now_s: float) -> tuple[State, tuple
 # --- limits --------------------------------------------------------------------------------------------------------
 
 
-def _dues(limits: HangLimits, progress: Progress) -> Iterator[Silence]:
+def _dues(limits: HangLimits, progress: Progress, excused_at_s: float | None) -> Iterator[Silence]:
     """Yields the silences that are running according to `progress`, each with its limit."""
+    for due in _running(limits, progress):
+        is_excused = excused_at_s is not None and due.since_s < excused_at_s
+        yield msgspec.structs.replace(due, since_s=excused_at_s) if is_excused else due
+
+
+def _running(limits: HangLimits, progress: Progress) -> Iterator[Silence]:
     if progress.heartbeat_at_s is None:
         if limits.initial_heartbeat_s is not None:
             text = "sent no first heartbeat for {age} since its start (limit {limit})"
@@ -246,13 +286,13 @@ def _dues(limits: HangLimits, progress: Progress) -> Iterator[Silence]:
         yield Silence(progress.out_of_section_since_s, limits.out_of_section_s, text)
 
 
-def _earliest_s(limits: HangLimits, progress: Progress, read_at_s: float) -> float | None:
+def _earliest_s(limits: HangLimits, progress: Progress, read_at_s: float, excused_at_s: float | None) -> float | None:
     """Returns the earliest time at which any limit can have run out.
 
     The page was read at `read_at_s`. Right after that, a section may have opened or closed, or the first heartbeat may
     have come, still unknown here: the limit of such a silence could run out one limit after the reading.
     """
-    moments = [due.due_at_s for due in _dues(limits, progress)]
+    moments = [due.due_at_s for due in _dues(limits, progress, excused_at_s)]
     moments += [read_at_s + limit_s for _, limit_s in limits.sections if limit_s is not None]
     if limits.out_of_section_s is not None and limits.sections:
         moments.append(read_at_s + limits.out_of_section_s)

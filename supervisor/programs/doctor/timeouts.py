@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from supervisor.config.job_spec import JobSpec
+from supervisor.core.calls.words import CallSettings
+from supervisor.core.facts import HangLimits
 from supervisor.programs.doctor.finding import Area, Finding
 
 FIRST_HEARTBEAT_MIN_S = 60.0  # a cold torch import, a model and its first batch
@@ -18,6 +20,7 @@ def look(spec: JobSpec, environ: Mapping[str, str], *, has_gpus: bool) -> list[F
     limits = spec.hang_limits
     _first(area, limits.initial_heartbeat_s, limits.heartbeat_s)
     _sections(area, spec)
+    _ladder(area, limits)
     if has_gpus:
         _watchdog(area, limits.heartbeat_s, environ)
     else:
@@ -74,6 +77,35 @@ def _sections(area: Area, spec: JobSpec) -> None:
         )
     else:
         area.ok("sections", f"{len(limits.sections)} have limits")
+
+
+def _ladder(area: Area, limits: HangLimits) -> None:
+    """Shows in which order a silence in a wrapped call is dealt with, by the Wrapper's defaults."""
+    of_job = [
+        limits.initial_heartbeat_s,
+        limits.heartbeat_s,
+        limits.out_of_section_s,
+        *(limit_s for _, limit_s in limits.sections),
+    ]
+    shortest_s = min((limit_s for limit_s in of_job if limit_s is not None), default=None)
+    call = CallSettings()
+    last_s = call.hard_timeout_s + call.termination_grace_s
+    steps = (
+        f"{call.soft_timeout_s:g} s restart inside the processes, {call.hard_timeout_s:g} s end of the silent rank, "
+        f"{last_s:g} s SIGKILL"
+    )
+    if shortest_s is None:
+        area.ok("wrapped call", f"{steps} (the Wrapper's defaults); no limit ends the cycle")
+    elif shortest_s > last_s:
+        area.ok("wrapped call", f"{steps} (the Wrapper's defaults), {shortest_s:g} s restart of the cycle")
+    else:
+        area.note(
+            "wrapped call",
+            f"a limit of {shortest_s:g} s, and {steps} (the Wrapper's defaults)",
+            why="in a rank that wraps and has armed it, it first restarts the call inside the processes, and the "
+            "cycle only if it runs out again without a sign of the rank",
+            remedy=f"nothing; or a limit above {last_s:g} s, if the rank may be silent for as long in its function",
+        )
 
 
 def _watchdog(area: Area, limit_s: float | None, environ: Mapping[str, str]) -> None:

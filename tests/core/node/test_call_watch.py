@@ -19,6 +19,7 @@ from supervisor.core.node.call_watch import (
     DeadlineReached,
     EvidenceCollected,
     IterationBegun,
+    LimitRanOut,
     ProgressRead,
     RankCondemned,
     ReadPage,
@@ -111,11 +112,31 @@ def test_stacks_that_do_not_come_keep_nobody_alive() -> None:
     play.has(SignalRank(TERM, tree=False))
 
 
+def test_a_limit_that_runs_out_is_told_as_a_soft_timeout_and_brings_the_hard_one_forward() -> None:
+    play = watching().at(5.0) >> page(4.9) << ()
+    earlier = CallSettings(soft_timeout_s=10.0, hard_timeout_s=15.0, termination_grace_s=5.0)
+    text = "sent no heartbeat for 5.0 s (limit 5.0 s)"
+    play.at(6.0) >> LimitRanOut(text, earlier) << TellFault(Interruption.SOFT_TIMEOUT, text)
+    play >> LimitRanOut(text, earlier) << ()
+    asked(play)
+    assert play.now_s == 19.9
+    play >> page(4.9)
+    play.has(SignalRank(TERM, tree=False))
+
+
+def test_the_next_iteration_has_the_whole_hard_timeout_again() -> None:
+    play = watching() >> LimitRanOut("is silent", CallSettings(soft_timeout_s=10.0, hard_timeout_s=12.0))
+    play.at(1.0) >> IterationBegun(SETTINGS)
+    asked(play) >> page(1.0)
+    asked(play)
+    assert play.now_s == 21.0
+
+
 def test_the_soft_timeout_is_told_once_in_each_iteration() -> None:
     play = asked(watching()) >> page(0.0)
     assert len(play.of(TellFault)) == 1
     asked(play) >> page(1.0) << ()
-    play >> IterationBegun()
+    play >> IterationBegun(SETTINGS)
     asked(play) >> page(1.0)
     assert [each.interruption for each in play.of(TellFault)][:1] == [Interruption.SOFT_TIMEOUT]
 

@@ -330,34 +330,62 @@ def test_a_soft_timeout_alone_ends_nobody() -> None:
     assert job.of(messages.SignalWorkers) == []
 
 
-@pytest.mark.parametrize(
-    ("limits", "beats", "names"),
-    [
-        (HangLimits(heartbeat_s=25.0), 0, "the limit between heartbeats, 25.0 s"),
-        (HangLimits(initial_heartbeat_s=20.0), 0, "the limit to the first heartbeat, 20.0 s"),
-        (HangLimits(sections=(("step", 3.0),)), 0, "the limit of section 'step', 3.0 s"),
-        (HangLimits(), 0, ""),
-        (HangLimits(heartbeat_s=None), 3, ""),
-        (HangLimits(heartbeat_s=25.1), 3, ""),
-    ],
-)
-def test_limits_of_the_monitoring_that_leave_no_room_are_refused_with_both_values(
-    limits: HangLimits, beats: int, names: str
-) -> None:
-    job = running(rules(1, hang_limits=limits, max_restarts=3))
-    progress = Progress(0.0, 0.0, heartbeats=beats, heartbeat_at_s=0.0 if beats else None)
-    job.send(messages.ClientJoined(JOB, 0, 0, limits, progress))
-    enter(job, 0)
-    refusals = [each.order for each in job.of(messages.TellRanks) if isinstance(each.order, CallRefused)]
-    if names:
-        assert f"hard_timeout 20.0 s and termination_grace_time 5.0 s are not below {names}" in refusals[0].reason
-        job.exit(0, 0, code=1).send(messages.WorkersEmptied(JOB, 0))  # No restart would help.
-        verdict = job.verdict()
-        assert verdict is not None
-        assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 78)
-        assert verdict.reason == f"{refusals[0].reason}; then rank 0 (pid 100) failed with exit code 1"
-    else:
-        assert refusals == []
+def beat(job: OneNode, local_rank: int, at_s: float) -> OneNode:
+    """The page as it is now: the main thread executes bytecode, the last heartbeat was sent at `at_s`."""
+    stamps = CallWatch(WatchMode.ON, 0.0, job.now_s)
+    progress = Progress(0.0, 0.0, at_s, 1, read_at_s=job.now_s, call_watch=stamps)
+    return job.send(messages.ProgressRead(JOB, 0, local_rank, progress))
+
+
+LIMIT = HangLimits(heartbeat_s=6.0)
+
+
+def test_a_limit_that_a_rank_has_not_armed_concerns_no_call() -> None:
+    job = in_call(2, hang_limits=LIMIT)
+    assert told(job, CallRefused) == []
+    job.pass_to(9.0)
+    for local_rank in range(2):
+        page(job, local_rank, 9.0)
+    job.pass_to(10.0)
+    assert job.said("call_before_limit") == job.said("hang_detected") == []
+    assert told(job, Interrupt) == []
+
+
+def test_a_limit_that_runs_out_in_a_call_restarts_it_inside_the_processes_first() -> None:
+    job = in_call(2, hang_limits=LIMIT, max_restarts=3).pass_to(6.0)
+    beat(beat(job, 0, 1.0), 1, 5.0)
+    assert job.said("call_before_limit") == [
+        "the limit between heartbeats (6.0 s) runs out before hard_timeout (20.0 s) and termination_grace_time (5.0 s) "
+        "of the wrapped call; if it does, all ranks first restart inside their processes, and a rank that stays silent "
+        "for 16.0 s is ended"
+    ]
+    job.pass_to(7.0)
+    beat(beat(job, 1, 6.0), 0, 1.0)
+    assert told(job, Interrupt) == [(0, 1)]
+    assert job.said("iteration_interrupted")[0].endswith("rank 0 sent no heartbeat for 6.0 s (limit 6.0 s)")
+    restart(job.pass_to(8.0), {0: 0, 1: 1})
+    assert told(job, BeginIteration) == [(0, 1)]
+    assert job.said("hang_detected") == []
+
+
+def test_a_limit_ends_the_cycle_if_the_restart_inside_the_processes_has_not_helped() -> None:
+    job = in_call(2, hang_limits=LIMIT, max_restarts=3).pass_to(7.0)
+    beat(beat(job, 1, 6.5), 0, 1.0)
+    assert told(job, Interrupt) == [(0, 1)]
+    restart(job.pass_to(8.0), {0: 0, 1: 1})
+    job.pass_to(14.0)
+    beat(beat(job, 1, 13.0), 0, 1.0)
+    assert job.said("hang_detected")[0].startswith("rank 0 sent no heartbeat for 6.0 s (limit 6.0 s)")
+
+
+def test_a_rank_that_waits_for_the_others_of_its_call_is_not_judged_by_its_limits() -> None:
+    job = in_call(2, hang_limits=LIMIT).pass_to(2.0)
+    say(job, 0, BarrierArrive(1, 0, Barrier.COMPLETION, 0, True))
+    for moment_s in (7.0, 14.0, 21.0):
+        job.pass_to(moment_s)
+        beat(beat(job, 0, 1.0), 1, moment_s)
+    assert told(job, Interrupt) == []
+    assert job.said("hang_detected") == []
 
 
 def test_a_silent_connection_is_lost_in_time_and_its_process_ended() -> None:

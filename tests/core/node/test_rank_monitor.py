@@ -97,7 +97,27 @@ def test_the_verdict_comes_at_the_limit_and_never_before() -> None:
     play >> monitor.ProgressRead(fresher) << ()
     assert monitor.next_deadline_s(play.state) == pytest.approx(9.9)
     play.at(9.9) >> DeadlineReached() << ReadPage()
-    play >> monitor.ProgressRead(fresher) << DeclareHang(4.9, "sent no heartbeat for 5.0 s (limit 5.0 s)")
+    play >> monitor.ProgressRead(fresher) << DeclareHang(4.9, "sent no heartbeat for 5.0 s (limit 5.0 s)", 5.0)
+
+
+def test_an_excused_silence_counts_anew_and_the_next_verdict_says_so() -> None:
+    play = watching(HangLimits(heartbeat_s=5.0), heartbeat_at_s=0.0, heartbeats=1)
+    silent = progress(heartbeat_at_s=0.0, heartbeats=1)
+    play.at(5.0) >> DeadlineReached() >> monitor.ProgressRead(silent)
+    play.at(6.0) >> monitor.SilenceExcused() << ()
+    play.at(11.0) >> DeadlineReached() << ReadPage()
+    text = "sent no heartbeat for 5.0 s (limit 5.0 s)"
+    play >> monitor.ProgressRead(silent) << DeclareHang(6.0, text, 5.0, since_excuse=True)
+
+
+def test_a_sign_after_an_excuse_is_judged_as_ever() -> None:
+    play = watching(HangLimits(heartbeat_s=5.0), heartbeat_at_s=0.0, heartbeats=1)
+    play.at(3.0) >> monitor.SilenceExcused() << ()
+    assert monitor.next_deadline_s(play.state) == 8.0
+    beat = progress(heartbeat_at_s=4.0, heartbeats=2)
+    play.at(8.0) >> DeadlineReached() >> monitor.ProgressRead(beat)
+    play.at(9.0) >> DeadlineReached() << ReadPage()
+    play >> monitor.ProgressRead(beat) << DeclareHang(4.0, "sent no heartbeat for 5.0 s (limit 5.0 s)", 5.0)
 
 
 def test_one_verdict_for_each_hang() -> None:

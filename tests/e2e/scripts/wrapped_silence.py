@@ -12,7 +12,7 @@ import time
 from datetime import timedelta
 from typing import NoReturn, cast
 
-from worker_client import inprocess
+from worker_client import RankMonitorClient, inprocess
 from worker_client.inprocess import CallWrapper, FrozenState
 
 SOFT_TIMEOUT_S, HARD_TIMEOUT_S, GRACE_S = 2.0, 3.0, 0.5
@@ -78,6 +78,8 @@ def run(call: CallWrapper) -> None:
                 call.ping()
                 note("fault")
             execute_python(FOR_EVER_S)  # the others never said that they would continue
+        case ("no_beat" | "no_beat_deaf", _):
+            monitored(call)
         case ("protected", 0):
             protected(call)
         case ("protected", 1):
@@ -113,7 +115,7 @@ def swallow() -> None:
 
 
 def be_beyond_reach() -> None:
-    if CASE == "deaf":
+    if CASE != "stopped":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         note("fault")
         # The signal that requests stacks would end the sleep.
@@ -123,6 +125,21 @@ def be_beyond_reach() -> None:
     note("fault")
     os.kill(os.getpid(), signal.SIGSTOP)
     execute_python(FOR_EVER_S)
+
+
+def monitored(call: CallWrapper) -> None:
+    """All ranks send heartbeats; in iteration 0, rank 1 stops: it executes Python code, or holds the GIL."""
+    for beat in range(4):
+        CLIENT.send_heartbeat()
+        if RANK == 1 and call.iteration == 0 and beat == 1:
+            if CASE == "no_beat_deaf":
+                be_beyond_reach()
+            note("fault")
+            execute_python(FOR_EVER_S)
+        execute_python(0.2)
+    while RANK != 1 and call.iteration == 0:
+        CLIENT.send_heartbeat()
+        execute_python(0.2)
 
 
 def end(_signal: int, _frame: object) -> NoReturn:
@@ -144,4 +161,7 @@ def protected(call: CallWrapper) -> None:
     execute_python(FOR_EVER_S)
 
 
+CLIENT = RankMonitorClient()
+if CASE.startswith("no_beat"):
+    CLIENT.init_workload_monitoring()
 note("returned", value=train())

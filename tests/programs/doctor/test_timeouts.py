@@ -37,6 +37,22 @@ def test_sections(sections: tuple[tuple[str, float | None], ...], grade: Grade):
 
 
 @pytest.mark.parametrize(
+    ("limits", "grade", "last"),
+    [
+        (HangLimits(None, None), Grade.OK, "no limit ends the cycle"),
+        (HangLimits(None, 2700.0), Grade.OK, "2700 s restart of the cycle"),
+        (HangLimits(None, 95.0), Grade.NOTE, ""),
+        (HangLimits(None, 300.0, (("step", 5.0),)), Grade.NOTE, ""),
+    ],
+)
+def test_the_order_in_which_a_silent_wrapped_rank_is_dealt_with(limits: HangLimits, grade: Grade, last: str):
+    found = the(look(limits), "wrapped call")
+    assert found.grade is grade
+    assert "60 s restart inside the processes, 90 s end of the silent rank, 95 s SIGKILL" in found.found
+    assert found.found.endswith(last)
+
+
+@pytest.mark.parametrize(
     ("limit_s", "watchdog", "grade"),
     [(2700.0, "", Grade.NOTE), (300.0, "", Grade.OK), (300.0, "200", Grade.NOTE), (None, "", Grade.OK)],
 )
