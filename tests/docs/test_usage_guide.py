@@ -1,6 +1,6 @@
 """Does everything that the reference product's guides name exist, and do their examples run with a changed import?
 
-Examples of single rank assignments: tests/worker_client/inprocess/test_rank_assignment.py and test_tree.py.
+Examples of single rank assignments: tests/worker_client/inprocess/rank_assignment.
 """
 
 from __future__ import annotations

@@ -8,7 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from worker_client.inprocess.rank_assignment import RankAssignment, RankAssignmentCtx, RankDiscarded, assign
+from worker_client import inprocess
+from worker_client.inprocess.rank_assignment import (
+    RankAssignment,
+    RankAssignmentCtx,
+    RankDiscarded,
+    assign,
+)
 from worker_client.inprocess.state import Mode, State
 from worker_client.inprocess.store import BarrierTimeout
 
@@ -133,3 +139,29 @@ class World:
         for rank in self.living:
             is_active = rank.state.active_rank is not None
             assert rank.state.mode is (Mode.ACTIVE if is_active else Mode.INACTIVE)
+
+
+Make = Callable[[int], RankAssignment]
+
+
+def after(size: int, die: set[int], make: Make) -> dict[int, int]:
+    """Returns initial rank → rank after one restart."""
+    world = World(size, make).assign()
+    assert world.ranks() == {rank: rank for rank in range(size)}
+    world.assign(die).check()
+    return world.ranks()
+
+
+def no_store() -> inprocess.store.RankStore:
+    class NoStore:
+        def exchange(self, *_: object, **__: object) -> dict[int, str]:
+            raise AssertionError("nothing is exchanged here")
+
+    return NoStore()
+
+
+def active(world: World) -> list[int]:
+    """Returns initial ranks in the order of their active ranks."""
+    world.check()
+    ranks = {rank.state.active_rank: rank.initial for rank in world.living if rank.state.active_rank is not None}
+    return [ranks[number] for number in sorted(ranks)]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from tests.worker_client.inprocess.fake_torch import STATE, Backend, Group, OldBackend, Torch
 from worker_client.inprocess import abort
 from worker_client.inprocess.abort import (
     AbortPersistentCheckpointProcesses,
@@ -21,91 +20,7 @@ from worker_client.inprocess.abort import (
     release_again,
 )
 from worker_client.inprocess.compose import Compose
-from worker_client.inprocess.releasing import flight_recorder
-from worker_client.inprocess.state import FrozenState, State
-
-STATE = State(1, 4, active_rank=1, active_world_size=4, iteration=3).freeze()
-TRACE, STACKS = b"a trace", b"a trace with stacks"
-
-
-class Backend:
-    """A ProcessGroupNCCL."""
-
-    def __init__(self, run: Callable[[], object]) -> None:
-        self.abort = run
-
-
-class OldBackend:
-    """A backend of torch before 2.6."""
-
-    def __init__(self, run: Callable[[], object]) -> None:
-        self._shutdown = run
-
-
-class Group:
-    """A process group with a backend for CUDA, or without one."""
-
-    def __init__(self, backend: object | None) -> None:
-        self.backend = backend
-
-    def _get_backend(self, device: str) -> object:
-        if self.backend is None:
-            raise RuntimeError(f"No backend type associated with device type {device}")
-        return self.backend
-
-
-class Torch:
-    """The modules of torch that an abort uses, and its calls in order."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.calls: list[str] = []
-        self.is_initialized = True
-        self.may_give_stacks = threading.Event()
-        self.may_give_stacks.set()
-        self.torch, self.distributed = ModuleType("torch"), ModuleType("torch.distributed")
-        self.c10d: Any = ModuleType("distributed_c10d")
-        self.bindings = ModuleType("torch._C._distributed_c10d")
-        self._set(self.torch, __version__="2.13.0+cpu", device=str, distributed=self.distributed)
-        self._set(
-            self.distributed,
-            is_available=lambda: True,
-            is_initialized=lambda: self.is_initialized,
-            destroy_process_group=lambda: self.calls.append("destroy"),
-            distributed_c10d=self.c10d,
-        )
-        self.groups: dict[Group, object] = {}
-        world = type("World", (), {"pg_map": self.groups})()
-        self._set(self.c10d, ProcessGroupNCCL=(Backend, OldBackend), _world=world)
-        for name, module in {
-            "torch": self.torch,
-            "torch.distributed": self.distributed,
-            "torch.distributed.distributed_c10d": self.c10d,
-            "torch._C._distributed_c10d": self.bindings,
-        }.items():
-            monkeypatch.setitem(sys.modules, name, module)
-
-    def add_group(self, name: str, kind: type[Backend | OldBackend], run: Callable[[], object] | None = None) -> None:
-        def noted() -> None:
-            if run is not None:
-                run()
-            self.calls.append(name)
-
-        self.groups[Group(kind(noted))] = None
-
-    def offer_dump(self, name: str) -> None:
-        def dump(collectives: bool, stacks: bool, only_active: bool) -> bytes:
-            assert collectives
-            assert not only_active
-            self.calls.append(name)
-            if stacks and not self.may_give_stacks.wait(10):
-                raise RuntimeError("no stacks")
-            return STACKS if stacks else TRACE
-
-        self._set(self.bindings, **{name: dump})
-
-    def _set(self, module: ModuleType, **values: object) -> None:
-        for name, value in values.items():
-            setattr(module, name, value)
+from worker_client.inprocess.state import FrozenState
 
 
 @pytest.fixture
@@ -230,76 +145,6 @@ def test_an_abort_of_another_kind_is_not_followed_up(torch: Torch):
         clear_after(each)
         assert torch.c10d._world.group_count == 1
     assert torch.calls == []
-
-
-# --- the flight recorder -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("variable", ["HOLDFAST_FR_TRACE_PATH", "NVRX_FR_TRACE_PATH", None])
-def test_the_recorder_is_dumped_before_anything_is_aborted(
-    torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None
-):
-    monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "2000")
-    if variable is not None:
-        monkeypatch.setenv(variable, str(tmp_path))
-    torch.add_group("abort", Backend)
-    torch.offer_dump("_dump_nccl_trace")
-    torch.offer_dump("_dump_fr_trace")
-    AbortTorchDistributed(None if variable else str(tmp_path))(STATE)
-    assert torch.calls == ["_dump_nccl_trace", "_dump_nccl_trace", "abort", "destroy"]
-    assert (tmp_path / "iter_3/nccl_trace_rank_1").read_bytes() == STACKS
-    assert len(list(tmp_path.rglob("*"))) == 2
-
-
-def test_stacks_that_take_too_long_are_left_out(torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The first lookup of all symbols takes torch seconds."""
-    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "1")
-    monkeypatch.setattr(flight_recorder, "DUMP_TIMEOUT_S", 0.2)
-    torch.offer_dump("_dump_fr_trace")
-    torch.may_give_stacks.clear()
-    try:
-        AbortTorchDistributed(str(tmp_path))(STATE)
-        assert torch.calls[-1] == "destroy"
-        assert (tmp_path / "iter_3/nccl_trace_rank_1").read_bytes() == TRACE
-    finally:
-        torch.may_give_stacks.set()
-
-
-@pytest.mark.parametrize(
-    ("version", "sizes", "is_dumped"),
-    [
-        ("2.13.0", {}, False),
-        ("2.13.0", {"TORCH_FR_BUFFER_SIZE": "0"}, False),
-        ("2.13.0", {"TORCH_FR_BUFFER_SIZE": "1"}, True),
-        ("2.8.0a0+git", {"TORCH_FR_BUFFER_SIZE": "1"}, True),
-        ("2.7.1", {"TORCH_FR_BUFFER_SIZE": "1"}, False),
-        ("2.7.1", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "1"}, True),
-        ("2.13.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_BUFFER_SIZE": "1"}, True),
-        ("2.13.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "many"}, False),
-        ("2.13.0", {"TORCH_NCCL_TRACE_BUFFER_SIZE": "many", "TORCH_FR_BUFFER_SIZE": "1"}, True),
-    ],
-)
-def test_only_a_recorder_that_is_on_is_dumped(
-    torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, sizes: dict[str, str], is_dumped: bool
-):
-    setattr(torch.torch, "__version__", version)  # noqa: B010  # a module has no such attribute by its type
-    for name, value in sizes.items():
-        monkeypatch.setenv(name, value)
-    torch.offer_dump("_dump_fr_trace")
-    AbortTorchDistributed(str(tmp_path))(STATE)
-    assert list(tmp_path.rglob("nccl_trace_rank_*")) == [tmp_path / "iter_3/nccl_trace_rank_1"] * is_dumped
-    assert torch.calls[-1] == "destroy"
-
-
-def test_a_dump_that_cannot_be_written_does_not_keep_the_groups(
-    torch: Torch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: pytest.LogCaptureFixture
-):
-    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "1")
-    (tmp_path / "file").write_text("")
-    torch.offer_dump("_dump_fr_trace")
-    AbortTorchDistributed(str(tmp_path / "file"))(STATE)
-    assert torch.calls == ["_dump_fr_trace", "destroy"]
-    assert "cannot dump the flight recorder" in warnings.text
 
 
 # --- Transformer Engine, checkpoints -------------------------------------------------------------------------------

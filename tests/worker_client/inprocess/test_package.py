@@ -60,3 +60,20 @@ def test_errors_by_their_modules():
     assert issubclass(inprocess.store.BarrierTimeout, inprocess.store.BarrierError)
     assert not issubclass(inprocess.exception.RestartAbort, Exception)
     assert not issubclass(inprocess.exception.TimeoutError, TimeoutError)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("initialize", "Initialize"),
+        ("abort", "Abort"),
+        ("finalize", "Finalize"),
+        ("health_check", "HealthCheck"),
+        ("completion", "Completion"),
+        ("terminate", "Terminate"),
+    ],
+)
+def test_each_family_is_reached_by_its_module_and_is_abstract(name: str, kind: str):
+    family = getattr(getattr(inprocess, name), kind)
+    with pytest.raises(TypeError, match="abstract"):
+        family()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from worker_client.inprocess.releasing import raw_sockets, store_sockets
+from worker_client.inprocess.releasing import store_sockets
 from worker_client.inprocess.releasing.store_sockets import begin_iteration, shut_down_store_connections
 
 HOST, OTHER_HOST = "127.0.0.77", "127.0.0.78"
@@ -190,23 +190,3 @@ def test_looking_at_a_socket_changes_nothing_about_it(new_pair: Callable[..., Pa
     finally:
         socket.setdefaulttimeout(before)
     assert os.get_blocking(pair.client.fileno())
-
-
-def test_a_number_that_was_given_away_is_not_taken_for_the_old_socket(new_pair: Callable[..., Pair]):
-    pair = new_pair()
-    inode = os.fstat(pair.client.fileno()).st_ino
-    with raw_sockets.borrowed(pair.client.fileno(), inode) as own:
-        assert own is not None
-        assert raw_sockets.peer(own) == raw_sockets.Endpoint(socket.inet_aton(HOST), pair.port)
-    for descriptor, number in ((pair.server.fileno(), inode), (1 << 20, inode)):
-        with raw_sockets.borrowed(descriptor, number) as own:
-            assert own is None
-    near, far = socket.socketpair()
-    with near, far, raw_sockets.borrowed(near.fileno(), os.fstat(near.fileno()).st_ino) as own:
-        assert own is None, "no TCP"
-
-
-def test_addresses_compare_whatever_the_family():
-    assert raw_sockets.packed("::ffff:10.1.2.3") == raw_sockets.packed("10.1.2.3") == bytes([10, 1, 2, 3])
-    assert raw_sockets.packed("fe80::1%eth0") == raw_sockets.packed("fe80::1")
-    assert raw_sockets.packed("localhost") is None

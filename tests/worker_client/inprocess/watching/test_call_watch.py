@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from time import monotonic_ns
 
 from holdfast_wire import page as layout
 
-from worker_client.inprocess.progress_watchdog import ProgressWatchdog
 from worker_client.inprocess.watching.call_watch import CallWatch
 from worker_client.progress_page import ProgressPage
 
@@ -95,32 +93,3 @@ def test_a_forked_child_writes_nothing_into_its_parents_page():
         os._exit(0 if watch.words is not page.words else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert watch.words is page.words
-
-
-def test_the_watchdog_sees_whether_the_main_thread_executes_bytecode():
-    watch = CallWatch()
-    watchdog = ProgressWatchdog(watch, 1.0, soft_timeout_s=1.0)
-    watchdog.start()
-    try:
-        assert word(watch, layout.WORD_TICK_INTERVAL_NS) == 20_000_000
-        until_s = time.monotonic() + WAIT_S
-        for _ in range(3):  # a loop in Python makes progress; the second tick sees it
-            first_ns = word(watch, layout.WORD_TICK_NS)
-            while word(watch, layout.WORD_TICK_NS) == first_ns:
-                assert time.monotonic() < until_s
-        assert word(watch, layout.WORD_PENDING_SINCE_NS) == 0
-        before_ns = monotonic_ns()
-        time.sleep(0.2)  # in C, without the GIL
-        stuck_ns = word(watch, layout.WORD_PENDING_SINCE_NS)
-        assert stuck_ns == 0 or before_ns - 100_000_000 <= stuck_ns <= before_ns + 150_000_000
-        assert stuck_ns, "a main thread that sleeps executes nothing"
-    finally:
-        watchdog.stop()
-        watchdog.stop()
-    last_ns = word(watch, layout.WORD_TICK_NS)
-    time.sleep(0.05)
-    assert word(watch, layout.WORD_TICK_NS) == last_ns
-
-
-def test_one_that_was_never_started_can_be_stopped():
-    ProgressWatchdog(CallWatch(), 0.5, soft_timeout_s=60.0).stop()

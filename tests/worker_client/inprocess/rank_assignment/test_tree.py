@@ -260,24 +260,6 @@ def test_keys_that_cross_the_order_of_ranks_renumber_them_and_warn():
     world.check()
 
 
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        ((R, None), ["LayerFlag.RESERVE of layer 0 has no effect: layer 1 below has none"]),
-        ((R, R | B, B), ["LayerFlag.RESERVE of layer 0, 1 has no effect: layer 2 below has none"]),
-        ((B, None, R | B), ["LayerFlag.BACKFILL of layer 0 has no effect: layer 1 below has none"]),
-        ((None, R), []),
-        ((R | B, R | B), []),
-        ((R,), []),
-    ],
-)
-def test_a_flag_that_no_search_reaches_is_told(flags: tuple[LayerFlag | None, ...], told: list[str]):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        Tree([Layer(flag=flag) for flag in flags])
-    assert [str(warning.message).partition(", and the search")[0] for warning in caught] == told
-
-
 def test_many_moved_ranks_are_summed_up():
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

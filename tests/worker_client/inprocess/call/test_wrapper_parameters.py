@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -42,13 +41,6 @@ def test_parameters_and_defaults_are_the_documented_ones():
     assert parameters["enabled"].default is True
     wrapper = Wrapper()
     assert all(hasattr(wrapper, name) for name in parameters)
-
-
-def test_disabled_is_the_function_itself():
-    assert Wrapper(enabled=False)(function) is function
-    wrapped = Wrapper()(function)
-    assert wrapped is not function
-    assert wrapped.__name__ == "function"
 
 
 @pytest.mark.parametrize(
@@ -109,31 +101,3 @@ def test_what_the_guides_show_is_taken():
     with pytest.warns(DeprecationWarning, match="rank_filter"):
         wrapper = Wrapper(rank_filter=rank_assignment.MaxActiveWorldSize(2))
     assert isinstance(wrapper.rank_assignment, rank_assignment.RankAssignment)
-
-
-def test_the_function_belongs_on_the_main_thread():
-    raised: list[BaseException] = []
-
-    def call() -> None:
-        try:
-            Wrapper()(function)()
-        except ValueError as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-    assert "main thread" in str(raised[0])
-
-
-def test_torch_distributed_must_not_be_initialised(monkeypatch: pytest.MonkeyPatch):
-    class Distributed:
-        is_available = staticmethod(lambda: True)
-        is_initialized = staticmethod(lambda: True)
-
-    monkeypatch.setitem(__import__("sys").modules, "torch.distributed", Distributed)  # pyright: ignore
-    with pytest.raises(ValueError, match=r"not torch.distributed.is_initialized\(\)"):
-        Wrapper()(function)()
-    monkeypatch.setattr(Distributed, "is_available", lambda: False)
-    with pytest.raises(ValueError, match=r"torch.distributed.is_available\(\)"):
-        Wrapper()

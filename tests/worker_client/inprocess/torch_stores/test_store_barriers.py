@@ -1,0 +1,95 @@
+"""How do ranks wait for each other through a store, and what ends the wait?"""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.worker_client.inprocess.store_process import ran
+from worker_client.inprocess.torch_stores.store_barriers import BarrierOverflow, BarrierTimeout, StoreMixin
+
+
+def test_each_rank_of_a_barrier_waits_for_the_others(tmp_path: Path):
+    script = """
+base = FileStore("shared")
+def both(barrier):
+    thread = threading.Thread(target=lambda: barrier([1], "both", 2, 60 * SECOND))
+    thread.start()
+    barrier([0], "both", 2, timedelta.max)
+    thread.join()
+store_a, store_b = PrefixStore("a", base), PrefixStore("b", base)
+both(store_a.barrier)
+both(store_b.reentrant_barrier)
+assert "3 ranks came, but it was made for 2" in raised(BarrierOverflow, lambda: store_a.barrier([0], "both", 2, SECOND))
+store_b.reentrant_barrier([0], "both", 2, SECOND)  # once more
+assert "3 ranks" in raised(BarrierOverflow, lambda: store_b.reentrant_barrier([2], "both", 2, SECOND))
+base.barrier([0, 1], "for others", 2, SECOND)
+base.barrier([0], "only arrives", 2, 0 * SECOND)
+base.barrier([1], "only arrives", 2, 0 * SECOND)
+base.barrier([], "only arrives", 2, SECOND)
+print(raised(BarrierTimeout, lambda: base.barrier([0], "late", 2, 0.3 * SECOND, timeout_chunk=0.1 * SECOND)))
+"""
+    assert ran(script, tmp_path) == "cannot pass barrier 'late': 1 of 2 ranks came within 0:00:00.300000\n"
+
+
+class Memory(StoreMixin):
+    """A store of torch's kind in this process."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.changed = threading.Condition()
+        self.waited_s: list[float] = []
+
+    def set(self, key: str, value: str) -> None:
+        self.add(key, int(value))
+
+    def add(self, key: str, amount: int) -> int:
+        with self.changed:
+            self.numbers[key] = self.numbers.get(key, 0) + amount
+            self.changed.notify_all()
+            return self.numbers[key]
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.numbers for key in keys)
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        self.waited_s.append(timeout.total_seconds())
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.check(keys), timeout.total_seconds()):
+                raise RuntimeError("as torch says that it took too long")
+
+
+LONG = timedelta(seconds=30)
+
+
+def test_a_rank_that_waits_goes_on_as_soon_as_the_last_one_comes():
+    store = Memory()
+    thread = threading.Thread(target=store.barrier, args=([0], "both", 2, LONG))
+    thread.start()
+    store.barrier([1], "both", 2, LONG)
+    thread.join(LONG.total_seconds())
+    assert not thread.is_alive()
+
+
+def test_a_rank_that_comes_twice_counts_twice_unless_the_barrier_is_reentrant():
+    store = Memory()
+    nothing = timedelta(0)
+    for name, barrier in (("plain", store.barrier), ("again", store.reentrant_barrier)):
+        for _ in range(2):
+            barrier([0], name, 3, nothing)
+    store.barrier([1], "plain", 3, LONG)  # the third
+    with pytest.raises(BarrierTimeout, match="cannot pass barrier 'again': 2 of 3 ranks came"):
+        store.reentrant_barrier([1], "again", 3, timedelta(milliseconds=10))
+    with pytest.raises(BarrierOverflow, match="cannot pass barrier 'plain': 4 ranks came, but it was made for 3"):
+        store.barrier([2], "plain", 3, LONG)
+
+
+def test_no_wait_is_longer_than_its_chunk_or_than_the_time_left():
+    store = Memory()
+    with pytest.raises(BarrierTimeout):
+        store.barrier([0], "late", 2, timedelta(milliseconds=100), timeout_chunk=timedelta(milliseconds=30))
+    assert 3 <= len(store.waited_s) <= 6
+    assert max(store.waited_s) <= 0.03
