@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 
+from tests.worker_client.spawner.plain_python import PROBE
 from tests.worker_client.spawner.rig import clean_env
 
 Script = Callable[..., str]
@@ -39,3 +41,10 @@ def env(tmp_path: Path) -> dict[str, str]:
     library.mkdir()
     (library / "torch.py").write_text(TORCH)
     return clean_env(PYTHONPATH=str(library))
+
+
+@pytest.fixture
+def probe(tmp_path: Path) -> Path:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    return Path(shutil.copy(PROBE, folder / "probe.py"))

@@ -11,51 +11,15 @@ import pytest
 from holdfast_wire.spawner_link import Emptied, End, Ended, KillTree, PrepareStore, Ready, Signal, StoreReady
 
 from tests.worker_client.spawner.conftest import Script
+from tests.worker_client.spawner.escapes import ESCAPES, escaped
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
 from worker_client.spawner import ports
 from worker_client.spawner.killing import KILL_WAIT_S
 from worker_client.spawner.tree import start_ticks
 
-ESCAPES = """
-    import os, signal, sys, time
-    folder = sys.argv[1]
-    def note(name):
-        with open(f"{folder}/{name}.tmp", "w") as file:
-            file.write(str(os.getpid()))
-        os.rename(f"{folder}/{name}.tmp", f"{folder}/{name}")
-    def child(name, *steps):
-        if os.fork() == 0:
-            for step in steps:
-                step()
-            note(name)
-            while True:
-                time.sleep(60)
-    def again():
-        if os.fork():
-            os._exit(0)
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(each, signal.SIG_IGN)
-    child("plain")
-    child("session", os.setsid)
-    child("daemon", os.setsid, again)
-    child("twice", again, again)
-    child("stopped", lambda: note("stopped.early"), lambda: os.kill(os.getpid(), signal.SIGSTOP))
-    note("main")
-    if os.environ.get("LEAVE"):
-        sys.exit(0)
-    while True:
-        time.sleep(60)
-"""
-NAMES = ("plain", "session", "daemon", "twice", "stopped.early", "main")
-
 
 def ticks_now() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-
-
-def escaped(folder: Path) -> list[int]:
-    until(lambda: all((folder / name).exists() for name in NAMES), what="all escapees")
-    return [int((folder / name).read_text()) for name in NAMES]
 
 
 @pytest.fixture(params=[True, False], ids=["cgroup", "walk"])
@@ -181,33 +145,6 @@ def test_one_that_hid_after_the_next_store_was_made_belongs_to_its_own_cycle(
         assert all(map(is_alive, next_ones))
 
 
-def test_what_a_dead_worker_has_left_in_its_session_is_ended_and_nothing_else(script: Script, tmp_path: Path) -> None:
-    path = script(
-        """
-        import os, sys, time
-        if os.fork() == 0:
-            open(f"{sys.argv[1]}/{os.getpid()}.left", "w").close()
-            time.sleep(60)
-        time.sleep(60)
-        """
-    )
-    with Rig(path, str(tmp_path)) as rig:
-        dead, living = rig.spawn(worker(0), worker(1))
-        left = until(lambda: found if len(found := list(tmp_path.glob("*.left"))) == 2 else [], what="their children")
-        pids = {int(each.stem) for each in left}
-        os.kill(dead.pid, signal.SIGKILL)
-        assert rig.exited().pid == dead.pid
-        assert all(map(is_alive, pids))
-        rig.send(Signal(0, signal.SIGKILL, local_ranks=(0,), sessions=(dead.pid,)))
-        (orphan,) = until(lambda: [pid for pid in pids if not is_alive(pid)], what="the end of what was left")
-        assert orphan in pids
-        assert is_alive(living.pid)
-        rig.send(Signal(0, signal.SIGKILL, local_ranks=(0,), sessions=(living.pid,)))
-        rig.send(KillTree(5))
-        assert rig.receive(Emptied).cycle == 5
-        assert is_alive(living.pid)
-
-
 def test_killing_what_is_gone_is_answered(script: Script) -> None:
     with Rig(script("pass")) as rig:
         rig.send(KillTree(5))
@@ -241,28 +178,6 @@ def test_what_cannot_be_killed_is_given_up_and_named(script: Script) -> None:
         group.rmdir()
 
 
-def test_orphans_that_end_by_themselves_are_reaped(script: Script, tmp_path: Path) -> None:
-    """A long training makes many daemons: no zombie may wait for the end of the job."""
-    path = script(
-        """
-        import os, sys, time
-        if os.fork() == 0:
-            if os.fork() == 0:
-                time.sleep(0.1)
-                open(sys.argv[1] + "/gone", "w").write(str(os.getpid()))
-                os._exit(0)
-            os._exit(0)
-        os.wait()
-        time.sleep(60)
-        """
-    )
-    with Rig(path, str(tmp_path)) as rig:
-        (spawned,) = rig.spawn(worker())
-        until(lambda: (tmp_path / "gone").exists() and (tmp_path / "gone").read_text(), what="the daemon's end")
-        children = Path(f"/proc/{rig.process.pid}/task/{rig.process.pid}/children")
-        until(lambda: children.read_text().split() == [str(spawned.pid)], what="its reaping", wait_s=5)
-
-
 def test_the_end_leaves_nothing_and_no_cgroup(script: Script, tmp_path: Path, cgroup: bool) -> None:
     with Rig(script(ESCAPES), str(tmp_path), cgroup=cgroup) as rig:
         folder = rig.receive(Ready).cgroup
@@ -282,61 +197,3 @@ def test_the_death_of_a_spawner_ends_its_workers(script: Script) -> None:
         pids = {store, *(each.pid for each in spawned), *rig.park(1, 2)}
         rig.process.kill()
         until(lambda: not any(map(is_alive, pids)), what="their death", wait_s=5)
-
-
-class TestSupervisorLoss:
-    def test_a_private_spawner_ends_everything_within_5_s(self, script: Script, tmp_path: Path) -> None:
-        with Rig(script(ESCAPES), str(tmp_path)) as rig:
-            rig.spawn(worker())
-            pids = [*escaped(tmp_path), rig.process.pid]
-            began = time.monotonic()
-            rig.socket.close()
-            rig.process.wait(10)
-            assert time.monotonic() - began < 5
-            assert not [pid for pid in pids if is_alive(pid)]
-
-    def test_workers_get_sigterm_first_and_an_early_end_is_not_waited_out(self, script: Script, tmp_path: Path) -> None:
-        path = script(
-            """
-            import signal, sys, time
-            def stop(*_):
-                open(sys.argv[1] + "/saved", "w").close(); sys.exit(0)
-            signal.signal(signal.SIGTERM, stop)
-            open(sys.argv[1] + "/up", "w").close()
-            time.sleep(60)
-            """
-        )
-        with Rig(path, str(tmp_path)) as rig:
-            rig.spawn(worker())
-            until((tmp_path / "up").exists, what="the worker")
-            began = time.monotonic()
-            rig.socket.close()
-            assert rig.process.wait(10) == 0
-            assert time.monotonic() - began < 2
-            assert (tmp_path / "saved").exists()
-
-    def test_a_shared_supervisor_may_be_away(self, script: Script, tmp_path: Path) -> None:
-        path = script(
-            """
-            import os, sys, time
-            print("up", flush=True)
-            while not os.path.exists(sys.argv[1] + "/go"):
-                time.sleep(0.01)
-            print("on", flush=True)
-            sys.exit(int(os.environ["RANK"]))
-            """
-        )
-        away = Rig(path, str(tmp_path), private=False, supervisor_return_timeout_s=1.5, exit_record_dir=str(tmp_path))
-        with away as rig:
-            first, second = rig.spawn(worker(0), worker(1))
-            rig.socket.close()
-            (tmp_path / "go").touch()
-            assert rig.process.stdout is not None
-            printed = rig.process.stdout.read()  # lines of unprefixed ranks may share one, as under torchrun
-            assert (printed.count(b"up"), printed.count(b"on")) == (2, 2)
-            assert rig.process.wait(10) == 0
-            record = (tmp_path / "job-1.exits.jsonl").read_text().splitlines()
-            assert len(record) == 2
-            assert not is_alive(first.pid)
-            assert not is_alive(second.pid)
-            assert any(f'"pid":{second.pid},"code":1' in line for line in record)

@@ -13,7 +13,6 @@ from holdfast_wire.spawner_link import Learned, Ready
 from tests.worker_client.spawner.conftest import TORCH, Script
 from tests.worker_client.spawner.rig import Rig, clean_env, is_alive, until, worker
 from worker_client.spawner import learning
-from worker_client.spawner.background import Background
 
 LATE = """
     import os, sys
@@ -233,19 +232,6 @@ def test_more_ranks_than_the_page_has_teach_nothing() -> None:
     lessons.begin(0, range(learning.RANKS_MAX + 1))
     assert not lessons.has_news()
     assert lessons.first() is None
-
-
-def test_a_background_ends() -> None:
-    """Runs in a child, so that a mistake does not slow down the other tests."""
-    pid = os.fork()
-    if pid == 0:
-        before = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)
-        background = Background()
-        during = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)
-        background.end()
-        after = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)
-        os._exit(0 if before == after != during else 1)
-    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_a_load_in_the_background_ends_with_its_supervisor(script: Script, tmp_path: Path) -> None:

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
-import pty
-import struct
 import subprocess
-import termios
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from holdfast_wire.spawner_link import Exited, Spawn, StreamPlan
+from holdfast_wire.spawner_link import StreamPlan
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, worker
 from worker_client.spawner.events import Events
 from worker_client.spawner.output import LINE_BYTES_MAX, Output
-from worker_client.spawner.sinks import LogFile
 
 
 def ignore_drop(*_: object) -> None:
@@ -128,120 +122,6 @@ def test_a_filtered_rank_prints_nothing(script: Script) -> None:
         assert rig.end() == ("", "")
 
 
-def test_a_file_is_rotated_once_and_capped(script: Script, tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with Rig(script("for at in range(1000): print(f'{at:08}')")) as rig:
-        rig.run(worker(stdout=StreamPlan(console=False, file=str(log), file_bytes_max=2000)))
-        rig.end()
-    assert log.stat().st_size <= 2000
-    assert (tmp_path / "log.1").stat().st_size <= 2000
-    kept = ((tmp_path / "log.1").read_text() + log.read_text()).splitlines()
-    assert kept[-1] == "00000999"
-    assert {entry.name for entry in tmp_path.iterdir()} == {"job", "log", "log.1"}
-
-
-def test_a_terminal_is_handed_through(script: Script) -> None:
-    path = script("import os, sys; print(sys.stdout.isatty(), os.ttyname(1), sys.stderr.isatty(), sys.stdin.isatty())")
-    ours, theirs = pty.openpty()
-    name = os.ttyname(theirs)
-    try:
-        with Rig(path, stdout=theirs, stderr=theirs, stdin=theirs) as rig:
-            rig.run(worker())
-            assert os.read(ours, 1000).decode() == f"True {name} True True\r\n"
-    finally:
-        os.close(ours)
-        os.close(theirs)
-
-
-def test_what_a_terminal_shows_is_kept_in_the_order_of_printing(script: Script, tmp_path: Path) -> None:
-    text = """
-        import os, sys
-        print(os.get_terminal_size(1), sys.stdout.isatty(), sys.stderr.isatty())
-        for at in range(200):
-            print(f"{at} out")
-            print(f"{at} err", end="\\r", file=sys.stderr, flush=True)
-        """
-    plan = StreamPlan(file=str(tmp_path / "log"), file_bytes_max=1 << 20)
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 37, 93, 0, 0))
-    shown = b""
-    try:
-        with Rig(script(text), stdout=theirs, stderr=theirs) as rig:
-            rig.run(worker(stdout=plan, stderr=plan))
-            while b"199 err" not in shown:
-                shown += os.read(ours, 100_000)
-    finally:
-        os.close(ours)
-        os.close(theirs)
-    lines = "".join(f"{at} out\n{at} err\r" for at in range(200))
-    expected = f"os.terminal_size(columns=93, lines=37) True True\n{lines}"
-    assert (tmp_path / "log").read_bytes().decode() == expected
-    assert shown.decode() == expected.replace("\n", "\r\n")
-
-
-def test_a_terminal_that_changes_its_size_is_followed(script: Script, tmp_path: Path) -> None:
-    """At the next output: no event tells a process of another session."""
-    text = """
-        import os, sys
-        print("first")
-        sys.stdin.readline()
-        print("next")
-        while os.get_terminal_size(1)[0] != 50: pass
-        """
-    plan = StreamPlan(file=str(tmp_path / "log"), file_bytes_max=1 << 20)
-    ours, theirs = pty.openpty()
-    reader, writer = os.pipe()
-    try:
-        with Rig(script(text), stdout=theirs, stderr=theirs, stdin=reader) as rig:
-            rig.send(Spawn(0, (worker(stdout=plan, stderr=plan),)))
-            assert os.read(ours, 5) == b"first"
-            fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 50, 0, 0))
-            os.write(writer, b"go\n")
-            assert rig.receive(Exited).code == 0
-    finally:
-        for descriptor in (ours, theirs, reader, writer):
-            os.close(descriptor)
-
-
-def test_a_prefix_takes_the_terminal_away(script: Script) -> None:
-    ours, theirs = pty.openpty()
-    try:
-        with Rig(script("import sys; print(sys.stdout.isatty())"), stdout=theirs) as rig:
-            rig.run(worker(stdout=TEE))
-            assert os.read(ours, 1000) == b"[default0]:False\r\n"
-    finally:
-        os.close(ours)
-        os.close(theirs)
-
-
-def test_a_console_that_closes_drops_output_and_training_goes_on(script: Script) -> None:
-    path = script("for _ in range(20000): print('x' * 100)")
-    with Rig(path) as rig:
-        assert rig.process.stdout is not None
-        rig.process.stdout.close()
-        rig.process.stdout = None
-        (end,) = rig.run(worker())
-    assert end.code == 0
-
-
-def test_a_slow_console_holds_back_the_worker_and_nothing_is_lost(script: Script) -> None:
-    path = script("import sys\nfor at in range(60000): sys.stdout.write(f'{at:099}\\n')\n")
-    with Rig(path) as rig:
-        rig.spawn(worker(0), worker(1, stdout=StreamPlan(console=False)))
-        assert rig.exited(1).code == 0  # a neighbour that does not write there is not delayed
-        with pytest.raises(AssertionError, match="no Exited"):
-            rig.exited(0, wait_s=0.5)
-        out: list[bytes] = []
-        stream = rig.process.stdout
-        assert stream is not None
-        reader = threading.Thread(target=lambda: out.append(stream.read()))
-        reader.start()
-        assert rig.exited(0).code == 0
-        rig.send_end()
-        reader.join(30)
-    assert out[0].decode().splitlines() == [f"{at:099}" for at in range(60000)]
-
-
 def test_the_output_of_a_grandchild_arrives_after_the_exit(script: Script, tmp_path: Path) -> None:
     path = script(
         """
@@ -258,28 +138,6 @@ def test_the_output_of_a_grandchild_arrives_after_the_exit(script: Script, tmp_p
         assert rig.process.stdout.readline() == b"[default0]:early\n"
         (tmp_path / "go").touch()
         assert rig.process.stdout.readline() == b"[default0]:late\n"
-
-
-class TestLogFile:
-    def test_errors_are_counted_and_the_file_comes_back(self, tmp_path: Path) -> None:
-        drops: list[tuple[int, str]] = []
-        file = LogFile(str(tmp_path / "log"), 10, lambda count, why: drops.append((count, why)), needed=True)
-        file.write(b"12345678")
-        os.mkdir(tmp_path / "log.1")
-        file.write(b"abcdef")
-        assert [count for count, _ in drops] == [4]
-        os.rmdir(tmp_path / "log.1")
-        file.write(b"next")
-        file.close()
-        assert (tmp_path / "log").read_bytes() == b"next"
-        assert (tmp_path / "log.1").read_bytes() == b"12345678ab"
-
-    def test_without_a_cap_nothing_is_cut(self, tmp_path: Path) -> None:
-        file = LogFile(str(tmp_path / "log"), 0, ignore_drop, needed=True)
-        for _ in range(100):
-            file.write(b"x" * 1000)
-        file.close()
-        assert (tmp_path / "log").stat().st_size == 100_000
 
 
 def test_an_open_file_is_closed_with_the_last_pipe_that_writes_to_it(tmp_path: Path) -> None:

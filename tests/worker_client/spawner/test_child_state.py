@@ -6,61 +6,17 @@ Rows that need torch loaded ahead are in test_preloaded_torch.py.
 from __future__ import annotations
 
 import json
-import os
-import re
 import resource
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import pytest
 
 from tests.worker_client.spawner.conftest import Script
+from tests.worker_client.spawner.plain_python import compare_ends, reports
 from tests.worker_client.spawner.rig import Rig, clean_env, worker
-
-PROBE = Path(__file__).with_name("probe.py")
-
-
-def plain(command: list[str], env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[bytes]:
-    """Runs what the user would have without us, started as by torchrun."""
-    return subprocess.run(
-        [sys.executable, "-u", *command],
-        env=env,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        start_new_session=True,
-        timeout=60,
-    )
-
-
-@pytest.fixture
-def probe(tmp_path: Path) -> Path:
-    folder = tmp_path / "job"
-    folder.mkdir()
-    return Path(shutil.copy(PROBE, folder / "probe.py"))
-
-
-def reports(
-    tmp_path: Path, command: list[str], cwd: Path, *, entry: str = "script", typed: list[str] | None = None, **env: str
-) -> tuple[Any, Any]:
-    """Returns the probe's report from a plain process (started as `typed` if given), and from a forked worker."""
-    expected, seen = tmp_path / "plain.json", tmp_path / "forked.json"
-    rank = {"RANK": "0", "LOCAL_RANK": "0"}
-    prefix = ["-m"] if entry == "module" else []
-    done = plain([*prefix, *(typed or command)], clean_env(**env, **rank, PROBE_REPORT=str(expected)), cwd)
-    assert done.returncode == 0, done.stderr
-    with Rig(*command, env=clean_env(**env), cwd=cwd, entry=entry) as rig:
-        (end,) = rig.run(worker(PROBE_REPORT=str(seen)))
-        out, err = rig.end()
-    assert (end.code, out, err) == (0, "", "")
-    before, after = json.loads(expected.read_text()), json.loads(seen.read_text())
-    for report in (before, after):
-        del report["environ"]["PROBE_REPORT"]
-    return before, after
 
 
 def test_a_script_sees_what_it_sees_under_plain_python(probe: Path, tmp_path: Path) -> None:
@@ -148,22 +104,6 @@ def test_the_environment_comes_back_exactly(probe: Path, tmp_path: Path, env: di
     assert after == before
 
 
-def test_the_users_own_sitecustomize_runs_in_the_worker(probe: Path, tmp_path: Path) -> None:
-    own = tmp_path / "site"
-    own.mkdir()
-    (own / "sitecustomize.py").write_text("import sys; sys.dont_write_bytecode = 'mine'\n")
-    before, after = reports(tmp_path, ["probe.py"], probe.parent, PYTHONPATH=str(own))
-    assert set(after["modules"]) ^ set(before["modules"]) == set()
-    assert after == before
-    assert after["dont_write_bytecode"] == "mine"
-    assert after["sitecustomize_ran"]
-
-
-def test_a_users_sitecustomize_that_fails_is_reported_as_plain_python_does(script: Script, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('mine')\n")
-    compare_ends(script("print('on')"), PYTHONPATH=str(tmp_path))
-
-
 def test_process_state_is_inherited(probe: Path, tmp_path: Path) -> None:
     (probe.parent / "sub").mkdir()
     code = (
@@ -208,23 +148,6 @@ def test_a_limit_that_the_supervisor_raised_for_itself_is_put_back(script: Scrip
                 assert rig.end()[0] == f"{found}\n"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def compare_ends(path: str, *arguments: str, **env: str) -> tuple[int, str, str]:
-    """Compares exit code (or minus the signal), stdout and stderr with those of plain python."""
-    rank = {"RANK": "0", "LOCAL_RANK": "0"}
-    done = plain([path, *arguments], clean_env(**env, **rank), Path(path).parent)
-    with Rig(path, *arguments, env=clean_env(**env), cwd=Path(path).parent) as rig:
-        (end,) = rig.run(worker())
-        out, err = rig.end()
-    code = end.code if end.signal is None else -end.signal
-    assert code is not None
-    assert (code, out, _shown(err)) == (done.returncode, done.stdout.decode(), _shown(done.stderr.decode()))
-    return code, out, err
-
-
-def _shown(text: str) -> str:
-    return re.sub(r"0x[0-9a-f]+", "0x…", text)  # addresses differ from process to process
 
 
 ENDS = {
@@ -344,17 +267,3 @@ def test_no_descriptor_of_another_worker_or_of_the_spawner_leaks(script: Script,
     found = [(tmp_path / f"fds{rank}").read_text() for rank in range(4)]
     assert all(each.startswith("0 ") for each in found)
     assert len(set(found)) == 4  # each has its own pipes
-
-
-def test_the_spawner_shows_itself_and_its_workers_do_not(script: Script, tmp_path: Path) -> None:
-    path = script("import time; print('up', flush=True); time.sleep(60)")
-    with Rig(path) as rig:
-        (spawned,) = rig.spawn(worker())
-        assert rig.process.stdout is not None
-        assert rig.process.stdout.readline() == b"up\n"
-        shown = Path(f"/proc/{rig.process.pid}/cmdline").read_bytes().rstrip(b"\0")
-        assert b"holdfast spawner job-1".startswith(shown)
-        assert len(shown) > 10
-        assert Path(f"/proc/{rig.process.pid}/comm").read_text() == "hf-spawner\n"
-        assert Path(f"/proc/{spawned.pid}/cmdline").read_bytes().split(b"\0")[1:3] == [b"-u", os.fsencode(path)]
-        assert Path(f"/proc/{spawned.pid}/comm").read_text() == Path(sys.executable).name + "\n"

@@ -5,9 +5,12 @@ Missing lines are counted: the lines in the file and the lost ones add up to wha
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import select
 import shutil
+import socket
 import subprocess
 import time
 from collections.abc import Generator
@@ -20,6 +23,7 @@ from holdfast_wire.spawner_link import CycleLogClosed, Exited, KillTree, OutputD
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.cycle_log.test_feeds import plan
 from tests.worker_client.spawner.rig import Rig, until
+from worker_client.spawner.cycle_log import log_process
 
 LINE = b"x" * 99 + b"\n"
 SLOW_S = 20.0  # a worker that waits for a disk waits longer
@@ -178,3 +182,78 @@ def test_a_folder_that_is_removed_meanwhile_is_made_again(script: Script, tmp_pa
         b"[holdfast: the file was removed or moved away; the log goes on here]\n0: "
     )
     assert closed.lost_lines == 0
+
+
+class Process:
+    """The log process alone, as the spawner sees it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder / "train_cycle0.log"
+        self.spawner, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.pid = os.fork()
+        if self.pid == 0:
+            self.spawner.close()
+            log_process.serve(theirs.fileno())
+        theirs.close()
+
+    def open(self, rank: int) -> int:
+        """Returns the worker's end of a pipe."""
+        reader, writer = os.pipe()
+        words = json.dumps(["open", 0, str(self.log), f"{rank}: ", ""]).encode()
+        socket.send_fds(self.spawner, [words], [reader])
+        os.close(reader)
+        return writer
+
+    def over(self) -> None:
+        self.spawner.send(json.dumps(["over", 0, str(self.log), ""]).encode())
+
+    def told(self) -> list[object]:
+        self.spawner.settimeout(SLOW_S)
+        return json.loads(self.spawner.recv(log_process.MESSAGE_BYTES_MAX))
+
+    def end(self) -> int:
+        """Ends the spawner's side and returns the exit code."""
+        self.spawner.close()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def test_a_cycle_is_closed_once_it_is_over_and_all_its_pipes_have_ended(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    first, second = process.open(0), process.open(1)
+    os.write(first, b"one\n")
+    process.over()
+    os.close(first)
+    os.write(second, b"two, no end")
+    assert select.select([process.spawner], [], [], 0.2)[0] == [], "a worker still has its pipe"
+    os.close(second)
+    lines = "0: one\n1: two, no end\n"
+    assert process.told() == ["closed", 0, str(process.log), len(lines), 0, 0, ""]
+    assert sorted(process.log.read_text().splitlines()) == sorted(lines.splitlines())
+    assert process.end() == 0
+
+
+def test_what_comes_after_the_spawner_s_end_is_written_all_the_same(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    writer = process.open(0)
+    process.spawner.close()
+    os.write(writer, b"last words\n")
+    os.close(writer)
+    assert process.end() == 0
+    assert process.log.read_text() == "0: last words\n"
+
+
+def test_a_cycle_to_which_nothing_was_printed_is_closed_too(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    process.over()
+    assert process.told()[:5] == ["closed", 0, str(process.log), 0, 0]
+    assert process.end() == 0
+
+
+def test_it_does_not_wait_for_a_pipe_that_never_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_process, "LINGER_S", 0.2)
+    process = Process(tmp_path)
+    writer = process.open(0)
+    began_s = time.monotonic()
+    assert process.end() == 0
+    assert 0.1 < time.monotonic() - began_s < SLOW_S / 2
+    os.close(writer)

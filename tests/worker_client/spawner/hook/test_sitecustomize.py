@@ -1,0 +1,42 @@
+"""Does the hook get out of the interpreter without a trace, also where the user has a sitecustomize of their own?"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from holdfast_wire.spawner_settings import SpawnerSettings, settings_file, spawner_command
+
+from tests.worker_client.spawner.conftest import Script
+from tests.worker_client.spawner.plain_python import compare_ends, reports
+from tests.worker_client.spawner.rig import clean_env
+
+
+def test_the_users_own_sitecustomize_runs_in_the_worker(probe: Path, tmp_path: Path) -> None:
+    own = tmp_path / "site"
+    own.mkdir()
+    (own / "sitecustomize.py").write_text("import sys; sys.dont_write_bytecode = 'mine'\n")
+    before, after = reports(tmp_path, ["probe.py"], probe.parent, PYTHONPATH=str(own))
+    assert set(after["modules"]) ^ set(before["modules"]) == set()
+    assert after == before
+    assert after["dont_write_bytecode"] == "mine"
+    assert after["sitecustomize_ran"]
+
+
+def test_a_users_sitecustomize_that_fails_is_reported_as_plain_python_does(script: Script, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('mine')\n")
+    compare_ends(script("print('on')"), PYTHONPATH=str(tmp_path))
+
+
+def test_a_spawner_that_cannot_begin_does_not_run_the_script_itself(script: Script) -> None:
+    """The interpreter ignores errors in sitecustomize and continues: it would train outside of any job."""
+    settings = SpawnerSettings(job_id="job-1", command=(script("print('trained')"),), preload="none")
+    start = spawner_command(settings, clean_env(), link_fd=9)
+    os.close(start.settings_fd)
+    descriptor = settings_file(settings)  # without the folders to import from
+    broken = start.env | {"HOLDFAST_SPAWNER_SETTINGS": str(descriptor)}
+    done = subprocess.run(start.argv, env=broken, pass_fds=[descriptor], capture_output=True, text=True, timeout=30)
+    os.close(descriptor)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "ModuleNotFoundError: No module named 'holdfast_wire'" in done.stderr

@@ -1,0 +1,142 @@
+"""How do workers start, and how are their ends reported?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from holdfast_wire.spawner_link import (
+    KillTree,
+    RankContinued,
+    RankStopped,
+)
+
+from tests.worker_client.spawner.conftest import Script
+from tests.worker_client.spawner.escapes import ESCAPES, escaped
+from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
+
+
+def test_an_exit_is_known_within_20_ms(script: Script, tmp_path: Path) -> None:
+    path = script("import os, time; print(time.monotonic_ns(), flush=True); os._exit(3)")
+    late_ms: list[float] = []
+    with Rig(path) as rig:
+        for _ in range(20):
+            (end,) = rig.run(worker())
+            assert rig.process.stdout is not None
+            late_ms.append((end.at_ns - int(rig.process.stdout.readline())) / 1e6)
+    assert sorted(late_ms)[len(late_ms) // 2] < 20
+
+
+def test_an_exit_is_declared_though_a_grandchild_holds_the_output(script: Script) -> None:
+    path = script(
+        """
+        import os, sys, time
+        if os.fork() == 0:
+            time.sleep(60)
+        print("left", flush=True); sys.exit(4)
+        """
+    )
+    with Rig(path) as rig:
+        (end,) = rig.run(worker())
+        assert end.code == 4
+        rig.send(KillTree(0))
+        out, _ = rig.end()
+    assert out == "left\n"
+
+
+@pytest.mark.parametrize("method", ["fork", "exec"])
+def test_a_worker_that_is_stopped_and_continued_is_reported(script: Script, method: Literal["fork", "exec"]) -> None:
+    with Rig(script("import signal\nsignal.pause()"), method=method) as rig:
+        started = rig.spawn(worker(0), worker(1), cycle=3)
+        pids = {each.local_rank: each.pid for each in started}
+        os.kill(pids[1], signal.SIGSTOP)
+        stopped = rig.receive(RankStopped)
+        assert stopped[:4] == (3, 1, pids[1], signal.SIGSTOP)
+        os.kill(pids[1], signal.SIGCONT)
+        continued = rig.receive(RankContinued)
+        assert continued[:2] == (3, 1)
+        assert continued.at_ns >= stopped.at_ns
+
+
+class TestSupervisorLoss:
+    def test_a_private_spawner_ends_everything_within_5_s(self, script: Script, tmp_path: Path) -> None:
+        with Rig(script(ESCAPES), str(tmp_path)) as rig:
+            rig.spawn(worker())
+            pids = [*escaped(tmp_path), rig.process.pid]
+            began = time.monotonic()
+            rig.socket.close()
+            rig.process.wait(10)
+            assert time.monotonic() - began < 5
+            assert not [pid for pid in pids if is_alive(pid)]
+
+    def test_workers_get_sigterm_first_and_an_early_end_is_not_waited_out(self, script: Script, tmp_path: Path) -> None:
+        path = script(
+            """
+            import signal, sys, time
+            def stop(*_):
+                open(sys.argv[1] + "/saved", "w").close(); sys.exit(0)
+            signal.signal(signal.SIGTERM, stop)
+            open(sys.argv[1] + "/up", "w").close()
+            time.sleep(60)
+            """
+        )
+        with Rig(path, str(tmp_path)) as rig:
+            rig.spawn(worker())
+            until((tmp_path / "up").exists, what="the worker")
+            began = time.monotonic()
+            rig.socket.close()
+            assert rig.process.wait(10) == 0
+            assert time.monotonic() - began < 2
+            assert (tmp_path / "saved").exists()
+
+    def test_a_shared_supervisor_may_be_away(self, script: Script, tmp_path: Path) -> None:
+        path = script(
+            """
+            import os, sys, time
+            print("up", flush=True)
+            while not os.path.exists(sys.argv[1] + "/go"):
+                time.sleep(0.01)
+            print("on", flush=True)
+            sys.exit(int(os.environ["RANK"]))
+            """
+        )
+        away = Rig(path, str(tmp_path), private=False, supervisor_return_timeout_s=1.5, exit_record_dir=str(tmp_path))
+        with away as rig:
+            first, second = rig.spawn(worker(0), worker(1))
+            rig.socket.close()
+            (tmp_path / "go").touch()
+            assert rig.process.stdout is not None
+            printed = rig.process.stdout.read()  # lines of unprefixed ranks may share one, as under torchrun
+            assert (printed.count(b"up"), printed.count(b"on")) == (2, 2)
+            assert rig.process.wait(10) == 0
+            record = (tmp_path / "job-1.exits.jsonl").read_text().splitlines()
+            assert len(record) == 2
+            assert not is_alive(first.pid)
+            assert not is_alive(second.pid)
+            assert any(f'"pid":{second.pid},"code":1' in line for line in record)
+
+
+def test_orphans_that_end_by_themselves_are_reaped(script: Script, tmp_path: Path) -> None:
+    """A long training makes many daemons: no zombie may wait for the end of the job."""
+    path = script(
+        """
+        import os, sys, time
+        if os.fork() == 0:
+            if os.fork() == 0:
+                time.sleep(0.1)
+                open(sys.argv[1] + "/gone", "w").write(str(os.getpid()))
+                os._exit(0)
+            os._exit(0)
+        os.wait()
+        time.sleep(60)
+        """
+    )
+    with Rig(path, str(tmp_path)) as rig:
+        (spawned,) = rig.spawn(worker())
+        until(lambda: (tmp_path / "gone").exists() and (tmp_path / "gone").read_text(), what="the daemon's end")
+        children = Path(f"/proc/{rig.process.pid}/task/{rig.process.pid}/children")
+        until(lambda: children.read_text().split() == [str(spawned.pid)], what="its reaping", wait_s=5)

@@ -1,0 +1,45 @@
+"""Which port does a store get, and what is said if it can't have it?"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from worker_client.spawner import ports
+
+
+def local_range() -> tuple[int, int]:
+    low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    return int(low), int(high)
+
+
+class TestPorts:
+    def test_a_chosen_port_and_its_neighbours_lie_outside_the_range_of_clients(self) -> None:
+        low, high = local_range()
+        for _ in range(50):
+            fd, port = ports.listen("127.0.0.1", 0)
+            os.close(fd)
+            assert port >= 1024
+            assert port + ports.NEIGHBOURS < low or port > high
+            assert port + ports.NEIGHBOURS <= 65535
+
+    def test_ports_of_jobs_differ(self) -> None:
+        assert len({ports.choose("127.0.0.1") for _ in range(20)}) > 15
+
+    def test_the_neighbours_are_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        port = ports.choose("127.0.0.1")
+        with socket.create_server(("127.0.0.1", port + 40)):
+            monkeypatch.setattr(ports, "_candidates", lambda: [port, port + 41])
+            assert ports.choose("127.0.0.1") == port + 41
+
+    def test_a_range_that_leaves_no_room_is_used_all_the_same(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(ports, "_local_port_range", lambda: (1024, 65535))
+        assert 1024 <= ports.choose("127.0.0.1") <= 65535 - ports.NEIGHBOURS
+
+    def test_an_ipv6_address(self) -> None:
+        fd, port = ports.listen("::1", 0)
+        with socket.create_connection(("::1", port)):
+            os.close(fd)
