@@ -79,13 +79,19 @@ class EventPublisher:
             },
         )
 
-    def take_in(self, job: JobRecord, event: RecordedEvent) -> None:
-        """Adds an event of another node, which has logged it there, to the history of the whole job."""
+    def take_in(self, job: JobRecord, event: RecordedEvent, *, told_at_ns: int = 0) -> None:
+        """Adds an event of another node, which has logged it there, to the history of the whole job.
+
+        `told_at_ns`: when it was sent, by the node's clock; 0: not known.
+        """
         if job.recorded_before and job.was_taken_in(event):
             return
         job.sequence += 1
-        arrived = ("arrived_at_ns", str(self._clock.unix_ns()))
-        details = (*((key, job.redacted(value)) for key, value in event.details), arrived)
+        times = (
+            ("arrived_at_ns", str(self._clock.unix_ns())),
+            *((("told_at_ns", str(told_at_ns)),) if told_at_ns else ()),
+        )
+        details = (*((key, job.redacted(value)) for key, value in event.details), *times)
         taken = msgspec.structs.replace(
             event, sequence=job.sequence, reason=job.redacted(event.reason), details=details
         )

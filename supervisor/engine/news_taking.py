@@ -23,7 +23,8 @@ def take_news(publisher: EventPublisher, job: JobRecord, node: str, news: TellNe
                 text = f"{event.sequence - 1 - taken} events of node {node} did not arrive in time"
                 publisher.publish(job, JobEvent("events_missing", f"{text}; see its own journal", job.cycle))
             taken = event.sequence
-            publisher.take_in(job, msgspec.structs.replace(event, job_id=job.spec.job_id, node=node))
+            own = msgspec.structs.replace(event, job_id=job.spec.job_id, node=node)
+            publisher.take_in(job, own, told_at_ns=news.sent_at_ns)
         before = event.sequence
     job.take(life, taken)
     return taken

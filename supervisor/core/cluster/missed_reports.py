@@ -39,8 +39,12 @@ def of_cycle(
     parts: dict[int, NodeStands],
     absent: dict[int, str],
     cycle: int,
+    unheard_s: float,
 ) -> tuple[Event, ...]:
-    """Returns the faults that no leader has decided on yet; the first of them counts."""
+    """Returns the faults that no leader has decided on yet; the first of them counts.
+
+    `unheard_s`: how long ago the first of the cycle's nodes last heard the previous leader.
+    """
     events: list[Event] = []
     for each in parts.values():
         node = each.node
@@ -58,5 +62,6 @@ def of_cycle(
     for rank, name in absent.items():
         who = f"node {name}" if not name.startswith(membership.ABSENTEE) else "the node"
         text = f"{who} of group rank {rank} is lost: it has not reported its state to the new leader"
+        text += f", and nothing was heard of the previous one for {unheard_s:.1f} s" if unheard_s else ""
         events.append(cluster_messages.NodeLost(name, text))
     return tuple(events)

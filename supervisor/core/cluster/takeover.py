@@ -356,7 +356,8 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     if inherited.has_succeeded:  # That was decided already, but its record is lost.
         return *endings.wind_down(state, endings.succeeded_verdict(inherited.lost), now_s), later
     absent = {rank: inherited.absentee(rank, stands) for rank in missing}
-    return *_run(state, inherited, absent, now_s), missed_reports.of_cycle(parts, absent, cycle) + later
+    left_ago_s = now_s - min((phase.left_at_s[each.node] for each in parts.values()), default=now_s)
+    return *_run(state, inherited, absent, now_s), missed_reports.of_cycle(parts, absent, cycle, left_ago_s) + later
 
 
 def _outcome(ledger: Ledger, parts: dict[int, NodeStands]) -> Verdict | Stop | None:

@@ -9,16 +9,26 @@ import msgspec
 
 from supervisor.ports.reports import RecordedEvent
 
-ARRIVED = "arrived_at_ns"  # the leader's time, in the details of an event of another node
+# In the details of an event of another node: when it arrived here, and when it was sent by that node's clock.
+ARRIVED = "arrived_at_ns"
+TOLD = "told_at_ns"
 _MOMENT = re.compile(r"[0-9]{1,19}")
-LATE_NS = 5 * 10**9
+LATE_NS = 5 * 10**9  # clocks that differ by less count as one
 
 
 def moment_ns(event: RecordedEvent) -> int:
-    """Returns when an event happened; if its node's clock is far off, when it arrived here."""
-    told = dict(event.details).get(ARRIVED, "")
-    arrived_at_ns = int(told) if _MOMENT.fullmatch(told) else event.at_ns
-    return arrived_at_ns if abs(arrived_at_ns - event.at_ns) > LATE_NS else event.at_ns
+    """Returns when an event happened, by this node's clock if the clock of the event's node is far off.
+
+    An event may be told long after it happened, as to a new leader: only the moment of telling compares the clocks.
+    """
+    details = dict(event.details)
+    arrived_at_ns = _moment(details.get(ARRIVED, ""), event.at_ns)
+    here_ns = event.at_ns + arrived_at_ns - _moment(details.get(TOLD, ""), event.at_ns)
+    return here_ns if abs(here_ns - event.at_ns) > LATE_NS else event.at_ns
+
+
+def _moment(text: str, otherwise_ns: int) -> int:
+    return int(text) if _MOMENT.fullmatch(text) else otherwise_ns
 
 
 def in_order(events: Iterable[RecordedEvent]) -> list[RecordedEvent]:

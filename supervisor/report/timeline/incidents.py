@@ -188,8 +188,7 @@ def _by_kind(events: Sequence[RecordedEvent]) -> dict[str, RecordedEvent]:
 
 def _began_ns(events: Sequence[RecordedEvent]) -> int:
     """Returns when the incident began; a silence begins before it is noticed."""
-    first = events[0]
-    return first.at_ns - int(max(silence_s(event.reason) for event in events[:FIRST_EVENTS]) * 1e9)
+    return min(event.at_ns - int(silence_s(event.reason) * 1e9) for event in events[:FIRST_EVENTS])
 
 
 def silence_s(reason: str) -> float:

@@ -34,9 +34,13 @@ def test_a_stop_comes_before_the_report_that_the_node_has_stopped() -> None:
 
 def test_of_a_cycle_the_faults_and_the_absent_nodes_are_made_up_for() -> None:
     failed = stands("b", 1, MemberState.FAILED, reason="rank 2 failed")
-    assert missed_reports.of_cycle({1: failed}, {0: "a"}, 4) == (
+    assert missed_reports.of_cycle({1: failed}, {0: "a"}, 4, 7.25) == (
         NodeFailed("b", 4, "rank 2 failed"),
-        NodeLost("a", "node a of group rank 0 is lost: it has not reported its state to the new leader"),
+        NodeLost(
+            "a",
+            "node a of group rank 0 is lost: it has not reported its state to the new leader, "
+            "and nothing was heard of the previous one for 7.2 s",
+        ),
     )
-    gave_up = missed_reports.of_cycle({0: STOPPED}, {}, 4)
+    gave_up = missed_reports.of_cycle({0: STOPPED}, {}, 4, 0.0)
     assert gave_up == (VerdictTaken("a"), NodeStopped("a", all_succeeded=True))

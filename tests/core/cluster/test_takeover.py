@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from supervisor.core import fence
+from supervisor.core import announcements, fence
 from supervisor.core.cluster import coordinator, endings, takeover
 from supervisor.core.cluster import roster as rosters
 from supervisor.core.cluster.coordinator_states import Gathering, Running
@@ -291,7 +291,11 @@ def test_a_node_that_is_lost_keeps_its_name_and_may_come_back_under_it():
     states = {each.name: each.state for each in rosters.roster(play.state).nodes}
     assert states == {"a": "lost", "b": "stopping"}
     lost = next(each.event.reason for each in play.of(Publish) if each.event.kind == "restart_decided")
-    assert lost.startswith("node a of group rank 0 is lost: it has not reported its state to the new leader; ")
+    assert lost.startswith(
+        "node a of group rank 0 is lost: it has not reported its state to the new leader, "
+        "and nothing was heard of the previous one for 8.0 s; restarting"
+    )
+    assert [each.node for each in play.of(announcements.NodeLost)] == ["a"]
     play >> NodeJoined("b", 4)
     play >> stands("a", 0, MemberState.JOINED)
     assert orders_to(play, StartCycle) == ["a", "b"]

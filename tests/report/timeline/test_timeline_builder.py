@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from supervisor.core.facts import JobState
 from supervisor.core.silence import Silence
 from supervisor.ports.reports import RecordedEvent
+from supervisor.report.timeline.event_ordering import moment_ns
 from supervisor.report.timeline.incidents import silence_s
 from supervisor.report.timeline.timeline import Life, Outcome, Phase, RunEnd, Trouble
 from supervisor.report.timeline.timeline_builder import life_of
@@ -189,6 +190,30 @@ def test_the_clock_of_a_node_that_is_far_off_does_not_tear_the_order():
     job.begin(11, cycle=1, ranks=range(2))
     (incident,) = told(job, JobState.RUNNING, now_s=20).incidents
     assert incident.noticed_ns == arrived_ns
+
+
+def test_what_a_new_leader_is_told_of_the_past_keeps_its_time_and_an_outage_counts_from_its_beginning():
+    job = Told()
+    late = [("arrived_at_ns", str(BEGAN_NS + 30 * 10**9)), ("told_at_ns", str(BEGAN_NS + 30 * 10**9 - 1000))]
+    lost = "node n1 of group rank 0 is lost: it has not reported its state to the new leader, "
+    job.decide(29, f"{lost}and nothing was heard of the previous one for 9.0 s", cycle=0)
+    job.say(2, "cycle_started", "cycle 0 starts", details=late)
+    job.say(3, "worker_started", "rank 2 started", rank=2, details=late)
+    job.say(3, "workers_started", "all workers have started", details=late)
+    job.stop(29.1, cycle=0, ranks=(2,))
+    job.begin(29.5, cycle=1, ranks=range(2))
+    life = told(job, JobState.RUNNING, now_s=40)
+    (incident,) = life.incidents
+    assert (incident.began_ns, incident.noticed_ns) == (BEGAN_NS + 20 * 10**9, BEGAN_NS + 29 * 10**9)
+    assert life.course[0].to_ns == BEGAN_NS + 2 * 10**9, "the job waited for its first start for 2 s"
+    assert incident.cost_s(life.until_ns) > 9
+
+
+def test_events_of_a_clock_that_is_far_off_are_placed_by_when_they_were_told():
+    arrived_ns, told_ns = BEGAN_NS + 50 * 10**9, BEGAN_NS + 86_450 * 10**9
+    job = Told()
+    job.say(86_410, "worker_failed", "x", details=[("arrived_at_ns", str(arrived_ns)), ("told_at_ns", str(told_ns))])
+    assert moment_ns(job.events[0]) == BEGAN_NS + 10 * 10**9
 
 
 @pytest.mark.parametrize(
