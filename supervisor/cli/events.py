@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from argparse import ArgumentParser, Namespace
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -54,8 +55,7 @@ def execute(arguments: Namespace) -> int:
             for event in events:
                 output.write_json(event_document(event), one_line=True)
         else:
-            told = events if arguments.follow or len(found.report.nodes) <= 1 else in_time(events)
-            _write_table(told, found.report, output.paper(arguments.no_color))
+            _write_table(events, found.report, output.paper(arguments.no_color), follow=arguments.follow)
         if not chosen.shown:
             output.say(chosen.why_none(found.name))
     return 0
@@ -167,14 +167,18 @@ def in_time(events: Iterable[RecordedEvent]) -> Iterator[RecordedEvent]:
         yield heapq.heappop(waiting)[-1]
 
 
-def _write_table(events: Iterable[RecordedEvent], report: JobReport, page: output.Paper) -> None:
-    """Writes the table, with a column for the nodes if there are several."""
-    node_width = max((len(node.name) for node in report.nodes), default=0)
-    has_nodes = len(report.nodes) > 1
+def _write_table(events: Iterator[RecordedEvent], report: JobReport, page: output.Paper, *, follow: bool) -> None:
+    """Writes the table. Events of several nodes are in order of time, with a column for the nodes."""
+    nodes = {node.name for node in report.nodes}
+    if len(nodes) <= 1 and not follow:  # The report of a node that did not lead names that node alone.
+        first = list(itertools.islice(events, SORTED_EVENTS))
+        nodes |= {event.node for event in first}
+        events = itertools.chain(first, events)
+    node_width, has_nodes = max(map(len, nodes), default=0), len(nodes) > 1
     heads = (*HEADS[:2], "NODE", *HEADS[2:]) if has_nodes else HEADS
     widths = (*WIDTHS[:2], max(node_width, 4), *WIDTHS[2:]) if has_nodes else WIDTHS
     output.write(output.row(heads, widths, page, is_head=True))
-    for event in events:
+    for event in in_time(events) if has_nodes and not follow else events:
         rank = "" if event.rank is None else str(event.rank)
         node = (event.node,) if has_nodes else ()
         time = output.local_time(event.at_ns, milliseconds=True)

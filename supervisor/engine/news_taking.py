@@ -7,12 +7,12 @@ import msgspec
 from supervisor.core.facts import JobEvent
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.ports.questions import TellNews
+from supervisor.ports.questions import NodeEvents
 
 
-def take_news(publisher: EventPublisher, job: JobRecord, node: str, news: TellNews) -> int:
+def take_news(publisher: EventPublisher, job: JobRecord, news: NodeEvents) -> int:
     """Records each new event once, in the node's order. Returns the last one up to which all of the node's are here."""
-    life = (node, news.part.submitted_at_ns)
+    node, life = news.node, (news.node, news.submitted_at_ns)
     taken = job.taken.get(life, 0)
     before = news.after  # A node that led for a while has events of others between its own.
     for event in news.events:
@@ -24,7 +24,7 @@ def take_news(publisher: EventPublisher, job: JobRecord, node: str, news: TellNe
                 publisher.publish(job, JobEvent("events_missing", f"{text}; see its own journal", job.cycle))
             taken = event.sequence
             own = msgspec.structs.replace(event, job_id=job.spec.job_id, node=node)
-            publisher.take_in(job, own, told_at_ns=news.sent_at_ns)
+            publisher.take_in(job, own, told_at_ns=news.told_at_ns)
         before = event.sequence
     job.take(life, taken)
     return taken

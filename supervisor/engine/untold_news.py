@@ -12,6 +12,7 @@ import anyio
 import msgspec
 
 from supervisor.engine.waiting_jobs import WaitingJobs
+from supervisor.ports.questions import NodeEvents
 from supervisor.ports.reports import RecordedEvent
 
 KEPT_EVENTS_MAX = 4096  # of a job, sent ones included: a new leader may want them
@@ -26,6 +27,13 @@ class JobNews(msgspec.Struct):
     is_served: bool = False  # a task sends its news
     pace_s: float = 0.0  # as the leader requests
     last_told: anyio.Event | None = None  # set once nothing is left to say; None: the job has not ended
+    # See leaders_events.py: the leader that answered last, by node and submission; the own events of each leader; and
+    # those of earlier ones that the present one may not have.
+    leader: tuple[str, int] = ("", 0)
+    heard: dict[tuple[str, int], deque[RecordedEvent]] = msgspec.field(
+        default_factory=dict[tuple[str, int], deque[RecordedEvent]]
+    )
+    owed: deque[NodeEvents] = msgspec.field(default_factory=deque[NodeEvents])
 
 
 class UntoldNews:

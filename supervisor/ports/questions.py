@@ -29,6 +29,17 @@ class ShowWhole(msgspec.Struct, frozen=True):
     """To the leader: the job on all its nodes."""
 
 
+class NodeEvents(msgspec.Struct, frozen=True):
+    """Events of one node in its order, for a node that may not have them."""
+
+    node: str
+    submitted_at_ns: int  # there, which tells its runs apart
+    events: tuple[RecordedEvent, ...] = ()
+    gone_through: int = 0  # older events, up to this sequence, were dropped because too many waited
+    after: int = 0  # the event of the node that came before the first of these; 0: none, or not known
+    told_at_ns: int = 0  # by the clock of the node that tells; 0: not known
+
+
 class TellNews(msgspec.Struct, frozen=True):
     """To the leader: a node's new events in order, and its part of the job. The answer confirms them."""
 
@@ -38,6 +49,9 @@ class TellNews(msgspec.Struct, frozen=True):
     gone_through: int = 0  # older events, up to this sequence, were dropped because too many waited
     sent_at_ns: int = 0  # by the node's clock
     after: int = 0  # the event of the node that came before the first of these; 0: none, or not known
+    leader_submitted_at_ns: int = 0  # the leader whose own events the node has, by its submission; 0: it has none
+    leader_through: int = 0  # the newest of them, by the leader's sequence
+    others: tuple[NodeEvents, ...] = ()  # of earlier leaders
 
 
 class ReadEvents(msgspec.Struct, frozen=True):
@@ -103,6 +117,7 @@ class Whole(msgspec.Struct, frozen=True):
 class NewsTaken(msgspec.Struct, frozen=True):
     through: int  # the newest event of the node that the leader has, by the node's own sequence
     pace_s: float = 0.0  # the minimum until the node's next news: a leader of many nodes has little time for each
+    own: NodeEvents | None = None  # the leader's own events, for the node to keep; None: an older version
 
 
 class Events(msgspec.Struct, frozen=True):

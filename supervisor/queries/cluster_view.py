@@ -10,12 +10,14 @@ import msgspec
 from supervisor.core.announcements import Announcement, NodeLost
 from supervisor.core.cluster.roster import Roster, roster
 from supervisor.core.facts import JobEvent
+from supervisor.engine import leaders_events
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.machines import Machines
 from supervisor.engine.news_taking import take_news
+from supervisor.engine.untold_news import UntoldNews
 from supervisor.ports.edges import Clock
-from supervisor.ports.questions import Part, TellNews, Whole
+from supervisor.ports.questions import NodeEvents, Part, TellNews, Whole
 from supervisor.ports.reports import JobReport, NodeReport
 from supervisor.queries import merged_report
 from supervisor.queries.job_service import JobService
@@ -37,6 +39,7 @@ class _Heard(msgspec.Struct):
     answered: dict[tuple[str, int], tuple[int, int]] = msgspec.field(
         default_factory=dict[tuple[str, int], tuple[int, int]]
     )
+    keepers: dict[str, None] = msgspec.field(default_factory=dict[str, None])  # nodes that keep this leader's events
     apart_clocks: set[str] = msgspec.field(default_factory=set[str])
     whole: Whole | None = None  # from the leader's last message
     whole_at_ns: int = 0
@@ -51,12 +54,14 @@ class ClusterView:
         job_service: JobService,
         machines: Machines,
         publisher: EventPublisher,
+        news: UntoldNews,
         jobs: Mapping[str, JobRecord],
         clock: Clock,
     ) -> None:
         self._job_service = job_service
         self._machines = machines
         self._publisher = publisher
+        self._news = news
         self._jobs = jobs
         self._clock = clock
         self._heard: dict[tuple[str, int], _Heard] = {}
@@ -108,6 +113,7 @@ class ClusterView:
         heard, now_ns = self._of(job.spec.job_id), self._clock.unix_ns()
         nodes = heard.nodes
         heard.unheard.pop(lost.node, None)
+        heard.keepers.pop(lost.node, None)
         empty = JobReport(job.spec.job_id, state=self._job_service.report(job).state, submitted_at_ns=now_ns, cycle=-1)
         known = nodes.get(lost.node, Known(empty, NodeReport(lost.node, "lost"), now_ns))
         node = msgspec.structs.replace(known.node, state="lost", reason=lost.reason)
@@ -121,11 +127,29 @@ class ClusterView:
         self.hear(job_id, node, Part(news.part, news.node))
         life = (node, news.part.submitted_at_ns)
         had = job.taken.get(life, 0)
-        taken = take_news(self._publisher, job, node, news)
+        told = NodeEvents(node, news.part.submitted_at_ns, news.events, news.gone_through, news.after, news.sent_at_ns)
+        taken = take_news(self._publisher, job, told)
+        for each in news.others:
+            if (each.node, each.submitted_at_ns) != (self.own_name(job_id), job.submitted_at_ns):
+                take_news(self._publisher, job, msgspec.structs.replace(each, told_at_ns=news.sent_at_ns))
         self._compare_clocks(job, heard, node, news, had)
         if taken > had:
             heard.answered[life] = taken, self._clock.unix_ns()
         return taken
+
+    def own_events(self, job_id: str, by: str, news: TellNews) -> NodeEvents:
+        """Returns the next of this leader's own events for a node; most nodes of a large job get and keep none."""
+        job, keepers = self._jobs[job_id], self._of(job_id).keepers
+        own = NodeEvents(self.own_name(job_id), job.submitted_at_ns, told_at_ns=self._clock.unix_ns())
+        if by not in keepers and len(keepers) == leaders_events.KEEPERS_MAX:
+            return own
+        keepers[by] = None
+        return leaders_events.own_next(self._news.of(job_id), own, news)
+
+    def record(self, job_id: str, told: NodeEvents) -> None:
+        """Adds a leader's own events to the history of this node, which may lead next."""
+        if told.events and (job := self._jobs.get(job_id)) is not None:
+            take_news(self._publisher, job, told)
 
     def pace_s(self, job_id: str) -> float:
         """Returns how long a node waits between its news, so that all nodes take a small part of the leader's time."""

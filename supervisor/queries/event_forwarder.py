@@ -11,18 +11,14 @@ import logging
 from collections.abc import Callable
 
 import anyio
-import msgspec
 
+from supervisor.engine import leaders_events
 from supervisor.engine.untold_news import JobNews, UntoldNews
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Clock
 from supervisor.ports.pauses import pause
-from supervisor.ports.questions import LEADER, Colleagues, NewsTaken, Part, TellNews
-from supervisor.ports.reports import RecordedEvent
+from supervisor.ports.questions import LEADER, Colleagues, NewsTaken, NodeEvents, Part, TellNews
 
-AT_ONCE_MAX = 250
-AT_ONCE_CHARACTERS = 100_000  # of events sent together; the rest has to wait
-DETAILS_CHARACTERS_MAX = 50_000  # of one event; longer details stay in this node's journal
 TOGETHER_S = 0.05  # from the first event that is news: a restart is then over, or well under way
 PACE_S = 0.2  # between two messages of one node, unless the leader wants a longer pause
 PACE_MAX_S = 60.0
@@ -42,13 +38,15 @@ class EventForwarder:
         news: UntoldNews,
         colleagues: Colleagues,
         own_part: Callable[[str], Part | None],
+        record: Callable[[str, NodeEvents], None],
         clock: Clock,
         jitter: Callable[[], float],
     ) -> None:
-        """`jitter` returns a random value from 0 to 1."""
+        """`record` gets the leader's own events, for this node's history. `jitter` returns a value from 0 to 1."""
         self._news = news
         self._colleagues = colleagues
         self._own_part = own_part
+        self._record = record
         self._clock = clock
         self._jitter = jitter
 
@@ -105,7 +103,9 @@ class EventForwarder:
             return True
         gone_through = kept.events[0].sequence - 1 if kept.events else 0
         after = kept.told if gone_through < kept.told else 0
-        news = TellNews(part.part, part.node, _next_events(kept), gone_through, self._clock.unix_ns(), after)
+        events, others = leaders_events.next_of(kept.events, after=kept.told), tuple(kept.owed)[:1]
+        has = leaders_events.has_through(kept)
+        news = TellNews(part.part, part.node, events, gone_through, self._clock.unix_ns(), after, *has, others)
         try:
             answer = await self._colleagues.ask(job_id, LEADER, news, timeout_s=ANSWER_TIMEOUT_S)
         except HoldfastError:
@@ -114,25 +114,12 @@ class EventForwarder:
         if isinstance(answer, NewsTaken):
             kept.told = answer.through
             kept.pace_s = min(answer.pace_s, PACE_MAX_S)
-            if kept.events and kept.told < kept.events[-1].sequence:
+            own = answer.own
+            if others:
+                kept.owed.popleft()
+            if own is not None:
+                leaders_events.keep(kept, own)
+                self._record(job_id, own)
+            if (kept.events and kept.told < kept.events[-1].sequence) or kept.owed or (own is not None and own.events):
                 kept.has_news = self._news.get(job_id) is kept
         return True
-
-
-def _next_events(kept: JobNews) -> tuple[RecordedEvent, ...]:
-    """Returns the oldest unsent events, as many as one message holds."""
-    chosen: list[RecordedEvent] = []
-    characters = 0
-    for event in kept.events:
-        if event.sequence <= kept.told:
-            continue
-        size = len(event.reason) + sum(len(key) + len(value) for key, value in event.details)
-        if size > DETAILS_CHARACTERS_MAX:
-            details = (("left_out", f"{len(event.details)} details, which the journal of node {event.node} has"),)
-            event = msgspec.structs.replace(event, details=details)
-            size = len(event.reason)
-        characters += size
-        if chosen and (characters > AT_ONCE_CHARACTERS or len(chosen) == AT_ONCE_MAX):
-            break
-        chosen.append(event)
-    return tuple(chosen)

@@ -114,8 +114,9 @@ def wired(
         slow=slow, meetings=meetings, keep=outbox.keep_now if outbox is not None else None,
     )  # fmt: skip
     view = ClusterView(
-        job_service=job_service, machines=base.machines, publisher=base.publisher, jobs=base.jobs, clock=base.clock
-    )
+        job_service=job_service, machines=base.machines, publisher=base.publisher, news=base.news, jobs=base.jobs,
+        clock=base.clock,
+    )  # fmt: skip
     saving = ReportSaving(publisher=base.publisher, journal=base.journal, news=base.news, report=view.saved)
     edges = Edges(
         clock=base.clock,

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
 from collections.abc import Generator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from supervisor.core.fence import FENCE_S
+from supervisor.core import fence
+from supervisor.edges.machine.journal.journal_reader import open_reader
 from tests.e2e.launch import wait_until
-from tests.e2e.test_many_nodes import LIMIT_S, Nodes, nodes
+from tests.e2e.test_many_nodes import HOLDFAST, LIMIT_S, Nodes, nodes
 from tests.e2e.wrapped_nodes import WrappedNodes, wrapped_nodes
 from tests.etcd_proxy import etcd_proxy
 from tests.etcd_server import Etcd, etcd
 
+OUTAGE_S = 2.0  # a node's last message may be so old when its leader is lost
 BACK_S = 10.0  # TARGETS: the control plane is back
 
 
@@ -49,19 +54,54 @@ def test_the_leaders_node_is_lost_and_a_spare_steps_in(tmp_path: Path, server: E
         for number in (2, 3):
             _start(job, server, number)
         job.until_running(0, 4)
+        wait_until(lambda: _has_recorded(job, 2, "rank 1 "), timeout_s=LIMIT_S, what="the leader's events on node 2")
         job.processes[0].kill()
-        killed_s = time.monotonic()
+        killed_s, killed_at_ns = time.monotonic(), time.time_ns()
         _until_led_by(server, job, "127.0.0.2", "127.0.0.3")
         back_s = time.monotonic() - killed_s
         assert len(job.until_running(1, 4)) == 1
         job.let_end()
         assert [process.wait(LIMIT_S) for process in job.processes[1:]] == [0, 0]
         assert back_s < BACK_S
+        for number in (2, 3):
+            _has_the_whole_history(job, number, lost_at_ns=killed_at_ns)
         said = job.output(2) + job.output(3)
         assert "node 127.0.0.1 of group rank 0 is lost: it has not reported its state to the new leader" in said
         assert "restarts used 1 of 2" in said
         # A node that missed the end finds it; a new run with this id learns that it belonged to another.
         assert _kept(server, job, "ledger")["is_told"] is True
+
+
+def _has_the_whole_history(job: Nodes, number: int, *, lost_at_ns: int) -> None:
+    """Checks what a node that is left has recorded: also of the node that led first, and all in its time."""
+    times, nodes = list[str](), set[str]()
+    for line in _told(job, number, "events").splitlines()[1:]:
+        time_of_it, _, node, *_ = line.split()
+        times.append(time_of_it)
+        nodes.add(node)
+    assert times == sorted(times)
+    assert "127.0.0.1" in nodes
+    life = json.loads(_told(job, number, "report", "-o", "json"))
+    (incident,) = life["incidents"]
+    assert (incident["kind"], incident["node"], life["restarts_used"]) == ("lost node", "127.0.0.1", 1)
+    began_s = datetime.fromisoformat(incident["began_at"]).timestamp()
+    assert abs(began_s - lost_at_ns / 1e9) < OUTAGE_S
+    assert incident["cost_s"] > fence.LEFT_S - OUTAGE_S
+    assert life["course"][0]["to"] < incident["began_at"], "it waits for its first start only until that"
+    assert {run["node"] for run in life["runs"] if run["cycle"] == 0} >= {"127.0.0.1"}
+
+
+def _has_recorded(job: Nodes, number: int, words: str) -> bool:
+    with open_reader(job.folder / f"node{number}" / "state") as reader:
+        return any(words in event.reason for event in reader.events(job.job_id, limit=100))
+
+
+def _told(job: Nodes, number: int, *words: str) -> str:
+    command, *options = words
+    return subprocess.run(
+        [str(HOLDFAST), command, job.job_id, *options], env=job.environment(number), check=True, text=True,
+        stdout=subprocess.PIPE, timeout=LIMIT_S,
+    ).stdout  # fmt: skip
 
 
 @pytest.mark.soak
@@ -79,7 +119,7 @@ def test_d10_etcd_refuses_compacts_and_misses_events_and_training_goes_on(tmp_pa
         proxy.compacts, proxy.loses_events, proxy.refuses = 3, True, True
         wait_until(lambda: not _kept(server, job, "leader"), timeout_s=LIMIT_S, what="the end of the lease")
         refused = proxy.refused
-        time.sleep(FENCE_S)
+        time.sleep(fence.FENCE_S)
         assert proxy.refused > refused
         proxy.refuses = False
         wait_until(lambda: _take_overs(job) > 0, timeout_s=LIMIT_S, what="a take-over of which no event tells")

@@ -12,27 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.config import JobSpec
-from supervisor.core.facts import JobState
 from supervisor.engine.news_taking import take_news
-from supervisor.ports.questions import TellNews
-from supervisor.ports.reports import JobReport, NodeReport, RecordedEvent
+from supervisor.ports.questions import NodeEvents
+from supervisor.ports.reports import RecordedEvent
 from tests.engine.world import World
 
-Take = Callable[[TellNews], int]
+Take = Callable[[NodeEvents], int]
 
 
-def news(*sequences: int, gone_through: int = 0, submitted_at_ns: int = 7, after: int = 0) -> TellNews:
+def news(*sequences: int, gone_through: int = 0, submitted_at_ns: int = 7, after: int = 0) -> NodeEvents:
     events = tuple(RecordedEvent("j", each, 1000 + each, "something", f"n1 {each}", node="n1") for each in sequences)
-    return TellNews(
-        JobReport("j", JobState.RUNNING, submitted_at_ns), NodeReport("n1", "ready"), events, gone_through, 0, after
-    )
+    return NodeEvents("n1", submitted_at_ns, events, gone_through, after)
 
 
 @asynccontextmanager
 async def taking(log_dir: Path) -> AsyncGenerator[tuple[World, Take]]:
     async with World.opened(log_dir) as world:
         await world.submit(JobSpec("j", ("t.py",)))
-        yield world, partial(take_news, world.publisher, world.jobs["j"], "n1")
+        yield world, partial(take_news, world.publisher, world.jobs["j"])
 
 
 def of_n1(world: World) -> list[str]:

@@ -371,8 +371,8 @@ class World:
 
     def _shown(self) -> tuple[ClusterView, ReportSaving]:
         view = ClusterView(
-            job_service=self.job_service, machines=self.machines, publisher=self.publisher, jobs=self.jobs,
-            clock=self.clock,
+            job_service=self.job_service, machines=self.machines, publisher=self.publisher, news=self.news,
+            jobs=self.jobs, clock=self.clock,
         )  # fmt: skip
         return view, ReportSaving(publisher=self.publisher, journal=self.journal, news=self.news, report=view.saved)
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from supervisor.core.cluster.messages import NodeLost
 from supervisor.core.facts import JobState
-from supervisor.ports.questions import TellNews
+from supervisor.ports.questions import NodeEvents, TellNews
 from tests.queries.colleagues import happened, part, shared_job
 
 
@@ -65,6 +65,34 @@ async def test_a_node_that_nobody_heard_before_it_was_lost_is_named(tmp_path: Pa
         await shared.report(NodeLost("n1", "node n1 is lost: silence"))
         node = {each.name: each for each in shared.view.merged("j").nodes}["n1"]
         assert (node.state, node.reason, node.ranks) == ("lost", "node n1 is lost: silence", ())
+
+
+async def test_a_few_nodes_keep_the_events_of_their_leader_and_bring_them_to_the_next(tmp_path: Path):
+    async with shared_job(tmp_path) as shared:
+        own = shared.view.own_events("j", "n1", news(1))
+        assert [event.kind for event in own.events][:1] == ["job_submitted"]
+        for number in range(2, 12):
+            shared.view.own_events("j", f"n{number}", news(1))
+        assert not shared.view.own_events("j", "n11", news(1)).events
+        await shared.report(NodeLost("n1", "node n1 is lost: silence"))
+        assert shared.view.own_events("j", "n11", news(1)).events
+        came_ns = shared.world.clock.unix_ns()
+        earlier = NodeEvents("n9", 7, happened("n9", 1, 4))
+        again = replace(own, events=happened("n0", 90))
+        shared.view.take_news("j", "n1", replace(news(1, sent_at_ns=came_ns), others=(earlier, again)))
+        shared.view.take_news("j", "n2", replace(news(1, sent_at_ns=came_ns), others=(earlier,)))
+        told = [event for event in shared.world.journal.events if event.node == "n9"]
+        assert [event.reason for event in told] == ["n9 1", "n9 4"]
+        assert dict(told[0].details)["told_at_ns"] == str(came_ns)
+        assert not [event for event in shared.world.journal.events if event.reason == "n0 90"], "it knows its own"
+
+
+async def test_the_events_of_a_leader_join_the_history_of_this_node(tmp_path: Path):
+    async with shared_job(tmp_path, leads=False) as shared:
+        shared.view.record("j", NodeEvents("n9", 7, happened("n9", 1, 2)))
+        shared.view.record("j", NodeEvents("n9", 7, happened("n9", 1, 2, 3)))
+        shared.view.record("other", NodeEvents("n9", 7, happened("n9", 1)))
+        assert [event.reason for event in shared.world.journal.events if event.node == "n9"] == ["n9 1", "n9 2", "n9 3"]
 
 
 async def test_without_a_leader_the_last_whole_is_shown(tmp_path: Path):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
 import pytest
 from msgspec.structs import replace
 
-from supervisor.engine import untold_news
+from supervisor.engine import leaders_events, untold_news
 from supervisor.engine.untold_news import UntoldNews
-from supervisor.ports.questions import LEADER, Answer, NewsTaken, Question, TellNews
+from supervisor.ports.questions import LEADER, Answer, NewsTaken, NodeEvents, Question, TellNews
 from supervisor.queries import event_forwarder
 from supervisor.queries.event_forwarder import EventForwarder
 from tests.engine.world import SetClock
@@ -52,10 +52,17 @@ class Leader:
 
 
 @asynccontextmanager
-async def working(colleagues: FakeColleagues) -> AsyncGenerator[UntoldNews]:
+async def working(
+    colleagues: FakeColleagues, record: Callable[[str, NodeEvents], None] = lambda _, __: None
+) -> AsyncGenerator[UntoldNews]:
     news = UntoldNews()
     forwarder = EventForwarder(
-        news=news, colleagues=colleagues, own_part=lambda _: part("n1", 2, 3), clock=SetClock(), jitter=lambda: 0.5
+        news=news,
+        colleagues=colleagues,
+        own_part=lambda _: part("n1", 2, 3),
+        record=record,
+        clock=SetClock(),
+        jitter=lambda: 0.5,
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(forwarder.run)
@@ -168,7 +175,7 @@ async def test_the_past_of_a_job_that_another_supervisor_has_begun_is_told_as_fa
 
 async def test_the_last_news_of_a_job_are_told_at_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(event_forwarder, "AGAIN_S", 3600.0)
-    monkeypatch.setattr(event_forwarder, "AT_ONCE_MAX", 2)
+    monkeypatch.setattr(leaders_events, "AT_ONCE_MAX", 2)
     leader, colleagues = Leader(), FakeColleagues(leads=False)
     async with working(colleagues) as news:
         for event in happened("n1", *range(1, 6)):
@@ -179,6 +186,39 @@ async def test_the_last_news_of_a_job_are_told_at_once(monkeypatch: pytest.Monke
         with anyio.fail_after(LIMIT_S):
             await news.tell_last("j")
     assert [len(message.events) for message in leader.messages] == [2, 2, 1]
+
+
+async def test_the_events_of_a_leader_are_recorded_here_and_told_to_the_next_one():
+    recorded: list[tuple[str, int]] = []
+    leader, successor, colleagues = Leader(), Leader(), FakeColleagues(leads=False)
+
+    def record(job_id: str, told: NodeEvents) -> None:
+        recorded.extend((told.node, event.sequence) for event in told.events)
+
+    def answer(question: Question) -> Answer:
+        assert isinstance(question, TellNews)
+        taken = leader.answer(question)
+        assert isinstance(taken, NewsTaken)
+        return replace(taken, own=NodeEvents("n0", 7, happened("n0", question.leader_through + 1)[: len(recorded) < 3]))
+
+    def answer_next(question: Question) -> Answer:
+        taken = successor.answer(question)
+        assert isinstance(taken, NewsTaken)
+        return replace(taken, own=NodeEvents("n2", 8))
+
+    colleagues.answers[LEADER] = answer
+    async with working(colleagues, record) as news:
+        news.note(happened("n1", 1)[0])
+        with anyio.fail_after(LIMIT_S):
+            while len(recorded) < 3:
+                await anyio.lowlevel.checkpoint()
+            colleagues.answers[LEADER] = answer_next
+            news.note(happened("n1", 2)[0])
+            while not any(message.others for message in successor.messages):
+                await anyio.lowlevel.checkpoint()
+    assert recorded == [("n0", 1), ("n0", 2), ("n0", 3)]
+    (others,) = (message.others for message in successor.messages if message.others)
+    assert [(each.node, [event.sequence for event in each.events]) for each in others] == [("n0", [1, 2, 3])]
 
 
 async def test_a_leader_that_takes_nothing_does_not_hold_up_the_end():

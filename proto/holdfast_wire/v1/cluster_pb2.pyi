@@ -483,12 +483,14 @@ class Lost(_message.Message):
     def __init__(self, interruption: _Optional[_Union[_worker_pb2.Interruption, str]] = ..., reason: _Optional[str] = ..., failed: bool = ...) -> None: ...
 
 class NewsTaken(_message.Message):
-    __slots__ = ["pace_s", "through"]
+    __slots__ = ["own", "pace_s", "through"]
+    OWN_FIELD_NUMBER: _ClassVar[int]
     PACE_S_FIELD_NUMBER: _ClassVar[int]
     THROUGH_FIELD_NUMBER: _ClassVar[int]
+    own: NodeEvents
     pace_s: float
     through: int
-    def __init__(self, through: _Optional[int] = ..., pace_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, through: _Optional[int] = ..., pace_s: _Optional[float] = ..., own: _Optional[_Union[NodeEvents, _Mapping]] = ...) -> None: ...
 
 class NodeCordoned(_message.Message):
     __slots__ = ["node", "reason"]
@@ -505,6 +507,22 @@ class NodeDown(_message.Message):
     cycle: int
     node: str
     def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ...) -> None: ...
+
+class NodeEvents(_message.Message):
+    __slots__ = ["after", "events", "gone_through", "node", "submitted_at_ns", "told_at_ns"]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    GONE_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    TOLD_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    events: _containers.RepeatedCompositeFieldContainer[RecordedEvent]
+    gone_through: int
+    node: str
+    submitted_at_ns: int
+    told_at_ns: int
+    def __init__(self, node: _Optional[str] = ..., submitted_at_ns: _Optional[int] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., gone_through: _Optional[int] = ..., after: _Optional[int] = ..., told_at_ns: _Optional[int] = ...) -> None: ...
 
 class NodeExcluded(_message.Message):
     __slots__ = ["node", "reason"]
@@ -1153,20 +1171,26 @@ class TellMembers(_message.Message):
     def __init__(self, cycle: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., order: _Optional[_Union[ToRank, _Mapping]] = ...) -> None: ...
 
 class TellNews(_message.Message):
-    __slots__ = ["after", "events", "gone_through", "node", "part", "sent_at_ns"]
+    __slots__ = ["after", "events", "gone_through", "leader_submitted_at_ns", "leader_through", "node", "others", "part", "sent_at_ns"]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     GONE_THROUGH_FIELD_NUMBER: _ClassVar[int]
+    LEADER_SUBMITTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
+    LEADER_THROUGH_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     SENT_AT_NS_FIELD_NUMBER: _ClassVar[int]
     after: int
     events: _containers.RepeatedCompositeFieldContainer[RecordedEvent]
     gone_through: int
+    leader_submitted_at_ns: int
+    leader_through: int
     node: NodeReport
+    others: _containers.RepeatedCompositeFieldContainer[NodeEvents]
     part: JobReport
     sent_at_ns: int
-    def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., gone_through: _Optional[int] = ..., sent_at_ns: _Optional[int] = ..., after: _Optional[int] = ...) -> None: ...
+    def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., gone_through: _Optional[int] = ..., sent_at_ns: _Optional[int] = ..., after: _Optional[int] = ..., leader_submitted_at_ns: _Optional[int] = ..., leader_through: _Optional[int] = ..., others: _Optional[_Iterable[_Union[NodeEvents, _Mapping]]] = ...) -> None: ...
 
 class TellSections(_message.Message):
     __slots__ = ["cycle", "names", "ranks"]

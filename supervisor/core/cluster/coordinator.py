@@ -91,8 +91,9 @@ def _go_on(resolved: takeover.Resolved, now_s: float, jitter: float) -> Outcome:
     state, actions, events = resolved
     for event in events:
         state, more = _step(state, event, now_s, jitter)
-        found = isinstance(event, cluster_messages.NodeLost) and not event.node.startswith(membership.ABSENTEE)
-        actions += (announcing.node_lost(event), *more) if found else more
+        if isinstance(event, cluster_messages.NodeLost) and not event.node.startswith(membership.ABSENTEE):
+            actions += (announcing.node_lost(event),)
+        actions += more
     return state, actions
 
 

@@ -102,12 +102,12 @@ def _settings(events: Sequence[RecordedEvent]) -> tuple[Setting, ...]:
 
 
 def _other_nodes(report: JobReport, settings: Iterable[Setting]) -> Iterable[str]:
-    """Of a job on several nodes, the node that led it has the whole; the others record their own parts."""
+    """Of a job on several nodes, the node that led it has the whole; the others record their own parts and its."""
     most = next((each.value.rpartition(":")[2] for each in settings if each.name == "nnodes"), "1")
     if most.isdigit() and int(most) > 1 and len(report.nodes) == 1 and not report.nodes[0].log_dir:
         yield (
-            f"this is the part of {report.nodes[0].name} alone; the node that led the job has recorded the whole: "
-            f"run holdfast report {report.job_id} there"
+            f"this is what {report.nodes[0].name} has recorded: its own part, and perhaps that of nodes that led; "
+            f"the last of these has recorded the whole: run holdfast report {report.job_id} there"
         )
 
 
