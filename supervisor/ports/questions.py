@@ -163,6 +163,10 @@ class Colleagues(Protocol):
         """Returns whether this node is the job's leader now."""
         ...
 
+    def outage(self, job_id: str) -> str:
+        """Returns what the job's next restart would wait for, as a clause; "": for nothing but its nodes."""
+        ...
+
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         """Asks a node. Raises NoAnswerError, or the HoldfastError with which the other side refuses."""
         ...

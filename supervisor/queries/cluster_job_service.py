@@ -155,13 +155,13 @@ class ClusterJobService:
     async def _look(self, job_id: str) -> tuple[JobReport, tuple[NodeReport, ...]]:
         if self._colleagues.leads(job_id):
             await self._ask_nodes(job_id)
-            report = self._view.merged(job_id)
-            return report, self._view.nodes(job_id)
+            return self._with_outage(self._view.merged(job_id)), self._view.nodes(job_id)
         if not self._has_ended(job_id):
             try:
                 whole = await self._colleagues.ask(job_id, LEADER, ShowWhole(), timeout_s=LEADER_ANSWER_S)
             except NoAnswerError as error:
                 report, nodes = self._view.last_whole(job_id)
+                report = self._with_outage(report)
                 is_known = any(each.name != self._view.own_name(job_id) for each in nodes)
                 others = "shown as they were" if is_known else "not shown"
                 reason = f"{report.reason} ({error}; the other nodes are {others})"
@@ -170,6 +170,10 @@ class ClusterJobService:
                 self._view.hear_whole(job_id, whole)
                 return whole.job, whole.nodes
         return self._view.last_whole(job_id)
+
+    def _with_outage(self, report: JobReport) -> JobReport:
+        outage = "" if report.state.has_ended else self._colleagues.outage(report.job_id)
+        return msgspec.structs.replace(report, reason=f"{report.reason}; {outage}") if outage else report
 
     async def _ask_nodes(self, job_id: str) -> None:
         found = self._view.roster(job_id)

@@ -100,6 +100,7 @@ def test_signals_to_all_nodes_stop_all_ranks_at_once_and_a_second_one_kills_them
 def test_stop_wait_stops_the_ranks_at_once_and_returns_with_the_verdict(job: Nodes, server: Etcd):
     _begin(job, server)
     server.stop()
+    wait_until(lambda: all(_says_what_waits(job, number) for number in (1, 2)), timeout_s=LIMIT_S, what="the outage")
     with (job.folder / "stop.txt").open("w") as said:
         command = [str(HOLDFAST), "stop", job.job_id, "--wait"]
         stop = subprocess.Popen(command, env=job.environment(2), stdout=said, stderr=said)
@@ -108,6 +109,13 @@ def test_stop_wait_stops_the_ranks_at_once_and_returns_with_the_verdict(job: Nod
     assert stop.wait(LIMIT_S) == 0
     assert len({process.wait(LIMIT_S) for process in job.processes}) == 1
     assert "has ended: holdfast stop by " in (job.folder / "stop.txt").read_text()
+
+
+def _says_what_waits(job: Nodes, number: int) -> bool:
+    """Returns whether `status` on that node says that a restart waits for etcd."""
+    command = [str(HOLDFAST), "status", job.job_id]
+    told = subprocess.run(command, env=job.environment(number), capture_output=True, text=True, timeout=LIMIT_S)
+    return "the rendezvous backend has not answered for" in told.stdout and "a restart waits for it" in told.stdout
 
 
 @pytest.mark.soak

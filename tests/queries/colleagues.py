@@ -27,11 +27,16 @@ class FakeColleagues:
     def __init__(self, *, leads: bool) -> None:
         self._leads = leads
         self.answers: dict[str, Callable[[Question], Answer]] = {}
+        self.away = ""
         self.asked: list[tuple[str, Question]] = []
 
     def leads(self, job_id: str) -> bool:
         assert job_id == "j"
         return self._leads
+
+    def outage(self, job_id: str) -> str:
+        assert job_id == "j"
+        return self.away
 
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         assert job_id == "j"

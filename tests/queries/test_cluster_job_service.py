@@ -203,3 +203,12 @@ async def test_events_are_read_from_the_leader(tmp_path: Path):
             await anext(events)
     async with shared_job(tmp_path) as shared:
         assert shared.job_service.events_elsewhere("j", after_sequence=0, follow=False) is None
+
+
+async def test_what_a_restart_would_wait_for_is_said_beside_the_state(tmp_path: Path):
+    for leads in (True, False):
+        async with shared_job(tmp_path, leads=leads) as shared:
+            shared.colleagues.away = "the rendezvous backend has not answered for 7 s, and a restart waits for it"
+            report = await shared.job_service.look("j")
+            assert report is not None
+            assert shared.colleagues.away in report.reason

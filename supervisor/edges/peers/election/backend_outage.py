@@ -34,6 +34,13 @@ class BackendOutage:
             self._told_at_s = now_s
             _log.warning("job %s cannot %s: %s; %s", self._job_id, what, str(why) or "no answer in time", text)
 
+    def clause(self) -> str:
+        """Returns what people read beside the job's state; "" if the backend answers."""
+        now_s = anyio.current_time()
+        if self._since_s is None or now_s - self._failed_at_s > TOLD_EVERY_S:
+            return ""
+        return f"the rendezvous backend has not answered for {now_s - self._since_s:.0f} s, and a restart waits for it"
+
     def worked(self, what: str) -> None:
         """Notes that `what` was possible."""
         if self._since_s is not None and what == self._first:

@@ -67,14 +67,15 @@ class ElectedPeers:
         take_question: TakeQuestion = refuse,
     ) -> None:
         """With what is kept in the `archive`, this process goes on as the node that the one before it was."""
+        self._outage = BackendOutage(voter.job_id)
         self.colleagues = Switchboard(
-            own_name=voter.node, leads=False, pass_on=self._pass_on, take_question=take_question
-        )
+            own_name=voter.node, leads=False, pass_on=self._pass_on, take_question=take_question,
+            outage=self._outage.clause,
+        )  # fmt: skip
         self._voter = voter
         self._backend = backend
         self._post = post
         self._archive = archive or Archive()
-        self._outage = BackendOutage(voter.job_id)
         self._client: ClusterClient | None = None  # of the leader that is followed
         self._link = anyio.CancelScope()  # ends the connection to it
         self._lost: list[str] = []  # why

@@ -20,6 +20,10 @@ class NoColleagues:
         del job_id
         return True
 
+    def outage(self, job_id: str) -> str:
+        del job_id
+        return ""
+
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         del job_id, question, timeout_s
         raise NoAnswerError(f"cannot ask node {to}: this supervisor's jobs run on this node alone")

@@ -246,6 +246,10 @@ class PeersOfJobs:
 
     # --- see questions.Colleagues ----------------------------------------------------------------------------------
 
+    def outage(self, job_id: str) -> str:
+        peers = self._of(job_id)
+        return "" if peers is None else peers.colleagues.outage(job_id)
+
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         peers = self._of(job_id)
         if peers is None:

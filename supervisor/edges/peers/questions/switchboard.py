@@ -48,13 +48,23 @@ class Switchboard:
     """Forwards questions; see questions.Colleagues. For the event loop's thread."""
 
     def __init__(
-        self, *, own_name: str, leads: bool, pass_on: Callable[[str, Aside], bool], take_question: TakeQuestion
+        self,
+        *,
+        own_name: str,
+        leads: bool,
+        pass_on: Callable[[str, Aside], bool],
+        take_question: TakeQuestion,
+        outage: Callable[[], str] = lambda: "",
     ) -> None:
-        """`pass_on` sends towards a node; a follower has only one way. It returns False if it can't send now."""
+        """`pass_on` sends towards a node; a follower has only one way. It returns False if it can't send now.
+
+        `outage`: see questions.Colleagues.
+        """
         self._own_name = own_name
         self.is_leader = leads
         self._pass_on = pass_on
         self._take_question = take_question
+        self._outage = outage
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._answering = 0
@@ -62,6 +72,10 @@ class Switchboard:
     def leads(self, job_id: str) -> bool:
         del job_id
         return self.is_leader
+
+    def outage(self, job_id: str) -> str:
+        del job_id
+        return self._outage()
 
     async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
         """Asks another node. Raises NoAnswerError, or the HoldfastError with which the other side refuses."""

@@ -26,7 +26,9 @@ def test_it_is_told_as_it_begins_each_minute_and_as_it_ends(now: list[float], ca
         now[0] = 100.0 + tenth / 10
         outage.failed("watch" if tenth % 2 == 0 else "keep it", "connection refused")
         outage.worked("ask")
+    assert outage.clause() == "the rendezvous backend has not answered for 125 s, and a restart waits for it"
     outage.worked("watch")
+    assert not outage.clause()
     outage.worked("watch")
     assert caplog.messages == [
         "job j cannot watch: connection refused; training goes on, a restart waits",

@@ -53,6 +53,9 @@ class OneJob:
     def leads(self, job_id: str) -> bool:
         return self._leads
 
+    def outage(self, job_id: str) -> str:
+        return "it is away"
+
     def send(self, node: str, job_id: str, order: orders.Order) -> None:
         self.said.append((node, order))
 
