@@ -239,7 +239,8 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--term-timeout",
         _STOP,
-        "after this command received a signal, time between SIGTERM and SIGKILL",
+        "after this command received a signal, time between SIGTERM and SIGKILL; after a Ctrl-C at a terminal, 30 s by "
+        "default",
         Group.RESTART,
         path="term_timeout_s",
         keys=("term_timeout",),

@@ -1099,14 +1099,16 @@ class Started(_message.Message):
     def __init__(self) -> None: ...
 
 class StopAsked(_message.Message):
-    __slots__ = ["is_repeated", "reason", "signal"]
+    __slots__ = ["grace_s", "is_repeated", "reason", "signal"]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
     IS_REPEATED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    grace_s: float
     is_repeated: bool
     reason: str
     signal: int
-    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., is_repeated: bool = ...) -> None: ...
+    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., is_repeated: bool = ..., grace_s: _Optional[float] = ...) -> None: ...
 
 class StoreServed(_message.Message):
     __slots__ = ["cycle", "host", "node", "port"]
@@ -1287,14 +1289,16 @@ class Whole(_message.Message):
     def __init__(self, job: _Optional[_Union[JobReport, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeReport, _Mapping]]] = ...) -> None: ...
 
 class WindDown(_message.Message):
-    __slots__ = ["at_once", "reason", "signal"]
+    __slots__ = ["at_once", "grace_s", "reason", "signal"]
     AT_ONCE_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     at_once: bool
+    grace_s: float
     reason: str
     signal: int
-    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., at_once: bool = ...) -> None: ...
+    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., at_once: bool = ..., grace_s: _Optional[float] = ...) -> None: ...
 
 class Word(_message.Message):
     __slots__ = ["barrier_arrive", "call_enter", "call_leave", "exchange_value", "faults_reported", "iteration_began", "lost", "rank_fault", "started"]

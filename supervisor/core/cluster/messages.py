@@ -161,6 +161,7 @@ class StopAsked(msgspec.Struct, frozen=True):
     reason: str
     signal: int
     is_repeated: bool = False  # for a new leader: nobody has asked again
+    grace_s: float | None = None  # how long the ranks may take; None: as configured
 
 
 class RestartAsked(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -122,7 +123,11 @@ class ControlService:
         if not 0 <= request.signal <= 64:
             raise InvalidRequestError(f"cannot stop job {request.job_id}: there is no signal {request.signal}")
         await self._live(request.job_id, "stop")
-        self._job_service.stop(request.job_id, reason=_reason(request.reason), signal=request.signal)
+        grace_s = request.grace_s if request.HasField("grace_s") else None
+        if grace_s is not None and not 0 <= grace_s < math.inf:
+            raise InvalidRequestError(f"cannot stop job {request.job_id}: its ranks cannot have {grace_s} s to end")
+        reason = _reason(request.reason)
+        self._job_service.stop(request.job_id, reason=reason, signal=request.signal, grace_s=grace_s)
         return wire.StopJobResponse()
 
     async def _restart_job(self, request: wire.RestartJobRequest) -> Message:
