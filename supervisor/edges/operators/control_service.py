@@ -32,6 +32,7 @@ from supervisor.edges.operators.control_codec import (
 )
 from supervisor.edges.operators.event_streams import all_events, past_events
 from supervisor.edges.operators.job_pages import merge, page_of
+from supervisor.edges.operators.log_readers import set_at_end
 from supervisor.edges.operators.log_streams import LogPiece
 from supervisor.edges.rpc.server import Call, Handler
 from supervisor.edges.rpc.statuses import CallError, Status
@@ -234,7 +235,7 @@ class ControlService:
         try:
             async with anyio.create_task_group() as tasks:
                 if not ended.is_set():
-                    tasks.start_soon(self._set_at_end, report.job_id, ended)
+                    tasks.start_soon(set_at_end, self._job_service, report.job_id, ended)
                 await self._send_logs(report, choice, ended, send, this_node=request.this_node)
                 tasks.cancel_scope.cancel()
         finally:
@@ -269,14 +270,6 @@ class ControlService:
             await send(wire.LogChunk(note=note))
         if not found and not elsewhere:
             await log_streams.check_any_beside(Path(report.log_dir), report.job_id, choice)
-
-    async def _set_at_end(self, job_id: str, ended: anyio.Event) -> None:
-        async with self._job_service.subscribe(job_id) as coming:
-            report = self._job_service.job(job_id)
-            if report is not None and report.ended_at_ns is None:
-                async for _ in coming:
-                    pass  # only the end counts
-        ended.set()
 
     async def _find(self, job_id: str, verb: str, *, this_node: bool = False) -> JobReport:
         """Returns the job. `this_node`: only its own part of a job on several nodes, without asking other nodes."""
