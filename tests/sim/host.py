@@ -257,6 +257,8 @@ class Host:
                     link.send(link.up, partial(link.leader.coordinate, report))
                 case follower.Obey(order):
                     self.take(messages.Ordered(JOB, order))
+                case follower.Seek():
+                    raise AssertionError("a leader that is lost to a node here never returns")
 
     # --- what the leader does
 

@@ -152,7 +152,9 @@ def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
     if _missed_the_end(state, stands):
         return state, _told_of_the_end(state, stands), ()
     if stands.state not in (MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED):
-        return rounds.held_back(state, stands, now_s), (), missed_reports.of_node(stands)
+        was_lost = known is not None and known.state is MemberState.LOST
+        told = (said(state, "node_returned", f"node {stands.node} comes back"),) if was_lost else ()
+        return rounds.held_back(state, stands, now_s), told, missed_reports.of_node(stands)
     busy = Member(MemberState.FAILED, stands.cycle, facts=stands.rules.facts)
     text = f"node {stands.node} comes back with workers of cycle {stands.cycle}; they are stopped"
     again = orders.JoinAgain(max(state.cycle, stands.cycle) + 1, text)
