@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.coordinator_states import Running
+from supervisor.core.cluster.coordinator_states import Ended, Running
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
+from supervisor.core.fence import FENCE_S
 from supervisor.core.node import messages
 from supervisor.core.orders import Conclude, Order, StartCycle
 from tests.sim.faults import CUTS, DATA_LOST, WISHES, Fault, Kind
@@ -29,6 +30,7 @@ WRITTEN_S = 3.0
 WRITTEN_AGAIN_S = 12.0  # after the data is lost: another leader may be elected, and take over
 ALL_HAVE_JOINED_S = 10.0  # else the lost node may be the only one that the ledger names
 SLACK_S = 0.5  # for a kill, on top of the spawner's own time
+LEARNS_S = 2.0  # a leader that reaches the backend again has learned whether it still leads
 
 
 class Checker:
@@ -75,13 +77,24 @@ class Exclusivity(Checker):
     """Two groups of one job never train at the same time.
 
     A stopped supervisor is no excuse: its spawner ends the workers. Exceptions are a node whose spawner does not
-    answer, and a node that is stopped as a whole. A rank that is stuck in the kernel does not train.
+    answer, and a node that is stopped as a whole. A rank that is stuck in the kernel does not train. Nor can anybody
+    know of a group that reaches neither the backend nor the other nodes while the backend loses its data (decision 21).
     """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
+        self._unknown: dict[Host, Host] = {}  # nodes of a group of which nobody can know, and their leader
         self._living: dict[_Cycle, dict[Rank, None]] = {}
         self._killed_at_s: dict[Host, float] = {}  # when its spawner was last ordered to
+
+    def fault(self, fault: Fault, *, is_harmful: bool) -> None:
+        backend = self.world.backend
+        if backend is None or fault.kind not in DATA_LOST:
+            return
+        for host in self.world.hosts.values():
+            leader = host.voter.leader if host.voter is not None else None
+            if leader is not None and not backend.answers(host) and not backend.answers(leader):
+                self._unknown[host] = leader
 
     def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
         if isinstance(action, messages.KillTree) or action.signal == signals.SIGKILL:
@@ -112,6 +125,8 @@ class Exclusivity(Checker):
         killed_at_s = self._killed_at_s.get(rank.host, 0.0)
         until_s = max(processes.silent_until_s, processes.frozen_until_s, killed_at_s)
         slack_s = SLACK_S + 3 * self.world.setup.answer_max_s
+        if (leader := self._unknown.get(rank.host)) is not None and self.world.backend is not None:
+            until_s = max(until_s, self.world.backend.answers_from_s(leader) + LEARNS_S + FENCE_S)
         return not rank.is_stuck and self.world.timeline.now_s > until_s + slack_s
 
     def end(self) -> None:
@@ -250,13 +265,19 @@ class Agreement(Checker):
     """All nodes end with the same verdict, once.
 
     Exceptions are nodes that the leader has lost, or that lost it before they got the verdict, and excluded nodes: they
-    leave alone, or, if they lead, end with their own exit code.
+    leave alone, or, if they lead, end with their own exit code. If the backend loses its data while the verdict is on
+    its way, a node that lost the leader through that may find nobody who knows it (decision 21).
     """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._heard: dict[Host, Verdict] = {}
         self._ordered: set[Verdict] = set()
+        self._unknowing: set[Host] = set()
+
+    def fault(self, fault: Fault, *, is_harmful: bool) -> None:
+        if fault.kind in DATA_LOST and self._ordered:
+            self._unknowing.update(host for host in self.world.hosts.values() if host not in self._heard)
 
     def order(self, leader: Host, term: int, name: str, order: Order) -> None:
         if isinstance(order, Conclude):
@@ -274,7 +295,7 @@ class Agreement(Checker):
         by_leader = {
             host: each
             for host, each in self._heard.items()
-            if not host.lost_leader or each in self._ordered
+            if host not in self._unknowing and (not host.lost_leader or each in self._ordered)
             if not (host.name in leaving and _is_its_own(each)) and not each.reason.startswith(ELSEWHERE)
         }
         known = {(each.state, each.exit_code, each.reason) for each in by_leader.values()}
@@ -317,6 +338,8 @@ class Outcome(Checker):
         leader = self.world.leader
         if leader.verdict is None or leader.coordinator is None or leader.verdict.state is not JobState.SUCCEEDED:
             return
+        if not isinstance(leader.coordinator.phase, Ended):
+            return  # it has learned how another run ended
         term = leader.coordinator.term  # the leader may have taken no part in the run whose verdict it has found
         run, history = self.world.run_of_term.get(term, 0), self.world.histories.of_term.get(term, 0)
         bad = self._ended_badly.get((run, history, leader.coordinator.cycle))

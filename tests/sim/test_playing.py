@@ -57,6 +57,10 @@ def test_every_seed_keeps_every_promise(first: int):
         (707470, 2, (0, 2, 3, 7, 8, 9)),  # only a node that is cut off from the backend knows the newest cycle
         (2034045, 3, (0, 1, 2, 4, 5)),  # the same for the first cycle after a take-over
         (2046053, 3, (0, 1)),  # a rank that no fault has hit trains on after a pause
+        (9036433, 3, (1, 5, 6, 7, 9)),  # a group that nobody can know of while the data is lost
+        (9075890, 2, (0, 3, 4)),
+        (9047232, 5, (0, 2, 4)),  # the data is lost while the verdict is on its way
+        (9056998, 3, (2, 3, 9)),  # the leader of a new run learns how the run before has ended
         (501307, 2, (1, 4)),  # two nodes that know different terms lead after the data is lost
     ],
 )

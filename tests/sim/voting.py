@@ -145,6 +145,12 @@ class Voter:
         """Returns why it has given up; "": it has not."""
         return self._state.over
 
+    @property
+    def leader(self) -> Host | None:
+        """Returns whom it leads or follows with."""
+        reign = self.reign or (self._client[1] if self._client is not None else None)
+        return reign.host if reign is not None else None
+
     # --- its fence
 
     @property
