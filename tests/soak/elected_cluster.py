@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
