@@ -26,7 +26,7 @@ def elected(seed: int) -> Setup:
     return replace(drawn, rules=rules, life_s=(60.0, 70.0), answer_max_s=0.02, delay_max_s=0.05)
 
 
-@pytest.mark.parametrize(("seed", "numbers"), [(707470, (0, 2, 3, 7, 8, 9)), (2034045, (0, 1, 2, 4, 5))])
+@pytest.mark.parametrize(("seed", "numbers"), [(707470, (0, 2, 3, 7, 8, 9))])
 def test_a_leader_that_nobody_who_knows_can_reach_begins_another_history(seed: int, numbers: tuple[int, ...]):
     setup = draw_setup(seed)
     drawn = draw_schedule(setup)

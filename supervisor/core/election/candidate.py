@@ -56,6 +56,7 @@ class Leaving(msgspec.Struct, frozen=True):
     """The connection to the leader of that term is being ended, or the own lead."""
 
     term: int
+    node: str
 
 
 class Leading(msgspec.Struct, frozen=True):
@@ -87,6 +88,7 @@ class State(msgspec.Struct, frozen=True):
     ledger: Ledger = Ledger()  # the last one that is known to be kept
     doubts: bool = False  # who leads: a watch tells of an earlier leader
     left_at_s: float | None = None  # when the previous leader may last have heard this node
+    left: str = ""  # the node of that leader
     met_term: int = 0  # of the first leader that this process met; 0: none yet
     wishes: tuple[tuple[float, Wish], ...] = ()
     stands_from_s: float | None = None  # it gave up the lead; until then, others may lead
@@ -368,16 +370,21 @@ def _see(state: State, leader: Leader | None, now_s: float, jitter: float, *, is
     newest_term = max(leader.term if leader is not None else 0, state.newest_term)
     state = msgspec.structs.replace(state, seen=leader, seen_at_s=now_s, has_seen=True, newest_term=newest_term)
     if isinstance(state.phase, Following):
-        return msgspec.structs.replace(state, phase=Leaving(state.phase.leader.term)), (Unfollow(),)
+        return msgspec.structs.replace(state, phase=_leaving(state.phase.leader)), (Unfollow(),)
     return _decide(state, now_s, jitter) if isinstance(state.phase, Waiting) else (state, ())
+
+
+def _leaving(leader: Leader) -> Leaving:
+    return Leaving(leader.term, leader.node)
 
 
 def _lose_link(state: State, event: LinkLost, now_s: float, jitter: float) -> _Result:
     phase = state.phase
     assert isinstance(phase, Following | Leaving), "only a link can be lost"
     if event.said_at_s is not None:
-        term = phase.leader.term if isinstance(phase, Following) else phase.term
-        state = msgspec.structs.replace(state, left_at_s=event.said_at_s, met_term=state.met_term or term)
+        left = _leaving(phase.leader) if isinstance(phase, Following) else phase
+        met_term = state.met_term or left.term
+        state = msgspec.structs.replace(state, left_at_s=event.said_at_s, left=left.node, met_term=met_term)
     if event.was_heard:
         state = msgspec.structs.replace(state, waits_since_s=None)
     if isinstance(phase, Leaving):
@@ -401,8 +408,9 @@ def _lose_lead(state: State, event: LeadLost, now_s: float) -> _Result:
     assert isinstance(state.phase, Leading), "only a lead can be lost"
     state = msgspec.structs.replace(
         state,
-        phase=Leaving(state.phase.term),
+        phase=Leaving(state.phase.term, state.node),
         left_at_s=now_s,
+        left=state.node,
         met_term=state.met_term or state.phase.term,
         stands_from_s=now_s + STANDS_AGAIN_S if event.has_resigned else None,
         ledger=newer(event.ledger, state.ledger),
@@ -488,7 +496,12 @@ def _introduced(state: State, stands: cluster.NodeStands, now_s: float) -> clust
     facts = msgspec.structs.replace(stands.rules.facts, process=state.process)
     rules = msgspec.structs.replace(stands.rules, facts=facts)
     return msgspec.structs.replace(
-        stands, rules=rules, left_ago_s=left_ago_s, met_term=state.met_term, newest_term=state.newest_term
+        stands,
+        rules=rules,
+        left_ago_s=left_ago_s,
+        left=state.left,
+        met_term=state.met_term,
+        newest_term=state.newest_term,
     )
 
 
