@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import signal as signals
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.coordinator_states import Ended, Running
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
-from supervisor.core.fence import FENCE_S
 from supervisor.core.node import messages
 from supervisor.core.orders import Conclude, Order, StartCycle
+from tests.sim.checker import Checker, Cycle, cycle_of
+from tests.sim.exclusivity import Exclusivity
 from tests.sim.faults import CUTS, DATA_LOST, WISHES, Fault, Kind
 from tests.sim.setup import HEARTBEAT_S, LIMIT_S
 
@@ -29,111 +28,6 @@ UNDER_WAY_S = 3.0  # events planned sooner than that may be answers
 WRITTEN_S = 3.0
 WRITTEN_AGAIN_S = 12.0  # after the data is lost: another leader may be elected, and take over
 ALL_HAVE_JOINED_S = 10.0  # else the lost node may be the only one that the ledger names
-SLACK_S = 0.5  # for a kill, on top of the spawner's own time
-LEARNS_S = 2.0  # a leader that reaches the backend again has learned whether it still leads
-
-
-class Checker:
-    """Watches events, and reports violations to the world."""
-
-    def __init__(self, world: World) -> None:
-        self.world = world
-
-    def spawn(self, host: Host, action: messages.SpawnWorkers) -> None: ...
-    def rank(self, rank: Rank) -> None: ...
-    def rank_end(self, rank: Rank) -> None: ...
-    def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None: ...
-    def event(self, host: Host, event: JobEvent) -> None: ...
-    def order(self, leader: Host, term: int, name: str, order: Order) -> None: ...
-    def decision(self, state: coordinator.State, event: JobEvent) -> None: ...
-    def verdict(self, host: Host, verdict: Verdict) -> None: ...
-    def fault(self, fault: Fault, *, is_harmful: bool) -> None: ...
-    def end(self) -> None: ...
-
-    def complain(self, text: str) -> None:
-        self.world.complain(type(self).__name__, text)
-
-
-class Listeners:
-    """Which checker watches what: an event costs nothing to the others."""
-
-    def __init__(self, checkers: Sequence[Checker]) -> None:
-        def of(name: str) -> list[Any]:
-            return [getattr(each, name) for each in checkers if getattr(type(each), name) is not getattr(Checker, name)]
-
-        self.spawn, self.rank, self.rank_end, self.signal = of("spawn"), of("rank"), of("rank_end"), of("signal")
-        self.event, self.order, self.decision = of("event"), of("order"), of("decision")
-        self.verdict, self.fault = of("verdict"), of("fault")
-
-
-_Cycle = tuple[int, int, int]  # run, history and cycle: a later run counts its cycles from 0 again
-
-
-def _cycle_of(rank: Rank) -> _Cycle:
-    return rank.run_number, rank.history, rank.cycle
-
-
-class Exclusivity(Checker):
-    """Two groups of one job never train at the same time.
-
-    A stopped supervisor is no excuse: its spawner ends the workers. Exceptions are a node whose spawner does not
-    answer, and a node that is stopped as a whole. A rank that is stuck in the kernel does not train. Nor can anybody
-    know of a group that reaches neither the backend nor the other nodes while the backend loses its data (decision 21).
-    """
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._unknown: dict[Host, Host] = {}  # nodes of a group of which nobody can know, and their leader
-        self._living: dict[_Cycle, dict[Rank, None]] = {}
-        self._killed_at_s: dict[Host, float] = {}  # when its spawner was last ordered to
-
-    def fault(self, fault: Fault, *, is_harmful: bool) -> None:
-        backend = self.world.backend
-        if backend is None or fault.kind not in DATA_LOST:
-            return
-        for host in self.world.hosts.values():
-            leader = host.voter.leader if host.voter is not None else None
-            if leader is not None and not backend.answers(host) and not backend.answers(leader):
-                self._unknown[host] = leader
-
-    def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
-        if isinstance(action, messages.KillTree) or action.signal == signals.SIGKILL:
-            self._killed_at_s[host] = self.world.timeline.now_s
-
-    def rank(self, rank: Rank) -> None:
-        own = _cycle_of(rank)
-        for group, ranks in self._living.items():
-            if group == own:
-                continue
-            beside = next((each for each in ranks if self._trains(each)), None)
-            if beside is not None:
-                self.complain(
-                    f"rank {rank.rank} of cycle {rank.cycle} starts on {rank.host.name} beside rank {beside.rank} of "
-                    f"cycle {beside.cycle} on {beside.host.name}"
-                )
-        self._living.setdefault(own, {})[rank] = None
-
-    def rank_end(self, rank: Rank) -> None:
-        own = _cycle_of(rank)
-        ranks = self._living.get(own, {})
-        ranks.pop(rank, None)
-        if not ranks:
-            self._living.pop(own, None)
-
-    def _trains(self, rank: Rank) -> bool:
-        processes = rank.host.processes
-        killed_at_s = self._killed_at_s.get(rank.host, 0.0)
-        until_s = max(processes.silent_until_s, processes.frozen_until_s, killed_at_s)
-        slack_s = SLACK_S + 3 * self.world.setup.answer_max_s
-        if (leader := self._unknown.get(rank.host)) is not None and self.world.backend is not None:
-            until_s = max(until_s, self.world.backend.answers_from_s(leader) + LEARNS_S + FENCE_S)
-        return not rank.is_stuck and self.world.timeline.now_s > until_s + slack_s
-
-    def end(self) -> None:
-        for ranks in self._living.values():
-            for rank in ranks:
-                if not rank.is_stuck and rank.host.verdict is not None:
-                    self.complain(f"rank {rank.rank} of cycle {rank.cycle} is left behind on {rank.host.name}")
 
 
 class OneLeader(Checker):
@@ -154,7 +48,7 @@ class OneLeader(Checker):
         self._term = max(self._term, own)
 
     def rank(self, rank: Rank) -> None:
-        own = _cycle_of(rank)
+        own = cycle_of(rank)
         if own < self._cycle:
             self.complain(
                 f"{rank.host.name} starts workers of cycle {rank.cycle} after those of cycle {self._cycle[2]}"
@@ -175,7 +69,7 @@ class ConsecutiveRanks(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._parts: dict[_Cycle, list[tuple[str, messages.SpawnWorkers]]] = {}
+        self._parts: dict[Cycle, list[tuple[str, messages.SpawnWorkers]]] = {}
 
     def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
         run, cycle = (host.run_number, host.history), action.assignment.cycle
@@ -188,7 +82,7 @@ class ConsecutiveRanks(Checker):
         for cycle in list(self._parts):
             self._check(cycle)
 
-    def _check(self, group: _Cycle) -> None:
+    def _check(self, group: Cycle) -> None:
         parts, cycle = self._parts.pop(group), group[2]
         size = self.world.setup.rules.local_world_size
         given = [action.assignment for _, action in parts]
@@ -319,7 +213,7 @@ class Outcome(Checker):
         self._last: dict[Host, str] = {}
         self._wishes: set[Kind] = set()
         self._is_harmed = False
-        self._ended_badly: dict[_Cycle, str] = {}
+        self._ended_badly: dict[Cycle, str] = {}
 
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
         if fault.kind in WISHES:
@@ -332,7 +226,7 @@ class Outcome(Checker):
 
     def rank_end(self, rank: Rank) -> None:
         if rank.code != 0:
-            self._ended_badly[_cycle_of(rank)] = f"rank {rank.rank} of {rank.host.name}"
+            self._ended_badly[cycle_of(rank)] = f"rank {rank.rank} of {rank.host.name}"
 
     def end(self) -> None:
         leader = self.world.leader

@@ -17,7 +17,7 @@ from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages
 from supervisor.core.orders import Order, StartCycle
 from supervisor.programs.simulation.timeline import Timeline
-from tests.sim import checkers
+from tests.sim import checker, checkers
 from tests.sim.backend import Backend
 from tests.sim.faults import CUTS, DATA_LOST, FOREVER_S, HARMLESS_S, RELAYED_LATER_S, Fault
 from tests.sim.histories import Histories
@@ -55,7 +55,7 @@ class World:
             self._leader.lead()
         self.lost: set[Host] = set()  # given up by the leader
         self.checkers = checkers.all_of(self)
-        self._told = checkers.Listeners(self.checkers)
+        self._told = checker.Listeners(self.checkers)
         self._pids = 100
         self._processes = 0
         self._passing: list[Fault] = []
@@ -105,8 +105,8 @@ class World:
             if timeline.now_s > end_s:
                 self.complain("liveness", "the job does not end")
                 break
-        for checker in self.checkers:
-            checker.end()
+        for each in self.checkers:
+            each.end()
         return self
 
     def submit(self, host: Host, delay_s: float) -> None:

@@ -53,10 +53,9 @@ class Following(msgspec.Struct, frozen=True):
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """The connection to the leader of that term is being ended, or the own lead."""
+    """The connection to that leader is being ended, or the own lead."""
 
-    term: int
-    node: str
+    leader: Leader
 
 
 class Leading(msgspec.Struct, frozen=True):
@@ -370,21 +369,16 @@ def _see(state: State, leader: Leader | None, now_s: float, jitter: float, *, is
     newest_term = max(leader.term if leader is not None else 0, state.newest_term)
     state = msgspec.structs.replace(state, seen=leader, seen_at_s=now_s, has_seen=True, newest_term=newest_term)
     if isinstance(state.phase, Following):
-        return msgspec.structs.replace(state, phase=_leaving(state.phase.leader)), (Unfollow(),)
+        return msgspec.structs.replace(state, phase=Leaving(state.phase.leader)), (Unfollow(),)
     return _decide(state, now_s, jitter) if isinstance(state.phase, Waiting) else (state, ())
-
-
-def _leaving(leader: Leader) -> Leaving:
-    return Leaving(leader.term, leader.node)
 
 
 def _lose_link(state: State, event: LinkLost, now_s: float, jitter: float) -> _Result:
     phase = state.phase
     assert isinstance(phase, Following | Leaving), "only a link can be lost"
     if event.said_at_s is not None:
-        left = _leaving(phase.leader) if isinstance(phase, Following) else phase
-        met_term = state.met_term or left.term
-        state = msgspec.structs.replace(state, left_at_s=event.said_at_s, left=left.node, met_term=met_term)
+        left, met_term = phase.leader.node, state.met_term or phase.leader.term
+        state = msgspec.structs.replace(state, left_at_s=event.said_at_s, left=left, met_term=met_term)
     if event.was_heard:
         state = msgspec.structs.replace(state, waits_since_s=None)
     if isinstance(phase, Leaving):
@@ -397,9 +391,8 @@ def _lose_link(state: State, event: LinkLost, now_s: float, jitter: float) -> _R
 def _win(state: State, won: LeadWon) -> _Result:
     term, newest_term = won.term, max(won.term, won.ledger.term)
     found, former = of_this_run(newer(won.ledger, state.ledger), term=term, met_term=state.met_term)
-    state = msgspec.structs.replace(
-        state, phase=Leading(term), waits_since_s=None, newest_term=newest_term, ledger=found
-    )
+    phase = Leading(term)
+    state = msgspec.structs.replace(state, phase=phase, waits_since_s=None, newest_term=newest_term, ledger=found)
     taken = cluster.LeadershipTaken(term, found, former, first_start.may_train(won.held_for_s))
     return state, (Lead(term, found, former), Coordinate(taken), Obey(orders.Introduce()))
 
@@ -408,7 +401,7 @@ def _lose_lead(state: State, event: LeadLost, now_s: float) -> _Result:
     assert isinstance(state.phase, Leading), "only a lead can be lost"
     state = msgspec.structs.replace(
         state,
-        phase=Leaving(state.phase.term, state.node),
+        phase=Leaving(Leader(state.phase.term, state.node, "", 0.0)),
         left_at_s=now_s,
         left=state.node,
         met_term=state.met_term or state.phase.term,
@@ -496,13 +489,9 @@ def _introduced(state: State, stands: cluster.NodeStands, now_s: float) -> clust
     facts = msgspec.structs.replace(stands.rules.facts, process=state.process)
     rules = msgspec.structs.replace(stands.rules, facts=facts)
     return msgspec.structs.replace(
-        stands,
-        rules=rules,
-        left_ago_s=left_ago_s,
-        left=state.left,
-        met_term=state.met_term,
+        stands, rules=rules, left_ago_s=left_ago_s, left=state.left, met_term=state.met_term,
         newest_term=state.newest_term,
-    )
+    )  # fmt: skip
 
 
 def _repeated(wish: Wish) -> Wish:
