@@ -402,12 +402,11 @@ def _lose_lead(state: State, event: LeadLost, now_s: float) -> _Result:
     state = msgspec.structs.replace(
         state,
         phase=Leaving(Leader(state.phase.term, state.node, "", 0.0)),
-        left_at_s=now_s,
-        left=state.node,
+        left_at_s=now_s, left=state.node,
         met_term=state.met_term or state.phase.term,
         stands_from_s=now_s + STANDS_AGAIN_S if event.has_resigned else None,
         ledger=newer(event.ledger, state.ledger),
-    )
+    )  # fmt: skip
     told = (Obey(orders.Resign(event.why)),) if event.has_resigned else ()
     return state, (Coordinate(cluster.LeadershipLost(event.why)), *told)
 
