@@ -106,9 +106,6 @@ class ProgressPage:
         words[layout.WORD_STEPS_SINCE_FIRST] = steps_since_first
         words[layout.WORD_FIRST_STEP_SEEN] = 1
 
-    def open_section(self, slot: int, now_ns: int) -> None:
-        self.words[layout.SECTION_SLOTS_START + slot] = now_ns
-
     def snapshot(self) -> Snapshot:
         words = self.words
         start, end = layout.SECTION_SLOTS_START, layout.SECTION_SLOTS_START + layout.SECTION_SLOTS_MAX

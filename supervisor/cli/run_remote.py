@@ -18,7 +18,9 @@ from supervisor.cli.submission import Submission
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.redaction import secret_values
 from supervisor.config.resolve import RunRequest
+from supervisor.config.stop_times import interrupted_grace_s
 from supervisor.core.event_weights import Weight, addition, weight
+from supervisor.core.stop_verdict import was_said
 from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
 from supervisor.edges.machine.own_process import signals as signal_edge
 from supervisor.edges.machine.own_process import standard_streams
@@ -47,7 +49,7 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
         job_id = submission.submit()
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
         steady = SteadyClient(client, job_id, say=tell)
-        threading.Thread(target=_forward, args=(steady, submission, forwarded), daemon=True).start()
+        threading.Thread(target=_forward, args=(steady, submission, forwarded, request), daemon=True).start()
         hear = _heard(spec, (submission.hear, *listener), stack)
         report = _attend(client, steady, hear)
         while submission.submit_again(report):
@@ -122,7 +124,7 @@ def _follow(client: SteadyClient, hear: Hear) -> JobReport | None:
             if (importance := weight(told.kind)) > Weight.ROUTINE:
                 if told.kind == "stop_requested":
                     stop_reason = stop_reason or told.reason
-                if told.kind != "job_stopped" or told.reason != stop_reason:  # It was said when it was asked for.
+                if told.kind != "job_stopped" or not was_said(stop_reason, told.reason):
                     text = told.reason if importance is Weight.LOSS else addition(told.reason, before)
                     tell(f"{_PREFIXES.get(importance, '')}{text}")
                 before = told.reason
@@ -137,12 +139,13 @@ def _unsaid(note: str) -> None:
     """Whether the event is reported elsewhere, or is of no use here."""
 
 
-def _forward(client: SteadyClient, submission: Submission, numbers: set[signal.Signals]) -> None:
+def _forward(client: SteadyClient, submission: Submission, numbers: set[signal.Signals], request: RunRequest) -> None:
     while True:
         number = signal.sigwait(numbers)
         submission.stop()
         try:
-            client.stop(reason=f"holdfast run got {signal.Signals(number).name}", signal=int(number))
+            grace_s = interrupted_grace_s(request, number) if standard_streams.stdin_is_terminal() else None
+            client.stop(reason=f"holdfast run got {signal.Signals(number).name}", signal=int(number), grace_s=grace_s)
         except HoldfastError as error:
             tell(str(error))
 

@@ -73,7 +73,7 @@ CONFIG_FILE = Setting(
 RESTART_POLICY = Setting(
     "--ft-restart-policy",
     values.choice("any-failed", "min-healthy"),
-    "restart when any rank fails, or when too few healthy nodes are left",
+    "restart when any rank fails; or train on up to MAX nodes, and restart when fewer than MIN are healthy",
     Group.RESTART,
     path="restart.policy",
     keys=("restart_policy",),

@@ -83,7 +83,11 @@ SHUTDOWN_TIMEOUT = Setting(
     default_words="not set",
 )
 NNODES = Setting(
-    "--nnodes", launch_values.NODES, "nodes that train, and nodes with hot spares", Group.NODES, default=(1, 1)
+    "--nnodes",
+    launch_values.NODES,
+    "nodes that train, and nodes with hot spares (min-healthy, --elastic: that train)",
+    Group.NODES,
+    default=(1, 1),
 )
 ENDPOINT = Setting(
     "--rdzv-endpoint",
@@ -239,7 +243,8 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     Setting(
         "--term-timeout",
         _STOP,
-        "after this command received a signal, time between SIGTERM and SIGKILL",
+        "after this command received a signal, time between SIGTERM and SIGKILL; after a Ctrl-C at a terminal, 30 s by "
+        "default",
         Group.RESTART,
         path="term_timeout_s",
         keys=("term_timeout",),
@@ -317,7 +322,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     ),
     _of_nodes(
         "--elastic",
-        "train on as many nodes as there are, from MIN to MAX; others enter at the next restart",
+        "train on as many nodes as there are, from MIN to MAX; others enter at the next restart; min-healthy does so",
         "rendezvous.elastic",
     ),
     JOB_ID,

@@ -15,6 +15,7 @@ from supervisor.config.job_spec import EMBEDDED, JobSpec, Nodes
 from supervisor.config.launch_values import split_endpoint
 from supervisor.config.node_facts import NODE_NAME
 from supervisor.config.nodes_check import is_of_this_machine
+from supervisor.core.facts import RestartPolicyName
 from supervisor.errors import HoldfastError, InvalidRequestError
 
 DEFAULT_PORT = 29400  # torchrun's for --rdzv-endpoint
@@ -119,8 +120,10 @@ def with_nodes(spec: JobSpec, given: Mapping[str, Given], environ: Mapping[str, 
         return spec
     facts = node_facts.read(given, environ, spec.entry, spec.command[0], domain=options.get("nvlink_domain", ""))
     group_size = _group_size(options, facts.replacement_group)
+    counts_healthy = spec.restart.policy is RestartPolicyName.MIN_HEALTHY and nodes.max_nodes > nodes.min_nodes
     rendezvous = msgspec.structs.replace(
         spec.rendezvous,
+        elastic=spec.rendezvous.elastic or counts_healthy,  # Spares would leave no node that may be lost.
         max_nodes=nodes.max_nodes,
         join_timeout_s=nodes.join_timeout_s,
         last_call_s=_seconds(options, "last_call_timeout", spec.rendezvous.last_call_s, least=0.0),

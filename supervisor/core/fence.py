@@ -8,7 +8,7 @@ without the backend:
 - A leader answers for a while after it has renewed its lead. After that, it answers only while it hears all witnesses:
   the nodes that the ledger lists as heard by this leader.
 - A new leader replaces no node before TAKE_OVER_S, and not before it meets a witness that left the previous leader at
-  least LEFT_S ago.
+  least LEFT_S ago; ALONE_S ago is enough if only the node of that leader is missing, whose own workers end earlier.
 
 A witness follows one leader at a time. So either the new leader meets none and waits, or the old leader misses one, and
 the nodes that it answered until then have ended their workers. The number of nodes in the job does not matter.
@@ -16,35 +16,49 @@ the nodes that it answered until then have ended their workers. The number of no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 FENCE_S = 4.0  # less than a leader waits before it gives up a node that it knows (node_links.LOST_S)
 TAKE_OVER_S = 5.0  # since the previous lead ended; by then, a node without a leader has ended its workers
 HEARD_S = 2.0  # a node sends two messages within this time
 LEFT_S = 7.0  # FENCE_S, HEARD_S and the travel time of a message, also through a relay
+ALONE_S = 5.0  # the same without HEARD_S, which a leader gives to its followers only
 WITNESSES_MAX = 32
 
 
-def answers_until_s(renewed_at_s: float, ttl_s: float, heard_at_s: Iterable[float | None]) -> float:
+def answers_until_s(renewed_at_s: float, ttl_s: float, heard_at_s: Sequence[float | None]) -> float:
     """Returns until when a leader may answer. `heard_at_s`: when each witness was last heard; None: never.
 
     Counts half of the lead's duration: a backend may end it early, as etcd does if a person revokes all leases.
     """
+    heard_s = _all_heard_s(heard_at_s)
     sure_until_s = renewed_at_s + ttl_s / 2
-    heard = list(heard_at_s)
-    known = [each for each in heard if each is not None]
-    if not heard or len(known) < len(heard):
-        return sure_until_s
-    return max(sure_until_s, min(known) + HEARD_S)
+    return sure_until_s if heard_s is None else max(sure_until_s, heard_s + HEARD_S)
 
 
-def replaces_from_s(from_s: float, witnesses: Iterable[str], left_at_s: Mapping[str, float]) -> float | None:
+def leads_at_s(renewed_at_s: float, heard_at_s: Sequence[float | None]) -> float:
+    """Returns the last moment at which no other node could replace the leader's own: FENCE_S later, its workers end."""
+    heard_s = _all_heard_s(heard_at_s)
+    return renewed_at_s if heard_s is None else max(renewed_at_s, heard_s)
+
+
+def _all_heard_s(heard_at_s: Sequence[float | None]) -> float | None:
+    """Returns since when all witnesses have been heard; None: one never was, or there are none."""
+    known = [each for each in heard_at_s if each is not None]
+    return min(known) if known and len(known) == len(heard_at_s) else None
+
+
+def replaces_from_s(
+    from_s: float, witnesses: Iterable[str], left_at_s: Mapping[str, float], *, left_alone: Iterable[str] = ()
+) -> float | None:
     """Returns from when a new leader may replace nodes, `from_s` at the earliest; None: it must meet a witness first.
 
-    `left_at_s`: when each node that it has met sent its last message to the previous leader.
+    `left_at_s`: when each node that it has met sent its last message to the previous leader. `left_alone`: the nodes
+    that have left a leader whose own node is the only one of the job's cycle that is missing.
     """
     named = list(witnesses)
     if not named:
         return from_s
-    left = [left_at_s[each] for each in named if each in left_at_s]
-    return max(from_s, min(left) + LEFT_S) if left else None
+    sooner = set(left_alone)
+    left = [left_at_s[each] + (ALONE_S if each in sooner else LEFT_S) for each in named if each in left_at_s]
+    return max(from_s, min(left)) if left else None

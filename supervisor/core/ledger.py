@@ -32,6 +32,7 @@ class Ledger(msgspec.Struct, frozen=True):
     witnesses: tuple[str, ...] = ()  # nodes heard by the leader (see fence.py)
     resigned: tuple[str, ...] = ()  # nodes that have given up the lead since that cycle, as they heard too few others
     term: int = 0  # of the leader that wrote it; 0: none, or an older version
+    leader: str = ""  # its node; "": none, or an older version, whose own workers may run longer (fence.ALONE_S)
     former: Former | None = None  # the previous run, if some of its nodes may not know its end
 
 

@@ -88,6 +88,7 @@ class WindDown(msgspec.Struct, frozen=True):
     reason: str
     signal: int = 0
     at_once: bool = False  # SIGKILL now, without a grace period
+    grace_s: float | None = None  # None: as configured
 
 
 class Conclude(msgspec.Struct, frozen=True):

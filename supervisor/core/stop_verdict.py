@@ -8,6 +8,11 @@ SAME_SIGNAL_S = 0.1  # signals this close are one request: timeout(1) and system
 STOPPED_EXIT_CODE = 1  # stopped by a command; after signal n it is 128 + n
 
 
+def was_said(asked: str, reason: str) -> bool:
+    """Whether the sentence of the request, "holdfast run got SIGTERM: rank 0 has …", has said how the job ends."""
+    return asked == reason or asked.startswith(f"{reason}: ")
+
+
 def stopped_verdict(signal: int, reason: str, *, all_succeeded: bool) -> Verdict:
     """Returns how a job ends that a command (signal 0) or a signal has stopped."""
     if signal == 0:

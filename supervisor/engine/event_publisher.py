@@ -17,6 +17,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from supervisor.config.run_folder import run_name
 from supervisor.core.event_weights import Weight, weight
 from supervisor.core.facts import JobEvent
+from supervisor.core.stop_verdict import was_said
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.untold_news import UntoldNews
 from supervisor.engine.waiting_jobs import WaitingJobs
@@ -185,4 +186,4 @@ def _is_told_already(job: JobRecord, event: RecordedEvent) -> bool:
     """Returns whether the event repeats known news: who asked for the stop is how the job ended."""
     if event.kind == "stop_requested":
         job.stop_reason = job.stop_reason or event.reason
-    return event.kind == "job_stopped" and event.reason == job.stop_reason
+    return event.kind == "job_stopped" and was_said(job.stop_reason, event.reason)

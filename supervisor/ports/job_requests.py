@@ -39,8 +39,11 @@ class JobRequests(Protocol):
 
     def job(self, job_id: str) -> JobReport | None: ...
 
-    def stop(self, job_id: str, *, reason: str, signal: int) -> None:
-        """Ends the job. signal 0: as a command does (SIGTERM to the ranks); else as if the launcher had received it."""
+    def stop(self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None) -> None:
+        """Ends the job. signal 0: as a command does (SIGTERM to the ranks); else as if the launcher had received it.
+
+        `grace_s`: how long the ranks may take; None: as configured.
+        """
         ...
 
     def restart(self, job_id: str, *, reason: str) -> int:

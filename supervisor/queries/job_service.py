@@ -193,11 +193,11 @@ class JobService:
         job = self._jobs.get(job_id)
         return self._looked_at(job) if job is not None else self.expected.report(job_id)
 
-    def stop(self, job_id: str, *, reason: str, signal: int) -> None:
-        if self.expected.stop(job_id, reason, signal):
+    def stop(self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None) -> None:
+        if self.expected.stop(job_id, reason, signal, grace_s):
             return
         job = self._live(job_id, "stop")
-        self._inbox.post(node_messages.StopRequested(job.spec.job_id, reason, signal))
+        self._inbox.post(node_messages.StopRequested(job.spec.job_id, reason, signal, grace_s))
 
     def restart(self, job_id: str, *, reason: str) -> int:
         job = self._live(job_id, "restart")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.report.timeline.timeline import Outcome, Phase, Run, RunEnd, Trouble
+from supervisor.report.timeline.timeline import Outcome, Phase, Trouble
 
 NAMES = {
     Phase.RUNNING: "ranks run",
@@ -61,14 +61,3 @@ OUTCOMES = {
     Outcome.ENDED_JOB: "ended the job",
     Outcome.OPEN: "not over yet",
 }
-ENDS = {
-    RunEnd.RUNS: "runs",
-    RunEnd.EXITED: "exited with code 0",
-    RunEnd.FAILED: "failed",
-    RunEnd.STOPPED: "was stopped",
-    RunEnd.LOST: "was lost",
-}
-
-
-def end_of(run: Run) -> str:
-    return run.reason or ENDS[run.end]

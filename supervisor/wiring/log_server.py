@@ -7,7 +7,6 @@ own replace them. All are separate processes (log_service/): a flood of lines ta
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from supervisor.config.job_logs import log_door
 from supervisor.config.job_spec import EMBEDDED
 from supervisor.core.announcements import Announcement, JobEnded, LeadChanged
 from supervisor.core.facts import JobEvent
+from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.engine.job_record import JobRecord
 from supervisor.wiring.place import Place
 
@@ -85,7 +85,7 @@ class LogFunnel:
             return
         tiers = self._tiers[job_id] = _JobTiers(job)
         try:
-            tiers.door = _listen(self._door_of(job_id))
+            tiers.door = _listen(Path(self._door_of(job_id)))
             tiers.door_inode = Path(self._door_of(job_id)).stat().st_ino
         except OSError as error:
             self._tell(job, f"cannot take the lines of this node's workers: {error.strerror}")
@@ -273,18 +273,10 @@ class LogFunnel:
         return nodes.host
 
 
-def _listen(path: str) -> socket.socket:
-    """Returns a listening socket. Raises OSError."""
-    Path(path).unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(path)
-        os.chmod(path, 0o600)
-        listener.listen(DOOR_BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+def _listen(path: Path) -> socket.socket:
+    """Returns a listening socket, which the process that accepts waits for. Raises OSError."""
+    path.unlink(missing_ok=True)
+    return listening(path, mode=0o600, backlog=DOOR_BACKLOG, kind=socket.SOCK_STREAM)
 
 
 def _address(host: str, port: int) -> str:

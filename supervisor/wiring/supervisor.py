@@ -19,6 +19,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.config.resolve import RunRequest
+from supervisor.config.stop_times import interrupted_grace_s
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.edges.machine.folders.token_files import TokenFiles
@@ -28,6 +29,7 @@ from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.logs.log_retention import QUIET_S, LogRetention
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
 from supervisor.edges.machine.own_process import signals as signal_edge
+from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.machine.own_process.open_files import RaisedLimit
 from supervisor.edges.machine.own_process.threads import in_thread_if_any
 from supervisor.edges.machine.processes.job_claims import JobClaims
@@ -267,7 +269,7 @@ async def run_job(
     ) as running:
         with registered(folder):
             await running.job_service.submit(spec, request.environment)
-            running.tasks.start_soon(_forward_signals, running.job_service, spec.job_id, spec.signals_to_handle)
+            running.tasks.start_soon(_forward_signals, running.job_service, spec.job_id, request)
             running.tasks.start_soon(open_slow_edges, running, spec.job_id)
             job = await running.job_service.wait(spec.job_id)
     return running.job_service.report(job)
@@ -316,13 +318,15 @@ async def sweep() -> None:
     await in_thread_if_any(private_dir.sweep)  # Otherwise the next supervisor does it.
 
 
-async def _forward_signals(job_service: JobService, job_id: str, names: Sequence[str]) -> None:
+async def _forward_signals(job_service: JobService, job_id: str, request: RunRequest) -> None:
     """Passes the launcher's signals on to the job until cancelled."""
 
     def on_signal(number: int) -> None:
         try:
-            job_service.stop(job_id, reason=f"holdfast run got {signals.Signals(number).name}", signal=number)
+            grace_s = interrupted_grace_s(request, number) if standard_streams.stdin_is_terminal() else None
+            reason = f"holdfast run got {signals.Signals(number).name}"
+            job_service.stop(job_id, reason=reason, signal=number, grace_s=grace_s)
         except HoldfastError:
             return  # It ended by itself in this moment.
 
-    await signal_edge.receive(names, on_signal)
+    await signal_edge.receive(request.spec.signals_to_handle, on_signal)

@@ -39,7 +39,8 @@ class Client:
             yield LogPiece(0, 0, False, piece)
             self._leave()
 
-    def stop(self, job_id: str, *, reason: str, signal: int) -> None:
+    def stop(self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None) -> None:
+        assert grace_s is None
         self._leave()
         self.stops += 1
 

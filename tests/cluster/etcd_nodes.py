@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.job import ClusterJob
+from tests.cluster.job import PACE_S, ClusterJob
 from tests.cluster.lab import Node, Started, lab_of
 
 LIMIT_S = 60.0
@@ -30,9 +30,20 @@ class EtcdNodes:
         self.endpoint, *others = [f"{node.address}:2379" for node in nodes.values()]
         self.others = "|".join(others)
 
+    @property
+    def numbers(self) -> list[int]:
+        return list(self._nodes)
+
+    @property
+    def running(self) -> set[int]:
+        return set(self._members)
+
+    def data(self, number: int) -> Path:
+        return self._folder / f"etcd{number}"
+
     def start(self, number: int) -> None:
         client, peer = (f"http://{self._nodes[number].address}:{port}" for port in (2379, 2380))
-        command = ["etcd", "--name", f"e{number}", "--data-dir", str(self._folder / f"etcd{number}")]
+        command = ["etcd", "--name", f"e{number}", "--data-dir", str(self.data(number))]
         command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
         command += ["--initial-advertise-peer-urls", peer, "--initial-cluster", self._cluster, "--logger", "zap"]
         with (self._folder / f"etcd{number}.log").open("ab") as log:
@@ -76,7 +87,9 @@ def _leads(status: dict[str, Any]) -> bool:
 
 
 @contextmanager
-def elected_job(folder: Path, nnodes: str, *, nodes: int, members: int) -> Generator[tuple[ClusterJob, EtcdNodes]]:
+def elected_job(
+    folder: Path, nnodes: str, *flags: str, nodes: int, members: int, pace_s: float = PACE_S
+) -> Generator[tuple[ClusterJob, EtcdNodes]]:
     """Makes the lab; `members` more nodes have etcd."""
     if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
         pytest.skip("needs etcd: apt-get install etcd-server etcd-client")
@@ -84,7 +97,7 @@ def elected_job(folder: Path, nnodes: str, *, nodes: int, members: int) -> Gener
         etcd = EtcdNodes(folder, {number: node for number, node in lab.nodes.items() if number > nodes})
         for number in range(nodes + 1, nodes + members + 1):
             etcd.start(number)
-        job = ClusterJob(lab, folder, nnodes, "--rdzv-backend", "etcd")
+        job = ClusterJob(lab, folder, nnodes, "--rdzv-backend", "etcd", *flags, pace_s=pace_s)
         yield job, etcd
 
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from supervisor.edges.machine.journal.journal_reader import open_reader
 from tests.cluster.lab import Lab, Node, Started, lab_of
 from tests.e2e.launch import wait_until
 
@@ -134,6 +135,12 @@ class ClusterJob:
         named = [path.name.split("-")[:3] for path in (self.folder / "stamps").iterdir()]
         newest = max((int(cycle) for cycle, _, _ in named), default=0)
         return {node for cycle, _, node in named if int(cycle) == newest}
+
+    def has_stopped(self, number: int, cycle: int) -> bool:
+        """Returns whether nothing of that cycle is left on that node, by its journal."""
+        with open_reader(self.folder / f"node{number}" / "state") as journal:
+            events = journal.events("job", limit=1_000)
+        return any((each.kind, each.cycle, each.node) == ("workers_stopped", cycle, f"node{number}") for each in events)
 
     def cycles(self) -> set[int]:
         return {each.cycle for each in self.lives()}

@@ -80,6 +80,15 @@ def test_mistakes(argv: tuple[str, ...], message: str):
     assert str(caught.value) == message
 
 
+@pytest.mark.parametrize(
+    ("nnodes", "policy", "elastic"),
+    [("2:3", "min-healthy", True), ("2:3", "any-failed", False), ("2", "min-healthy", False)],
+)
+def test_under_min_healthy_all_nodes_train(nnodes: str, policy: str, elastic: bool):
+    meet = ("--rdzv-endpoint", "127.0.0.1:29400", "--rdzv-id", "j")
+    assert spec("--nnodes", nnodes, "--ft-restart-policy", policy, *meet).rendezvous.elastic is elastic
+
+
 SECRET = """
 nodes that share no home folder also need a secret, made on one and copied to each:
   (umask 077; head -c 32 /dev/urandom | base64 > job.token)

@@ -55,8 +55,8 @@ def orders_to(play: Playbook[coordinator.State], kind: type) -> list[str]:
 
 
 def recorded(play: Playbook[coordinator.State]) -> list[Ledger]:
-    """Returns the ledgers without the names of nodes and the leader's term."""
-    unnamed = {"parts": (), "processes": (), "witnesses": (), "term": 0}
+    """Returns the ledgers without the names of nodes and the leader's name and term."""
+    unnamed = {"parts": (), "processes": (), "witnesses": (), "term": 0, "leader": ""}
     return [msgspec.structs.replace(each.ledger, **unnamed) for each in play.of(Record)]  # pyright: ignore
 
 

@@ -17,3 +17,15 @@ def test_a_new_leader_waits_for_one_witness_and_for_what_it_left():
     assert fence.replaces_from_s(10.0, ["a", "b"], {"c": 0.0}) is None
     assert fence.replaces_from_s(10.0, ["a", "b"], {"b": 0.0, "c": 9.0}) == 10.0
     assert fence.replaces_from_s(10.0, ["a", "b"], {"a": 9.0, "b": 8.0}) == 8.0 + fence.LEFT_S
+
+
+def test_the_own_workers_of_a_leader_get_no_time_beyond_what_it_heard_itself():
+    assert fence.leads_at_s(9.0, []) == 9.0
+    assert fence.leads_at_s(9.0, [20.0, None]) == 9.0
+    assert fence.leads_at_s(9.0, [20.0, 19.0]) == 19.0
+    assert fence.leads_at_s(9.0, [1.0, 19.0]) == 9.0
+
+
+def test_it_waits_less_for_a_witness_whose_leader_alone_is_missing():
+    assert fence.replaces_from_s(10.0, ["a", "b"], {"a": 9.0, "b": 8.0}, left_alone=["b"]) == 8.0 + fence.ALONE_S
+    assert fence.replaces_from_s(10.0, ["a", "b"], {"a": 6.0, "b": 9.0}, left_alone=["b"]) == 6.0 + fence.LEFT_S

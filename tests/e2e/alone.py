@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import uuid
@@ -52,11 +53,14 @@ class Alone:
 
     def start_ranks(self, calls: int = 1, *, command: tuple[str, ...] = ()) -> None:
         """Starts the ranks. `command`: another script, with its arguments."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
         for rank in range(self.world_size):
             self.start(
                 *(command or (SCRIPT, str(calls))), RANK=str(rank), LOCAL_RANK=str(rank),
                 WORLD_SIZE=str(self.world_size), LOCAL_WORLD_SIZE=str(self.world_size),
-                MASTER_ADDR="127.0.0.1", MASTER_PORT="29999", TORCHELASTIC_RUN_ID=self.cookie,
+                MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID=self.cookie,
             )  # fmt: skip
 
     # --- what is ordered
@@ -85,11 +89,11 @@ class Alone:
                     found.append(pid)
         return found
 
-    def traced(self, what: str) -> list[dict[str, object]]:
+    def traced(self, what: str | None = None) -> list[dict[str, object]]:
         if not self.trace.exists():
             return []
         lines = [json.loads(line) for line in self.trace.read_text().splitlines()]
-        return [line for line in lines if line["what"] == what]
+        return [line for line in lines if what is None or line["what"] == what]
 
     def entered(self, iteration: int) -> set[object]:
         """Returns the initial ranks."""

@@ -46,3 +46,21 @@ def test_after_the_loss_of_a_node_a_spare_runs_its_ranks_in_the_same_cycle(tmp_p
         job.end()
         assert job.codes() == [0, 0]
         assert {line["cycle"] for line in job.traced("fn")} == {"0"}
+
+
+def test_min_healthy_trains_on_all_nodes_and_restarts_the_cycle_only_below_the_minimum(tmp_path: Path):
+    """The third node's loss is survived in the processes. The second one's leaves too few nodes until another comes."""
+    flags = ("--ft-restart-policy", "min-healthy", "--rdzv-conf", "last_call_timeout=30")
+    with wrapped_nodes(tmp_path, "2:3", SCRIPT) as job:
+        job.start_all(3, *flags)
+        before = pids(job.until_entered(0, 6))
+        job.lose(3)
+        after = job.until_entered(1, 4)
+        assert pids(after) == {rank: before[rank] for rank in range(4)}
+        job.lose(2)
+        job.until(lambda: "restart_decided" in job.said(1) or "restarting" in job.said(1), "a restart of the cycle")
+        job.start(4, *flags)
+        again = job.until_entered(0, 4, cycle="1")
+        assert {each: line["node"] for each, line in again.items()} == {0: "1", 1: "1", 2: "4", 3: "4"}
+        job.end()
+        assert job.codes() == [0, 0]

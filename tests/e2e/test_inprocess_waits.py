@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.alone import alone
 from tests.e2e.launch import SCRIPTS, assert_nothing_left, launched
 from tests.e2e.torchrun import torchrun
 
@@ -82,6 +83,14 @@ def test_ranks_that_wait_for_one_that_fails_go_on(tmp_path: Path, echo: dict[str
         pids = {line["pid"] for line in launch.traced("fn") if line["rank"] != 1}
         assert len(pids) == WORLD_SIZE - 1, "the ranks that waited are the same processes"
         assert_nothing_left(launch)
+
+
+def test_ranks_that_wait_for_a_store_that_nobody_will_serve_go_on(tmp_path: Path, echo: dict[str, str]):
+    """Without a launcher, rank 0 serves the store. Here it fails first, so the others can't even connect."""
+    with alone(tmp_path, WORLD_SIZE, **echo) as job:
+        job.start_ranks(command=(SCRIPT, "server", "exception", "2"))
+        assert job.codes() == [0] * WORLD_SIZE, job.explained()
+        assert_released(job.traced(), 2)
 
 
 def test_under_torchrun_too(tmp_path: Path, echo: dict[str, str]):

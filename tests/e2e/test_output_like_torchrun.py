@@ -98,3 +98,13 @@ def test_ctrl_c_on_the_terminal_ends_the_job_once(tmp_path: Path) -> None:
     assert code == 128 + signal.SIGINT
     assert got.count(b"cleaned up") == 1
     assert got.count(b"KeyboardInterrupt") == 1
+
+
+def test_a_ctrl_c_on_the_terminal_waits_as_long_as_torchrun_and_says_for_whom(tmp_path: Path) -> None:
+    handler = "signal.signal(signal.SIGINT, lambda *_: (time.sleep(0.2), os._exit(5)))"
+    (tmp_path / "saving.py").write_text(f"import os, signal, time\n{handler}\nprint('ready')\ntime.sleep(600)\n")
+    command = [*HOLDFAST, "--nproc-per-node", "1", "saving.py"]
+    code, got = on_terminal(command, cwd=tmp_path, env=environment(tmp_path), type_after=(b"ready", b"\x03"))
+    assert code == 128 + signal.SIGINT
+    assert b"holdfast run got SIGINT: rank 0 has 30 s to end; another one kills it at once" in got
+    assert got.count(b"got SIGINT") == 1, "the end does not tell again who asked for it"

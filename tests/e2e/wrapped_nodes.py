@@ -53,12 +53,12 @@ class WrappedNodes:
         self.processes[number] = process
         return process
 
-    def start_all(self, count: int) -> None:
+    def start_all(self, count: int, *flags: str) -> None:
         """Starts the nodes; waits for the first one, which leads."""
-        self.start(1)
+        self.start(1, *flags)
         wait_until(self._has_leader, timeout_s=LIMIT_S, what="a leader")
         for number in range(2, count + 1):
-            self.start(number)
+            self.start(number, *flags)
 
     def _has_leader(self) -> bool:
         with socket.socket() as probe:

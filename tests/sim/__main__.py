@@ -36,18 +36,13 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument(
         "--faults", type=_numbers, help="play only these of the seed's faults, for example 0,3; or none"
     )
-    parser.add_argument(
-        "--lost-data",
-        action="store_true",
-        help="elect all leaders, and lose the backend's data often",
-    )
     parser.add_argument("--stop-after", type=int, default=5, help="failures (default: %(default)s)")
     parser.add_argument("--large", type=int, metavar="FAULTS", help="one long job on --nodes nodes with so many faults")
     return parser.parse_args()
 
 
-def _one(seed: int, nodes: int | None, numbers: tuple[int, ...] | None, *, loses_data: bool) -> int:
-    setup = draw_setup(seed, nodes=nodes, loses_data=loses_data)
+def _one(seed: int, nodes: int | None, numbers: tuple[int, ...] | None) -> int:
+    setup = draw_setup(seed, nodes=nodes)
     schedule = draw_schedule(setup)
     world = play(setup, schedule if numbers is None else [schedule[number] for number in numbers])
     if world.complaints:
@@ -60,9 +55,9 @@ def _one(seed: int, nodes: int | None, numbers: tuple[int, ...] | None, *, loses
     return 0
 
 
-def _many(first: int, seeds: int, nodes: int | None, processes: int, stop_after: int, *, loses_data: bool) -> int:
+def _many(first: int, seeds: int, nodes: int | None, processes: int, stop_after: int) -> int:
     began_s = time.monotonic()
-    chunks = [(at, min(CHUNK, first + seeds - at), nodes, loses_data) for at in range(first, first + seeds, CHUNK)]
+    chunks = [(at, min(CHUNK, first + seeds - at), nodes) for at in range(first, first + seeds, CHUNK)]
     played = Played()
     with Pool(processes) as pool:
         for part in pool.imap_unordered(play_many, chunks):
@@ -99,8 +94,8 @@ def main() -> int:
     if given.large:
         return _large(given.seed or 0, given.nodes or 1000, given.large)
     if given.seed is not None:
-        return _one(given.seed, given.nodes, given.faults, loses_data=given.lost_data)
-    return _many(given.first, given.seeds, given.nodes, given.processes, given.stop_after, loses_data=given.lost_data)
+        return _one(given.seed, given.nodes, given.faults)
+    return _many(given.first, given.seeds, given.nodes, given.processes, given.stop_after)
 
 
 if __name__ == "__main__":

@@ -76,9 +76,11 @@ class Backend:
         self._broken: set[Voter] = set()  # watches to be repeated
 
     def answers(self, host: Host) -> bool:
-        now_s, reach = self._world.timeline.now_s, host.reach
-        until_s = max(self.lost_until_s, reach.backend_from_s, reach.sends_from_s, reach.hears_from_s)
-        return now_s >= until_s
+        return self._world.timeline.now_s >= self.answers_from_s(host)
+
+    def answers_from_s(self, host: Host) -> float:
+        reach = host.reach
+        return max(self.lost_until_s, reach.backend_from_s, reach.sends_from_s, reach.hears_from_s)
 
     def ask(
         self,

@@ -1,4 +1,4 @@
-"""What may a checker watch in a simulated run?"""
+"""What does a promise see of a simulated run, and how does it complain?"""
 
 from __future__ import annotations
 
@@ -32,8 +32,6 @@ class Checker:
     def decision(self, state: coordinator.State, event: JobEvent) -> None: ...
     def verdict(self, host: Host, verdict: Verdict) -> None: ...
     def fault(self, fault: Fault, *, is_harmful: bool) -> None: ...
-    def silence(self, host: Host, arrived_s: float, *, is_loss: bool) -> None: ...
-    def fence(self, host: Host, known_s: float, heard_s: float) -> None: ...
     def end(self) -> None: ...
 
     def complain(self, text: str) -> None:
@@ -49,5 +47,11 @@ class Listeners:
 
         self.spawn, self.rank, self.rank_end, self.signal = of("spawn"), of("rank"), of("rank_end"), of("signal")
         self.event, self.order, self.decision = of("event"), of("order"), of("decision")
-        self.verdict, self.fault, self.silence = of("verdict"), of("fault"), of("silence")
-        self.fence = of("fence")
+        self.verdict, self.fault = of("verdict"), of("fault")
+
+
+Cycle = tuple[int, int, int]  # run, history and cycle: a later run counts its cycles from 0 again
+
+
+def cycle_of(rank: Rank) -> Cycle:
+    return rank.run_number, rank.history, rank.cycle

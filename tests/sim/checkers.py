@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import signal as signals
 from typing import TYPE_CHECKING
 
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.coordinator_states import Running
-from supervisor.core.election.link_silence import LATE_S, SILENCE_S
-from supervisor.core.election.node_links import CHECK_S
+from supervisor.core.cluster.coordinator_states import Ended, Running
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
 from supervisor.core.node import messages
 from supervisor.core.orders import Conclude, Order, StartCycle
-from tests.sim.checker import Checker
+from tests.sim.checker import Checker, Cycle, cycle_of
+from tests.sim.exclusivity import Exclusivity
 from tests.sim.faults import CUTS, DATA_LOST, WISHES, Fault, Kind
-from tests.sim.setup import DRIFT_MAX, HEARTBEAT_S, LIMIT_S
+from tests.sim.setup import HEARTBEAT_S, LIMIT_S
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
 
 _OF_LEADER = frozenset({
     Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE, Kind.BACKEND_LOST, Kind.BACKEND_CUT, Kind.NODE_CRASH,
-    Kind.BACKEND_WIPED_UNSEEN,
 })  # fmt: skip
 # Verdicts of nodes that can't know how the job continues elsewhere, or that it has ended.
 ELSEWHERE = ("the job may still run on the nodes that it had", "the job has ended, or still runs on other nodes")
@@ -31,66 +28,6 @@ UNDER_WAY_S = 3.0  # events planned sooner than that may be answers
 WRITTEN_S = 3.0
 WRITTEN_AGAIN_S = 12.0  # after the data is lost: another leader may be elected, and take over
 ALL_HAVE_JOINED_S = 10.0  # else the lost node may be the only one that the ledger names
-LOST_S = 5.0  # a leader waits for a node for as long as it says (docs)
-ROUNDING_S = 1e-6
-SLACK_S = 0.5  # for a kill, on top of the spawner's own time
-
-
-_Cycle = tuple[int, int, int]  # run, history and cycle: a later run counts its cycles from 0 again
-
-
-def _cycle_of(rank: Rank) -> _Cycle:
-    return rank.run_number, rank.history, rank.cycle
-
-
-class Exclusivity(Checker):
-    """Two groups of one job never train at the same time.
-
-    A stopped supervisor is no excuse: its spawner ends the workers. Exceptions are a node whose spawner does not
-    answer, and a node that is stopped as a whole. A rank that is stuck in the kernel does not train.
-    """
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self._living: dict[_Cycle, dict[Rank, None]] = {}
-        self._killed_at_s: dict[Host, float] = {}  # when its spawner was last ordered to
-
-    def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
-        if isinstance(action, messages.KillTree) or action.signal == signals.SIGKILL:
-            self._killed_at_s[host] = self.world.timeline.now_s
-
-    def rank(self, rank: Rank) -> None:
-        own = _cycle_of(rank)
-        for group, ranks in self._living.items():
-            if group == own:
-                continue
-            beside = next((each for each in ranks if self._trains(each)), None)
-            if beside is not None:
-                self.complain(
-                    f"rank {rank.rank} of cycle {rank.cycle} starts on {rank.host.name} beside rank {beside.rank} of "
-                    f"cycle {beside.cycle} on {beside.host.name}"
-                )
-        self._living.setdefault(own, {})[rank] = None
-
-    def rank_end(self, rank: Rank) -> None:
-        own = _cycle_of(rank)
-        ranks = self._living.get(own, {})
-        ranks.pop(rank, None)
-        if not ranks:
-            self._living.pop(own, None)
-
-    def _trains(self, rank: Rank) -> bool:
-        processes = rank.host.processes
-        killed_at_s = self._killed_at_s.get(rank.host, 0.0)
-        until_s = max(processes.silent_until_s, processes.frozen_until_s, killed_at_s)
-        slack_s = SLACK_S + 3 * self.world.setup.answer_max_s
-        return not rank.is_stuck and self.world.timeline.now_s > until_s + slack_s
-
-    def end(self) -> None:
-        for ranks in self._living.values():
-            for rank in ranks:
-                if not rank.is_stuck and rank.host.verdict is not None:
-                    self.complain(f"rank {rank.rank} of cycle {rank.cycle} is left behind on {rank.host.name}")
 
 
 class OneLeader(Checker):
@@ -111,7 +48,7 @@ class OneLeader(Checker):
         self._term = max(self._term, own)
 
     def rank(self, rank: Rank) -> None:
-        own = _cycle_of(rank)
+        own = cycle_of(rank)
         if own < self._cycle:
             self.complain(
                 f"{rank.host.name} starts workers of cycle {rank.cycle} after those of cycle {self._cycle[2]}"
@@ -132,7 +69,7 @@ class ConsecutiveRanks(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._parts: dict[_Cycle, list[tuple[str, messages.SpawnWorkers]]] = {}
+        self._parts: dict[Cycle, list[tuple[str, messages.SpawnWorkers]]] = {}
 
     def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
         run, cycle = (host.run_number, host.history), action.assignment.cycle
@@ -145,7 +82,7 @@ class ConsecutiveRanks(Checker):
         for cycle in list(self._parts):
             self._check(cycle)
 
-    def _check(self, group: _Cycle) -> None:
+    def _check(self, group: Cycle) -> None:
         parts, cycle = self._parts.pop(group), group[2]
         size = self.world.setup.rules.local_world_size
         given = [action.assignment for _, action in parts]
@@ -222,13 +159,19 @@ class Agreement(Checker):
     """All nodes end with the same verdict, once.
 
     Exceptions are nodes that the leader has lost, or that lost it before they got the verdict, and excluded nodes: they
-    leave alone, or, if they lead, end with their own exit code.
+    leave alone, or, if they lead, end with their own exit code. If the backend loses its data while the verdict is on
+    its way, a node that lost the leader through that may find nobody who knows it (decision 21).
     """
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._heard: dict[Host, Verdict] = {}
         self._ordered: set[Verdict] = set()
+        self._unknowing: set[Host] = set()
+
+    def fault(self, fault: Fault, *, is_harmful: bool) -> None:
+        if fault.kind in DATA_LOST and self._ordered:
+            self._unknowing.update(host for host in self.world.hosts.values() if host not in self._heard)
 
     def order(self, leader: Host, term: int, name: str, order: Order) -> None:
         if isinstance(order, Conclude):
@@ -246,7 +189,7 @@ class Agreement(Checker):
         by_leader = {
             host: each
             for host, each in self._heard.items()
-            if not host.lost_leader or each in self._ordered
+            if host not in self._unknowing and (not host.lost_leader or each in self._ordered)
             if not (host.name in leaving and _is_its_own(each)) and not each.reason.startswith(ELSEWHERE)
         }
         known = {(each.state, each.exit_code, each.reason) for each in by_leader.values()}
@@ -270,7 +213,7 @@ class Outcome(Checker):
         self._last: dict[Host, str] = {}
         self._wishes: set[Kind] = set()
         self._is_harmed = False
-        self._ended_badly: dict[_Cycle, str] = {}
+        self._ended_badly: dict[Cycle, str] = {}
 
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
         if fault.kind in WISHES:
@@ -283,12 +226,14 @@ class Outcome(Checker):
 
     def rank_end(self, rank: Rank) -> None:
         if rank.code != 0:
-            self._ended_badly[_cycle_of(rank)] = f"rank {rank.rank} of {rank.host.name}"
+            self._ended_badly[cycle_of(rank)] = f"rank {rank.rank} of {rank.host.name}"
 
     def end(self) -> None:
         leader = self.world.leader
         if leader.verdict is None or leader.coordinator is None or leader.verdict.state is not JobState.SUCCEEDED:
             return
+        if not isinstance(leader.coordinator.phase, Ended):
+            return  # it has learned how another run ended
         term = leader.coordinator.term  # the leader may have taken no part in the run whose verdict it has found
         run, history = self.world.run_of_term.get(term, 0), self.world.histories.of_term.get(term, 0)
         bad = self._ended_badly.get((run, history, leader.coordinator.cycle))
@@ -384,30 +329,6 @@ class NoHealthyWorkerEnded(Checker):
             self.complain(f"{host.name} ends {len(ranks)} healthy ranks")
 
 
-class NoHastyLoss(Checker):
-    """No connection is ended for its silence while a message waits, and no node is lost that was not waited for.
-
-    A leader that is stopped does not wait meanwhile. It notices a stop by a deadline that it has missed.
-    """
-
-    def silence(self, host: Host, arrived_s: float, *, is_loss: bool) -> None:
-        silent_s = self.world.timeline.now_s - arrived_s
-        if silent_s < SILENCE_S / (1 + DRIFT_MAX):
-            self.complain(f"{host.name} calls a connection silent {silent_s:.3f} s after a message has arrived")
-        waited_s, stops = host.ran_s(arrived_s)
-        least_s = LOST_S / (1 + DRIFT_MAX) - stops * (CHECK_S + LATE_S)
-        if is_loss and waited_s < least_s:
-            self.complain(f"{host.name} gives up a node for which it has waited only {waited_s:.3f} s")
-
-
-class NoLateFence(Checker):
-    """The fence of a node counts from no later moment than that from which its leader counts."""
-
-    def fence(self, host: Host, known_s: float, heard_s: float) -> None:
-        if known_s > heard_s + ROUNDING_S:
-            self.complain(f"{host.name} counts from {known_s - heard_s:.3f} s after its leader has heard it")
-
-
 class Liveness(Checker):
     """If no process runs and nothing is in progress, some machine has a deadline: nothing waits indefinitely."""
 
@@ -447,6 +368,6 @@ class BoundedState(Checker):
 def all_of(world: World) -> list[Checker]:
     kinds = (
         Exclusivity, OneLeader, OneRun, ConsecutiveRanks, Budget, Agreement, Outcome, Progress, LedgerIsKept,
-        NoEarlyHang, NoHealthyWorkerEnded, NoHastyLoss, NoLateFence, Liveness, BoundedState,
+        NoEarlyHang, NoHealthyWorkerEnded, Liveness, BoundedState,
     )  # fmt: skip
     return [kind(world) for kind in kinds]

@@ -46,12 +46,12 @@ class Played:
         return f"{self.runs} runs, {self.events} events, {len(self.failures)} failures; ends: {ends}; faults: {struck}"
 
 
-def play_many(chunk: tuple[int, int, int | None, bool]) -> Played:
-    """Plays this many seeds from this one on, with this many nodes. The last: see Setup.loses_data."""
-    first, seeds, nodes, loses_data = chunk
+def play_many(chunk: tuple[int, int, int | None]) -> Played:
+    """Plays this many seeds from this one on, with this many nodes."""
+    first, seeds, nodes = chunk
     played = Played()
     for seed in range(first, first + seeds):
-        played.add(play_seed(seed, nodes=nodes, loses_data=loses_data))
+        played.add(play_seed(seed, nodes=nodes))
     return played
 
 
@@ -59,8 +59,8 @@ def play(setup: Setup, schedule: Sequence[Fault]) -> World:
     return World(setup, schedule).run()
 
 
-def play_seed(seed: int, *, nodes: int | None = None, loses_data: bool = False) -> World:
-    setup = draw_setup(seed, nodes=nodes, loses_data=loses_data)
+def play_seed(seed: int, *, nodes: int | None = None) -> World:
+    setup = draw_setup(seed, nodes=nodes)
     return play(setup, draw_schedule(setup))
 
 
@@ -86,10 +86,9 @@ def report(world: World) -> str:
     smaller = play(setup, kept) if len(kept) < len(world.schedule) else world
     drawn = draw_schedule(setup)
     numbers = ",".join(str(drawn.index(fault)) for fault in kept if fault in drawn)
-    mix = " --lost-data" if setup.loses_data else ""
     lines = [
         f"seed {setup.seed} with {len(setup.names)} nodes: {world.complaints[0]}",
-        f"again: python -m tests.sim --seed {setup.seed} --nodes {len(setup.names)} --faults {numbers or 'none'}{mix}",
+        f"again: python -m tests.sim --seed {setup.seed} --nodes {len(setup.names)} --faults {numbers or 'none'}",
         f"{setup.rules}",
         *(f"  fault {fault}" for fault in kept),
         *(f"  {at_s:9.3f} s {who} {event.kind}: {event.reason}" for at_s, who, event in smaller.story[-STORY_SHOWN:]),

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from tests.soak import chaos, cluster, fuzz, hostile_user, others, packages, restarts, supervisor_kills
+from tests.soak import chaos, cluster, elected_cluster, fuzz, hostile_user, others, packages, restarts, supervisor_kills
 
 
 def _parsed() -> argparse.Namespace:
@@ -34,6 +34,11 @@ def _parsed() -> argparse.Namespace:
     torn.add_argument("--nodes", type=int, default=8)
     torn.add_argument("--seed", type=int, help="of an earlier run, to repeat its faults")
     torn.set_defaults(main=cluster.main)
+    elects = soaks.add_parser("elected-cluster", help="the same with elected leaders, and faults of etcd's members")
+    elects.add_argument("--seconds", type=float, default=1800.0)
+    elects.add_argument("--nodes", type=int, default=8)
+    elects.add_argument("--seed", type=int, help="of an earlier run, to repeat its faults")
+    elects.set_defaults(main=elected_cluster.main)
     killed = soaks.add_parser("supervisor-kills", help="jobs whose supervisor is killed at random moments")
     killed.add_argument("--kills", type=int, default=1000)
     killed.add_argument("--cycles", type=int, default=6, help="of each job; all but the last fail")

@@ -15,7 +15,8 @@ from worker_client.inprocess.releasing import flight_recorder
 from worker_client.inprocess.releasing.gloo_groups import KeptGroups
 from worker_client.inprocess.releasing.gloo_listeners import hang_up
 from worker_client.inprocess.releasing.gloo_sockets import gloo_listeners, shut_down_gloo_connections
-from worker_client.inprocess.releasing.store_sockets import shut_down_store_connections
+from worker_client.inprocess.releasing.missing_server import StandIns
+from worker_client.inprocess.releasing.store_sockets import expected, shut_down_store_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 ABORT_TIMEOUT_S = 10.0
 DESTROY_TIMEOUT_S = 10.0
 CHECKPOINT_TIMEOUT_S = 5.0
+
+RELEASES_BEFORE_STAND_IN = 3  # a few tenths of a second, in which almost every rank has left the function
 
 # Modules whose AsyncCallsQueue writes checkpoints from its own processes.
 _CHECKPOINT_MODULES = (
@@ -52,14 +55,17 @@ class AbortTorchDistributed(Abort):
     """Ends all collectives of torch.distributed and then its process groups, whatever their backends.
 
     NCCL's communicators are aborted in parallel. Gloo's connections, and this iteration's connections to TCPStores, are
-    shut down, which torch itself can't do; this also releases a rank that still waits in `init_process_group`. Before
-    that, the flight recorder is dumped to `torch_fr_trace_path`/iter_<n> if it is on and the path is known (by default
-    from HOLDFAST_FR_TRACE_PATH or NVRX_FR_TRACE_PATH). Raises nothing; each step has a time limit.
+    shut down, which torch itself can't do; this also releases a rank that still waits in `init_process_group`. If the
+    rank waits for a store that nobody serves, one is served on this host, so that it connects and can be released.
+    Before that, the flight recorder is dumped to `torch_fr_trace_path`/iter_<n> if it is on and the path is known (by
+    default from HOLDFAST_FR_TRACE_PATH or NVRX_FR_TRACE_PATH). Raises nothing; each step has a time limit.
     """
 
     _has_run = False  # A derived class may abort in its own way.
     _hung_up: frozenset[int] = frozenset()  # inodes of Gloo's listeners reached in this iteration
     _kept: KeptGroups | None = None  # of this iteration; until the main thread is out of the function
+    _stand_ins: StandIns | None = None  # likewise
+    _releases = 0  # of this iteration, after the first
 
     def __init__(self, torch_fr_trace_path: str | None = None) -> None:
         self.torch_fr_trace_path = torch_fr_trace_path
@@ -70,6 +76,7 @@ class AbortTorchDistributed(Abort):
         if distributed is None:
             return state
         self._has_run, self._hung_up, self._kept = True, frozenset(), self._kept or KeptGroups()
+        self._releases = 0
         is_initialized = distributed.is_initialized()
         groups = _process_groups() if is_initialized else []
         self._kept.keep(groups)
@@ -96,12 +103,19 @@ class AbortTorchDistributed(Abort):
             pending = [(descriptor, inode) for descriptor, inode in gloo_listeners() if inode not in self._hung_up]
             hang_up(pending, (state.active_world_size or state.world_size) + 1)
             self._hung_up |= {inode for _, inode in pending}
+            self._releases += 1
+            if self._releases >= RELEASES_BEFORE_STAND_IN:
+                self._stand_ins = self._stand_ins or StandIns()
+                self._stand_ins.open(expected())
 
     def clear_after(self) -> None:
         """Destroys the groups that the main thread created after the abort, before it left the function."""
         distributed = _torch_distributed()
         if not self._has_run or self._kept is None or distributed is None:
             return
+        if self._stand_ins is not None:
+            self._stand_ins.close()
+            self._stand_ins = None
         if distributed.is_initialized():
             self._kept.keep(_process_groups())
             self._release()

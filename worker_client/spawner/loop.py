@@ -62,6 +62,9 @@ class Spawner:
         self._children: dict[int, Child] = {}  # pid -> not reaped yet
         self._cycle_ticks: dict[int, int] = {}  # cycle -> when its first worker started
         self._cgroups = CycleCgroups(settings.job_id, wanted=settings.cgroup)
+        self._signalling = signalling.Signalling(
+            self._events, self._children, workers_first=settings.entry != "command"
+        )
         self._killing = Killing(self._events, self._cgroups, self._children, self._cycle_ticks, self.reap_all)
         self._cycle_logs = CycleLogs(self._events, inherited, self._killing, self._send)
         self._fence = Fence(self._events, lambda: self._killing.start(None, _nothing))
@@ -153,7 +156,7 @@ class Spawner:
                     self._parking.dismiss()
                 self._fence.hold_back()
             case spawner_link.Signal():
-                signalling.carry_out(message, self._children)
+                self._signalling.carry_out(message)
             case spawner_link.KillTree(cycle):
                 self._kill(cycle)
             case spawner_link.Fence(until_ns):
@@ -328,6 +331,7 @@ class Spawner:
         elif child.local_rank == PARKED:
             self._parking.forget(child.pid)
         else:
+            self._signalling.worker_ended(child.pid)
             tail = self._output.drain(child.cycle, child.local_rank)
             tail = tail or self._cycle_logs.drain(child.cycle, child.local_rank)
             exited = exit_reports.exited(child, ending, at_ns, tail)

@@ -1,4 +1,9 @@
-"""Which processes get a signal for workers, and in which order?"""
+"""Which processes get a signal for workers, in which order, and when?
+
+A worker's helpers, such as the workers of a DataLoader, get a signal after it: a script that handles the signal still
+needs them to leave its loop and to save. They get it as soon as their worker has ended, or is late. A command that is
+not Python gets no such order: a shell may wait for its children before it acts.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +14,70 @@ from holdfast_wire.spawner_link import Signal
 
 from . import tree
 from .children import Child
+from .events import Events
+
+HELPERS_AFTER_S = 10.0  # a script may itself wait for children that need the signal
+_TIMER = "signal helpers"
 
 
-def carry_out(message: Signal, children: Mapping[int, Child]) -> None:
-    """Carries out the order. `children` by pid: those that are not reaped yet."""
-    chosen: list[int] = []
-    for child in children.values():
-        wanted = not message.local_ranks or child.local_rank in message.local_ranks
-        if child.cycle == message.cycle and child.local_rank >= 0 and wanted:
-            child.killed_by_us |= message.signal == signal.SIGKILL
-            chosen.append(child.pid)
-    numbers = (signal.SIGCONT, message.signal) if message.resume else (message.signal,)
-    # A pid that belongs to a live child again no longer means a dead one.
-    leaders = [pid for pid in message.sessions if pid not in children]
-    send(chosen, numbers, whole_sessions=message.tree, leaders=leaders)
+class Signalling:
+    """`children` by pid: those that are not reaped yet. `workers_first` is False for commands."""
+
+    def __init__(self, events: Events, children: Mapping[int, Child], *, workers_first: bool) -> None:
+        self._events = events
+        self._children = children
+        self._workers_first = workers_first
+        self._later: dict[int, tuple[int, ...]] = {}  # worker's pid → what its helpers get
+
+    def carry_out(self, message: Signal) -> None:
+        chosen: list[int] = []
+        for child in self._children.values():
+            wanted = not message.local_ranks or child.local_rank in message.local_ranks
+            if child.cycle == message.cycle and child.local_rank >= 0 and wanted:
+                child.killed_by_us |= message.signal == signal.SIGKILL
+                chosen.append(child.pid)
+        numbers = (signal.SIGCONT, message.signal) if message.resume else (message.signal,)
+        # A pid that belongs to a live child again no longer means a dead one.
+        leaders = [pid for pid in message.sessions if pid not in self._children]
+        if not message.tree or not self._workers_first or message.signal == signal.SIGKILL:
+            send(chosen, numbers, whole_sessions=message.tree, leaders=leaders)
+            return
+        send(chosen, numbers, whole_sessions=False)
+        _send_to_helpers(leaders, numbers)
+        self._later |= dict.fromkeys(chosen, numbers)
+        self._events.set_timer(_TIMER, HELPERS_AFTER_S, self._send_later)
+
+    def worker_ended(self, pid: int) -> None:
+        if (numbers := self._later.pop(pid, None)) is not None:
+            _send_to_helpers([pid], numbers)
+
+    def _send_later(self) -> None:
+        for pid, numbers in self._later.items():
+            _send_to_helpers([pid], numbers)
+        self._later.clear()
 
 
 def send(pids: Sequence[int], numbers: Sequence[int], *, whole_sessions: bool, leaders: Sequence[int] = ()) -> None:
     """Signals children first: they are not reaped, so their pids are valid. The rest are looked up just before.
 
-    Members of a child's session are searched for below this process, not below the child, which may have died of the
-    signal or before (`leaders`). A session keeps its number as long as it has a member.
+    `leaders`: children that have ended.
     """
     for number in numbers:
         for pid in pids:
             tree.send(pid, number)
-    led = (*pids, *leaders)
-    if not whole_sessions or not led:
+    if whole_sessions:
+        _send_to_helpers([*pids, *leaders], numbers)
+
+
+def _send_to_helpers(leaders: Sequence[int], numbers: Sequence[int]) -> None:
+    """Signals the other members of these children's sessions.
+
+    They are searched for below this process, not below the child, which may have died of the signal or before. A
+    session keeps its number as long as it has a member.
+    """
+    if not leaders:
         return
     for pid in tree.descendants([tree.own_pid()], tree.children_reader())[1:]:
-        if pid not in pids and tree.session_of(pid) in led:
+        if pid not in leaders and tree.session_of(pid) in leaders:
             for number in numbers:
                 tree.send(pid, number)

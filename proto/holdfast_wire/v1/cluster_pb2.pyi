@@ -599,12 +599,13 @@ class NodeReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ...) -> None: ...
 
 class NodeStands(_message.Message):
-    __slots__ = ["all_succeeded", "assignment", "cycle", "first_failure", "left_ago_s", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_reason", "stop_signal", "store_host", "store_port"]
+    __slots__ = ["all_succeeded", "assignment", "cycle", "first_failure", "left", "left_ago_s", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_reason", "stop_signal", "store_host", "store_port"]
     ALL_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     FIRST_FAILURE_FIELD_NUMBER: _ClassVar[int]
     LEFT_AGO_S_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     MET_TERM_FIELD_NUMBER: _ClassVar[int]
     NEWEST_TERM_FIELD_NUMBER: _ClassVar[int]
@@ -622,6 +623,7 @@ class NodeStands(_message.Message):
     assignment: Assignment
     cycle: int
     first_failure: str
+    left: str
     left_ago_s: float
     lost: _containers.RepeatedScalarFieldContainer[int]
     met_term: int
@@ -636,7 +638,7 @@ class NodeStands(_message.Message):
     stop_signal: int
     store_host: str
     store_port: int
-    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ..., left: _Optional[str] = ...) -> None: ...
 
 class NodeStopped(_message.Message):
     __slots__ = ["all_succeeded", "cause", "node"]
@@ -1099,14 +1101,16 @@ class Started(_message.Message):
     def __init__(self) -> None: ...
 
 class StopAsked(_message.Message):
-    __slots__ = ["is_repeated", "reason", "signal"]
+    __slots__ = ["grace_s", "is_repeated", "reason", "signal"]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
     IS_REPEATED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    grace_s: float
     is_repeated: bool
     reason: str
     signal: int
-    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., is_repeated: bool = ...) -> None: ...
+    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., is_repeated: bool = ..., grace_s: _Optional[float] = ...) -> None: ...
 
 class StoreServed(_message.Message):
     __slots__ = ["cycle", "host", "node", "port"]
@@ -1287,14 +1291,16 @@ class Whole(_message.Message):
     def __init__(self, job: _Optional[_Union[JobReport, _Mapping]] = ..., nodes: _Optional[_Iterable[_Union[NodeReport, _Mapping]]] = ...) -> None: ...
 
 class WindDown(_message.Message):
-    __slots__ = ["at_once", "reason", "signal"]
+    __slots__ = ["at_once", "grace_s", "reason", "signal"]
     AT_ONCE_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     at_once: bool
+    grace_s: float
     reason: str
     signal: int
-    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., at_once: bool = ...) -> None: ...
+    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., at_once: bool = ..., grace_s: _Optional[float] = ...) -> None: ...
 
 class Word(_message.Message):
     __slots__ = ["barrier_arrive", "call_enter", "call_leave", "exchange_value", "faults_reported", "iteration_began", "lost", "rank_fault", "started"]

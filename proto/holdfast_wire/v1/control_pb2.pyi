@@ -316,14 +316,16 @@ class StackGroup(_message.Message):
     def __init__(self, ranks: _Optional[_Iterable[int]] = ..., stack: _Optional[str] = ...) -> None: ...
 
 class StopJobRequest(_message.Message):
-    __slots__ = ["job_id", "reason", "signal"]
+    __slots__ = ["grace_s", "job_id", "reason", "signal"]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    grace_s: float
     job_id: str
     reason: str
     signal: int
-    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ..., signal: _Optional[int] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ..., signal: _Optional[int] = ..., grace_s: _Optional[float] = ...) -> None: ...
 
 class StopJobResponse(_message.Message):
     __slots__ = []

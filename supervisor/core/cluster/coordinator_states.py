@@ -60,6 +60,7 @@ class Stop(msgspec.Struct, frozen=True):
 
     signal: int
     reason: str
+    grace_s: float | None = None  # None: as configured
 
 
 class WindingDown(msgspec.Struct, frozen=True):

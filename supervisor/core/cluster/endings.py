@@ -47,17 +47,18 @@ def succeeded_verdict(lost: tuple[int, ...]) -> Verdict:
 
 def outcome_asked(state: State, event: cluster_messages.StopAsked | cluster_messages.JobForbidden) -> Verdict | Stop:
     if isinstance(event, cluster_messages.StopAsked):
-        return Stop(event.signal, event.reason)
+        return Stop(event.signal, event.reason, event.grace_s)
     exit_code = state.rules.restart.no_restart_exit_code if event.exit_code is None else event.exit_code
     return Verdict(JobState.FAILED, exit_code, event.reason)
 
 
 def wind_down(state: State, outcome: Verdict | Stop, now_s: float) -> Outcome:
-    signal = outcome.signal if isinstance(outcome, Stop) else 0
-    asked_at_s = now_s if isinstance(outcome, Stop) else None
-    phase = WindingDown(outcome, _until_s(state, signal, now_s), asked_at_s)
+    stop = outcome if isinstance(outcome, Stop) else None
+    signal, grace_s = (stop.signal, stop.grace_s) if stop is not None else (0, None)
+    phase = WindingDown(outcome, _until_s(state, signal, grace_s, now_s), now_s if stop is not None else None)
     state = msgspec.structs.replace(state, phase=phase)
-    return _conclude_if_stopped(state, phase, now_s, _to_all(state, orders.WindDown(outcome.reason, signal)))
+    order = orders.WindDown(outcome.reason, signal, grace_s=grace_s)
+    return _conclude_if_stopped(state, phase, now_s, _to_all(state, order))
 
 
 def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: float) -> Outcome:
@@ -152,15 +153,15 @@ def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAs
     if asked_at_s is not None and event.signal and now_s - asked_at_s < SAME_SIGNAL_S:
         return state, ()
     at_once = asked_at_s is not None and event.signal != 0
-    until_s = min(phase.until_s, _until_s(state, event.signal, now_s))
+    until_s = min(phase.until_s, _until_s(state, event.signal, event.grace_s, now_s))
     phase = msgspec.structs.replace(phase, asked_at_s=now_s, until_s=until_s)
-    order = orders.WindDown(event.reason, event.signal, at_once=at_once)
+    order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)
     return msgspec.structs.replace(state, phase=phase), _to_all(state, order)
 
 
-def _until_s(state: State, signal: int, now_s: float) -> float:
-    grace_s = state.rules.term_timeout_s if signal else state.rules.workers_stop_timeout_s
-    return now_s + grace_s + WIND_DOWN_S
+def _until_s(state: State, signal: int, grace_s: float | None, now_s: float) -> float:
+    configured_s = state.rules.term_timeout_s if signal else state.rules.workers_stop_timeout_s
+    return now_s + (configured_s if grace_s is None else grace_s) + WIND_DOWN_S
 
 
 def _conclude_if_stopped(state: State, phase: WindingDown, now_s: float, actions: tuple[Action, ...]) -> Outcome:

@@ -161,6 +161,7 @@ class StopAsked(msgspec.Struct, frozen=True):
     reason: str
     signal: int
     is_repeated: bool = False  # for a new leader: nobody has asked again
+    grace_s: float | None = None  # how long the ranks may take; None: as configured
 
 
 class RestartAsked(msgspec.Struct, frozen=True):
@@ -193,6 +194,7 @@ class NodeStands(msgspec.Struct, frozen=True):
     store_host: str = ""  # where it serves the store of the cycle
     store_port: int = 0
     left_ago_s: float = 0.0  # time since its last message to the previous leader; 0: just now, or unknown
+    left: str = ""  # the node of that leader; "": unknown
     met_term: int = 0  # of the first leader that this process met; 0: none, or unknown
     newest_term: int = 0  # of which this process knows
     stop_reason: str = ""  # it has stopped its workers because of a stop asked for there; "": it has not

@@ -31,7 +31,8 @@ def _ranks_at(place: int, size: int) -> range:
 def is_survived(state: State, node: str) -> bool:
     """Whether a call is under way that ranks of other nodes continue.
 
-    If a number of healthy nodes is required, it must be reached again; else the restart policy decides.
+    If a number of healthy nodes is required, they must be enough, or a spare must complete them; else the restart
+    policy decides.
     """
     calls = state.calls
     if not isinstance(state.phase, Running) or calls is None or not calls.is_open:
@@ -39,10 +40,11 @@ def is_survived(state: State, node: str) -> bool:
     lost = set(ranks_of(state, node))
     if not lost or not calls.members.keys() - lost:
         return False
-    is_counted = state.policy.rules.policy is RestartPolicyName.MIN_HEALTHY
-    return not is_counted or (
-        find_spare(state, instead_of=node) is not None and restart_policy.units_left(state.policy) > 0
-    )
+    rules = state.policy.rules
+    healthy = sum(each != node and state.members[each].state is MemberState.RUNNING for each in state.parts)
+    if rules.policy is not RestartPolicyName.MIN_HEALTHY or healthy >= rules.min_nodes:
+        return True
+    return find_spare(state, instead_of=node) is not None and restart_policy.units_left(state.policy) > 0
 
 
 def is_waiting(state: State, node: str) -> bool:

@@ -169,12 +169,6 @@ def _delay_s(state: State, jitter: float) -> float:
     return full_s * (1 - JITTER_SHARE * jitter)
 
 
-def suspects(state: State) -> tuple[str, ...]:
-    """Returns the nodes that had failed often as of the last fault. Looks at all nodes that have failed."""
-    often = (node for node, times in state.node_faults.items() if _is_often(times, state.faulted_at_s))
-    return tuple(sorted(often))
-
-
 def _suspect(state: State, event: Event, now_s: float) -> tuple[State, tuple[Action, ...]]:
     """Warns once of a node that fails repeatedly within the window, until it has had no fault for the window.
 

@@ -128,7 +128,7 @@ def ledger_of(state: State) -> Ledger:
     ledger = Ledger(
         state.cycle, opened, state.policy.used,
         parts=state.parts, processes=state.processes, witnesses=witnesses, resigned=state.resigned,
-        term=state.term, former=state.former,
+        term=state.term, leader=state.leader, former=state.former,
     )  # fmt: skip
     match state.phase:
         case Ended(verdict) | WindingDown(Verdict() as verdict):
@@ -152,7 +152,9 @@ def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
     if _missed_the_end(state, stands):
         return state, _told_of_the_end(state, stands), ()
     if stands.state not in (MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED):
-        return rounds.held_back(state, stands, now_s), (), missed_reports.of_node(stands)
+        was_lost = known is not None and known.state is MemberState.LOST
+        told = (said(state, "node_returned", f"node {stands.node} comes back"),) if was_lost else ()
+        return rounds.held_back(state, stands, now_s), told, missed_reports.of_node(stands)
     busy = Member(MemberState.FAILED, stands.cycle, facts=stands.rules.facts)
     text = f"node {stands.node} comes back with workers of cycle {stands.cycle}; they are stopped"
     again = orders.JoinAgain(max(state.cycle, stands.cycle) + 1, text)
@@ -249,7 +251,10 @@ def _replaces_from_s(state: State, phase: TakingOver) -> float | None:
             return None  # It may have been deleted some minutes after the job's end.
         return fence.replaces_from_s(phase.until_s, ran, phase.left_at_s)
     ends = ledger.verdict is not None or ledger.stop_signal is not None  # Then nothing new begins.
-    return fence.replaces_from_s(phase.until_s, () if ends else ledger.witnesses, phase.left_at_s)
+    witnesses = () if ends else ledger.witnesses
+    is_alone = set(ledger.parts) - phase.stands.keys() == {ledger.leader}
+    alone = [node for node, each in phase.stands.items() if is_alone and each.left == ledger.leader]
+    return fence.replaces_from_s(phase.until_s, witnesses, phase.left_at_s, left_alone=alone)
 
 
 def _gives_up_s(phase: TakingOver) -> float:

@@ -53,9 +53,9 @@ class Following(msgspec.Struct, frozen=True):
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """The connection to the leader of that term is being ended, or the own lead."""
+    """The connection to that leader is being ended, or the own lead."""
 
-    term: int
+    leader: Leader
 
 
 class Leading(msgspec.Struct, frozen=True):
@@ -87,6 +87,7 @@ class State(msgspec.Struct, frozen=True):
     ledger: Ledger = Ledger()  # the last one that is known to be kept
     doubts: bool = False  # who leads: a watch tells of an earlier leader
     left_at_s: float | None = None  # when the previous leader may last have heard this node
+    left: str = ""  # the node of that leader
     met_term: int = 0  # of the first leader that this process met; 0: none yet
     wishes: tuple[tuple[float, Wish], ...] = ()
     stands_from_s: float | None = None  # it gave up the lead; until then, others may lead
@@ -368,7 +369,7 @@ def _see(state: State, leader: Leader | None, now_s: float, jitter: float, *, is
     newest_term = max(leader.term if leader is not None else 0, state.newest_term)
     state = msgspec.structs.replace(state, seen=leader, seen_at_s=now_s, has_seen=True, newest_term=newest_term)
     if isinstance(state.phase, Following):
-        return msgspec.structs.replace(state, phase=Leaving(state.phase.leader.term)), (Unfollow(),)
+        return msgspec.structs.replace(state, phase=Leaving(state.phase.leader)), (Unfollow(),)
     return _decide(state, now_s, jitter) if isinstance(state.phase, Waiting) else (state, ())
 
 
@@ -376,8 +377,8 @@ def _lose_link(state: State, event: LinkLost, now_s: float, jitter: float) -> _R
     phase = state.phase
     assert isinstance(phase, Following | Leaving), "only a link can be lost"
     if event.said_at_s is not None:
-        term = phase.leader.term if isinstance(phase, Following) else phase.term
-        state = msgspec.structs.replace(state, left_at_s=event.said_at_s, met_term=state.met_term or term)
+        left, met_term = phase.leader.node, state.met_term or phase.leader.term
+        state = msgspec.structs.replace(state, left_at_s=event.said_at_s, left=left, met_term=met_term)
     if event.was_heard:
         state = msgspec.structs.replace(state, waits_since_s=None)
     if isinstance(phase, Leaving):
@@ -390,9 +391,8 @@ def _lose_link(state: State, event: LinkLost, now_s: float, jitter: float) -> _R
 def _win(state: State, won: LeadWon) -> _Result:
     term, newest_term = won.term, max(won.term, won.ledger.term)
     found, former = of_this_run(newer(won.ledger, state.ledger), term=term, met_term=state.met_term)
-    state = msgspec.structs.replace(
-        state, phase=Leading(term), waits_since_s=None, newest_term=newest_term, ledger=found
-    )
+    phase = Leading(term)
+    state = msgspec.structs.replace(state, phase=phase, waits_since_s=None, newest_term=newest_term, ledger=found)
     taken = cluster.LeadershipTaken(term, found, former, first_start.may_train(won.held_for_s))
     return state, (Lead(term, found, former), Coordinate(taken), Obey(orders.Introduce()))
 
@@ -401,12 +401,12 @@ def _lose_lead(state: State, event: LeadLost, now_s: float) -> _Result:
     assert isinstance(state.phase, Leading), "only a lead can be lost"
     state = msgspec.structs.replace(
         state,
-        phase=Leaving(state.phase.term),
-        left_at_s=now_s,
+        phase=Leaving(Leader(state.phase.term, state.node, "", 0.0)),
+        left_at_s=now_s, left=state.node,
         met_term=state.met_term or state.phase.term,
         stands_from_s=now_s + STANDS_AGAIN_S if event.has_resigned else None,
         ledger=newer(event.ledger, state.ledger),
-    )
+    )  # fmt: skip
     told = (Obey(orders.Resign(event.why)),) if event.has_resigned else ()
     return state, (Coordinate(cluster.LeadershipLost(event.why)), *told)
 
@@ -488,8 +488,9 @@ def _introduced(state: State, stands: cluster.NodeStands, now_s: float) -> clust
     facts = msgspec.structs.replace(stands.rules.facts, process=state.process)
     rules = msgspec.structs.replace(stands.rules, facts=facts)
     return msgspec.structs.replace(
-        stands, rules=rules, left_ago_s=left_ago_s, met_term=state.met_term, newest_term=state.newest_term
-    )
+        stands, rules=rules, left_ago_s=left_ago_s, left=state.left, met_term=state.met_term,
+        newest_term=state.newest_term,
+    )  # fmt: skip
 
 
 def _repeated(wish: Wish) -> Wish:

@@ -1,6 +1,8 @@
 """What does a node do once the leader of its job is lost, if no other node can lead?
 
-Its workers end at once: nobody else would end them, and the leader may replace this node soon.
+Its workers end at once: nobody else would end them, and the leader may replace this node soon. If the leader may only
+have stood still, or have been cut off, the node looks for it again, as a new process would, for as long as a leader
+waits for nodes; otherwise the job ends here.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class LeaderLost(msgspec.Struct, frozen=True):
+    """`may_return`: see leader_link.GiveUp."""
+
     why: str
+    may_return: bool = False
 
 
 Event = Said | LeaderLost
@@ -43,7 +48,11 @@ class Obey(msgspec.Struct, frozen=True):
     order: orders.Order
 
 
-Action = Report | Obey
+class Seek(msgspec.Struct, frozen=True):
+    """Look for the leader again, as another process of this node: the leader has given this one up, or will."""
+
+
+Action = Report | Obey | Seek
 
 # --- the machine ---------------------------------------------------------------------------------------------------
 
@@ -51,6 +60,7 @@ Action = Report | Obey
 class State(msgspec.Struct, frozen=True):
     lost: str = ""  # why there is no leader any more
     has_stopped: bool = False  # as reported
+    is_new: bool = False  # the leader hears first how this node stands: that includes earlier reports
 
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
@@ -59,10 +69,18 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
         case Said(report):
             if isinstance(report, cluster.NodeStopped):
                 state = msgspec.structs.replace(state, has_stopped=True)
-            return state, _conclusion(state) if state.lost else (Report(report),)
-        case LeaderLost(why):
+            if state.lost:
+                return state, _conclusion(state)
+            if state.is_new and not isinstance(report, cluster.NodeStands):
+                return state, ()
+            return msgspec.structs.replace(state, is_new=False) if state.is_new else state, (Report(report),)
+        case LeaderLost(why, may_return):
             if state.lost:
                 return state, ()
+            if may_return and not state.has_stopped:
+                waits = orders.StandBack(f"{why}; this node waits for it")
+                state = msgspec.structs.replace(state, is_new=True)
+                return state, (Obey(waits), Seek(), Obey(orders.Introduce()))
             state = msgspec.structs.replace(state, lost=why)
             return state, (Obey(orders.WindDown(why, at_once=True)), *_conclusion(state))
         case _:

@@ -6,7 +6,7 @@ may lead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
@@ -81,7 +81,7 @@ def step(
     event: Event,
     *,
     now_s: float,
-    heard_at_s: Iterable[float | None],
+    heard_at_s: Sequence[float | None],
     fence_until_s: float,
     waits_since_s: float | None,
     join_timeout_s: float,
@@ -101,7 +101,7 @@ def step(
         case _:
             assert_never(event)
     state = State(state.ttl_s, renewed_at_s, asks_at_s=next_s)
-    known_at_s = min(now_s, answers_until_s(state, heard_at_s))
+    known_at_s = min(now_s, fence.leads_at_s(renewed_at_s, heard_at_s))
     why = ""
     if now_s - max(fence_until_s, known_at_s + fence.FENCE_S) > join_timeout_s:
         why = "its workers have ended, and the backend does not come back"
@@ -111,7 +111,7 @@ def step(
     return state, (*extends, NobodyElseLeads(known_at_s), *ends)
 
 
-def answers_until_s(state: State, heard_at_s: Iterable[float | None]) -> float:
+def answers_until_s(state: State, heard_at_s: Sequence[float | None]) -> float:
     """Returns until when the leader may answer. `heard_at_s`: when each witness was last heard; None: never."""
     return fence.answers_until_s(state.renewed_at_s, state.ttl_s, heard_at_s)
 

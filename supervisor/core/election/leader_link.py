@@ -21,15 +21,20 @@ DIRECTLY_S = FENCE_S / 2  # so long before it gives up, a node waits for no rela
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """The leader is looked for. `join_timeout_s`: for so long, if it was never reached."""
+    """The leader is looked for. `join_timeout_s`: for so long, if it was never reached.
+
+    `again`: another process of this node was in touch with it, so it may have ended, and nobody starts it later.
+    """
 
     join_timeout_s: float
+    again: bool = False
 
 
 class NotReached(msgspec.Struct, frozen=True):
-    """An attempt has failed."""
+    """An attempt has failed. `is_gone`: the leader's node answers that nobody listens there."""
 
     why: str
+    is_gone: bool = False
 
 
 class LinkUp(msgspec.Struct, frozen=True):
@@ -75,9 +80,10 @@ class MoveFence(msgspec.Struct, frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """The leader is lost."""
+    """The leader is lost. `may_return`: it may only have stood still, or have been cut off from this node."""
 
     why: str
+    may_return: bool = False
 
 
 Action = SendHeartbeat | EndLink | MoveFence | GiveUp
@@ -92,17 +98,21 @@ class State(msgspec.Struct, frozen=True):
     due_s: float = math.inf  # the next heartbeat, or the end of the search
     why: str = "it was never reached"  # there is no connection
     silent_since_s: float | None = None  # the last connection was ended for its silence
+    is_gone: bool = False  # by the last attempt
+    again: bool = False  # see Begun
 
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
     match event:
-        case Begun(join_timeout_s):
+        case Begun(join_timeout_s, again):
             until_s = now_s + join_timeout_s if state.known_at_s is None else state.known_at_s + FENCE_S
-            return msgspec.structs.replace(state, is_up=False, due_s=until_s), ()
-        case NotReached(why):
-            return msgspec.structs.replace(state, why=why, silent_since_s=None), ()
+            return msgspec.structs.replace(state, is_up=False, due_s=until_s, again=again), ()
+        case NotReached(why, is_gone):
+            ends_soon = is_gone and state.again and state.known_at_s is None  # A supervisor may be restarted.
+            due_s = min(state.due_s, now_s + FENCE_S) if ends_soon else state.due_s
+            return msgspec.structs.replace(state, why=why, silent_since_s=None, is_gone=is_gone, due_s=due_s), ()
         case LinkUp(said_at_s):
-            state = msgspec.structs.replace(state, is_up=True, known_at_s=said_at_s, silent_since_s=None)
+            state = msgspec.structs.replace(state, is_up=True, known_at_s=said_at_s, silent_since_s=None, is_gone=False)
             state, actions = _beat(state, said_at_s, now_s, heard_at_s=now_s)
             return state, (MoveFence(said_at_s + FENCE_S), *actions)
         case Answered(said_at_s):
@@ -142,8 +152,9 @@ def _judge(state: State, event: DeadlineReached, now_s: float) -> tuple[State, t
     if not state.is_up:
         since_s = state.silent_since_s
         why = state.why if since_s is None else link_silence.silence(since_s, now_s)
+        may_return = state.known_at_s is not None and not state.is_gone
         state = msgspec.structs.replace(state, due_s=math.inf)
-        return state, (GiveUp(f"the leader at {state.leader} is lost: {why}"),)
+        return state, (GiveUp(f"the leader at {state.leader} is lost: {why}", may_return),)
     assert state.known_at_s is not None, "there is a connection"
     heard_at_s, waits_since_s = event.heard_at_s, event.waits_since_s
     is_late = now_s - state.due_s >= link_silence.LATE_S  # what was received meanwhile is handled first

@@ -118,9 +118,6 @@ class Positions:
         position = torn.start + length
         self._files[torn.file][torn.stream] = _Position(position, position)
 
-    def has_all_ended(self, file: int) -> bool:
-        return all(each.ended for each in self._files.get(file, {}).values())
-
     def thin_out(self) -> None:
         """Forgets ended streams, except those of the newest files."""
         for file in sorted(self._files)[:-FILES_KEPT_MAX]:

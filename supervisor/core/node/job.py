@@ -323,7 +323,7 @@ def _stand_back(state: State, reason: str) -> Outcome:
     match state.phase:
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
             state, told = moves.report(state, reason)  # A silent leader may still lead, even on this node.
-            state, actions = moves.stop_group(state, phases.Rejoin(announced=False), state.reason, at_once=True)
+            state, actions = moves.stop_group(state, phases.Rejoin(announced=False), state.reason, group.KillWorkers())
             return state, (told, *actions)
         case phases.Stopping(then):
             waits = phases.Rejoin(announced=False) if isinstance(then, phases.StartNext) else then

@@ -104,7 +104,10 @@ class JobFold:
                     self._to_spawner(event)
             case node_messages.FenceMoved(job_id, until_s):
                 self.actions.append(node_messages.MoveFence(job_id, until_s))
-            case node_messages.StopRequested() | node_messages.RestartRequested() | node_messages.ControlRequested():
+            case node_messages.StopRequested():
+                running = tuple(each.rank for each in worker_group.workers_of(self._group) if not each.ended)
+                self._to_job(msgspec.structs.replace(event, running=running))
+            case node_messages.RestartRequested() | node_messages.ControlRequested():
                 self._to_job(event)
             case node_messages.LimitsCalculated(local_rank=local_rank, limits=limits):
                 # Each rank reports for itself: what is known of the others may be older than the agreement.

@@ -121,37 +121,35 @@ def report(state: State, reason: str, *, may_be_stop: bool = False) -> tuple[Sta
     return state, tell(state, failed)
 
 
-def stop_group(state: State, then: phases.Then, reason: str, *, signal: int = 0, at_once: bool = False) -> Outcome:
-    """Stops the workers. `signal` 0: SIGTERM with a restart's grace period; else that signal with the launcher's."""
+def stop_group(state: State, then: phases.Then, reason: str, order: group.Order | None = None) -> Outcome:
+    """Stops the workers by `order`; None: by SIGTERM with a restart's grace period."""
     text = f"the workers of cycle {state.cycle} are being stopped"
     if isinstance(state.phase, phases.Finished):
         text = f"what the workers of cycle {state.cycle} left running is being ended"
     state = enter(state, phases.Stopping(then), reason)
-    order = group.KillWorkers() if at_once else stop_order(state, signal)
-    said = say(state, "workers_stopping", text)
-    return state, (said, order)
+    return state, (say(state, "workers_stopping", text), order or stop_order(state))
 
 
 def wind_down(state: State, event: orders.WindDown) -> Outcome:
+    stop = group.KillWorkers() if event.at_once else stop_order(state, event.signal, event.grace_s)
     match state.phase:
         case phases.Pending() | phases.Rendezvous() | phases.Down():
             state = enter(state, phases.Stopped(), event.reason)
             return state, (tell(state, cluster_messages.NodeStopped(state.node, all_succeeded=False)),)
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            return stop_group(state, phases.Leave(), event.reason, signal=event.signal, at_once=event.at_once)
+            return stop_group(state, phases.Leave(), event.reason, stop)
         case phases.Stopping():
-            state = enter(state, phases.Stopping(phases.Leave()), event.reason)
-            return state, (group.KillWorkers() if event.at_once else stop_order(state, event.signal),)
+            return enter(state, phases.Stopping(phases.Leave()), event.reason), (stop,)
         case phases.Stopped() | phases.Closing() | phases.Ended():
             return state, ()
         case _:
             assert_never(state.phase)
 
 
-def stop_order(state: State, signal: int) -> group.StopWorkers:
-    if signal:
-        return group.StopWorkers(signal, state.rules.term_timeout_s)
-    return group.StopWorkers(int(signals.SIGTERM), state.rules.workers_stop_timeout_s)
+def stop_order(state: State, signal: int = 0, grace_s: float | None = None) -> group.StopWorkers:
+    """Returns the order for a signal to the launcher; 0: for a restart or a command. `grace_s` None: as configured."""
+    configured_s = state.rules.term_timeout_s if signal else state.rules.workers_stop_timeout_s
+    return group.StopWorkers(signal or int(signals.SIGTERM), configured_s if grace_s is None else grace_s)
 
 
 def leave_stopping(state: State, event: group.WorkersGone, now_s: float) -> Outcome:

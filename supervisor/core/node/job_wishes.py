@@ -16,6 +16,8 @@ from supervisor.core.node import job_moves as moves
 from supervisor.core.node import messages as node_messages
 from supervisor.core.stop_verdict import SAME_SIGNAL_S
 
+RANKS_SHOWN_MAX = 8  # in a sentence, unless they are consecutive
+
 Wish = (
     node_messages.StopRequested | node_messages.RestartRequested | node_messages.ControlRequested
     | node_messages.LimitsCalculated
@@ -45,10 +47,9 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     The workers of this node stop at once: that needs nobody's consent, and the coordinator may be out of reach.
     """
     has_workers, before_s = type(state.phase) in _WITH_WORKERS, state.stop_at_s
-    is_first_signal = event.signal != 0 and has_workers and before_s is None
     told = (
-        moves.say(state, "stop_requested", _awaited(state, event) if is_first_signal else event.reason),
-        moves.tell(state, cluster_messages.StopAsked(event.reason, event.signal)),
+        moves.say(state, "stop_requested", _awaited(state, event) if has_workers else event.reason),
+        moves.tell(state, cluster_messages.StopAsked(event.reason, event.signal, grace_s=event.grace_s)),
     )
     if not has_workers:
         return state, told
@@ -58,17 +59,30 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
         state = msgspec.structs.replace(state, stop_reason=event.reason, stop_signal=event.signal)
     state = msgspec.structs.replace(state, stop_at_s=now_s)
     at_once = before_s is not None and event.signal != 0
-    state, stops = moves.wind_down(state, orders.WindDown(event.reason, event.signal, at_once=at_once))
+    order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)
+    state, stops = moves.wind_down(state, order)
     return state, (*told, *stops)
 
 
 def _awaited(state: State, event: node_messages.StopRequested) -> str:
     """Returns the reason with what is waited for now, and for how long: whoever sent the signal looks on."""
-    first_rank = state.assignment.first_rank if state.assignment is not None else 0
-    last_rank = first_rank + state.rules.local_world_size - 1
-    ranks = f"ranks {first_rank} to {last_rank} have" if last_rank > first_rank else f"rank {first_rank} has"
-    grace_s = moves.stop_order(state, event.signal).grace_s
-    return f"{event.reason}: {ranks} {grace_s:g} s to end; another one kills them at once"
+    if not event.signal or not event.running:
+        return event.reason
+    ranks, is_one = _shown(event.running), len(event.running) == 1
+    if state.stop_at_s is not None:
+        return f"{event.reason} again: {ranks} {'is' if is_one else 'are'} killed"
+    grace_s = moves.stop_order(state, event.signal, event.grace_s).grace_s
+    who, whom = ("has", "it") if is_one else ("have", "them")
+    return f"{event.reason}: {ranks} {who} {grace_s:g} s to end; another one kills {whom} at once"
+
+
+def _shown(ranks: tuple[int, ...]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    more = f" and {len(ranks) - RANKS_SHOWN_MAX} more" if len(ranks) > RANKS_SHOWN_MAX else ""
+    return f"ranks {', '.join(map(str, ranks[:RANKS_SHOWN_MAX]))}{more}"
 
 
 def _restart_requested(state: State, reason: str) -> Outcome:

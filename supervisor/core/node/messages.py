@@ -186,6 +186,8 @@ class StopRequested(msgspec.Struct, frozen=True):
     job_id: str
     reason: str
     signal: int = 0
+    grace_s: float | None = None  # how long the ranks may take; None: as configured
+    running: tuple[int, ...] = ()  # ranks that still run; the node adds them to what it was told
 
 
 class RestartRequested(msgspec.Struct, frozen=True):

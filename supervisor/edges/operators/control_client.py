@@ -165,8 +165,9 @@ class ControlClient:
             else:
                 yield event_from_wire(response.event)
 
-    def stop(self, job_id: str, *, reason: str, signal: int = 0) -> None:
-        self._call("StopJob", wire.StopJobRequest(job_id=job_id, reason=reason, signal=signal), wire.StopJobResponse)
+    def stop(self, job_id: str, *, reason: str, signal: int = 0, grace_s: float | None = None) -> None:
+        request = wire.StopJobRequest(job_id=job_id, reason=reason, signal=signal, grace_s=grace_s)
+        self._call("StopJob", request, wire.StopJobResponse)
 
     def restart(self, job_id: str, *, reason: str) -> int:
         request = wire.RestartJobRequest(job_id=job_id, reason=reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ from supervisor.edges.operators.control_codec import (
 )
 from supervisor.edges.operators.event_streams import all_events, past_events
 from supervisor.edges.operators.job_pages import merge, page_of
+from supervisor.edges.operators.log_readers import set_at_end
 from supervisor.edges.operators.log_streams import LogPiece
 from supervisor.edges.rpc.server import Call, Handler
 from supervisor.edges.rpc.statuses import CallError, Status
@@ -122,7 +124,11 @@ class ControlService:
         if not 0 <= request.signal <= 64:
             raise InvalidRequestError(f"cannot stop job {request.job_id}: there is no signal {request.signal}")
         await self._live(request.job_id, "stop")
-        self._job_service.stop(request.job_id, reason=_reason(request.reason), signal=request.signal)
+        grace_s = request.grace_s if request.HasField("grace_s") else None
+        if grace_s is not None and not 0 <= grace_s < math.inf:
+            raise InvalidRequestError(f"cannot stop job {request.job_id}: its ranks cannot have {grace_s} s to end")
+        reason = _reason(request.reason)
+        self._job_service.stop(request.job_id, reason=reason, signal=request.signal, grace_s=grace_s)
         return wire.StopJobResponse()
 
     async def _restart_job(self, request: wire.RestartJobRequest) -> Message:
@@ -229,7 +235,7 @@ class ControlService:
         try:
             async with anyio.create_task_group() as tasks:
                 if not ended.is_set():
-                    tasks.start_soon(self._set_at_end, report.job_id, ended)
+                    tasks.start_soon(set_at_end, self._job_service, report.job_id, ended)
                 await self._send_logs(report, choice, ended, send, this_node=request.this_node)
                 tasks.cancel_scope.cancel()
         finally:
@@ -264,14 +270,6 @@ class ControlService:
             await send(wire.LogChunk(note=note))
         if not found and not elsewhere:
             await log_streams.check_any_beside(Path(report.log_dir), report.job_id, choice)
-
-    async def _set_at_end(self, job_id: str, ended: anyio.Event) -> None:
-        async with self._job_service.subscribe(job_id) as coming:
-            report = self._job_service.job(job_id)
-            if report is not None and report.ended_at_ns is None:
-                async for _ in coming:
-                    pass  # only the end counts
-        ended.set()
 
     async def _find(self, job_id: str, verb: str, *, this_node: bool = False) -> JobReport:
         """Returns the job. `this_node`: only its own part of a job on several nodes, without asking other nodes."""

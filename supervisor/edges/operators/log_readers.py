@@ -102,7 +102,7 @@ class LogReaders:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_close_when_idle, reader)
                     if question.follow and not part.state.has_ended:
-                        tasks.start_soon(self._set_at_end, part.job_id, ended)
+                        tasks.start_soon(set_at_end, self._job_service, part.job_id, ended)
                     else:
                         ended.set()
                     choice = LogChoice(question.rank, question.cycle, question.tail_lines)
@@ -118,13 +118,15 @@ class LogReaders:
             if self._readers.get(key) is reader:
                 del self._readers[key]
 
-    async def _set_at_end(self, job_id: str, ended: anyio.Event) -> None:
-        async with self._job_service.subscribe(job_id) as coming:
-            report = self._job_service.job(job_id)
-            if report is not None and report.ended_at_ns is None:
-                async for _ in coming:
-                    pass  # only the end counts
-        ended.set()
+
+async def set_at_end(jobs: OwnJobs, job_id: str, ended: anyio.Event) -> None:
+    """Sets `ended` once the job's part on this node has ended, or is not there."""
+    async with jobs.subscribe(job_id) as coming:
+        report = jobs.job(job_id)
+        if report is not None and report.ended_at_ns is None:
+            async for _ in coming:
+                pass  # only the end counts
+    ended.set()
 
 
 async def _next(reader: _Reader, wait_s: float) -> Logs:

@@ -7,7 +7,6 @@ byte that an admitted user sends.
 from __future__ import annotations
 
 import logging
-import os
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -17,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from supervisor.edges.machine.own_process import accepting
+from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer, uid_of
 from supervisor.edges.users.admission import Admission
@@ -119,12 +119,4 @@ class FrontDoor:
 def bind(path: Path) -> socket.socket:
     """Binds the control socket, to which everybody may connect. Raises OSError."""
     path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        listener.bind(str(path))
-        os.chmod(path, MODE)
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    return listening(path, mode=MODE, backlog=BACKLOG)

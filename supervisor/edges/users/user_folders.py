@@ -17,6 +17,7 @@ import msgspec
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.errors import ConfigurationError
 
@@ -138,15 +139,7 @@ class UserFolders:
 def bind_for_root(path: Path, kind: int) -> socket.socket:
     """Returns a listening socket for root alone, at a path in a folder of root's. Raises OSError."""
     path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, kind | socket.SOCK_NONBLOCK)
-    try:
-        listener.bind(str(path))
-        path.chmod(0o600)  # nobody can connect before it listens
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
+    return listening(path, mode=0o600, backlog=BACKLOG, kind=kind | socket.SOCK_NONBLOCK)
 
 
 def _make_for_root(path: Path, mode: int) -> None:

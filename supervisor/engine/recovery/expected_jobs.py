@@ -27,6 +27,7 @@ class StopAsked(msgspec.Struct, frozen=True):
 
     reason: str
     signal: int
+    grace_s: float | None = None
 
 
 class _Silent(msgspec.Struct, frozen=True):
@@ -92,13 +93,13 @@ class ExpectedJobs:
     def _look(self, shown: _Silent, stop: StopAsked | None) -> JobReport:
         return _unreached(shown.recorded, shown.silent(), stop, node=self._node_name)
 
-    def stop(self, job_id: str, reason: str, signal: int) -> bool:
+    def stop(self, job_id: str, reason: str, signal: int, grace_s: float | None = None) -> bool:
         """Asks for its end. Returns False for a job that is not looked for."""
         job = self._jobs.get(job_id)
         if job is None:
             return False
         if job.stop is None:
-            job.stop = StopAsked(reason, signal)
+            job.stop = StopAsked(reason, signal, grace_s)
             if job.shown is not None:
                 job.shown.make_end()
         return True

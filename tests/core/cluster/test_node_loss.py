@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+import msgspec
 import pytest
 
 from supervisor.core.calls.words import (
@@ -198,6 +199,17 @@ def test_where_healthy_nodes_are_counted_they_must_be_enough_again(*, has_spare:
     play >> LOST
     assert [node for node, _ in orders(play, StartCycle)] == (["c"] if has_spare else [])
     assert bool(orders(play, JoinAgain)) is not has_spare
+
+
+def test_enough_healthy_nodes_go_on_inside_their_processes_until_they_are_too_few() -> None:
+    """A job of 2 to 3 nodes under min-healthy trains on all three."""
+    play = call("a", "b", "c", policy=RestartPolicyName.MIN_HEALTHY)
+    rules = msgspec.structs.replace(play.state.policy.rules, min_nodes=2)
+    play.state = msgspec.structs.replace(play.state, policy=msgspec.structs.replace(play.state.policy, rules=rules))
+    play >> LOST
+    assert orders(play, JoinAgain) == []
+    play >> NodeLost("c", "node c is lost: nothing was heard for 5 s")
+    assert [node for node, _ in orders(play, JoinAgain)] == ["a"]
 
 
 def test_the_survivors_are_interrupted_once() -> None:

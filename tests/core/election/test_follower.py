@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from supervisor.core.cluster.messages import NodeDown, NodeStopped
+from supervisor.core.cluster.messages import NodeDown, NodeFailed, NodeStopped
 from supervisor.core.election import follower
-from supervisor.core.election.follower import LeaderLost, Obey, Report, Said, State
+from supervisor.core.election.follower import LeaderLost, Obey, Report, Said, Seek, State
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.orders import Conclude, WindDown
+from supervisor.core.orders import Conclude, Introduce, StandBack, WindDown
+from tests.core.new_leader import stands
 from tests.core.playbook import Playbook
 
 STOPPED = NodeStopped("a", all_succeeded=False)
@@ -38,3 +39,19 @@ def test_a_leader_is_lost_once() -> None:
     play = Playbook(follower.step, State(lost="gone"))
     play >> LeaderLost("another reason") << ()
     assert play.state.lost == "gone"
+
+
+def test_a_leader_that_may_return_is_sought_and_hears_first_how_the_node_stands() -> None:
+    play = Playbook(follower.step, State())
+    waits = Obey(StandBack("silent; this node waits for it"))
+    play >> LeaderLost("silent", may_return=True) << (waits, Seek(), Obey(Introduce()))
+    play >> Said(NodeFailed("a", 3, "its workers have been ended")) << (), "this is part of how it stands"
+    play >> Said(stands("a", 0)) << Report(stands("a", 0))
+    play >> Said(NodeDown("a", 3)) << Report(NodeDown("a", 3))
+    play >> LeaderLost("gone") << Obey(WindDown("gone", at_once=True))
+    play >> Said(STOPPED) << FAILED
+
+
+def test_a_node_that_has_stopped_waits_for_no_leader() -> None:
+    play = Playbook(follower.step, State(has_stopped=True))
+    play >> LeaderLost("gone", may_return=True) << (WIND_DOWN, FAILED)

@@ -42,7 +42,7 @@ def test_it_is_renewed_at_once_and_then_several_times_within_its_life() -> None:
     play = lead()
     play >> DeadlineReached() << Renew(TTL_S * RENEW_TIMEOUT)
     assert lead_renewal.next_deadline_s(play.state) is None
-    play.at(0.2) >> Renewed() << (ExtendLead(TTL_S), NobodyElseLeads(0.2))
+    play.at(0.2) >> Renewed() << (ExtendLead(TTL_S), NobodyElseLeads(0.0))
     assert lead_renewal.next_deadline_s(play.state) == 0.2 + TTL_S / RENEWALS
     play >> DeadlineReached() << ()
 
@@ -50,13 +50,13 @@ def test_it_is_renewed_at_once_and_then_several_times_within_its_life() -> None:
 def test_a_backend_without_an_answer_is_asked_again_soon_and_the_lead_is_not_extended() -> None:
     play = lead()
     play >> DeadlineReached()
-    play.at(1.0) >> NotRenewed() << NobodyElseLeads(-0.5 + TTL_S / 2)
+    play.at(1.0) >> NotRenewed() << NobodyElseLeads(-0.5)
     assert lead_renewal.next_deadline_s(play.state) == 1.0 + RENEW_AGAIN_S
 
 
 def test_while_all_witnesses_are_heard_it_answers_beyond_its_lead() -> None:
     play = lead(heard_at_s=(29.0, 30.0))
-    play.at(30.0) >> DeadlineReached() >> NotRenewed() << NobodyElseLeads(30.0)
+    play.at(30.0) >> DeadlineReached() >> NotRenewed() << NobodyElseLeads(29.0)
     assert lead_renewal.answers_until_s(play.state, (29.0, 30.0)) == 29.0 + fence.HEARD_S
     assert lead_renewal.answers_until_s(play.state, (29.0, None)) == -0.5 + TTL_S / 2
 

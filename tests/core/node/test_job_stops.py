@@ -54,10 +54,27 @@ def test_a_signal_is_told_with_whom_it_waits_for_and_how_long() -> None:
     job = running(rules(2)).send(StopRequested(JOB, "got SIGINT", SIGINT))
     job.send(StopRequested(JOB, "got SIGINT", SIGINT), at=1.0)
     assert job.said("stop_requested") == [
-        "got SIGINT: ranks 0 to 1 have 1800 s to end; another one kills them at once", "got SIGINT",
-    ]  # fmt: skip
+        "got SIGINT: ranks 0 to 1 have 1800 s to end; another one kills them at once",
+        "got SIGINT again: ranks 0 to 1 are killed",
+    ]
     asked = running(rules(2)).send(StopRequested(JOB, "holdfast stop", 0))
     assert asked.said("stop_requested") == ["holdfast stop"]
+
+
+def test_a_signal_names_only_ranks_that_still_run() -> None:
+    job = running(rules(3)).exit(0, 1, code=0).send(StopRequested(JOB, "got SIGINT", SIGINT))
+    assert job.said("stop_requested") == ["got SIGINT: ranks 0, 2 have 1800 s to end; another one kills them at once"]
+    alone = running(rules(2)).exit(0, 0, code=0).send(StopRequested(JOB, "got SIGINT", SIGINT))
+    assert alone.said("stop_requested") == ["got SIGINT: rank 1 has 1800 s to end; another one kills it at once"]
+
+
+def test_a_signal_from_a_terminal_brings_its_own_time() -> None:
+    job = running(rules(1)).send(StopRequested(JOB, "got SIGINT", SIGINT, grace_s=30.0))
+    assert job.said("stop_requested") == ["got SIGINT: rank 0 has 30 s to end; another one kills it at once"]
+    job.send(messages.DeadlineReached(), at=29.9)
+    assert job.of(KillTree) == []
+    job.send(messages.DeadlineReached(), at=30.0)
+    assert job.of(KillTree) == [KillTree(JOB, 0)]
 
 
 def test_a_stop_before_the_workers_ends_the_store() -> None:

@@ -126,8 +126,8 @@ class FakeJobService:
         self.calls.append(("lead", wish))
         return wish.job_id == "torch"
 
-    def stop(self, job_id: str, *, reason: str, signal: int) -> None:
-        self.calls.append(("stop", job_id, reason, signal))
+    def stop(self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None) -> None:
+        self.calls.append(("stop", job_id, reason, signal, grace_s))
         self.end(job_id, JobState.STOPPED, reason)
 
     def restart(self, job_id: str, *, reason: str) -> int:

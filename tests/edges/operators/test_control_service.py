@@ -104,7 +104,8 @@ async def test_stop_and_restart_reach_the_job_service(tmp_path: Path) -> None:
     async with asked(tmp_path, running()) as (job_service, client, _):
         assert await to_thread.run_sync(lambda: client.restart(JOB, reason="why")) == 3
         await to_thread.run_sync(lambda: client.stop(JOB, reason="", signal=2))
-        assert job_service.calls == [("restart", JOB, "why"), ("stop", JOB, "asked for through the control API", 2)]
+        stopped = ("stop", JOB, "asked for through the control API", 2, None)
+        assert job_service.calls == [("restart", JOB, "why"), stopped]
         with pytest.raises(NotNowError, match=r"cannot stop job train-7f3a: it has ended \(stopped\)"):
             await to_thread.run_sync(lambda: client.stop(JOB, reason=""))
         with pytest.raises(NotNowError, match="cannot restart"):

@@ -1,11 +1,15 @@
-"""Which processes get a signal for workers?"""
+"""Which processes get a signal for workers, and when?"""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from holdfast_wire.spawner_link import (
     Emptied,
     Exited,
@@ -16,6 +20,10 @@ from holdfast_wire.spawner_link import (
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
+from worker_client.spawner import tree
+from worker_client.spawner.children import Child
+from worker_client.spawner.events import Events
+from worker_client.spawner.signalling import HELPERS_AFTER_S, Signalling
 
 
 def test_signals_reach_whole_sessions_or_single_workers(script: Script, tmp_path: Path) -> None:
@@ -93,3 +101,69 @@ def test_what_a_dead_worker_has_left_in_its_session_is_ended_and_nothing_else(sc
         rig.send(KillTree(5))
         assert rig.receive(Emptied).cycle == 5
         assert is_alive(living.pid)
+
+
+SAVING = """
+    import os, signal, sys, time
+    def note(what):
+        with open(sys.argv[1], "a") as file: file.write(what + chr(10))
+    def got(*_): note("helper signalled"); os._exit(0)
+    if os.fork() == 0:
+        signal.signal(signal.SIGTERM, got)
+        note("up")
+        while True: time.sleep(60)
+    def save(*_):
+        note("saving"); time.sleep(0.5); note("saved"); os._exit(0)
+    signal.signal(signal.SIGTERM, save)
+    note("up")
+    while True: time.sleep(60)
+"""
+
+
+def test_the_helpers_of_a_worker_hear_a_signal_after_it(script: Script, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.touch()
+    with Rig(script(SAVING), str(notes)) as rig:
+        rig.spawn(worker())
+        until(lambda: notes.read_text().count("up") == 2, what="both processes")
+        rig.send(Signal(0, signal.SIGTERM))
+        assert rig.exited().code == 0
+        until(lambda: "helper signalled" in notes.read_text(), what="the helper's signal")
+        assert notes.read_text().split("\n")[2:] == ["saving", "saved", "helper signalled", ""]
+        rig.send(KillTree(0))
+        rig.end()
+
+
+LATE = """
+import os, signal, sys, time
+helper = os.fork()
+signal.signal(signal.SIGTERM, signal.SIG_IGN if helper else signal.SIG_DFL)
+if helper: print(helper, flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("workers_first", [True, False])
+def test_the_helpers_of_a_late_worker_hear_it_too_and_those_of_a_command_at_once(workers_first: bool) -> None:
+    timers: dict[str, tuple[float, Callable[[], None]]] = {}
+
+    class Timers(Events):
+        def set_timer(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+            timers[name] = (delay_s, callback)
+
+    command = [sys.executable, "-c", LATE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            assert process.stdout is not None
+            helper = int(process.stdout.readline())
+            children = {process.pid: Child(0, 0, process.pid, -1, None)}
+            Signalling(Timers(), children, workers_first=workers_first).carry_out(Signal(0, signal.SIGTERM))
+            if workers_first:
+                assert is_alive(helper)
+                ((delay_s, late),) = timers.values()
+                assert delay_s == HELPERS_AFTER_S
+                late()
+            until(lambda: tree.is_zombie(helper), what="the helper's end")
+            assert process.poll() is None
+        finally:
+            process.kill()

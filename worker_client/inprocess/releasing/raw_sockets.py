@@ -83,13 +83,17 @@ def own_address(descriptor: int) -> tuple[str, int] | None:
     own = _endpoint(descriptor, "getsockname")
     if own is None:
         return None
-    family = socket.AF_INET if len(own.address) == 4 else socket.AF_INET6
-    return socket.inet_ntop(family, own.address) + (f"%{own.scope}" if own.scope else ""), own.port
+    return shown(own.address) + (f"%{own.scope}" if own.scope else ""), own.port
 
 
 def shut_down(descriptor: int) -> bool:
     """Shuts the connection down for all that share it, so every waiting call returns. Returns whether there was one."""
     return _libc().shutdown(descriptor, socket.SHUT_RDWR) == 0
+
+
+def shown(address: bytes) -> str:
+    """Returns the address as text."""
+    return socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
 
 
 def packed(address: str) -> bytes | None:

@@ -21,6 +21,13 @@ PORTS = 64  # from MASTER_PORT on; `holdfast run` has checked that they are free
 LOOKUP_TIMEOUT_S = 1.0  # for MASTER_ADDR's name; the restart waits for it
 
 
+class Place(NamedTuple):
+    """Where a store may be expected."""
+
+    address: str
+    port: int
+
+
 class _Iteration(NamedTuple):
     """What must be known about the running iteration."""
 
@@ -85,10 +92,7 @@ def shut_down_store_connections() -> int:
         return 0
     opened = raw_sockets.socket_inodes()
     served = _served_ports(opened)
-    hosts = dict.fromkeys((os.environ.get("MASTER_ADDR", ""), present.launchers_host))
-    addresses = {address for host in hosts for address in _addresses(host)}
-    master_port = os.environ.get("MASTER_PORT", "")
-    ports = {*present.ports, *([int(master_port)] if master_port.isdecimal() else [])}
+    addresses, ports = _hosts(present), _first_ports(present)
     count = 0
     for descriptor, inode in opened.items():
         if inode in present.before:
@@ -102,6 +106,25 @@ def shut_down_store_connections() -> int:
             if any(_is_a_stores(server.port - port, present.number) for port in ports):
                 count += raw_sockets.shut_down(own)
     return count
+
+
+def expected() -> list[Place]:
+    """Returns where the iteration's stores are usually expected; nothing outside of a call."""
+    present = _present
+    if present is None:
+        return []
+    ports = {port + more for port in _first_ports(present) for more in (0, 1, 2 + present.number)}
+    return [Place(raw_sockets.shown(address), port) for address in _hosts(present) for port in sorted(ports)]
+
+
+def _hosts(present: _Iteration) -> set[bytes]:
+    hosts = dict.fromkeys((os.environ.get("MASTER_ADDR", ""), present.launchers_host))
+    return {address for host in hosts for address in _addresses(host)}
+
+
+def _first_ports(present: _Iteration) -> set[int]:
+    master_port = os.environ.get("MASTER_PORT", "")
+    return {*present.ports, *([int(master_port)] if master_port.isdecimal() else [])}
 
 
 def _is_a_stores(distance: int, iteration: int) -> bool:

@@ -16,6 +16,7 @@ import anyio
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.errors import ConfigurationError, InUseError
 
 LOCK_FILE = "supervisor.lock"
@@ -125,15 +126,10 @@ def bind(path: Path) -> socket.socket:
         if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
             raise ConfigurationError(f"cannot serve {path}: what is there is not a socket of ours; remove it")
         path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
-        listener.bind(str(path))
-        path.chmod(0o600)
-        listener.listen(BACKLOG)
+        return listening(path, mode=0o600, backlog=BACKLOG)
     except OSError as error:
-        listener.close()
         raise ConfigurationError(f"cannot serve {path}: {error.strerror or error}; check its directory") from error
-    return listener
 
 
 def bind_in_own_dir(path: Path) -> socket.socket:

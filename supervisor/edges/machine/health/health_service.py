@@ -26,6 +26,7 @@ from supervisor.config.healthd_file import HealthdSettings
 from supervisor.edges.machine.health.health_gate import BACKLOG, CONNECTIONS_MAX, SOCKET_MODE, HealthGate
 from supervisor.edges.machine.health.health_runs import HealthRuns
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
+from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes import socket_probe
 from supervisor.edges.machine.processes.logins import Logins
 from supervisor.edges.machine.processes.socket_stream import SocketStream
@@ -146,7 +147,7 @@ async def serving(settings: HealthdSettings) -> AsyncGenerator[None]:
     path = Path(settings.socket_path)
     _make_room(path)
     try:
-        listener = _bound(path)
+        listener = listening(path, mode=SOCKET_MODE, backlog=BACKLOG)
     except OSError as error:
         raise ConfigurationError(f"cannot serve {path}: {error.strerror or error}; check socket_path") from error
     try:
@@ -174,19 +175,6 @@ async def serving(settings: HealthdSettings) -> AsyncGenerator[None]:
 
 async def _serve(server: GrpcServer, client: socket.socket) -> None:
     await server.serve(SocketStream(client), client)
-
-
-def _bound(path: Path) -> socket.socket:
-    """Listens at `path`, for everybody. Raises OSError."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        listener.bind(str(path))
-        os.chmod(path, SOCKET_MODE)
-        listener.listen(BACKLOG)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def _make_room(path: Path) -> None:

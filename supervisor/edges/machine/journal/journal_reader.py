@@ -84,14 +84,6 @@ class JournalReader:
         )
         return [_event_from_row(job_id, row) for row in connection.execute(query, (run, after_sequence, limit))]
 
-    def last_sequence(self, job_id: str) -> int:
-        """Returns the sequence number of the job's last event; 0 if there is none."""
-        found = self._newest(job_id)
-        if found is None:
-            return 0
-        row = found[0].execute("SELECT max(sequence) FROM events WHERE run = ?", (found[1],)).fetchone()
-        return int(row[0] or 0)
-
     def _newest(self, job_id: str) -> tuple[sqlite3.Connection, int, Sequence[Any]] | None:
         """Returns the run with its REPORT_COLUMNS."""
         newest = "ORDER BY submitted_at_ns DESC, run DESC LIMIT 1"

@@ -103,6 +103,14 @@ def stderr_is_terminal() -> bool:
         return False
 
 
+def stdin_is_terminal() -> bool:
+    """Returns whether somebody may type at this process."""
+    try:
+        return os.isatty(0)
+    except OSError:  # closed
+        return False
+
+
 def _is_ready(descriptor: int, wait_s: float) -> bool:
     poller = select.poll()
     poller.register(descriptor, select.POLLOUT)

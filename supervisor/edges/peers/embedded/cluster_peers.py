@@ -15,6 +15,7 @@ from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.correspondence import Correspondence
 from supervisor.core.election import follower
+from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
@@ -85,21 +86,34 @@ class LeaderPeers:
 
 
 class FollowerPeers:
-    """Peers of a node if another one runs the coordinator; see ports.Peers. If that is lost, the job must end."""
+    """Peers of a node if another one runs the coordinator; see ports.Peers. `run` stays in touch with it."""
 
     def __init__(
-        self,
-        meeting: Meeting,
-        client: ClusterClient,
-        post: Post,
-        colleagues: Switchboard,
-        kept: Correspondence | None = None,
+        self, meeting: Meeting, post: Post, archive: Archive | None = None, *, take_question: TakeQuestion = refuse
     ) -> None:
         self._meeting = meeting
-        self._client = client
         self._post = post
-        self.colleagues = colleagues
+        self._archive = archive or Archive()
+        kept = self._archive.kept
+        self.colleagues = Switchboard(
+            own_name=meeting.node,
+            leads=False,
+            take_question=take_question,
+            pass_on=lambda _, aside: self._client.say_aside(aside),
+        )
+        self._client = self._new_client(kept)
         self._state = follower.State(kept.lost, kept.has_stopped) if kept is not None else follower.State()
+
+    async def run(self) -> None:
+        """Follows the leader, and looks for it again while it may return."""
+        if self._state.lost:
+            self._client.forget()
+            return
+        client, again = None, False
+        while client is not self._client:
+            client = self._client
+            await client.run(join_timeout_s=self._meeting.join_timeout_s, again=again)
+            again = True
 
     def leads(self, job_id: str) -> bool:
         del job_id
@@ -120,17 +134,33 @@ class FollowerPeers:
         state = self._state
         return msgspec.structs.replace(self._client.letters(), has_stopped=state.has_stopped, lost=state.lost)
 
-    def move_fence(self, until_s: float) -> None:
+    async def until_all_is_heard(self) -> None:
+        await self._client.until_all_is_heard()
+
+    def _new_client(self, kept: Correspondence | None) -> ClusterClient:
+        return ClusterClient(
+            self._meeting.endpoint,
+            job_id=self._meeting.job_id,
+            own_name=self._meeting.node,
+            on_order=self._post,
+            on_lost=self._lose_leader,
+            on_fence=self._move_fence,
+            on_aside=self.colleagues.take,
+            tls=self._meeting.tls,
+            archive=Archive(self._archive.keep, kept),
+        )
+
+    def _move_fence(self, until_s: float) -> None:
         """Moves the fence. If this process hangs, the spawner ends the workers, slightly later than this one would."""
         self._post(FenceMoved(self._meeting.job_id, until_s + SPAWNER_LATER_S))
 
-    def lose_leader(self, why: str) -> None:
+    def _lose_leader(self, why: str) -> None:
         self._client.forget()
         if self._meeting.on_orphaned is not None:
             self._state = msgspec.structs.replace(self._state, lost=why)
             self._meeting.on_orphaned(why)
             return
-        self._take(follower.LeaderLost(why))
+        self._take(follower.LeaderLost(why, self._client.may_return))
 
     def _take(self, event: follower.Event) -> None:
         self._state, actions = follower.step(self._state, event, now_s=anyio.current_time())
@@ -140,6 +170,10 @@ class FollowerPeers:
                     self._client.report(Reported(self._meeting.job_id, report))
                 case follower.Obey(order):
                     self._post(Ordered(self._meeting.job_id, order))
+                case follower.Seek():
+                    self._client = self._new_client(None)
+                    # Until it is heard, no workers run; what is prepared for the next ones may stay.
+                    self._move_fence(anyio.current_time() + self._meeting.join_timeout_s + FENCE_S)
 
 
 @asynccontextmanager
@@ -181,31 +215,10 @@ async def open_peers(
             yield LeaderPeers(meeting, server, post, colleagues)
             said = server.until_all_is_heard
         else:
-            followers: list[FollowerPeers] = []
-            colleagues = Switchboard(
-                own_name=meeting.node,
-                leads=False,
-                take_question=take_question,
-                pass_on=lambda _, aside: client.say_aside(aside),
-            )
-            client = ClusterClient(
-                meeting.endpoint,
-                job_id=meeting.job_id,
-                own_name=meeting.node,
-                on_order=post,
-                on_lost=lambda why: followers[0].lose_leader(why),
-                on_fence=lambda until_s: followers[0].move_fence(until_s),
-                on_aside=colleagues.take,
-                tls=meeting.tls,
-                archive=archive,
-            )
-            followers.append(FollowerPeers(meeting, client, post, colleagues, kept))
-            if kept is None or not kept.lost:
-                tasks.start_soon(lambda: client.run(join_timeout_s=meeting.join_timeout_s))
-            else:
-                client.forget()
-            yield followers[0]
-            said = client.until_all_is_heard
+            opened = FollowerPeers(meeting, post, archive, take_question=take_question)
+            tasks.start_soon(opened.run)
+            yield opened
+            said = opened.until_all_is_heard
         with anyio.move_on_after(PARTING_S):
             await said()
         tasks.cancel_scope.cancel()

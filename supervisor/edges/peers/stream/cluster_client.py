@@ -105,6 +105,7 @@ class ClusterClient:
         self._on_elastic = on_elastic
         self.was_welcomed = kept.term is not None
         self.is_refused = False  # permanently: looking for the leader again would not help
+        self.may_return = False  # the lost leader; see leader_link.GiveUp
         self._is_careful = False  # a connection went silent: large packets may be lost
         self._term = kept.term  # of the leader in this conversation
         self._door_key = key_of(token_of(tls))
@@ -150,11 +151,11 @@ class ClusterClient:
     async def until_all_is_heard(self) -> None:
         await self._conversation.until_all_is_heard()
 
-    async def run(self, *, join_timeout_s: float) -> None:
-        """Runs until cancelled, or until the leader is lost or refuses this node."""
+    async def run(self, *, join_timeout_s: float, again: bool = False) -> None:
+        """Runs until cancelled, or until the leader is lost or refuses this node. `again`: see leader_link.Begun."""
         async with anyio.create_task_group() as self._tasks:
             try:
-                await self._keep_in_touch(join_timeout_s)
+                await self._keep_in_touch(leader_link.Begun(join_timeout_s, again))
             except (RefusedError, LeaderChangedError, LinkLostError) as error:
                 self.is_refused = isinstance(error, RefusedError)
                 self._on_lost(str(error))
@@ -163,8 +164,8 @@ class ClusterClient:
                 self._conversation.let_go("the node ends", says_all=True)
             self._tasks.cancel_scope.cancel()
 
-    async def _keep_in_touch(self, join_timeout_s: float) -> None:
-        self._decide(leader_link.Begun(join_timeout_s))
+    async def _keep_in_touch(self, begun: leader_link.Begun) -> None:
+        self._decide(begun)
         while True:
             line, said_at_s = await self._find()
             self._decide(leader_link.LinkUp(said_at_s))
@@ -190,7 +191,7 @@ class ClusterClient:
                     why = cluster_connect.reason_of(error)
                 except (LinkLostError, SessionError, ClusterProtocolError) as error:
                     why = str(error)
-                self._decide(leader_link.NotReached(why))
+                self._decide(leader_link.NotReached(why, is_gone=why == cluster_connect.REFUSED))
                 await pause(AGAIN_S[min(attempt, len(AGAIN_S) - 1)], why="nothing tells when somebody listens there")
                 attempt += 1
             if too_late.cancelled_caught:
@@ -316,7 +317,8 @@ class ClusterClient:
                         line.end(why)
                 case leader_link.MoveFence(until_s):
                     self._on_fence(until_s)
-                case leader_link.GiveUp(why):
+                case leader_link.GiveUp(why, may_return):
+                    self.may_return = may_return
                     raise LinkLostError(why)
         self._set_alarm()
 

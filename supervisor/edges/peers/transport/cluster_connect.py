@@ -8,6 +8,7 @@ ones use small segments in both directions, which arrive.
 from __future__ import annotations
 
 import asyncio  # anyio can't set options before it connects
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -16,6 +17,9 @@ from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.edges.peers.transport.name_lookup import look_up
 
 SEGMENT_BYTES_SMALL = 512  # IPv4 carries packets of 576 bytes everywhere
+
+
+REFUSED = os.strerror(errno.ECONNREFUSED).lower()  # nobody listens there
 
 
 def reason_of(error: OSError) -> str:

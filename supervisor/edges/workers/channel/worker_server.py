@@ -98,7 +98,6 @@ class WorkerServer:
         self._strangers: dict[anyio.CancelScope, None] = {}  # in order of arrival
         self._connections: set[WorkerConnection] = set()
         self._held = 0
-        self._stamps_ignored = 0
         self._tasks: TaskGroup | None = None
         self._listener = WorkerListener(socket_path, on_accept=self._accept)
         self.counters = Counters()
@@ -193,11 +192,6 @@ class WorkerServer:
     @property
     def connected(self) -> int:
         return len(self._clients)
-
-    @property
-    def stamps_ignored(self) -> int:
-        """Returns how many stamps could not be true, for all clients since the start."""
-        return self._stamps_ignored + sum(client.stamps.ignored for client in self._clients.values())
 
     # --- one connection --------------------------------------------------------------------------------------------
 
@@ -388,7 +382,6 @@ class WorkerServer:
         del self._clients[client.key]
         client.cycle.speaking.pop(client.local_rank, None)
         self._pages.withdraw(*client.key)
-        self._stamps_ignored += client.stamps.ignored
         client.close()
 
 

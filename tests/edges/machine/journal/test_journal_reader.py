@@ -28,7 +28,6 @@ def test_a_finished_job_can_be_read_without_a_supervisor(tmp_path: Path) -> None
         assert reader.job("other") is None
         assert reader.events("train") == [event(1), event(2), event(3)]
         assert sequences(reader, after=2) == [3]
-        assert reader.last_sequence("train") == 3
     assert (tmp_path / "journal.db").stat().st_mode & 0o777 == 0o600
 
 

@@ -232,8 +232,8 @@ async def test_the_fence_holds_while_connections_that_say_nothing_are_tried(monk
             obey(weather, "dead")
             obey(weather, "cut")
             await at_b.until(lambda: at_b.orders())
-            assert isinstance(at_b.orders()[0], orders.WindDown)
-            assert anyio.current_time() < at_b.fences[-1].until_s
+            assert isinstance(at_b.orders()[0], orders.StandBack)
+            assert anyio.current_time() < at_b.fences[-2].until_s
         tasks.cancel_scope.cancel()
 
 

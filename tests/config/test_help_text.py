@@ -1,4 +1,4 @@
-"""Do help and reference page name everything that can be set, and are they up to date?"""
+"""Do help and the reference page name everything that can be set, and does a plan say where each value came from?"""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from docs.make_configuration import configuration_page
 from supervisor.config.daemon_settings import DAEMON_SETTINGS
 from supervisor.config.help_text import daemon_help, run_help
 from supervisor.config.launch_settings import RUN_SETTINGS, settings_by_flag, settings_by_key
 from supervisor.config.plan_text import plan_text
-from supervisor.config.reference_docs import configuration_page
 from supervisor.config.setting import Status
 from tests.config.runs import request
-
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
-
-
-def test_the_page_is_fresh() -> None:
-    assert PAGE.read_text() == configuration_page(), "run `make docs` and commit what it changes"
 
 
 def test_the_page_names_everything() -> None:

@@ -1,0 +1,42 @@
+"""Do the workers of a leader that nobody follows any more end before the next leader begins?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from supervisor.core import fence
+from tests.sim.faults import Fault, Kind
+from tests.sim.playing import play
+from tests.sim.test_histories import elected
+
+LOST_AT_S = 12.0
+
+
+def complaints() -> list[str]:
+    """The backend ends the lead early, and the leader does not reach it: its nodes leave it, and it goes on."""
+    return [
+        complaint
+        for seed in range(6)
+        for name in ("n0000", "n0001", "n0002")
+        for complaint in play(
+            elected(1000 * seed),
+            (
+                Fault(LOST_AT_S, Kind.BACKEND_CUT, name, 0, 30.0),
+                Fault(LOST_AT_S + 0.1, Kind.LEASES_REVOKED, name),
+            ),
+        ).complaints
+    ]
+
+
+def test_the_workers_of_a_leader_that_was_left_end_before_the_next_leader_begins():
+    assert not complaints()
+
+
+def test_a_leader_that_gives_its_own_workers_what_it_gives_its_followers_is_found(monkeypatch: pytest.MonkeyPatch):
+    def as_followers(renewed_at_s: float, heard_at_s: Sequence[float | None]) -> float:
+        return fence.answers_until_s(renewed_at_s, 2.0, heard_at_s)
+
+    monkeypatch.setattr(fence, "leads_at_s", as_followers)
+    assert any(each.startswith("Exclusivity:") for each in complaints())
