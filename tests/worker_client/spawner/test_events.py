@@ -97,3 +97,18 @@ def test_a_timer_that_a_callback_sets_again_waits_for_its_own_time(events: Event
     assert called == ["first"]
     events.run_once()
     assert called == ["first", "second"]
+
+
+def test_a_timer_that_another_one_of_the_same_turn_cancels_or_replaces_is_not_called(events: Events) -> None:
+    called: list[str] = []
+
+    def first() -> None:
+        called.append("first")
+        events.cancel_timer("cancelled")
+        events.set_timer("replaced", 60.0, lambda: called.append("its successor"))
+
+    events.set_timer("first", 0.0, first)
+    events.set_timer("cancelled", 0.0, lambda: called.append("cancelled"))
+    events.set_timer("replaced", 0.0, lambda: called.append("replaced"))
+    events.run_once()
+    assert called == ["first"]
