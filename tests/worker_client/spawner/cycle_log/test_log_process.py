@@ -232,13 +232,18 @@ def test_a_cycle_is_closed_once_it_is_over_and_all_its_pipes_have_ended(tmp_path
     assert process.end() == 0
 
 
-def test_what_comes_after_the_spawner_s_end_is_written_all_the_same(tmp_path: Path) -> None:
+def test_what_comes_after_the_spawner_s_end_is_written_all_the_same_and_nothing_more_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_process, "LINGER_S", 3 * SLOW_S)
     process = Process(tmp_path)
     writer = process.open(0)
     process.spawner.close()
     os.write(writer, b"last words\n")
     os.close(writer)
+    began_s = time.monotonic()
     assert process.end() == 0
+    assert time.monotonic() - began_s < SLOW_S
     assert process.log.read_text() == "0: last words\n"
 
 
