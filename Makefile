@@ -133,7 +133,7 @@ $(VENV)/.torch: $(VENV)/.venv
 
 $(VENV)/.holdfast: pyproject.toml $(VENV)/.torch
 	@if grep -qs 'supervisor.cli:main' $(OLD_NAME); then $(BIN)/python -m pip -q uninstall -y holdfast; fi
-	$(PIP) --editable '.[supervisor]'
+	$(PIP) --editable '.[supervisor,top,web]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.holdfast

@@ -25,32 +25,41 @@ usage: holdfast run [options] script.py [args...]
        holdfast run [options] --no-python command [args...]
 
 Runs a training job on this node and keeps it running. All arguments after the script belong to the script.
-
+"""
+SPELLING = """
 Flags may be written with - or _. Each flag has a variable PET_<NAME> for its default, such as PET_MAX_RESTARTS.
 Durations are plain numbers of seconds.
+
 """
-FIRST = ("--nproc-per-node", "--nnodes", "--max-restarts")  # what most people need
-_HIDDEN = (Group.INERT, Group.LATER)
+# What most people need: together with the usage, less than a screen and a half.
+FIRST = (
+    "--nproc-per-node", "--nnodes", "--rdzv-endpoint", "--rdzv-id", "--max-restarts", "--ft-cfg-path",
+    "--ft-rank-heartbeat-timeout", "--ft-rank-section-timeouts", "--log-dir", "--dry-run",
+)  # fmt: skip
 _MORE = """
---help-all also lists the flags that have no effect here and those that are not supported yet.
+--help-all lists all flags: torchrun's, ft_launcher's (--ft-...) and Holdfast's own.
+"""
+_ALL = """
 docs/configuration.md explains every flag, key, variable and unit.
 """
 
 
 def run_help(*, everything: bool = False, width: int | None = None) -> str:
-    """Returns the help, flags in groups; `everything` adds those without effect. `width` None: the terminal's."""
+    """Returns the most used flags, or `everything`: all in groups, also those without effect. `width` None: as here."""
     width = width or _width()
-    parts = [_paragraphs(USAGE, width), "\n", EXAMPLES]
     first = sorted((each for each in RUN_SETTINGS if each.flag in FIRST), key=lambda each: FIRST.index(each.flag))
-    parts.append("\nMost used:\n" + "".join(_entry(setting, width) for setting in first))
+    most_used = "\nMost used:\n" + "".join(_entry(setting, width) for setting in first)
+    parts = [_paragraphs(USAGE, width), _paragraphs(SPELLING, width) if everything else "\n", EXAMPLES, most_used]
+    if not everything:
+        return "".join([*parts, _paragraphs(_MORE, width)])
     for group in Group:
         members = [setting for setting in RUN_SETTINGS if setting.group is group and setting not in first]
-        if not members or (group in _HIDDEN and not everything):
+        if not members:
             continue
         works = [setting for setting in members if setting.status is Status.WORKS]
         entries = "".join(_entry(setting, width) for setting in works) if works else _names(members, width)
         parts.append(f"\n{group}:\n{entries}")
-    parts.append(_paragraphs(_MORE, width))
+    parts.append(_paragraphs(_ALL, width))
     return "".join(parts)
 
 

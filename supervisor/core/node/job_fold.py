@@ -24,6 +24,7 @@ from supervisor.core.node import (
     call_watch,
     hang_response,
     job,
+    job_wishes,
     local_call,
     plain_ranks,
     rank_monitor,
@@ -104,11 +105,8 @@ class JobFold:
                     self._to_spawner(event)
             case node_messages.FenceMoved(job_id, until_s):
                 self.actions.append(node_messages.MoveFence(job_id, until_s))
-            case node_messages.StopRequested():
-                running = tuple(each.rank for each in worker_group.workers_of(self._group) if not each.ended)
-                self._to_job(msgspec.structs.replace(event, running=running))
-            case node_messages.RestartRequested() | node_messages.ControlRequested():
-                self._to_job(event)
+            case node_messages.StopRequested() | node_messages.RestartRequested() | node_messages.ControlRequested():
+                self._to_job(job_wishes.with_running(event, worker_group.workers_of(self._group)))
             case node_messages.LimitsCalculated(local_rank=local_rank, limits=limits):
                 # Each rank reports for itself: what is known of the others may be older than the agreement.
                 self._to_job(event)

@@ -15,6 +15,7 @@ from supervisor.core.job_sentences import control_sentence, limits_sentence
 from supervisor.core.node import job_moves as moves
 from supervisor.core.node import messages as node_messages
 from supervisor.core.stop_verdict import SAME_SIGNAL_S
+from supervisor.core.workers import Worker
 
 RANKS_SHOWN_MAX = 8  # in a sentence, unless they are consecutive
 
@@ -39,6 +40,13 @@ def take(state: State, wish: Wish, now_s: float) -> Outcome:
             return _limits_calculated(state, wish)
         case _:
             assert_never(wish)
+
+
+def with_running(wish: Wish, workers: tuple[Worker, ...]) -> Wish:
+    """Returns the wish; that for a stop with the ranks of this node that still run."""
+    if not isinstance(wish, node_messages.StopRequested):
+        return wish
+    return msgspec.structs.replace(wish, running=tuple(each.rank for each in workers if not each.ended))
 
 
 def _stop_requested(state: State, event: node_messages.StopRequested, now_s: float) -> Outcome:
