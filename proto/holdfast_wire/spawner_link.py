@@ -227,6 +227,14 @@ class RankContinued(NamedTuple):
     at_ns: int
 
 
+class FirstOutput(NamedTuple):
+    """A worker has printed something for the first time. Not sent in the first cycle, nor for output elsewhere."""
+
+    cycle: int
+    local_rank: int
+    at_ns: int
+
+
 class StoreExited(NamedTuple):
     """The store host ended unasked."""
 
@@ -299,6 +307,7 @@ class WelcomeBack(NamedTuple):
     ready: Ready  # as sent to the first supervisor
     texts: int
     taken: int
+    watched: bool = False  # the last of the descriptors is the spawner's SpawnerSettings.watch_fd
 
 
 class HeldPages(NamedTuple):
@@ -319,8 +328,8 @@ class Unknown(NamedTuple):
 
 
 Report = (
-    Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | RankStopped | RankContinued | StoreExited
-    | Emptied | OutputDropped | CycleLogClosed | Learned | Ended
+    Ready | StoreReady | StoreFailed | Spawned | SpawnFailed | Exited | RankStopped | RankContinued | FirstOutput
+    | StoreExited | Emptied | OutputDropped | CycleLogClosed | Learned | Ended
 )  # fmt: skip
 ToSpawner = Order | Keep | HoldPages | HandOverPages | Unknown
 FromSpawner = Report | Kept | WelcomeBack | HeldPages | Unknown
@@ -330,8 +339,9 @@ _TYPES: dict[str, type[Message]] = {
     kind.__name__: kind
     for kind in (
         PrepareStore, ForkAhead, Spawn, Signal, KillTree, Fence, End, Keep,
-        Ready, StoreReady, StoreFailed, Spawned, SpawnFailed, Exited, RankStopped, RankContinued, StoreExited, Emptied,
-        OutputDropped, CycleLogClosed, Learned, Ended, Kept, WelcomeBack, HoldPages, HandOverPages, HeldPages,
+        Ready, StoreReady, StoreFailed, Spawned, SpawnFailed, Exited, RankStopped, RankContinued, FirstOutput,
+        StoreExited, Emptied, OutputDropped, CycleLogClosed, Learned, Ended, Kept, WelcomeBack, HoldPages,
+        HandOverPages, HeldPages,
     )
 }  # fmt: skip
 

@@ -45,6 +45,9 @@ class SpawnerSettings(NamedTuple):
     return_fd: int = -1
     keep_path: str = ""
     claim_fds: tuple[int, ...] = ()
+    # The memory file with a page for each worker (main_thread_pages.py), and the silence that is looked for; -1: none.
+    watch_fd: int = -1
+    watch_limit_s: float = 0.0
     learn_after_s: float = 5.0  # once no worker has imported anything for this long, all imports are learned
     # Set by spawner_command and by the spawner itself:
     import_folders: tuple[str, ...] = ()  # the folders that hold worker_client/ and holdfast_wire/

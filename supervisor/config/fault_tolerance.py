@@ -104,6 +104,14 @@ SECTION_LIMITS = _works(
     "longest time in each named section; other sections are not monitored",
 )
 
+AUTO_HEARTBEAT = _works(
+    "auto-heartbeat-timeout",
+    _LIMIT,
+    Group.HANGS,
+    "auto_heartbeat_s",
+    "longest time in which the main thread of a Python script executes no bytecode; needs nothing in the script",
+)
+
 WORKING: tuple[Setting, ...] = (
     *log_server_settings.ALL,
     _works(
@@ -170,6 +178,7 @@ WORKING: tuple[Setting, ...] = (
         "hang_limits.out_of_section_s",
         "longest time with no section open",
     ),
+    AUTO_HEARTBEAT,
     _works(
         "num-warmup-iterations",
         values.integer(0, ITERATIONS_MAX, "steps"),

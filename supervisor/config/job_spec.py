@@ -107,6 +107,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     rank_termination_signal: int = 9
     evidence_budget_s: float = 0.25
     completion_grace_s: float | None = None
+    auto_heartbeat_s: float | None = None
     signals_to_handle: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
     health: HealthChecks = msgspec.field(default_factory=HealthChecks)
@@ -152,6 +153,7 @@ class JobSpec(msgspec.Struct, frozen=True):
             rank_termination_signal=self.rank_termination_signal,
             evidence_budget_s=self.evidence_budget_s,
             completion_grace_s=self.completion_grace_s,
+            auto_heartbeat_s=self.auto_heartbeat_s,
             prepares_ahead=not self.master_port,  # A fixed port is the old store's until that has ended.
             forks_ahead=not self.master_port and self.gpus_per_numa is None,  # Bound workers are executed, not forked.
             rendezvous=self.rendezvous if self.nodes is not None else RendezvousRules(),

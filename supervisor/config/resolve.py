@@ -27,7 +27,7 @@ from supervisor.config import (
     static_rendezvous,
 )
 from supervisor.config.event_hooks import EventHooks, hooks_from
-from supervisor.config.fault_tolerance import CONFIG_FILE, CYCLE_LOG, SECTION_LIMITS
+from supervisor.config.fault_tolerance import AUTO_HEARTBEAT, CONFIG_FILE, CYCLE_LOG, SECTION_LIMITS
 from supervisor.config.given import Given
 from supervisor.config.job_spec import Entry, JobSpec, SpawnMethod
 from supervisor.config.launch_settings import RUN_SETTINGS
@@ -318,6 +318,8 @@ def _check_spawn(spec: JobSpec, values: _Values, environ: Mapping[str, str]) -> 
     if spec.numa_binding != "none" and spec.gpus_per_numa is not None:
         one = values.given["numa_binding"]
         raise one.problem(f"{environment.GPUS_PER_NUMA} binds the workers already", "unset it, or remove this flag")
+    if spec.auto_heartbeat_s is not None:
+        _check_auto_heartbeat(spec, values)
     if spec.spawn_method is not SpawnMethod.FORK:
         return
     one = values.given["spawn_method"]
@@ -325,6 +327,18 @@ def _check_spawn(spec: JobSpec, values: _Values, environ: Mapping[str, str]) -> 
         raise one.problem("a command that is not Python cannot be forked", "write --spawn-method auto")
     if spec.gpus_per_numa is not None:
         raise one.problem("numactl binding needs a new process for each worker", "write --spawn-method auto")
+
+
+def _check_auto_heartbeat(spec: JobSpec, values: _Values) -> None:
+    """Only a worker that is forked can be watched without a line in its script."""
+    one = values.given[AUTO_HEARTBEAT.name]
+    if spec.entry is Entry.COMMAND:
+        raise one.problem("a command that is not a Python script can't be watched", "remove it, or --no-python")
+    if spec.spawn_method is SpawnMethod.EXEC:
+        raise one.problem("workers that are executed can't be watched", "remove it, or write --spawn-method auto")
+    if spec.gpus_per_numa is not None:
+        remedy = f"remove it, or write --numa-binding node instead of {environment.GPUS_PER_NUMA}"
+        raise one.problem("workers that numactl executes can't be watched", remedy)
 
 
 def _in_path(program: str, path: str) -> bool:

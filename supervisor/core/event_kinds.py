@@ -94,7 +94,14 @@ _FAULTS_AND_RESTARTS = {
         "Check the path of `--ft-checkpoint-iteration-file`.",
     ),
     "root_cause_found": Kind(_NEWS, "Another failure happened before the one that was detected first."),
-    "running_again": Kind(_NEWS, "All ranks run again after a fault, and how long that took."),
+    "running_again": Kind(
+        _NEWS, "The processes of all ranks run again after a fault, and how long that took; see script_seen."
+    ),
+    "script_seen": Kind(
+        _NEWS,
+        "The first sign of the script after a restart (output, or its client), and how long after the fault it came.",
+        "If it comes long after running_again, the script loads for long: see the page on what is loaded ahead.",
+    ),
     "defect_met": Kind(
         _FAULT,
         "Holdfast has met a defect of its own; the job continues if possible.",

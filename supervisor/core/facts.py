@@ -95,6 +95,7 @@ class JobRules(msgspec.Struct, frozen=True):
     rank_termination_signal: int = int(signals.SIGKILL)
     evidence_budget_s: float = 0.25
     completion_grace_s: float | None = None  # None: a rank that exits 0 while others run is not a fault
+    auto_heartbeat_s: float | None = None  # longest time in which a main thread executes no bytecode; None: any
     prepares_ahead: bool = False  # serve the next store while the old workers end; not with a fixed port
     forks_ahead: bool = False  # fork the next workers meanwhile; not if they are started by exec
     rendezvous: RendezvousRules = msgspec.field(default_factory=RendezvousRules)
@@ -180,6 +181,7 @@ class Progress(msgspec.Struct, frozen=True):
     steps_since_first: int = 0
     read_at_s: float | None = None  # time just before the page was read; None: when the event is handled
     call_watch: CallWatch | None = None  # None: the rank has no Wrapper
+    executed_at_s: float | None = None  # when its main thread may have executed bytecode last; None: not watched
 
 
 class StackGroup(msgspec.Struct, frozen=True):

@@ -31,6 +31,18 @@ def cycle_log_closed(message: link.CycleLogClosed) -> JobEvent:
     )
 
 
+def _seen(job_id: str, message: link.RankStopped | link.RankContinued | link.FirstOutput) -> node_messages.PlainReport:
+    """Returns the event for what the spawner has seen of a rank."""
+    cycle, local_rank, at_s = message.cycle, message.local_rank, message.at_ns / NS_PER_S
+    match message:
+        case link.RankStopped(pid=pid, signal=signal):
+            return node_messages.RankStopped(job_id, cycle, local_rank, pid, signal, at_s)
+        case link.RankContinued():
+            return node_messages.RankContinued(job_id, cycle, local_rank, at_s)
+        case link.FirstOutput():
+            return node_messages.RankPrinted(job_id, cycle, local_rank, at_s)
+
+
 class SpawnerReports:
     """Decodes the messages of one job's spawner; keeps the record's pids up to date."""
 
@@ -75,10 +87,8 @@ class SpawnerReports:
                 if job.runs(message.cycle):
                     job.pids.pop(message.local_rank, None)
                 yield node_messages.WorkerExited(job_id, message.cycle, self._exit(message))
-            case link.RankStopped(cycle, local_rank, pid, signal, at_ns):
-                yield node_messages.RankStopped(job_id, cycle, local_rank, pid, signal, at_ns / NS_PER_S)
-            case link.RankContinued(cycle, local_rank, at_ns):
-                yield node_messages.RankContinued(job_id, cycle, local_rank, at_ns / NS_PER_S)
+            case link.RankStopped() | link.RankContinued() | link.FirstOutput():
+                yield _seen(job_id, message)
             case link.Emptied():
                 yield node_messages.WorkersEmptied(job_id, message.cycle, message.stuck_pids)
             case link.OutputDropped() | link.CycleLogClosed() | link.Learned():

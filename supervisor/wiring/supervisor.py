@@ -36,6 +36,7 @@ from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.operators.control_gate import Api, ControlGate
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.edges.workers.channel.worker_server import WorkerServer
+from supervisor.edges.workers.main_thread_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
@@ -105,8 +106,8 @@ async def open_supervisor(
     if place.warning:
         _log.warning("%s", place.warning)
     retention = LogRetention(place.log_dir, place.log_limits, quiet_s=max(QUIET_S, place.supervisor_return_timeout_s))
-    limit, pages = RaisedLimit(), PageOffers()
-    base = _base(place, claims or JobClaims(), pages)
+    limit, pages, main_threads = RaisedLimit(), PageOffers(), MainThreads()
+    base = _base(place, claims or JobClaims(), pages, main_threads)
     try:
         async with one_refusal(), anyio.create_task_group() as tasks:
             await tasks.start(base.workers.run)
@@ -118,7 +119,9 @@ async def open_supervisor(
                 peers_opened as peers, _spawner_tasks() as spawner_tasks,
             ):  # fmt: skip
                 spawners = (
-                    make_spawners(base.workers, base.tokens) if make_spawners else _keeper(base, limit, early, pages)
+                    make_spawners(base.workers, base.tokens)
+                    if make_spawners
+                    else _keeper(base, limit, early, pages, main_threads)
                 )
                 jobs = _jobs(base, peers, spawners, retention, closes, drains, _Tasks(tasks, log_tasks, spawner_tasks))
                 await tasks.start(jobs.engine.run)
@@ -138,13 +141,14 @@ async def open_supervisor(
         log.close()
 
 
-def _base(place: Place, claims: JobClaims, pages: PageOffers) -> Base:
+def _base(place: Place, claims: JobClaims, pages: PageOffers, main_threads: MainThreads) -> Base:
     clock, inbox, news, section_jobs = Clock(), EngineInbox(), UntoldNews(), WaitingJobs()
     unkept = None if place.private else WaitingJobs()
     journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"), starts_thread=True)
     workers = WorkerServer(
-        socket_path=place.worker_socket, events=inbox, clock=clock, on_sections=section_jobs.add, pages=pages
-    )
+        socket_path=place.worker_socket, events=inbox, clock=clock, on_sections=section_jobs.add, pages=pages,
+        main_threads=main_threads,
+    )  # fmt: skip
     return Base(
         place=place,
         clock=clock,
@@ -220,7 +224,9 @@ def _returning(base: Base, jobs: Jobs, spawners: Spawners, recall: Recall | None
     )  # fmt: skip
 
 
-def _keeper(base: Base, limit: RaisedLimit, early: Sequence[SpawnerProcess], pages: PageOffers) -> SpawnerKeeper:
+def _keeper(
+    base: Base, limit: RaisedLimit, early: Sequence[SpawnerProcess], pages: PageOffers, main_threads: MainThreads
+) -> SpawnerKeeper:
     place = base.place
     return SpawnerKeeper(
         private=place.private,
@@ -231,6 +237,7 @@ def _keeper(base: Base, limit: RaisedLimit, early: Sequence[SpawnerProcess], pag
         early=list(early),
         return_folder=None if place.private else place.socket_dir / socket_dir.SPAWNERS,
         pages=PageOffers() if place.private else pages,  # nobody takes over a private supervisor's ranks
+        main_threads=main_threads,
     )
 
 

@@ -136,11 +136,11 @@ def test_a_job_whose_supervisor_was_killed_is_told_as_such(home: Home) -> None:
         supervisor.process.wait(20)
     (job,) = json.loads(home.holdfast("jobs", "-o", "json").out)["jobs"]
     assert job["state"] == "failed"
-    assert "its supervisor (pid 4711) was killed at" in job["reason"]
-    assert "without a verdict, and its processes are gone; last: all 4 ranks run" in job["reason"]
+    assert "its supervisor (pid 4711) has ended without recording a verdict" in job["reason"]
+    assert "its processes are gone; last: all 4 ranks run" in job["reason"]
     assert job["ended_at"] is not None
     assert [rank["state"] for rank in job["ranks"]] == ["stopped"] * 4
-    assert "was killed at" in home.holdfast("status", JOB).out
+    assert "without recording a verdict" in home.holdfast("status", JOB).out
     assert home.holdfast("status").out == ""
     assert "it has ended (failed)" in home.holdfast("stop", JOB).err
 

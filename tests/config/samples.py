@@ -52,6 +52,7 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
     "--ft-rank-heartbeat-timeout": ("none", "90.5", "600"),
     "--ft-rank-section-timeouts": ("setup:60", "setup:60,step:none", "step:0.5"),
     "--ft-rank-out-of-section-timeout": ("60", "90.5", "600"),
+    "--ft-auto-heartbeat-timeout": ("60", "90.5", "600"),
     "--ft-num-warmup-iterations": ("0", "1", "2"),
     "--ft-safety-factor": ("1", "2.5", "3"),
     "--ft-workload-check-interval": ("0.5", "5", "30"),

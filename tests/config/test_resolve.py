@@ -266,6 +266,21 @@ def test_spawn_method_is_the_enumeration(tmp_path: Path) -> None:
     assert with_section(tmp_path, "spawn_method: exec").spec.spawn_method is SpawnMethod.EXEC
 
 
+def test_only_workers_that_are_forked_can_be_watched_without_a_line_in_the_script(tmp_path: Path) -> None:
+    flag = ("--ft-auto-heartbeat-timeout", "60")
+    assert request(*flag, "t.py").spec.rules().auto_heartbeat_s == 60.0
+    assert with_section(tmp_path, "auto_heartbeat_timeout: 60").spec.auto_heartbeat_s == 60.0
+    (tmp_path / "numactl").write_text("#!/bin/sh\n")
+    (tmp_path / "numactl").chmod(0o755)
+    bound = {"HOLDFAST_GPUS_PER_NUMA": "4", "PATH": str(tmp_path)}
+    with pytest.raises(InvalidRequestError, match="numactl executes can't be watched; remove it, or write --numa"):
+        request(*flag, "t.py", environ=bound)
+    with pytest.raises(InvalidRequestError, match="executed can't be watched; remove it, or write --spawn-method auto"):
+        request(*flag, "--spawn-method", "exec", "t.py")
+    with pytest.raises(InvalidRequestError, match="not a Python script can't be watched; remove it, or --no-python"):
+        request(*flag, "--no-python", "t.sh")
+
+
 def test_parsing_is_quick_and_imports_neither_yaml_nor_argparse() -> None:
     import subprocess
 

@@ -232,6 +232,7 @@ _VALUES: dict[str, st.SearchStrategy[object]] = {
     "--ft-min-progress-iterations": st.integers(1, 1_000_000_000),
     "--ft-checkpoint-iteration-file": _NAMES.map(lambda name: "/" + name),
     "--ft-initial-rank-heartbeat-timeout": st.none() | _SECONDS,
+    "--ft-auto-heartbeat-timeout": st.none() | _SECONDS,
     "--ft-rank-heartbeat-timeout": st.none() | _SECONDS,
     "--ft-rank-section-timeouts": st.dictionaries(_NAMES, st.none() | _SECONDS, max_size=4).map(
         lambda limits: tuple(limits.items())

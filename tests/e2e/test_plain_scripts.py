@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.hangs import BUSY_S, EARLY_S, overshoot_s, told
+from tests.e2e.hangs import BUSY_S, EARLY_S, at_unix_s, overshoot_s, told
 from tests.e2e.launch import SCRIPTS, assert_nothing_left
 
 if TYPE_CHECKING:
@@ -47,4 +48,79 @@ def test_a_stopped_rank_is_reported_at_once_and_a_fault_after_the_limit(start: S
     (explained,) = told(launch, "hang_explained")
     assert re.match(r"rank 1 is stopped \(.+\); rank 0 waits for it in ", str(explained["reason"]))
     assert [line["cycle"] for line in launch.traced("trained")] == [1, 1]
+    assert_nothing_left(launch)
+
+
+AUTO_S = 2.0
+TICK_LATE_S = (
+    0.25  # of the thread that looks at the main thread, on a busy machine; the silence counts from its last look
+)
+HANGS = {
+    "stop": r"rank 1 is stopped \(.+\); rank 0 waits for it in ",
+    "call": r"rank 1 holds the GIL in ",
+    "wait": r"rank 1 is in .+ while rank 0 waits in ",
+    "leave": r"rank 1 has exited with code 0; rank 0 waits for it in ",
+}
+
+
+@pytest.mark.parametrize("what", HANGS)
+def test_a_hang_is_found_without_a_line_of_code(start: Start, what: str) -> None:
+    """Of the rank that causes it, also if the others are silent as long: they wait for it in a collective."""
+    launch = start(
+        "--nproc-per-node", "2", "--max-restarts", "1", "--ft-auto-heartbeat-timeout", str(AUTO_S),
+        PLAIN, "20", f"5:1:{what}",
+    )  # fmt: skip
+    assert launch.wait() == 0, launch.stderr_text()
+    (begun,) = launch.traced(what)
+    (hang,) = told(launch, "hang_detected")
+    late_s = overshoot_s(hang, begun, AUTO_S)
+    assert -TICK_LATE_S <= late_s <= BUSY_S, f"the verdict came {late_s:.3f} s after the limit"
+    (explained,) = told(launch, "hang_explained")
+    assert re.match(HANGS[what], str(explained["reason"])), explained
+    assert [line["cycle"] for line in launch.traced("trained")] == [1, 1]
+    assert_nothing_left(launch)
+
+
+@pytest.mark.parametrize(("preload", "limit"), [("auto", "6"), ("none", "20")])
+def test_pauses_below_the_limit_are_no_hang(start: Start, preload: str, limit: str) -> None:
+    """A rank pauses for 3 s, and the other waits for it; `none`: each rank and its store load torch themselves."""
+    launch = start(
+        "--nproc-per-node", "2", "--ft-auto-heartbeat-timeout", limit, "--preload", preload, PLAIN, "20", "5:1:pause"
+    )
+    assert launch.wait() == 0, launch.stderr_text()
+    assert told(launch, "hang_detected") == []
+    assert_nothing_left(launch)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_minutes_of_training_with_pauses_are_no_hang(start: Start) -> None:
+    """Sixty pauses of 3 s, of either rank in turn, while the other waits in a collective."""
+    pauses = [f"{10 * number}:{number % 2}:pause" for number in range(1, 61)]
+    launch = start("--nproc-per-node", "2", "--ft-auto-heartbeat-timeout", "6", PLAIN, "620", *pauses)
+    assert launch.wait(500.0) == 0, launch.stderr_text()
+    assert told(launch, "hang_detected") == []
+    assert_nothing_left(launch)
+
+
+def test_a_restart_tells_when_the_script_itself_was_seen(start: Start, tmp_path: Path) -> None:
+    """The processes run again at once; the script has something to load first."""
+    script = tmp_path / "loading.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0':\n"
+        "    sys.exit(3 if os.environ['RANK'] == '1' else 0)\n"
+        "time.sleep(1.0)\n"
+        "print('training', flush=True)\n"
+        "time.sleep(0.5)\n"
+    )
+    launch = start("--nproc-per-node", "2", "--max-restarts", "1", str(script))
+    assert launch.wait() == 0, launch.stderr_text()
+    (again,) = told(launch, "running_again")
+    (seen,) = told(launch, "script_seen")
+    assert re.fullmatch(
+        r"first sign of the script after \d+\.\d\d s: output of rank [01], cycle 1", str(seen["reason"])
+    )
+    assert str(seen["reason"]) in launch.stderr_text()
+    assert at_unix_s(seen) - at_unix_s(again) > 0.5
     assert_nothing_left(launch)

@@ -125,6 +125,21 @@ def test_b1_a_rank_that_holds_the_gil_is_judged_by_its_own_heartbeats(start: Sta
     print(f"{late_s - away_s:.3f} s after the limit and {away_s:.3f} s without a supervisor; {found.reason}")
 
 
+def test_b1_a_script_without_our_client_is_watched_on(start: Start, daemon: NodeDaemon) -> None:
+    """The spawner hands the pages of the main threads to the next supervisor."""
+    launch = run_under(
+        start, daemon, "--max-restarts", "1", "--ft-auto-heartbeat-timeout", "3",
+        str(SCRIPTS / "plain_ddp.py"), "20", "5:1:call",
+    )  # fmt: skip
+    launch.wait_for_trace("call")
+    daemon.kill()
+    daemon.start()
+    assert launch.wait() == 0, launch.stderr_text()
+    (explained,) = told(launch, "hang_explained")
+    assert str(explained["reason"]).startswith("rank 1 holds the GIL in ")
+    assert_nothing_left(launch, within_s=10)
+
+
 def test_b1_a_job_whose_spawner_still_loads_what_the_script_imports_goes_on(start: Start, daemon: NodeDaemon) -> None:
     """People may ask the next supervisor before it has the job: they wait until it has."""
     library = daemon.state_dir.parent / "library"

@@ -80,6 +80,11 @@ def test_an_exit_is_told_by_global_rank() -> None:
     assert not told.core_dumped
 
 
+def test_a_first_output_is_told_with_its_moment() -> None:
+    told = JobService().read(link.FirstOutput(2, 1, 2_000_000_000))
+    assert told == [node_messages.RankPrinted("j", 2, 1, 2.0)]
+
+
 def test_a_stop_and_its_end_are_told_with_their_moments() -> None:
     told = JobService().read(link.RankStopped(2, 1, 1001, 19, 2_000_000_000))
     assert told == [node_messages.RankStopped("j", 2, 1, 1001, 19, 2.0)]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from worker_client import thread_signals
 from worker_client.inprocess.watching.call_watch import CallWatch
-from worker_client.inprocess.watching.main_thread_mark import main_thread_mark
+from worker_client.main_thread_mark import main_thread_mark
 
 TICK_INTERVAL_MIN_S = 0.02
 TICKS_PER_SOFT_TIMEOUT = 240  # bounds how late a hang is noticed; each tick costs 0.1 to 0.2 ms of CPU

@@ -55,6 +55,7 @@ class Comeback:
         self._timeout_s = settings.supervisor_return_timeout_s
         self._job_id = settings.job_id
         self._claim_fds = settings.claim_fds
+        self._watch_fd = settings.watch_fd
         self._texts: dict[str, str] = {}
         self._coming: dict[str, str] = {}  # of a message whose last part has not come
         self._file = KeptFile(settings.keep_path)
@@ -131,10 +132,13 @@ class Comeback:
         if not is_awaited or self._ready is None or not _may_come_in(connection):
             connection.close()
             return None
-        welcome = WelcomeBack(os.getpid(), self._job_id, self._ready, len(self._texts), self._taken)
+        watched = (self._watch_fd,) if self._watch_fd >= 0 else ()
+        welcome = WelcomeBack(
+            os.getpid(), self._job_id, self._ready, len(self._texts), self._taken, watched=bool(watched)
+        )
         frame = framing.encode(spawner_link.encode(welcome), frame_bytes_max=framing.SPAWNER_FRAME_BYTES_MAX)
         try:
-            socket.send_fds(connection, [frame], self._claim_fds)
+            socket.send_fds(connection, [frame], (*self._claim_fds, *watched))
         except OSError:
             connection.close()
             return None

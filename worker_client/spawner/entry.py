@@ -19,6 +19,7 @@ from .background import Background
 from .children import BecomeWorkerError
 from .learning import Learning
 from .loop import Spawner
+from .main_thread_watch import MainThreadWatch
 from .method import Method
 
 _DROPPED_MAX = 8  # modules left out one by one, each with a new load; after that, all are
@@ -55,12 +56,13 @@ def run_as_script(hook_folder: str) -> None:
     # Each worker looks for it in every folder of sys.path; their contents are read once, here.
     importlib.machinery.PathFinder.find_spec("sitecustomize")
     sets_threads = "OMP_NUM_THREADS" not in choice.variables
+    watch = MainThreadWatch(settings)
     inherited = child_state.remember(title, _own_fds(settings, link_fd), sets_threads=sets_threads)
     loaded = tuple(name for name in choice.modules if name in sys.modules)
     may_learn = settings.may_restart and settings.preload == "auto"
     learning = Learning(choice.steps, choice.learns, wanted=may_learn)
     method = Method("fork", choice.reason, loaded, lost=settings.lost)
-    spawner = Spawner(settings, method, inherited, link_fd, learning)
+    spawner = Spawner(settings, method, inherited, link_fd, learning, watch)
     counts_leaks = loading.counts_leaks(new_modules)
     try:
         spawner.run()
@@ -80,7 +82,9 @@ def run_plain() -> NoReturn:
         if settings.entry == "command"
         else "workers are executed: spawn method exec was asked for"
     )
-    Spawner(settings, Method("exec", reason, ()), inherited, link_fd, Learning(wanted=False)).run()
+    Spawner(
+        settings, Method("exec", reason, ()), inherited, link_fd, Learning(wanted=False), MainThreadWatch(settings)
+    ).run()
 
 
 def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: preload.Choice | None) -> None:
@@ -96,7 +100,14 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
     if refusal is None:
         return
     inherited = child_state.remember(identity.Title(), _own_fds(settings, link_fd))
-    Spawner(settings, Method("exec", refusal.reason, (), refusal), inherited, link_fd, Learning(wanted=False)).run()
+    Spawner(
+        settings,
+        Method("exec", refusal.reason, (), refusal),
+        inherited,
+        link_fd,
+        Learning(wanted=False),
+        MainThreadWatch(settings),
+    ).run()
 
 
 def _take_settings(hook_folder: str) -> tuple[SpawnerSettings, int]:
@@ -115,7 +126,7 @@ def _take_settings(hook_folder: str) -> tuple[SpawnerSettings, int]:
 
 
 def _own_fds(settings: SpawnerSettings, link_fd: int) -> frozenset[int]:
-    return frozenset({link_fd, settings.return_fd})
+    return frozenset({link_fd, settings.return_fd, settings.watch_fd})
 
 
 def _restore_open_files(before: int, raised: int) -> None:

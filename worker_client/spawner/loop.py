@@ -29,6 +29,7 @@ from .fence import Fence
 from .killing import Killing
 from .learning import Learning
 from .link import Link
+from .main_thread_watch import MainThreadWatch
 from .method import Method
 from .output import Output
 from .parking import Parking
@@ -47,17 +48,24 @@ class Spawner:
     """The state of one job's spawner."""
 
     def __init__(
-        self, settings: SpawnerSettings, method: Method, inherited: Inherited, link_fd: int, learning: Learning
+        self,
+        settings: SpawnerSettings,
+        method: Method,
+        inherited: Inherited,
+        link_fd: int,
+        learning: Learning,
+        watch: MainThreadWatch,
     ) -> None:
         self._settings = settings
         self._learning = learning
+        self._watch = watch
         self._method = method
         self._inherited = inherited
         self._prepare_process()
         self._events = Events()
         self._link = Link(link_fd)
         self._comeback = Comeback(settings)
-        self._output = Output(self._events, self._dropped)
+        self._output = Output(self._events, self._dropped, self._printed)
         self._dropped_bytes: dict[int, int] = {}
         self._children: dict[int, Child] = {}  # pid -> not reaped yet
         self._cycle_ticks: dict[int, int] = {}  # cycle -> when its first worker started
@@ -78,7 +86,10 @@ class Spawner:
             on_failed=self._send,
         )
         self._parking = Parking(
-            self._events, inherited, adopt=lambda cycle, pid: self._adopt(cycle, PARKED, pid, memory=None)
+            self._events,
+            inherited,
+            adopt=lambda cycle, pid: self._adopt(cycle, PARKED, pid, memory=None),
+            keep=watch.kept_fds,
         )
         self._wake_fd = self._wake_on_child()
         self._has_started = False
@@ -98,6 +109,7 @@ class Spawner:
         except BecomeWorkerError as worker:
             self._inherited.title.take_arguments(spawner_settings.worker_arguments(self._settings, worker.local_rank))
             self._learning.observe(worker.local_rank)
+            self._watch.begin(worker.local_rank)
             raise
         os._exit(0)  # A normal interpreter exit would run the user's script first.
 
@@ -228,9 +240,11 @@ class Spawner:
 
     def _fork(self, cycle: int, plan: WorkerPlan, start: Start) -> int:
         """Returns the worker's pid: that of a parked fork, else of a new one."""
+        self._watch.clear(plan.local_rank)
         at_ticks = tree.ticks_now()
         pid = self._parking.take(cycle, plan.local_rank, start)
         if not pid:
+            start = start._replace(keep=self._watch.kept_fds)
             return children.fork_worker(self._inherited, plan.local_rank, start, leave=self._events.close)
         # It was forked while the previous cycle could still leave children; its own come after this moment.
         self._cycle_ticks.setdefault(cycle, at_ticks)
@@ -403,6 +417,10 @@ class Spawner:
     def _kill_alone(self) -> None:
         self._ending_alone = False
         self._killing.start(None, self._on_end, wait_s=LOST_KILL_S)
+
+    def _printed(self, cycle: int, local_rank: int) -> None:
+        if cycle:  # At the start, nobody asks how long it took.
+            self._send(spawner_link.FirstOutput(cycle, local_rank, time.monotonic_ns()))
 
     def _dropped(self, local_rank: int, dropped_bytes: int, reason: str) -> None:
         """Reports dropped output at most once a second for each rank, because a full disk drops every write."""

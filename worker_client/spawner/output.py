@@ -27,6 +27,7 @@ LINE_BYTES_MAX = 64 * 1024  # a longer line is passed on in pieces
 _DRAIN_BYTES_MAX = 2 * PIPE_BYTES
 
 DropReport = Callable[[int, int, str], None]  # local rank, dropped bytes, reason
+FirstReport = Callable[[int, int], None]  # cycle, local rank
 
 
 class Pump:
@@ -125,9 +126,12 @@ class Pump:
 class Output:
     """All pumps, the two consoles and the open log files."""
 
-    def __init__(self, events: Events, on_drop: DropReport) -> None:
+    def __init__(self, events: Events, on_drop: DropReport, on_first: FirstReport) -> None:
+        """`on_first` is called when a worker's first output has come through here."""
         self._events = events
         self._on_drop = on_drop
+        self._on_first = on_first
+        self._quiet: set[tuple[int, int]] = set()  # workers that have printed nothing so far
         self._pumps: dict[int, Pump] = {}
         self._tails: dict[tuple[int, int], bytes] = {}  # of pipes that ended before their worker was reaped
         self._consoles: dict[int, Console] = {}
@@ -182,6 +186,7 @@ class Output:
 
     def _pass_on(self, pump: Pump) -> None:
         self._pumps[pump.fd] = pump
+        self._quiet.add(pump.owner)
         self._events.watch(pump.fd, READ, lambda: self._on_readable(pump))
 
     def drain(self, cycle: int, local_rank: int) -> bytes:
@@ -190,6 +195,7 @@ class Output:
         Returns the end of its stderr, as far as that came through here.
         """
         tail = self._tails.pop((cycle, local_rank), b"")
+        self._quiet.discard((cycle, local_rank))  # What comes from now on are the last words of an ended worker.
         for pump in [each for each in self._pumps.values() if each.owner == (cycle, local_rank)]:
             taken = 0
             while taken < _DRAIN_BYTES_MAX and pump.fd in self._pumps and pump.fd not in self._held:
@@ -217,6 +223,9 @@ class Output:
                 self._hold(pump, pump.console)  # The pipe was readable, so it is the console that is full.
             return 0
         if taken:
+            if pump.owner in self._quiet:
+                self._quiet.discard(pump.owner)
+                self._on_first(*pump.owner)
             self._after_write(pump.console)
         else:
             self._close(pump)

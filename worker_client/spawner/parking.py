@@ -32,11 +32,14 @@ Adopt = Callable[[int, int], None]  # cycle, pid
 class Parking:
     """The forks that wait, all for one cycle."""
 
-    def __init__(self, events: Events, inherited: Inherited, *, adopt: Adopt) -> None:
-        """Calls `adopt` for each fork, to watch and reap it; `adopt` may raise OSError."""
+    def __init__(
+        self, events: Events, inherited: Inherited, *, adopt: Adopt, keep: frozenset[int] = frozenset()
+    ) -> None:
+        """Calls `adopt` for each fork, to watch and reap it; `adopt` may raise OSError. `keep`: see settle."""
         self._events = events
         self._inherited = inherited
         self._adopt = adopt
+        self._keep = keep
         self._cycle = -1
         self._channels: dict[int, int] = {}  # pid -> our end; a number, so a fork never closes it by surprise
         self._wanted = 0
@@ -119,7 +122,8 @@ class Parking:
         inherited = self._inherited
         try:
             self._events.close()
-            child_state.settle(inherited, streams={}, keep=frozenset({channel}), cgroup_folder=self._cgroup_folder)
+            keep = self._keep | {channel}
+            child_state.settle(inherited, streams={}, keep=keep, cgroup_folder=self._cgroup_folder)
             child_state.forget_spawner(inherited)
             local_rank, env, streams, bound = _receive(channel)
             for number, fd in streams.items():

@@ -415,7 +415,8 @@ class JobReport(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., state: _Optional[str] = ..., submitted_at_ns: _Optional[int] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNodeReport, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankReport, _Mapping]]] = ..., exit_code: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., stragglers: _Optional[_Iterable[_Union[Straggler, _Mapping]]] = ...) -> None: ...
 
 class JobRules(_message.Message):
-    __slots__ = ["completion_grace_s", "evidence_budget_s", "facts", "forks_ahead", "hang_limits", "job_id", "local_world_size", "prepares_ahead", "rank_termination_signal", "rendezvous", "restart", "term_timeout_s", "workers_stop_timeout_s"]
+    __slots__ = ["auto_heartbeat_s", "completion_grace_s", "evidence_budget_s", "facts", "forks_ahead", "hang_limits", "job_id", "local_world_size", "prepares_ahead", "rank_termination_signal", "rendezvous", "restart", "term_timeout_s", "workers_stop_timeout_s"]
+    AUTO_HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_GRACE_S_FIELD_NUMBER: _ClassVar[int]
     EVIDENCE_BUDGET_S_FIELD_NUMBER: _ClassVar[int]
     FACTS_FIELD_NUMBER: _ClassVar[int]
@@ -429,6 +430,7 @@ class JobRules(_message.Message):
     RESTART_FIELD_NUMBER: _ClassVar[int]
     TERM_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
     WORKERS_STOP_TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    auto_heartbeat_s: float
     completion_grace_s: float
     evidence_budget_s: float
     facts: NodeFacts
@@ -442,7 +444,7 @@ class JobRules(_message.Message):
     restart: RestartRules
     term_timeout_s: float
     workers_stop_timeout_s: float
-    def __init__(self, job_id: _Optional[str] = ..., local_world_size: _Optional[int] = ..., hang_limits: _Optional[_Union[HangLimits, _Mapping]] = ..., restart: _Optional[_Union[RestartRules, _Mapping]] = ..., workers_stop_timeout_s: _Optional[float] = ..., term_timeout_s: _Optional[float] = ..., rank_termination_signal: _Optional[int] = ..., evidence_budget_s: _Optional[float] = ..., completion_grace_s: _Optional[float] = ..., prepares_ahead: bool = ..., forks_ahead: bool = ..., rendezvous: _Optional[_Union[RendezvousRules, _Mapping]] = ..., facts: _Optional[_Union[NodeFacts, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., local_world_size: _Optional[int] = ..., hang_limits: _Optional[_Union[HangLimits, _Mapping]] = ..., restart: _Optional[_Union[RestartRules, _Mapping]] = ..., workers_stop_timeout_s: _Optional[float] = ..., term_timeout_s: _Optional[float] = ..., rank_termination_signal: _Optional[int] = ..., evidence_budget_s: _Optional[float] = ..., completion_grace_s: _Optional[float] = ..., auto_heartbeat_s: _Optional[float] = ..., prepares_ahead: bool = ..., forks_ahead: bool = ..., rendezvous: _Optional[_Union[RendezvousRules, _Mapping]] = ..., facts: _Optional[_Union[NodeFacts, _Mapping]] = ...) -> None: ...
 
 class JoinAgain(_message.Message):
     __slots__ = ["next_cycle", "reason"]

@@ -24,6 +24,7 @@ FLAGS = {
     "rank_termination_signal": "--ft-rank-termination-signal",
     "evidence_budget_s": "--evidence-budget-s",
     "completion_grace_s": "--completion-grace-s",
+    "auto_heartbeat_s": "--ft-auto-heartbeat-timeout",
     "hang_limits.initial_heartbeat_s": "--ft-initial-rank-heartbeat-timeout",
     "hang_limits.heartbeat_s": "--ft-rank-heartbeat-timeout",
     "hang_limits.sections": "--ft-rank-section-timeouts",

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from supervisor.core.facts import Evidence
-from supervisor.core.node import rank_monitor
+from supervisor.core.node import hang_response
 from supervisor.core.process_facts import ProcessState, RankFacts
 from supervisor.core.workers import Worker
 
 
 def with_node_facts(
-    evidence: Evidence, workers: Sequence[Worker], monitors: Sequence[rank_monitor.State], stops: Mapping[int, str]
+    evidence: Evidence, workers: Sequence[Worker], hangs: hang_response.State, stops: Mapping[int, str]
 ) -> Evidence:
     """Adds which ranks have exited and which are silent, also for ranks without observations.
 
@@ -25,8 +25,7 @@ def with_node_facts(
         facts = seen.pop(worker.rank, RankFacts(worker.rank))
         if worker.ended and not worker.succeeded:
             continue
-        monitor = monitors[worker.local_rank] if worker.local_rank < len(monitors) else rank_monitor.initial_state()
-        is_silent = facts.is_silent or isinstance(monitor, rank_monitor.Hung)
+        is_silent = facts.is_silent or hang_response.is_hung(hangs, worker.local_rank)
         process = facts.process
         if process is not None and process.state is ProcessState.STOPPED and not process.stop_signal:
             process = msgspec.structs.replace(process, stop_signal=stops.get(worker.local_rank, ""))

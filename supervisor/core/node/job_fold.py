@@ -43,7 +43,7 @@ _TOLD_KINDS = frozenset(get_args(_Told))
 _ASKED_KINDS = frozenset(get_args(spawner_watch.Asked))
 _OF_SPAWNER = frozenset(get_args(node_messages.SpawnerReport))
 _OF_WORKER = frozenset(get_args(node_messages.WorkerReport))
-_OF_KERNEL = frozenset(get_args(node_messages.KernelReport))
+_ONLY_PLAIN = frozenset(get_args(node_messages.PlainReport))
 _OF_PLAIN = frozenset(get_args(plain_ranks.Event))
 _OF_CLIENT = frozenset(get_args(node_messages.ClientReport))
 _TO_JOB = frozenset(get_args(group_messages.GroupReport | group_messages.HangReport)) - {group_messages.RankExited}
@@ -92,7 +92,7 @@ class JobFold:
             self._take_of_worker(of_worker)
         elif kind in _OF_CLIENT:
             self._take_of_client(cast("node_messages.ClientReport", event))
-        elif kind not in _OF_KERNEL:
+        elif kind not in _ONLY_PLAIN:
             self._take_else(cast("node_messages.JobNews", event))
         self._settle()
 
@@ -115,7 +115,7 @@ class JobFold:
                 self._to_spawner(spawner_watch.SpawnerBroken(reason))
             case node_messages.EvidenceCollected(cycle=cycle, evidence=evidence):
                 workers, stops = worker_group.workers_of(self._group), self._plain.stops.signals
-                taken = StacksTaken(self._job.node, cycle, with_node_facts(evidence, workers, self._monitors, stops))
+                taken = StacksTaken(self._job.node, cycle, with_node_facts(evidence, workers, self._hangs, stops))
                 self.actions.append(node_messages.TellCoordinator(self._job.rules.job_id, taken))
             case node_messages.SupervisorReturned():
                 self._resume()
@@ -276,7 +276,7 @@ class JobFold:
                     assert_never(action)
 
     def _to_plain(self, event: plain_ranks.Event) -> None:
-        ranks = plain_ranks.Ranks(self._rank(0), self._monitors, self._watches, self._job.limits)
+        ranks = plain_ranks.Ranks(self._rank(0), self._monitors, self._watches, self._job.limits, self._job.lost_at_s)
         self._plain, actions = plain_ranks.step(
             self._plain, event, now_s=self._now_s, cycle=self._job.cycle, ranks=ranks, rules=self._job.rules
         )

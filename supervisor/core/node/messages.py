@@ -111,6 +111,15 @@ class RankContinued(msgspec.Struct, frozen=True):
     at_s: float
 
 
+class RankPrinted(msgspec.Struct, frozen=True):
+    """The first output of a worker, as far as it passes through the spawner; not in the first cycle."""
+
+    job_id: str
+    cycle: int
+    local_rank: int
+    at_s: float
+
+
 class WorkersEmptied(msgspec.Struct, frozen=True):
     """Nothing of the cycle is left on this node (answer to KillTree)."""
 
@@ -249,12 +258,12 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 SpawnerReport = SpawnerReady | SpawnerLost | StoreReady | StoreFailed
 WorkerReport = WorkerSpawned | SpawnFailed | WorkerExited | WorkersEmptied
 ClientReport = ClientJoined | ClientLeft | ProgressRead | RankSaid
-KernelReport = RankStopped | RankContinued
+PlainReport = RankStopped | RankContinued | RankPrinted  # what the spawner sees of a rank that says nothing
 JobNews = (
     SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected | StopRequested
     | RestartRequested | Ordered | FenceMoved | SupervisorReturned
 )  # fmt: skip
-News = SpawnerReport | WorkerReport | KernelReport | ClientReport | JobNews
+News = SpawnerReport | WorkerReport | PlainReport | ClientReport | JobNews
 NodeNews = JobSubmitted | JobAbandoned | DeadlineReached
 Event = NodeNews | News | NodeChecked | GpuMemorySeen
 

@@ -49,6 +49,7 @@ from supervisor.core.node.messages import (
     ProgressRead,
     Publish,
     RankContinued,
+    RankPrinted,
     RankSaid,
     RankStopped,
     SpawnerLost,
@@ -70,6 +71,7 @@ _OfJob = News | NodeChecked | GpuMemorySeen
 _OfCycle = (
     WorkerSpawned | SpawnFailed | WorkerExited | WorkerEndSeen | WorkersEmptied | ClientJoined | ClientLeft
     | ProgressRead | LimitsCalculated | ControlRequested | EvidenceCollected | RankSaid | RankStopped | RankContinued
+    | RankPrinted
 )  # fmt: skip
 
 # Events are looked up by kind: isinstance over so many kinds would cost more than the decision.

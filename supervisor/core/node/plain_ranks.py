@@ -1,7 +1,8 @@
 """What does the node notice about its ranks without a word from their script?
 
-Folds what needs no line of code in the script: which configured limits nothing has armed (limit_arming.py) and which
-ranks a signal has stopped (stopped_ranks.py).
+Folds what needs no line of code in the script: which configured limits nothing has armed (limit_arming.py), which
+ranks a signal has stopped (stopped_ranks.py), whose main thread executes nothing (main_thread_watch.py), and when the
+script was seen again after a restart (script_seen.py).
 """
 
 from __future__ import annotations
@@ -13,23 +14,41 @@ import msgspec
 
 from supervisor.core import workers as group
 from supervisor.core.facts import HangLimits, JobRules
-from supervisor.core.node import call_watch, hang_response, limit_arming, rank_monitor, stopped_ranks
+from supervisor.core.node import (
+    call_watch,
+    hang_response,
+    limit_arming,
+    main_thread_watch,
+    rank_monitor,
+    script_seen,
+    stopped_ranks,
+)
 from supervisor.core.node import messages as node_messages
 
 
 class State(msgspec.Struct, frozen=True):
     arming: limit_arming.State = msgspec.field(default_factory=limit_arming.initial_state)
     stops: stopped_ranks.State = msgspec.field(default_factory=stopped_ranks.initial_state)
+    main_threads: main_thread_watch.State = msgspec.field(default_factory=main_thread_watch.initial_state)
+    seen: script_seen.State = msgspec.field(default_factory=script_seen.initial_state)
 
 
 Event = (
     group.PrepareWorkers | group.StopWorkers | group.KillWorkers | group.LoseWorkers
     | node_messages.WorkerSpawned | node_messages.WorkerExited | node_messages.ClientJoined
-    | node_messages.ProgressRead | node_messages.RankStopped | node_messages.RankContinued
-    | node_messages.DeadlineReached
+    | node_messages.ProgressRead | node_messages.RankStopped | node_messages.RankContinued | node_messages.RankPrinted
+    | node_messages.SupervisorReturned | node_messages.DeadlineReached
 )  # fmt: skip
 Action = limit_arming.Action | hang_response.RankHung
 Outcome = tuple[State, tuple[Action, ...]]
+
+_NOT_OF_ARMING = (
+    node_messages.WorkerExited | node_messages.RankStopped | node_messages.RankContinued | node_messages.RankPrinted
+    | node_messages.SupervisorReturned
+)  # fmt: skip
+_NOT_OF_MAIN_THREADS = (
+    node_messages.ClientJoined | node_messages.RankStopped | node_messages.RankContinued | node_messages.RankPrinted
+)
 
 
 class Ranks(msgspec.Struct, frozen=True):
@@ -39,6 +58,7 @@ class Ranks(msgspec.Struct, frozen=True):
     monitors: Sequence[rank_monitor.State]
     watches: Sequence[call_watch.State]
     calculated: HangLimits | None  # limits for clients that come
+    lost_at_s: float | None = None  # since when the job is not running
 
     def rank(self, local_rank: int) -> int:
         return self.first_rank + local_rank
@@ -47,11 +67,15 @@ class Ranks(msgspec.Struct, frozen=True):
         """Whether the rank does not exist, has ended, or is being ended with its group."""
         return local_rank >= len(self.monitors) or isinstance(self.monitors[local_rank], rank_monitor.Gone)
 
-    def heartbeat_limit_s(self, local_rank: int, rules: JobRules) -> float | None:
+    def stop_limit_s(self, local_rank: int, rules: JobRules) -> float | None:
+        """Returns for how long a signal may stop the rank: the limit between heartbeats, or of its main thread."""
         monitor = self.monitors[local_rank]
         if isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading | rank_monitor.Hung):
-            return monitor.limits.heartbeat_s
-        return (self.calculated or rules.hang_limits).heartbeat_s
+            limits = monitor.limits
+        else:
+            limits = self.calculated or rules.hang_limits
+        both_s = (limits.heartbeat_s, rules.auto_heartbeat_s)
+        return min((limit_s for limit_s in both_s if limit_s is not None), default=None)
 
     def in_call(self) -> tuple[int, ...]:
         return tuple(at for at, watch in enumerate(self.watches) if not isinstance(watch, call_watch.Idle))
@@ -63,8 +87,8 @@ def initial_state() -> State:
 
 def step(state: State, event: Event, *, now_s: float, cycle: int, ranks: Ranks, rules: JobRules) -> Outcome:
     actions: list[Action] = []
-    arming, stops = state.arming, state.stops
-    if not isinstance(event, node_messages.WorkerExited | node_messages.RankStopped | node_messages.RankContinued):
+    arming, stops, main_threads = state.arming, state.stops, state.main_threads
+    if not isinstance(event, _NOT_OF_ARMING):
         has_rank_0 = ranks.first_rank == 0
         arming, more = limit_arming.step(
             arming, event, now_s=now_s, cycle=cycle, has_rank_0=has_rank_0, rules=rules
@@ -75,12 +99,29 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, ranks: Ranks, 
         in_call = ranks.in_call()
         stops, said = stopped_ranks.step(stops, stop, now_s=now_s, job_id=rules.job_id, cycle=cycle, in_call=in_call)
         actions += [_by_rank(each, ranks) for each in said]
-    same = arming is state.arming and stops is state.stops
-    return (state if same else State(arming, stops)), tuple(actions)
+    limit_s = rules.auto_heartbeat_s
+    if limit_s is not None and not isinstance(event, _NOT_OF_MAIN_THREADS):
+        main_threads, said = main_thread_watch.step(
+            main_threads, event, now_s=now_s, limit_s=limit_s, in_call=ranks.in_call()
+        )
+        actions += [_read_or_hung(each, ranks, rules, cycle) for each in said]
+    seen = state.seen
+    if isinstance(event, script_seen.Event):
+        seen, more = script_seen.step(
+            seen, event, now_s=now_s, job_id=rules.job_id, cycle=cycle,
+            first_rank=ranks.first_rank, lost_at_s=ranks.lost_at_s,
+        )  # fmt: skip
+        actions += more
+    same = arming is state.arming and stops is state.stops and main_threads is state.main_threads and seen is state.seen
+    return (state if same else State(arming, stops, main_threads, seen)), tuple(actions)
 
 
 def next_deadline_s(state: State) -> float | None:
-    dues_s = (limit_arming.next_deadline_s(state.arming), stopped_ranks.next_deadline_s(state.stops))
+    dues_s = (
+        limit_arming.next_deadline_s(state.arming),
+        stopped_ranks.next_deadline_s(state.stops),
+        main_thread_watch.next_deadline_s(state.main_threads),
+    )
     return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
 
@@ -90,12 +131,22 @@ def _by_rank(action: stopped_ranks.Action, ranks: Ranks) -> Action:
     return action
 
 
+def _read_or_hung(action: main_thread_watch.Action, ranks: Ranks, rules: JobRules, cycle: int) -> Action:
+    match action:
+        case main_thread_watch.ReadPage(local_rank):
+            return node_messages.ReadProgress(rules.job_id, cycle, local_rank)
+        case main_thread_watch.DeclareHang(local_rank, reason):
+            return hang_response.RankHung(local_rank, ranks.rank(local_rank), reason)
+        case _:
+            assert_never(action)
+
+
 def _stop_event(event: Event, ranks: Ranks, rules: JobRules) -> stopped_ranks.Event | None:
     match event:
         case node_messages.RankStopped(_, _, local_rank, pid, signal, at_s):
             if ranks.is_over(local_rank):
                 return None
-            limit_s = ranks.heartbeat_limit_s(local_rank, rules)
+            limit_s = ranks.stop_limit_s(local_rank, rules)
             return stopped_ranks.RankStopped(local_rank, ranks.rank(local_rank), pid, signal, at_s, limit_s)
         case node_messages.RankContinued(_, _, local_rank, at_s):
             return stopped_ranks.RankContinued(local_rank, ranks.rank(local_rank), at_s)
@@ -105,7 +156,10 @@ def _stop_event(event: Event, ranks: Ranks, rules: JobRules) -> stopped_ranks.Ev
             return stopped_ranks.WorkersEnding()
         case node_messages.DeadlineReached():
             return event
-        case node_messages.WorkerSpawned() | node_messages.ClientJoined() | node_messages.ProgressRead():
+        case (
+            node_messages.WorkerSpawned() | node_messages.ClientJoined() | node_messages.ProgressRead()
+            | node_messages.RankPrinted() | node_messages.SupervisorReturned()
+        ):  # fmt: skip
             return None
         case _:
             assert_never(event)

@@ -10,6 +10,7 @@ from supervisor.core.facts import HangLimits
 from supervisor.programs.doctor.finding import Area, Finding
 
 FIRST_HEARTBEAT_MIN_S = 60.0  # a cold torch import, a model and its first batch
+MAIN_THREAD_MIN_S = 60.0  # the wait for the slowest rank's start, a checkpoint, a compilation
 WATCHDOG = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 WATCHDOG_S = 480.0  # torch's default
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -19,10 +20,12 @@ def look(spec: JobSpec, environ: Mapping[str, str], *, has_gpus: bool) -> list[F
     area = Area("timeouts")
     limits = spec.hang_limits
     _first(area, limits.initial_heartbeat_s, limits.heartbeat_s)
+    _main_thread(area, spec.auto_heartbeat_s)
     _sections(area, spec)
     _ladder(area, limits)
     if has_gpus:
-        _watchdog(area, limits.heartbeat_s, environ)
+        both_s = (limits.heartbeat_s, spec.auto_heartbeat_s)
+        _watchdog(area, min((limit_s for limit_s in both_s if limit_s is not None), default=None), environ)
     else:
         area.skip("nccl watchdog", "no GPU")
     if environ.get(HANDLING) == "0":
@@ -54,6 +57,20 @@ def _first(area: Area, first_s: float | None, later_s: float | None) -> None:
         )
     else:
         area.ok("first heartbeat", f"{first_s:g} s")
+
+
+def _main_thread(area: Area, limit_s: float | None) -> None:
+    if limit_s is None:
+        area.skip("main thread", "no limit")
+    elif limit_s < MAIN_THREAD_MIN_S:
+        area.warn(
+            "main thread",
+            f"{limit_s:g} s",
+            why="a rank that waits for the start of the others, a checkpoint or a compilation may be silent for longer",
+            remedy="--ft-auto-heartbeat-timeout 600",
+        )
+    else:
+        area.ok("main thread", f"{limit_s:g} s")
 
 
 def _sections(area: Area, spec: JobSpec) -> None:
@@ -118,7 +135,7 @@ def _watchdog(area: Area, limit_s: float | None, environ: Mapping[str, str]) -> 
         return
     area.note(
         "nccl watchdog",
-        f"{watchdog_s:g} s, and two heartbeats may be {limit_s:g} s apart",
+        f"{watchdog_s:g} s, and a rank may be silent for {limit_s:g} s",
         why="torch's watchdog ends a stuck rank before the hang is found: the restart comes, but without all stacks",
         remedy=f"lower --ft-rank-heartbeat-timeout below {watchdog_s:g}, or export {WATCHDOG}={limit_s * 1.5:.0f}",
     )

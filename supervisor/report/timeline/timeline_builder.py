@@ -86,7 +86,7 @@ def _marks(events: Sequence[RecordedEvent], incidents: Sequence[Incident]) -> tu
         if event.sequence not in told
         and weight(event.kind) is not Weight.ROUTINE
         and event.kind not in ENDS
-        and event.kind != "running_again"
+        and event.kind not in ("running_again", "script_seen")
         and not event.kind.startswith(STRAGGLER)
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal as signals
 
-from supervisor.core.facts import HangLimits, JobRules
+from supervisor.core.facts import HangLimits, JobRules, Progress
 from supervisor.core.node import call_watch, messages, plain_ranks, rank_monitor
 from supervisor.core.node.hang_response import RankHung
 from supervisor.core.node.messages import DeadlineReached, Publish
@@ -50,4 +50,22 @@ def test_only_the_node_of_rank_0_reports_limits_that_nothing_arms() -> None:
     play = playing(rank_monitor.Silent())  # its first rank is 4
     play >> PrepareWorkers(0)
     play >> messages.WorkerSpawned(JOB, 0, 0, 100)
+    assert plain_ranks.next_deadline_s(play.state) is None
+
+
+def test_a_silent_main_thread_is_a_hang_of_that_rank() -> None:
+    rules = JobRules(JOB, 2, hang_limits=HangLimits(heartbeat_s=60.0), auto_heartbeat_s=5.0)
+    ranks = Ranks(4, (rank_monitor.Silent(), rank_monitor.Silent()), (call_watch.Idle(), call_watch.Idle()), None)
+    play = Playbook(plain_ranks.step, plain_ranks.initial_state(), cycle=0, ranks=ranks, rules=rules)
+    play.at(1.0) >> messages.WorkerSpawned(JOB, 0, 1, 812)
+    play.at(6.0) >> DeadlineReached() << messages.ReadProgress(JOB, 0, 1)
+    silent = messages.ProgressRead(JOB, 0, 1, Progress(1.0, 1.0, executed_at_s=1.0))
+    play >> silent << RankHung(1, 5, "executed no Python code for 5.0 s (limit 5.0 s)")
+    play.at(7.0) >> STOPPED
+    assert "after 5 s it counts as a hang" in play.of(Publish)[0].event.reason
+
+
+def test_without_that_limit_no_page_is_read() -> None:
+    play = playing(rank_monitor.Silent())
+    play >> messages.WorkerSpawned(JOB, 0, 1, 812)
     assert plain_ranks.next_deadline_s(play.state) is None

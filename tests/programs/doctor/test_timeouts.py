@@ -24,6 +24,17 @@ def test_first_heartbeat(first_s: float | None, later_s: float, grade: Grade):
     assert the(look(HangLimits(first_s, later_s)), "first heartbeat").grade is grade
 
 
+@pytest.mark.parametrize(("limit_s", "grade"), [(None, Grade.SKIPPED), (5.0, Grade.WARNING), (600.0, Grade.OK)])
+def test_main_thread(limit_s: float | None, grade: Grade):
+    spec = JobSpec(job_id="j", command=("t.py",), auto_heartbeat_s=limit_s)
+    assert the(timeouts.look(spec, {}, has_gpus=False), "main thread").grade is grade
+
+
+def test_nccl_is_compared_with_the_shorter_limit():
+    spec = JobSpec(job_id="j", command=("t.py",), auto_heartbeat_s=300.0)
+    assert the(timeouts.look(spec, {}, has_gpus=True), "nccl watchdog").grade is Grade.OK
+
+
 @pytest.mark.parametrize(
     ("sections", "grade"),
     [

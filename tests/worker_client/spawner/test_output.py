@@ -142,7 +142,7 @@ def test_the_output_of_a_grandchild_arrives_after_the_exit(script: Script, tmp_p
 
 def test_an_open_file_is_closed_with_the_last_pipe_that_writes_to_it(tmp_path: Path) -> None:
     events = Events()
-    output = Output(events, ignore_drop)
+    output = Output(events, ignore_drop, lambda _cycle, _rank: None)
     plan = StreamPlan(console=False, file=str(tmp_path / "log"))
     writers = [output.open(0, 0, number, plan, file_needed=True) for number in (1, 2)]
     before = len(os.listdir("/proc/self/fd"))
@@ -164,7 +164,7 @@ def test_a_plain_pipe_is_enough_where_a_large_one_is_refused(tmp_path: Path, mon
 
     monkeypatch.setattr("fcntl.fcntl", refuse)
     events = Events()
-    output = Output(events, ignore_drop)
+    output = Output(events, ignore_drop, lambda _cycle, _rank: None)
     writer = output.open(0, 0, 1, StreamPlan(console=False, file=str(tmp_path / "log")), file_needed=True)
     os.write(writer, b"x")
     os.close(writer)

@@ -1,12 +1,15 @@
 """Is the supervisor that recorded a job as live still alive, and if not, what is true of the job?
 
-A journal holds the last word of each supervisor; a killed one had no time for a verdict.
+A journal holds the last word of each supervisor. A killed one had no time for a verdict, and one whose disk was full
+could not write it: which of the two it was is not known here. The job is known to have run until the journal or one of
+its ranks' logs was last written.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from contextlib import suppress
 from datetime import datetime
 from functools import cache
 
@@ -17,6 +20,7 @@ from supervisor.edges.machine.processes import job_claims, process_table
 from supervisor.ports.reports import JobReport
 
 NS_PER_S = 1_000_000_000
+LOGS_LOOKED_AT_MAX = 10_000  # files of one job
 ENDED_RANKS = ("exited", "failed", "stopped")
 
 
@@ -43,26 +47,43 @@ def judged(report: JobReport, *, recorded_by: str, recorded_at_s: int) -> JobRep
     """Returns the report as it is true now. `recorded_by`: the writer's `own_identity`; `recorded_at_s`: Unix time."""
     if report.state.has_ended or not _is_gone(report, recorded_by):
         return report
-    at = datetime.fromtimestamp(recorded_at_s).isoformat(sep=" ")
+    known_until_s = max(recorded_at_s, _last_written_s(report.log_dir))
+    at = datetime.fromtimestamp(known_until_s).isoformat(sep=" ")
+    lost = (
+        f"its supervisor (pid {report.supervisor_pid}) has ended without recording a verdict: it was killed, or could "
+        f"not write its journal; the job is known until {at}"
+    )
     holder = job_claims.holder(report.job_id)
     if holder is not None and holder.since_ns == report.submitted_at_ns:
         return msgspec.structs.replace(
             report,
             state=JobState.STOPPING,
-            reason=f"its supervisor (pid {report.supervisor_pid}) was killed at {at} or later; processes of the "
-            f"job are left: {job_claims.how_they_end(report.job_id)}; last: {report.reason}",
+            reason=f"{lost}; processes of the job are left: {job_claims.how_they_end(report.job_id)}; "
+            f"last: {report.reason}",
         )
     return msgspec.structs.replace(
         report,
         state=JobState.FAILED,
-        reason=f"its supervisor (pid {report.supervisor_pid}) was killed at {at} or later, without a verdict, and its "
-        f"processes are gone; last: {report.reason}",
-        ended_at_ns=recorded_at_s * NS_PER_S,
+        reason=f"{lost}; its processes are gone; last: {report.reason}",
+        ended_at_ns=known_until_s * NS_PER_S,
         ranks=tuple(
             rank if rank.state in ENDED_RANKS else msgspec.structs.replace(rank, state="stopped")
             for rank in report.ranks
         ),
     )
+
+
+def _last_written_s(folder: str) -> int:
+    """Returns when a log of this run was last written, in whole seconds of Unix time; 0: never, or not known here."""
+    newest_s, looked_at = 0.0, 0
+    for parent, _, names in os.walk(folder) if folder else ():
+        for name in names[: LOGS_LOOKED_AT_MAX - looked_at]:
+            with suppress(OSError):
+                newest_s = max(newest_s, os.lstat(os.path.join(parent, name)).st_mtime)
+        looked_at += len(names)
+        if looked_at >= LOGS_LOOKED_AT_MAX:
+            break
+    return int(newest_s)
 
 
 def _is_gone(report: JobReport, recorded_by: str) -> bool:

@@ -35,6 +35,7 @@ from supervisor.edges.workers.channel.worker_admission import Admitted, OpenCycl
 from supervisor.edges.workers.channel.worker_connection import WorkerConnection
 from supervisor.edges.workers.channel.worker_frames import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_listener import WorkerListener
+from supervisor.edges.workers.main_thread_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageNote, PageOffers, ReturnedPage
 from supervisor.ports.edges import Clock
 
@@ -86,15 +87,17 @@ class WorkerServer:
         clock: Clock,
         on_sections: Callable[[str], None],
         pages: PageOffers | None = None,
+        main_threads: MainThreads | None = None,
     ) -> None:
         """`on_sections` is called with the job of a rank that may stamp sections. `pages`: for the spawners, which keep
-        them for the next supervisor; None: there is none."""
+        them for the next supervisor; None: there is none. `main_threads`: of the spawners' workers."""
         self._events = events
         self._clock = clock
         self._cycles = WorkerCycles()
         self._clients: dict[tuple[str, int, int], RankClient] = {}
         self._recalled = RecalledRanks(clock)
         self._pages = pages if pages is not None else PageOffers()
+        self._main_threads = main_threads if main_threads is not None else MainThreads()
         self._strangers: dict[anyio.CancelScope, None] = {}  # in order of arrival
         self._connections: set[WorkerConnection] = set()
         self._held = 0
@@ -143,7 +146,20 @@ class WorkerServer:
             found.limits = limits
 
     def read_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None:
-        """Returns the rank's page as it is now, or its last frame. None if no client is connected."""
+        """Returns the rank's pages as they are now, or its last frame.
+
+        None if no client is connected and its main thread is not watched either.
+        """
+        now_s = self._clock.now_s()
+        executed_at_s = self._main_threads.executed_at_s(job_id, cycle, local_rank, now_s)
+        progress = self._client_progress(job_id, cycle, local_rank)
+        if executed_at_s is None:
+            return progress
+        if progress is None:
+            progress = Progress(initialised_at_s=now_s, out_of_section_since_s=now_s, read_at_s=now_s)
+        return msgspec.structs.replace(progress, executed_at_s=executed_at_s)
+
+    def _client_progress(self, job_id: str, cycle: int, local_rank: int) -> Progress | None:
         client = self._clients.get((job_id, cycle, local_rank))
         if client is None:
             return self._recalled.progress((job_id, cycle, local_rank))

@@ -26,6 +26,7 @@ from supervisor.edges.machine.folders import closed_dir
 from supervisor.edges.machine.own_process import shortages
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
+from supervisor.edges.workers.main_thread_pages import MainThreadPages
 from supervisor.edges.workers.page_hand_over import ReturnedPage, note_from
 from supervisor.ports.pauses import pause
 
@@ -146,6 +147,7 @@ class FoundSpawner(msgspec.Struct):
     decoder: Decoder
     reports: list[wire.Message]  # received with the texts
     pages: dict[tuple[int, int], ReturnedPage] = msgspec.field(default_factory=dict[tuple[int, int], ReturnedPage])
+    main_threads: MainThreadPages | None = None  # of its workers; None: they are not watched
 
     @property
     def pid(self) -> int:
@@ -163,6 +165,8 @@ class FoundSpawner(msgspec.Struct):
         os.close(self.pidfd)
         self.drop_claims()
         self.drop_pages()
+        if self.main_threads is not None:
+            self.main_threads.close()
 
     def drop_pages(self) -> None:
         while self.pages:
@@ -329,7 +333,21 @@ async def _greet(
                 case _:
                     reports.append(message)
     pages = _matched(held, descriptors[claims:])
-    return FoundSpawner(place, link, pidfd, welcome, texts, tuple(descriptors[:claims]), decoder, reports, pages)
+    main_threads = None
+    if welcome.watched and claims > 0:
+        claims -= 1
+        main_threads = _main_threads(descriptors[claims])
+    return FoundSpawner(
+        place, link, pidfd, welcome, texts, tuple(descriptors[:claims]), decoder, reports, pages, main_threads
+    )
+
+
+def _main_threads(descriptor: int) -> MainThreadPages | None:
+    """Takes over the memory file of main threads. Without it, those ranks are not judged by it."""
+    try:
+        return MainThreadPages(descriptor=descriptor)
+    except (OSError, ValueError):
+        return None
 
 
 def _awaits_pages(welcome: wire.WelcomeBack, held: Sequence[wire.HeldPages]) -> bool:

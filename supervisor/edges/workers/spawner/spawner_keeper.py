@@ -13,6 +13,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.run_folder import run_folder
 from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
 from supervisor.edges.machine.processes.job_claims import JobClaims
+from supervisor.edges.workers.main_thread_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
@@ -43,6 +44,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
     # Places of ended spawners: the data kept there is needed until the end of their job is recorded.
     gone: dict[str, ReturnPlace] = msgspec.field(default_factory=dict[str, ReturnPlace])
     pages: PageOffers = msgspec.field(default_factory=PageOffers)
+    main_threads: MainThreads = msgspec.field(default_factory=MainThreads)
     start_timeout_s: float = START_TIMEOUT_S
     threads: dict[str, SideThreads] = msgspec.field(default_factory=dict[str, SideThreads])  # by job
 
@@ -66,6 +68,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
                 on_end_seen=on_end_seen,
                 let_go=partial(self._let_go, spec.job_id),
                 pages=self.pages,
+                main_threads=self.main_threads,
             )
 
         async def start(learned: Learned | None, hearing: Hearing) -> SpawnerLink:

@@ -17,6 +17,7 @@ from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLong
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.whereabouts import whereabouts
+from supervisor.edges.workers.main_thread_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.keeping import Keeping
 from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end
@@ -52,13 +53,20 @@ class SpawnerLink:
         on_end_seen: OnEndSeen = nobody_asks,
         let_go: Callable[[ReturnPlace], None] = ReturnPlace.remove,
         pages: PageOffers | None = None,
+        main_threads: MainThreads | None = None,
     ) -> None:
-        """Adopts a process from `start_process` or from a previous supervisor; the caller must call `run`."""
+        """Adopts a process from `start_process` or from a previous supervisor; the caller must call `run`.
+
+        `main_threads`: where it notes the pages of its workers' main threads.
+        """
         self.pid = started.pid
         self._process = started.process if isinstance(started, SpawnerProcess) else None
         self._place = started.place
         self._let_go = let_go
         self._pages = PageSending(pages, job_id)
+        self._job_id = job_id
+        self._main_threads = main_threads if main_threads is not None else MainThreads()
+        self._main_thread_pages = started.main_threads
         self._pidfd = started.pidfd
         self._socket = started.socket
         self._on_message = on_message
@@ -92,6 +100,7 @@ class SpawnerLink:
         for cycle, local_rank, pid in self._keeping.workers():
             self._orphans.note_session(pid, cycle)
             self._worker_ends.note(cycle, local_rank, pid)
+            self._note_main_thread(cycle, local_rank)
         found.drop_claims()
 
     def send(self, message: wire.ToSpawner) -> None:
@@ -190,6 +199,7 @@ class SpawnerLink:
         finally:
             self._worker_ends.close()
             self._pages.drop()
+            self._drop_main_threads()
             self._socket.close()
             os.close(self._pidfd)
             if self._place is not None:
@@ -289,8 +299,10 @@ class SpawnerLink:
             case wire.Spawned():
                 self._orphans.note_session(message.pid, message.cycle)
                 self._worker_ends.note(message.cycle, message.local_rank, message.pid)
+                self._note_main_thread(message.cycle, message.local_rank)
             case wire.Exited():
                 self._worker_ends.forget(message.cycle, message.local_rank)
+                self._main_threads.forget(self._job_id, message.cycle, message.local_rank)
             case wire.Emptied(cycle=cycle, stuck_pids=()):
                 self._orphans.forget_sessions(cycle)
             case wire.Ended():
@@ -306,6 +318,15 @@ class SpawnerLink:
                 pass
         self._keeping.note(message)
         self._on_message(message)
+
+    def _note_main_thread(self, cycle: int, local_rank: int) -> None:
+        if self._main_thread_pages is not None:
+            self._main_threads.note(self._job_id, cycle, local_rank, self._main_thread_pages)
+
+    def _drop_main_threads(self) -> None:
+        if self._main_thread_pages is not None:
+            self._main_threads.forget_all(self._main_thread_pages)
+            self._main_thread_pages.close()
 
     def _give_up(self, fault: str) -> None:
         if not self._fault:

@@ -23,6 +23,7 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.errors import ExhaustedError, InvalidRequestError
 
 if TYPE_CHECKING:
+    from supervisor.edges.workers.main_thread_pages import MainThreadPages
     from supervisor.edges.workers.spawner.return_places import ReturnPlace
 
 
@@ -49,6 +50,7 @@ class SpawnerProcess(msgspec.Struct, frozen=True):
     socket: socket.socket
     pidfd: int
     place: ReturnPlace | None = None  # where a returning supervisor finds it; None: there is none
+    main_threads: MainThreadPages | None = None  # of its workers; None: they are not watched
 
     @property
     def pid(self) -> int:
@@ -62,6 +64,8 @@ class SpawnerProcess(msgspec.Struct, frozen=True):
         self.process.wait()
         if self.place is not None:
             self.place.remove()
+        if self.main_threads is not None:
+            self.main_threads.close()
 
 
 def start_process(
@@ -139,6 +143,14 @@ def _start(
             held.enter_context(listener)
             settings = settings._replace(return_fd=listener.fileno(), keep_path=str(place.keep_path), claim_fds=passed)
             passed = (*passed, listener.fileno())
+        main_threads = None
+        if spec.auto_heartbeat_s is not None:
+            from supervisor.edges.workers.main_thread_pages import MainThreadPages  # Late: few jobs need it.
+
+            main_threads = MainThreadPages(spec.local_world_size)
+            undo.callback(main_threads.close)
+            settings = settings._replace(watch_fd=main_threads.fd, watch_limit_s=spec.auto_heartbeat_s)
+            passed = (*passed, main_threads.fd)
         command = make_command(settings, marked, theirs.fileno())
         passed = (theirs.fileno(), *passed)
         if command.settings_fd >= 0:
@@ -160,7 +172,7 @@ def _start(
         if place is not None:
             place.note(spec.job_id, process.pid)
         undo.pop_all()
-        return SpawnerProcess(process, ours, pidfd, place)
+        return SpawnerProcess(process, ours, pidfd, place, main_threads)
 
 
 def _make_command(settings: SpawnerSettings, env: Mapping[str, str], link_fd: int) -> SpawnerCommand:

@@ -38,7 +38,21 @@ def test_a_job_is_as_it_was_recorded_where_its_supervisor_may_live(recorded_by: 
 def test_a_pid_that_another_process_has_now_is_no_supervisor() -> None:
     found = judged(report(), recorded_by=f"{BOOT} {NAMESPACE} {PID} {int(TICKS) - 1}", recorded_at_s=AT_S)
     assert (found.state, found.ended_at_ns, found.exit_code) == (JobState.FAILED, AT_S * 10**9, None)
-    assert "without a verdict, and its processes are gone; last: all ranks run" in found.reason
+    assert "without recording a verdict: it was killed, or could not write its journal" in found.reason
+    assert "its processes are gone; last: all ranks run" in found.reason
+
+
+def test_a_job_is_known_until_one_of_its_ranks_has_last_printed(tmp_path: Path) -> None:
+    log = tmp_path / "run" / "cycle_0" / "rank_1" / "stdout.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    os.utime(log, (AT_S + 40, AT_S + 40))
+    gone = f"{BOOT} {NAMESPACE} {PID} 1"
+    found = judged(replace(report(), log_dir=str(tmp_path / "run")), recorded_by=gone, recorded_at_s=AT_S)
+    assert found.ended_at_ns == (AT_S + 40) * 10**9
+    os.utime(log, (AT_S - 40, AT_S - 40))
+    found = judged(replace(report(), log_dir=str(tmp_path / "run")), recorded_by=gone, recorded_at_s=AT_S)
+    assert found.ended_at_ns == AT_S * 10**9
 
 
 def test_a_restart_of_the_node_ends_its_jobs() -> None:

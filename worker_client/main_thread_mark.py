@@ -6,17 +6,17 @@ Python code is involved that an exception could hit, and checking needs no syste
 
 from __future__ import annotations
 
-import ctypes
-
 SEMAPHORE_BYTES = 64  # more than sem_t needs anywhere
 
 
 class MainThreadMark:
-    """Makes pending calls, at most one at a time. One object serves the whole process: a call may still be pending
-    after a Wrapper has ended, and then posts to memory that must still exist.
+    """Makes pending calls, at most one at a time. An object must live as long as the process: a call may still be
+    pending after a Wrapper has ended, and then posts to memory that must still exist.
     """
 
     def __init__(self) -> None:
+        import ctypes  # Late: a spawner loads this module for each job, and few jobs use it.
+
         library = ctypes.PyDLL(None)  # called with the GIL held: all of these return at once
         self._semaphore = ctypes.create_string_buffer(SEMAPHORE_BYTES)
         self._address = ctypes.c_void_p(ctypes.addressof(self._semaphore))

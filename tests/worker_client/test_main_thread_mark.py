@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from worker_client.inprocess.watching import main_thread_mark
-from worker_client.inprocess.watching.main_thread_mark import MainThreadMark
+from worker_client import main_thread_mark
+from worker_client.main_thread_mark import MainThreadMark
 
 WAIT_S = 30.0
 
