@@ -32,7 +32,8 @@ Timeouts that the ranks calculate together at run time override all of them.
 - The older `--ft-param-<name>` means `--ft-<name>`; all old names work, with one warning.
 - An error on the command line ends with exit code 2; an error in a file or a variable ends with 78.
 - A torchrun flag or a key of the reference launcher that has no effect here causes a warning. A flag that is not
-  supported yet is an error, unless its value asks for nothing. `--help-all` lists all flags, `--help` the most used ones.
+  supported yet is an error, unless its value asks for nothing. `--help-all` lists all flags, `--help` the most used
+  ones.
 
 ## The YAML file
 

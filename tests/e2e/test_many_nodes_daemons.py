@@ -246,7 +246,7 @@ def test_a_job_whose_leader_says_nothing_stalls_alone(tmp_path: Path):
                 calm.until_running(cycle, 4)
                 assert "alone" in a.holdfast("status", "alone")
             lost = f"the leader at {c.address}:{hurt.port} is lost"
-            wait_until(lambda: lost in a.holdfast("status", hurt.job_id), timeout_s=LIMIT_S, what="the loss of the leader")
+            wait_until(lambda: lost in a.holdfast("status", hurt.job_id), timeout_s=LIMIT_S, what="its leader's loss")
             assert hurt.processes[1].poll() is None, "it waits for the leader, which may return"
             assert asked.wait(LIMIT_S) == 0
             a.holdfast("restart", "alone")

@@ -292,7 +292,7 @@ def test_of_several_nodes_one_that_did_not_lead_says_so():
     job.say(9.0, "job_failed", "rank 1 (pid 101) was killed by SIGKILL; restarts used 3 of 3")
     life = told(job, JobState.FAILED)
     assert life.gaps == (
-        "this is what vm has recorded: its own part, and perhaps that of nodes that led; the last of these has recorded "
-        "the whole: run holdfast report job there",
+        "this is what vm has recorded: its own part, and perhaps that of nodes that led; the last of these has "
+        "recorded the whole: run holdfast report job there",
     )
     assert life.restarts_used == 3
