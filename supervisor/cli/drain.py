@@ -69,7 +69,7 @@ def _cordon(asked: Sequence[Answering], reason: str) -> None:
 def _await_end(supervisor: Answering, reason: str, *, stops: bool) -> None:
     for job in supervisor.client.jobs():
         if stops:
-            supervisor.client.stop(job.job_id, reason=reason)
+            supervisor.client.stop(job.job_id, reason=reason, of_node=True)
         why = f": {job.reason}" if any(node.unreachable_pid is not None for node in job.nodes) else ""
         output.say(f"waiting for job {name_of(job.job_id, supervisor.uid)} ({job.state}){why}")
         for _ in SteadyClient(supervisor.client, job.job_id, say=output.say).watch(on_note=output.say, this_node=True):

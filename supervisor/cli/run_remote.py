@@ -145,7 +145,8 @@ def _forward(client: SteadyClient, submission: Submission, numbers: set[signal.S
         submission.stop()
         try:
             grace_s = interrupted_grace_s(request, number) if standard_streams.stdin_is_terminal() else None
-            client.stop(reason=f"holdfast run got {signal.Signals(number).name}", signal=int(number), grace_s=grace_s)
+            reason = f"holdfast run got {signal.Signals(number).name}"
+            client.stop(reason=reason, signal=int(number), grace_s=grace_s, of_node=True)
         except HoldfastError as error:
             tell(str(error))
 

@@ -77,11 +77,11 @@ class SteadyClient:
                     raise
                 self._wait(error)
 
-    def stop(self, *, reason: str, signal: int, grace_s: float | None = None) -> None:
+    def stop(self, *, reason: str, signal: int, grace_s: float | None = None, of_node: bool = False) -> None:
         """Stops the job. Raises HoldfastError."""
         while True:
             try:
-                self._client.stop(self.job_id, reason=reason, signal=signal, grace_s=grace_s)
+                self._client.stop(self.job_id, reason=reason, signal=signal, grace_s=grace_s, of_node=of_node)
                 return
             except NoSupervisorError as error:
                 self._wait(error)

@@ -173,14 +173,17 @@ _NODES = {
         "A node takes no new jobs and no part in the next cycle.",
         "`holdfast uncordon NODE` undoes it.",
     ),
+    "leave_requested": Kind(_NEWS, "Somebody wants this node out of the job, which goes on."),
+    "leave_refused": Kind(
+        _FAULT,
+        "A node cannot leave the job, as the reason says; nothing has changed.",
+        "Start a spare node, or end the job: `holdfast stop JOB`.",
+    ),
+    "node_leaves": Kind(_NEWS, "A node with ranks leaves the job, which restarts without it and uses no unit."),
+    "node_left": Kind(_NEWS, "A node has left the job as asked; the job goes on."),
     "node_uncordoned": Kind(_NEWS, "The node takes jobs again."),
     "leader_changed": Kind(_NEWS, "Another node leads the job now; the cycle continues."),
     "leader_resigned": Kind(_NEWS, "The leader hears too few nodes; a node that hears more of them leads next."),
-    "leader_left_out": Kind(
-        _NEWS,
-        "The leading node may not run ranks itself, as the reason says; it only led.",
-        "Repair or replace that node.",
-    ),
     "spare_failed": Kind(
         _NEWS,
         "A spare node has failed; the running ranks are not touched.",

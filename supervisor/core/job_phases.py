@@ -6,6 +6,7 @@ from typing import assert_never
 
 import msgspec
 
+from supervisor.core.cluster.messages import LeaveAsked
 from supervisor.core.facts import Assignment, HangLimits, JobRules, JobState, Verdict
 
 
@@ -89,6 +90,15 @@ class Store(msgspec.Struct, frozen=True):
     port: int = 0
 
 
+class Leaving(msgspec.Struct, frozen=True):
+    """The node was asked to leave the job. `alone_at_s`: then it leaves without an answer; None: it was answered."""
+
+    asked: LeaveAsked
+    asked_at_s: float
+    alone_at_s: float | None
+    is_alone: bool = False
+
+
 class State(msgspec.Struct, frozen=True):
     """The state of the machine job.py. `cycle` is the last one ordered, -1 before the first."""
 
@@ -111,7 +121,9 @@ class State(msgspec.Struct, frozen=True):
     restarts_used: int = 0  # according to the newest StartCycle
     stop_reason: str = ""  # of a stop asked for on this node, whose workers then stop at once; "": none
     stop_signal: int = 0  # 0: a command
+    stop_is_final: bool = False  # an operator's, after which no scheduler may start the job again
     stop_at_s: float | None = None  # when it was asked for last
+    leaving: Leaving | None = None
     lost_at_s: float | None = None  # since when the job is not running; None: it runs, or never ran
 
 

@@ -27,6 +27,7 @@ class Ledger(msgspec.Struct, frozen=True):
     told_by: int = 0  # term of the leader that sent it; 0: not sent, or sent by an older version
     stop_signal: int | None = None  # of a stop under way; the verdict depends on how the ranks end
     stop_reason: str = ""
+    stop_is_final: bool = False  # an operator has stopped the job: no scheduler may start it again
     parts: tuple[str, ...] = ()  # the nodes of that cycle, by group rank
     processes: tuple[str, ...] = ()  # the node process that received each order, by group rank; "": unknown
     witnesses: tuple[str, ...] = ()  # nodes heard by the leader (see fence.py)

@@ -107,6 +107,12 @@ class Resign(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Stay(msgspec.Struct, frozen=True):
+    """The node cannot leave the job (answer to LeaveAsked)."""
+
+    reason: str
+
+
 class StandBack(msgspec.Struct, frozen=True):
     """Kill the workers, because another node may soon take this one's place; then wait for a leader.
 
@@ -118,5 +124,5 @@ class StandBack(msgspec.Struct, frozen=True):
 
 Order = (
     StartCycle | JoinAgain | UseStore | TakeStacks | ActOnHang | TellMembers | ReplaceRanks | SettleCall | WindDown
-    | Conclude | Introduce | Resign | StandBack
+    | Conclude | Introduce | Resign | Stay | StandBack
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.core.facts import JobState, Verdict
 
 SAME_SIGNAL_S = 0.1  # signals this close are one request: timeout(1) and systemd send two at once
-STOPPED_EXIT_CODE = 1  # stopped by a command; after signal n it is 128 + n
+STOPPED_EXIT_CODE = 1  # stopped with a node's supervisor, whose node may be rebooting: the job may start again
 
 
 def was_said(asked: str, reason: str) -> bool:
@@ -13,10 +13,28 @@ def was_said(asked: str, reason: str) -> bool:
     return asked == reason or asked.startswith(f"{reason}: ")
 
 
-def stopped_verdict(signal: int, reason: str, *, all_succeeded: bool) -> Verdict:
-    """Returns how a job ends that a command (signal 0) or a signal has stopped."""
+def stopped_verdict(signal: int, reason: str, *, all_succeeded: bool, final_code: int | None = None) -> Verdict:
+    """Returns how a job ends that a command (signal 0) or a signal has stopped.
+
+    `final_code`: tells a scheduler not to start the job again, since an operator has stopped it; None: nobody has.
+    """
     if signal == 0:
-        return Verdict(JobState.STOPPED, STOPPED_EXIT_CODE, reason)
+        return Verdict(JobState.STOPPED, STOPPED_EXIT_CODE if final_code is None else final_code, reason)
     if all_succeeded:
         return Verdict(JobState.SUCCEEDED, 0, f"{reason}; all ranks then exited with code 0")
     return Verdict(JobState.STOPPED, 128 + signal, reason)
+
+
+def left_verdict(reason: str) -> Verdict:
+    """Returns how a job ends on a node that has left it. A scheduler must not take that for a failure."""
+    return Verdict(JobState.STOPPED, 0, reason)
+
+
+def has_left(verdict: Verdict) -> bool:
+    """Whether the verdict is that of one node, which has left: the job goes on."""
+    return verdict.state is JobState.STOPPED and verdict.exit_code == 0
+
+
+def left_sentence(node: str, reason: str, *, is_alone: bool = False) -> str:
+    unanswered = "; no leader has answered it" if is_alone else ""
+    return f"node {node} has left the job ({reason}){unanswered}; the job goes on without it"

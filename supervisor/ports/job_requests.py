@@ -39,10 +39,13 @@ class JobRequests(Protocol):
 
     def job(self, job_id: str) -> JobReport | None: ...
 
-    def stop(self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None) -> None:
+    def stop(
+        self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None, of_node: bool = False
+    ) -> None:
         """Ends the job. signal 0: as a command does (SIGTERM to the ranks); else as if the launcher had received it.
 
-        `grace_s`: how long the ranks may take; None: as configured.
+        `grace_s`: how long the ranks may take; None: as configured. `of_node`: this node's part is to end. If it holds
+        no ranks, the job goes on without it.
         """
         ...
 

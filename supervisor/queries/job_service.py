@@ -193,11 +193,13 @@ class JobService:
         job = self._jobs.get(job_id)
         return self._looked_at(job) if job is not None else self.expected.report(job_id)
 
-    def stop(self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None) -> None:
-        if self.expected.stop(job_id, reason, signal, grace_s):
+    def stop(
+        self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None, of_node: bool = False
+    ) -> None:
+        if self.expected.stop(job_id, reason, signal, grace_s, of_node=of_node):
             return
         job = self._live(job_id, "stop")
-        self._inbox.post(node_messages.StopRequested(job.spec.job_id, reason, signal, grace_s))
+        self._inbox.post(node_messages.StopRequested(job.spec.job_id, reason, signal, grace_s, of_node=of_node))
 
     def restart(self, job_id: str, *, reason: str) -> int:
         job = self._live(job_id, "restart")
@@ -259,7 +261,7 @@ class JobService:
         await self.expected.stop_all(reason)
         live = self.live_jobs()
         for job_id in live:
-            self.stop(job_id, reason=reason, signal=0)
+            self.stop(job_id, reason=reason, signal=0, of_node=True)
         for job_id in live:
             await self._ended[job_id].wait()
 

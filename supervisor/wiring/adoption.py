@@ -87,4 +87,4 @@ def _open_peers(
 async def _stop_when(idle: anyio.Event, job_service: JobService, job_id: str) -> None:
     await idle.wait()
     with contextlib.suppress(HoldfastError):  # It ended by itself in this moment.
-        job_service.stop(job_id, reason="no rank is left, and no new one has connected", signal=0)
+        job_service.stop(job_id, reason="no rank is left, and no new one has connected", signal=0, of_node=True)

@@ -206,7 +206,8 @@ class Returning(msgspec.Struct, frozen=True):
     def _stop_if_asked(self, job_id: str) -> bool:
         asked = self.job_service.expected.stop_asked(job_id)
         if asked is not None:
-            self.inbox.post(node_messages.StopRequested(job_id, asked.reason, asked.signal, asked.grace_s))
+            stop = node_messages.StopRequested(job_id, asked.reason, asked.signal, asked.grace_s, of_node=asked.of_node)
+            self.inbox.post(stop)
         return asked is not None
 
     async def _recorded_after(self, restored: Restored) -> list[RecordedEvent]:

@@ -332,7 +332,7 @@ async def _forward_signals(job_service: JobService, job_id: str, request: RunReq
         try:
             grace_s = interrupted_grace_s(request, number) if standard_streams.stdin_is_terminal() else None
             reason = f"holdfast run got {signals.Signals(number).name}"
-            job_service.stop(job_id, reason=reason, signal=number, grace_s=grace_s)
+            job_service.stop(job_id, reason=reason, signal=number, grace_s=grace_s, of_node=True)
         except HoldfastError:
             return  # It ended by itself in this moment.
 

@@ -39,7 +39,9 @@ class Client:
             yield LogPiece(0, 0, False, piece)
             self._leave()
 
-    def stop(self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None) -> None:
+    def stop(
+        self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None, of_node: bool = False
+    ) -> None:
         assert grace_s is None
         self._leave()
         self.stops += 1

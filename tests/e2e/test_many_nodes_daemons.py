@@ -197,7 +197,7 @@ def test_two_daemons_run_two_jobs_together_and_each_is_one_job_from_either(tmp_p
         b.holdfast("restart", calm.job_id)
         calm.until_running(1, 4)
         a.holdfast("stop", calm.job_id, "--wait")
-        assert calm.exit_codes() == [1, 1]
+        assert calm.exit_codes() == [93, 93]
 
         hurt.let_end()
         assert hurt.exit_codes() == [0, 0]

@@ -120,7 +120,7 @@ async def test_stop_and_restart_on_request(tmp_path: Path) -> None:
         world.job_service.stop("j", reason="enough", signal=0)
         ended = await world.job_service.wait("j")
         assert ended.verdict is not None
-        assert (ended.verdict.state, ended.verdict.exit_code) == (JobState.STOPPED, 1)
+        assert (ended.verdict.state, ended.verdict.exit_code) == (JobState.STOPPED, 93)
 
 
 async def test_end_all_ends_every_job_and_takes_no_new_one(tmp_path: Path) -> None:

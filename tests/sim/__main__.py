@@ -11,10 +11,11 @@ import gc
 import os
 import sys
 import time
+from functools import partial
 from multiprocessing import Pool
 
 from supervisor.core.cluster import coordinator
-from tests.sim.faults import draw_many, draw_schedule
+from tests.sim.faults import draw_departures, draw_many, draw_schedule
 from tests.sim.playing import Played, play, play_many, report
 from tests.sim.setup import draw_setup, large_setup
 
@@ -36,14 +37,15 @@ def _parsed() -> argparse.Namespace:
     parser.add_argument(
         "--faults", type=_numbers, help="play only these of the seed's faults, for example 0,3; or none"
     )
+    parser.add_argument("--leaving", action="store_true", help="in each run, nodes leave the job")
     parser.add_argument("--stop-after", type=int, default=5, help="failures (default: %(default)s)")
     parser.add_argument("--large", type=int, metavar="FAULTS", help="one long job on --nodes nodes with so many faults")
     return parser.parse_args()
 
 
-def _one(seed: int, nodes: int | None, numbers: tuple[int, ...] | None) -> int:
+def _one(seed: int, nodes: int | None, numbers: tuple[int, ...] | None, *, leaving: bool) -> int:
     setup = draw_setup(seed, nodes=nodes)
-    schedule = draw_schedule(setup)
+    schedule = draw_departures(setup) if leaving else draw_schedule(setup)
     world = play(setup, schedule if numbers is None else [schedule[number] for number in numbers])
     if world.complaints:
         print(report(world))
@@ -55,16 +57,17 @@ def _one(seed: int, nodes: int | None, numbers: tuple[int, ...] | None) -> int:
     return 0
 
 
-def _many(first: int, seeds: int, nodes: int | None, processes: int, stop_after: int) -> int:
+def _many(given: argparse.Namespace) -> int:
+    first, seeds, nodes, processes = given.first, given.seeds, given.nodes, given.processes
     began_s = time.monotonic()
     chunks = [(at, min(CHUNK, first + seeds - at), nodes) for at in range(first, first + seeds, CHUNK)]
     played = Played()
     with Pool(processes) as pool:
-        for part in pool.imap_unordered(play_many, chunks):
+        for part in pool.imap_unordered(partial(play_many, leaving=given.leaving), chunks):
             played += part
             for failure in part.failures:
                 print(f"{failure}\n", flush=True)
-            if len(played.failures) >= stop_after:
+            if len(played.failures) >= given.stop_after:
                 break
             if played.runs % 5000 == 0:
                 print(f"{played.runs} runs, {time.monotonic() - began_s:.0f} s", file=sys.stderr)
@@ -94,8 +97,8 @@ def main() -> int:
     if given.large:
         return _large(given.seed or 0, given.nodes or 1000, given.large)
     if given.seed is not None:
-        return _one(given.seed, given.nodes, given.faults)
-    return _many(given.first, given.seeds, given.nodes, given.processes, given.stop_after)
+        return _one(given.seed, given.nodes, given.faults, leaving=given.leaving)
+    return _many(given)
 
 
 if __name__ == "__main__":

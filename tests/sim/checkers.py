@@ -9,9 +9,10 @@ from supervisor.core.cluster.coordinator_states import Ended, Running
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
 from supervisor.core.node import messages
 from supervisor.core.orders import Conclude, Order, StartCycle
+from supervisor.core.stop_verdict import has_left
 from tests.sim.checker import Checker, Cycle, cycle_of
 from tests.sim.exclusivity import Exclusivity
-from tests.sim.faults import CUTS, DATA_LOST, WISHES, Fault, Kind
+from tests.sim.faults import CUTS, DATA_LOST, DEPARTURES, WISHES, Fault, Kind
 from tests.sim.setup import HEARTBEAT_S, LIMIT_S
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 _OF_LEADER = frozenset({
     Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE, Kind.BACKEND_LOST, Kind.BACKEND_CUT, Kind.NODE_CRASH,
 })  # fmt: skip
+_STOPS = frozenset({Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.NODE_ENDS, Kind.NODE_LEAVES})
+_LEAVING = DEPARTURES | {Kind.EXCLUDE}
 # Verdicts of nodes that can't know how the job continues elsewhere, or that it has ended.
 ELSEWHERE = ("the job may still run on the nodes that it had", "the job has ended, or still runs on other nodes")
 UNDER_WAY_S = 3.0  # events planned sooner than that may be answers
@@ -147,7 +150,8 @@ class Budget(Checker):
     def end(self) -> None:
         """A cycle begins only for a fault or a request."""
         state = self.world.leader.coordinator
-        wishes = sum(fault.kind is Kind.RESTART for fault in self.world.struck)
+        restarts = (Kind.RESTART, Kind.DRAIN, Kind.NODE_LEAVES)
+        wishes = sum(fault.kind in restarts for fault in self.world.struck)
         if self.world.backend is not None:
             wishes *= 3  # each is repeated to the next leader
             wishes += self.world.backend.leads  # a cycle that a leader could not order from all nodes costs nothing
@@ -158,9 +162,9 @@ class Budget(Checker):
 class Agreement(Checker):
     """All nodes end with the same verdict, once.
 
-    Exceptions are nodes that the leader has lost, or that lost it before they got the verdict, and excluded nodes: they
-    leave alone, or, if they lead, end with their own exit code. If the backend loses its data while the verdict is on
-    its way, a node that lost the leader through that may find nobody who knows it (decision 21).
+    Exceptions are nodes that the leader has lost, or that lost it before they got the verdict, and nodes that leave. If
+    the backend loses its data while the verdict is on its way, a node that lost the leader through that may find nobody
+    who knows it (decision 21).
     """
 
     def __init__(self, world: World) -> None:
@@ -185,24 +189,19 @@ class Agreement(Checker):
             self.complain(f"{host.name} has ended without a reason")
 
     def end(self) -> None:
-        leaving = {fault.node for fault in self.world.struck if fault.kind is Kind.EXCLUDE}
         by_leader = {
             host: each
             for host, each in self._heard.items()
             if host not in self._unknowing and (not host.lost_leader or each in self._ordered)
-            if not (host.name in leaving and _is_its_own(each)) and not each.reason.startswith(ELSEWHERE)
+            if not has_left(each) and not each.reason.startswith(ELSEWHERE)
         }
         known = {(each.state, each.exit_code, each.reason) for each in by_leader.values()}
         if len(known) > self.world.histories.count + max(self.world.run_of_term.values(), default=0):
             self.complain(f"the nodes disagree: { ({host.name: each for host, each in by_leader.items()}) }")
         for host, each in self._heard.items():
-            if host.lost_leader and each not in self._ordered and (each.state, each.exit_code) != (JobState.FAILED, 1):
+            is_told = each in self._ordered or has_left(each)
+            if host.lost_leader and not is_told and (each.state, each.exit_code) != (JobState.FAILED, 1):
                 self.complain(f"{host.name} has lost its leader and ends as {each}")
-
-
-def _is_its_own(verdict: Verdict) -> bool:
-    """Returns whether only an excluded node may end with this verdict."""
-    return verdict.state is JobState.FAILED or (verdict.state is JobState.SUCCEEDED and verdict.exit_code != 0)
 
 
 class Outcome(Checker):
@@ -241,14 +240,18 @@ class Outcome(Checker):
             self.complain(f"the job has succeeded, and {bad} has not")
 
     def verdict(self, host: Host, verdict: Verdict) -> None:
-        if self._last.get(host) != f"job_{verdict.state}":
+        ends = "node_left" if has_left(verdict) else f"job_{verdict.state}"
+        if self._last.get(host) != ends:
             self.complain(f"the last word of {host.name} is {self._last.get(host)}, and it ends as {verdict.state}")
         match verdict.state:
             case JobState.SUCCEEDED:
-                if verdict.exit_code and Kind.EXCLUDE not in self._wishes:
+                if verdict.exit_code:
                     self.complain(f"a job that has succeeded has exit code {verdict.exit_code}")
+            case JobState.STOPPED if has_left(verdict):
+                if not self._wishes & _LEAVING:
+                    self.complain(f"nobody has asked {host.name} to leave: {verdict}")
             case JobState.STOPPED:
-                if not self._wishes & {Kind.STOP, Kind.STOP_BY_SIGNAL} or verdict.exit_code not in (1, 128 + 2):
+                if not self._wishes & _STOPS or verdict.exit_code not in (93, 128 + 2, 128 + 15):
                     self.complain(f"nobody has asked for the end {verdict}")
             case _:
                 # A stop may come before some nodes have met a leader: they begin another run, which may be too small.

@@ -54,9 +54,13 @@ class Kind(enum.StrEnum):
     RESTART = enum.auto()
     EXCLUDE = enum.auto()
     SHUTDOWN = enum.auto()
+    DRAIN = enum.auto()  # a person wants the node out of the job
+    NODE_ENDS = enum.auto()  # its launcher is signalled: without ranks it leaves, with ranks it stops the job
+    NODE_LEAVES = enum.auto()  # the same with --on-sigterm leave: it leaves if it can
 
 
-WISHES = frozenset({Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.RESTART, Kind.EXCLUDE, Kind.SHUTDOWN})
+DEPARTURES = frozenset({Kind.DRAIN, Kind.NODE_ENDS, Kind.NODE_LEAVES})
+WISHES = frozenset({Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.RESTART, Kind.EXCLUDE, Kind.SHUTDOWN}) | DEPARTURES
 _SPOILS_NOTHING = frozenset({Kind.TERM_IGNORED, Kind.EVIDENCE_ABSENT, Kind.ITERATION_UNREADABLE})
 _OF_PAIR = frozenset({Kind.PAIR_CUT, Kind.PAIR_CUT_ONE_WAY})
 CUTS = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT}) | _OF_PAIR
@@ -69,22 +73,26 @@ DATA_LOST = frozenset({Kind.BACKEND_WIPED, Kind.BACKEND_RESTORED})
 _PASSES = CUTS | {Kind.BACKEND_CUT, Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE}
 
 # The relative frequency of each kind.
-_WEIGHTS: dict[Kind, float] = dict.fromkeys(Kind, 1.0) | {
-    Kind.RANK_CRASH: 4.0,
-    Kind.RANK_HANG: 3.0,
-    Kind.NODE_CRASH: 3.0,
-    Kind.CUT: 3.0,
-    Kind.CUT_UP: 2.0,
-    Kind.CUT_DOWN: 2.0,
-    Kind.SUPERVISOR_PAUSE: 3.0,
-    Kind.STOP: 0.4,
-    Kind.STOP_BY_SIGNAL: 0.4,
-    Kind.RESTART: 0.6,
-    Kind.EXCLUDE: 0.5,
-    Kind.SHUTDOWN: 0.5,
-    Kind.RANK_STUCK: 0.5,
-    Kind.SPAWNER_LATE: 0.5,
-}
+_WEIGHTS: dict[Kind, float] = (
+    dict.fromkeys(Kind, 1.0)
+    | {
+        Kind.RANK_CRASH: 4.0,
+        Kind.RANK_HANG: 3.0,
+        Kind.NODE_CRASH: 3.0,
+        Kind.CUT: 3.0,
+        Kind.CUT_UP: 2.0,
+        Kind.CUT_DOWN: 2.0,
+        Kind.SUPERVISOR_PAUSE: 3.0,
+        Kind.STOP: 0.4,
+        Kind.STOP_BY_SIGNAL: 0.4,
+        Kind.RESTART: 0.6,
+        Kind.EXCLUDE: 0.5,
+        Kind.SHUTDOWN: 0.5,
+        Kind.RANK_STUCK: 0.5,
+        Kind.SPAWNER_LATE: 0.5,
+    }
+    | dict.fromkeys(sorted(DEPARTURES), 0.0)
+)  # in draw_departures
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,8 @@ class Fault:
     @property
     def is_harmful(self) -> bool:
         """Returns whether it may cost a cycle, a node or the job."""
+        if self.kind in (Kind.DRAIN, Kind.NODE_LEAVES):
+            return True  # if no leader answers, the node leaves all the same, and is lost to the others
         if self.kind in WISHES or self.kind in _SPOILS_NOTHING:
             return False
         if self.kind in (Kind.SLOW_LINK, Kind.BACKEND_SLOW, Kind.LEASES_REVOKED, *DATA_LOST):
@@ -144,6 +154,14 @@ def draw_schedule(setup: Setup) -> tuple[Fault, ...]:
 def scheduled(setup: Setup, draw: random.Random, count: int, weights: dict[Kind, float]) -> tuple[Fault, ...]:
     kinds = draw.choices(list(weights), list(weights.values()), k=count)
     return tuple(sorted((_fault(kind, setup, draw) for kind in kinds), key=lambda each: each.at_s))
+
+
+def draw_departures(setup: Setup) -> tuple[Fault, ...]:
+    """Draws the seed's faults, and nodes that leave."""
+    draw = random.Random(f"departures {setup.seed}")
+    kinds = dict.fromkeys(sorted(DEPARTURES), 1.0)
+    leaving = scheduled(setup, draw, draw.choice([1, 1, 2, 3]), kinds)
+    return tuple(sorted((*draw_schedule(setup)[: draw.randrange(4)], *leaving), key=lambda each: each.at_s))
 
 
 _MANY = {

@@ -19,8 +19,11 @@ from supervisor.core.election import follower
 from supervisor.core.facts import Verdict
 from supervisor.core.fence import FENCE_S
 from supervisor.core.node import messages, node
+from supervisor.core.stop_verdict import has_left
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S
 from supervisor.programs.simulation.timeline import Alarm, What
+from tests.sim import striking
+from tests.sim.faults import FOREVER_S
 from tests.sim.network import Link, Reach
 from tests.sim.processes import OF_PROCESSES, Processes
 from tests.sim.relaying import Relaying
@@ -190,7 +193,9 @@ class Host:
                 self.world.note_verdict(self, verdict)
                 for link in list(self.links):
                     link.carry_no_more()
-                if self.voter is not None:
+                if self.voter is not None and self.voter.reign is not None and has_left(verdict):
+                    self.world.timeline.after(0.0, self._end_with_its_lead)
+                elif self.voter is not None:
                     self.voter.end_if_all_is_over()
             case messages.ForkAhead() | messages.ReconnectRanks():
                 pass
@@ -198,6 +203,10 @@ class Host:
                 raise AssertionError("no rank of this simulation has a Wrapper")
             case _:
                 raise AssertionError(action)
+
+    def _end_with_its_lead(self) -> None:
+        """Ends the process of a leader that has left its job because nothing answered it; nobody is told."""
+        striking.crash(self.world, self, comes_back_after_s=FOREVER_S)
 
     # --- towards the leader
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.sim.faults import Fault, draw_schedule
+from tests.sim.faults import DEPARTURES, Fault, draw_departures, draw_schedule
 from tests.sim.setup import Setup, draw_setup
 from tests.sim.world import World
 
@@ -46,12 +46,12 @@ class Played:
         return f"{self.runs} runs, {self.events} events, {len(self.failures)} failures; ends: {ends}; faults: {struck}"
 
 
-def play_many(chunk: tuple[int, int, int | None]) -> Played:
-    """Plays this many seeds from this one on, with this many nodes."""
+def play_many(chunk: tuple[int, int, int | None], *, leaving: bool = False) -> Played:
+    """Plays this many seeds from this one on, with this many nodes. `leaving`: some of them leave."""
     first, seeds, nodes = chunk
     played = Played()
     for seed in range(first, first + seeds):
-        played.add(play_seed(seed, nodes=nodes))
+        played.add(play_seed(seed, nodes=nodes, leaving=leaving))
     return played
 
 
@@ -59,9 +59,9 @@ def play(setup: Setup, schedule: Sequence[Fault]) -> World:
     return World(setup, schedule).run()
 
 
-def play_seed(seed: int, *, nodes: int | None = None) -> World:
+def play_seed(seed: int, *, nodes: int | None = None, leaving: bool = False) -> World:
     setup = draw_setup(seed, nodes=nodes)
-    return play(setup, draw_schedule(setup))
+    return play(setup, draw_departures(setup) if leaving else draw_schedule(setup))
 
 
 def shrunk(setup: Setup, schedule: Sequence[Fault], complaint: str) -> tuple[Fault, ...]:
@@ -84,11 +84,13 @@ def report(world: World) -> str:
     setup = world.setup
     kept = shrunk(setup, world.schedule, world.complaints[0])
     smaller = play(setup, kept) if len(kept) < len(world.schedule) else world
-    drawn = draw_schedule(setup)
+    is_leaving = any(fault.kind in DEPARTURES for fault in world.schedule)
+    drawn = draw_departures(setup) if is_leaving else draw_schedule(setup)
     numbers = ",".join(str(drawn.index(fault)) for fault in kept if fault in drawn)
     lines = [
         f"seed {setup.seed} with {len(setup.names)} nodes: {world.complaints[0]}",
-        f"again: python -m tests.sim --seed {setup.seed} --nodes {len(setup.names)} --faults {numbers or 'none'}",
+        f"again: python -m tests.sim --seed {setup.seed} --nodes {len(setup.names)} --faults {numbers or 'none'}"
+        + (" --leaving" if is_leaving else ""),
         f"{setup.rules}",
         *(f"  fault {fault}" for fault in kept),
         *(f"  {at_s:9.3f} s {who} {event.kind}: {event.reason}" for at_s, who, event in smaller.story[-STORY_SHOWN:]),

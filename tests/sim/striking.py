@@ -50,6 +50,11 @@ def _wish(host: Host, fault: Fault) -> messages.News | None:
             return messages.StopRequested(JOB, "a person asked", 0)
         case Kind.STOP_BY_SIGNAL:
             return messages.StopRequested(JOB, "Ctrl-C", int(signals.SIGINT))
+        case Kind.DRAIN:
+            return messages.LeaveRequested(JOB, "a person drains it")
+        case Kind.NODE_ENDS | Kind.NODE_LEAVES:
+            leaves = fault.kind is Kind.NODE_LEAVES
+            return messages.StopRequested(JOB, "SIGTERM", int(signals.SIGTERM), of_node=True, leaves=leaves)
         case Kind.RESTART:
             return messages.RestartRequested(JOB, "a person asked")
         case Kind.EXCLUDE | Kind.SHUTDOWN:

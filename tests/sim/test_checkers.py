@@ -14,7 +14,6 @@ from supervisor.core import fence, orders
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.election import candidate, lead_renewal, node_fence
-from supervisor.core.facts import Verdict
 from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages, node
@@ -151,12 +150,11 @@ def free_restarts(patch: _Patch) -> None:
 
 def own_verdicts(patch: _Patch) -> None:
     """Each node gets another reason."""
-    conclusion = endings._conclusion  # pyright: ignore[reportPrivateUsage]
 
-    def told(state: coordinator.State, node: str, verdict: Verdict) -> cluster.Action:
-        return _with_own_reason(conclusion(state, node, verdict))
+    def told(node: str, order: orders.Order) -> cluster.Action:
+        return _with_own_reason(cluster.Send(node, order))
 
-    patch.setattr(endings, "_conclusion", told)
+    patch.setattr(endings, "Send", told)
 
 
 def _with_own_reason(action: cluster.Action) -> cluster.Action:

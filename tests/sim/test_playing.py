@@ -7,13 +7,15 @@ import random
 import pytest
 
 from supervisor.core.facts import JobState
-from tests.sim.faults import Fault, Kind, draw_many, draw_schedule, scheduled
+from tests.sim.faults import DEPARTURES, Fault, Kind, draw_many, draw_schedule, scheduled
 from tests.sim.playing import play, play_many, play_seed, report, shrunk
 from tests.sim.setup import draw_setup, large_setup
 from tests.sim.world import World
 
 SEEDS = 1000
 SEEDS_PER_TEST = 50
+LEAVING_SEEDS = 300
+STOPPED = JobState.STOPPED
 pytestmark = pytest.mark.timeout(600)  # seconds of one core, which others may need, too
 
 
@@ -70,7 +72,22 @@ def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[i
     assert play(setup, [drawn[number] for number in numbers]).complaints == []
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("first", range(0, LEAVING_SEEDS, SEEDS_PER_TEST))
+def test_every_seed_in_which_nodes_leave_keeps_every_promise(first: int):
+    played = play_many((first, SEEDS_PER_TEST, None), leaving=True)
+    assert not played.failures, "\n\n".join(played.failures)
+
+
+@pytest.mark.parametrize("kind", sorted(DEPARTURES))
+def test_nodes_leave_and_the_job_succeeds_without_them(kind: Kind):
+    def has_left(world: World) -> bool:
+        ends = {(host.verdict.state, host.verdict.exit_code) for host in world.hosts.values() if host.verdict}
+        return kind in {fault.kind for fault in world.struck} and {(STOPPED, 0), (JobState.SUCCEEDED, 0)} <= ends
+
+    assert any(has_left(play_seed(seed, leaving=True)) for seed in range(SEEDS))
+
+
+@pytest.mark.parametrize("kind", sorted(set(Kind) - DEPARTURES))
 def test_every_kind_of_fault_strikes(kind: Kind):
     drawn = (seed for seed in range(SEEDS) if any(fault.kind is kind for fault in draw_schedule(draw_setup(seed))))
     assert any(kind in {fault.kind for fault in play_seed(seed).struck} for seed in drawn)

@@ -454,6 +454,22 @@ class JoinAgain(_message.Message):
     reason: str
     def __init__(self, next_cycle: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class LeaveAsked(_message.Message):
+    __slots__ = ["grace_s", "node", "or_stop", "reason", "signal", "with_ranks"]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    OR_STOP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    WITH_RANKS_FIELD_NUMBER: _ClassVar[int]
+    grace_s: float
+    node: str
+    or_stop: bool
+    reason: str
+    signal: int
+    with_ranks: bool
+    def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ..., signal: _Optional[int] = ..., with_ranks: bool = ..., or_stop: bool = ..., grace_s: _Optional[float] = ...) -> None: ...
+
 class LogBytes(_message.Message):
     __slots__ = ["cycle", "is_stderr", "output", "rank"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
@@ -601,11 +617,12 @@ class NodeReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ...) -> None: ...
 
 class NodeStands(_message.Message):
-    __slots__ = ["all_succeeded", "assignment", "cycle", "first_failure", "left", "left_ago_s", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_reason", "stop_signal", "store_host", "store_port"]
+    __slots__ = ["all_succeeded", "assignment", "cycle", "first_failure", "leave", "left", "left_ago_s", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_is_final", "stop_reason", "stop_signal", "store_host", "store_port"]
     ALL_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     FIRST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     LEFT_AGO_S_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
@@ -617,6 +634,7 @@ class NodeStands(_message.Message):
     RESTART_ALLOWED_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    STOP_IS_FINAL_FIELD_NUMBER: _ClassVar[int]
     STOP_REASON_FIELD_NUMBER: _ClassVar[int]
     STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     STORE_HOST_FIELD_NUMBER: _ClassVar[int]
@@ -625,6 +643,7 @@ class NodeStands(_message.Message):
     assignment: Assignment
     cycle: int
     first_failure: str
+    leave: LeaveAsked
     left: str
     left_ago_s: float
     lost: _containers.RepeatedScalarFieldContainer[int]
@@ -636,11 +655,12 @@ class NodeStands(_message.Message):
     restarts_used: int
     rules: JobRules
     state: str
+    stop_is_final: bool
     stop_reason: str
     stop_signal: int
     store_host: str
     store_port: int
-    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ..., left: _Optional[str] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ..., left: _Optional[str] = ..., stop_is_final: bool = ..., leave: _Optional[_Union[LeaveAsked, _Mapping]] = ...) -> None: ...
 
 class NodeStopped(_message.Message):
     __slots__ = ["all_succeeded", "cause", "node"]
@@ -663,13 +683,14 @@ class NodeSucceeded(_message.Message):
     def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., lost: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ["act_on_hang", "conclude", "join_again", "replace_ranks", "settle_call", "start_cycle", "take_stacks", "tell_members", "use_store", "wind_down"]
+    __slots__ = ["act_on_hang", "conclude", "join_again", "replace_ranks", "settle_call", "start_cycle", "stay", "take_stacks", "tell_members", "use_store", "wind_down"]
     ACT_ON_HANG_FIELD_NUMBER: _ClassVar[int]
     CONCLUDE_FIELD_NUMBER: _ClassVar[int]
     JOIN_AGAIN_FIELD_NUMBER: _ClassVar[int]
     REPLACE_RANKS_FIELD_NUMBER: _ClassVar[int]
     SETTLE_CALL_FIELD_NUMBER: _ClassVar[int]
     START_CYCLE_FIELD_NUMBER: _ClassVar[int]
+    STAY_FIELD_NUMBER: _ClassVar[int]
     TAKE_STACKS_FIELD_NUMBER: _ClassVar[int]
     TELL_MEMBERS_FIELD_NUMBER: _ClassVar[int]
     USE_STORE_FIELD_NUMBER: _ClassVar[int]
@@ -680,11 +701,12 @@ class Order(_message.Message):
     replace_ranks: ReplaceRanks
     settle_call: SettleCall
     start_cycle: StartCycle
+    stay: Stay
     take_stacks: TakeStacks
     tell_members: TellMembers
     use_store: UseStore
     wind_down: WindDown
-    def __init__(self, start_cycle: _Optional[_Union[StartCycle, _Mapping]] = ..., join_again: _Optional[_Union[JoinAgain, _Mapping]] = ..., use_store: _Optional[_Union[UseStore, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., act_on_hang: _Optional[_Union[ActOnHang, _Mapping]] = ..., tell_members: _Optional[_Union[TellMembers, _Mapping]] = ..., replace_ranks: _Optional[_Union[ReplaceRanks, _Mapping]] = ..., settle_call: _Optional[_Union[SettleCall, _Mapping]] = ..., wind_down: _Optional[_Union[WindDown, _Mapping]] = ..., conclude: _Optional[_Union[Conclude, _Mapping]] = ...) -> None: ...
+    def __init__(self, start_cycle: _Optional[_Union[StartCycle, _Mapping]] = ..., join_again: _Optional[_Union[JoinAgain, _Mapping]] = ..., use_store: _Optional[_Union[UseStore, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., act_on_hang: _Optional[_Union[ActOnHang, _Mapping]] = ..., tell_members: _Optional[_Union[TellMembers, _Mapping]] = ..., replace_ranks: _Optional[_Union[ReplaceRanks, _Mapping]] = ..., settle_call: _Optional[_Union[SettleCall, _Mapping]] = ..., wind_down: _Optional[_Union[WindDown, _Mapping]] = ..., conclude: _Optional[_Union[Conclude, _Mapping]] = ..., stay: _Optional[_Union[Stay, _Mapping]] = ...) -> None: ...
 
 class Ordered(_message.Message):
     __slots__ = ["job_id", "order"]
@@ -903,9 +925,10 @@ class ReplaceRanks(_message.Message):
     def __init__(self, cycle: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ["call_report", "job_opened", "node_cordoned", "node_down", "node_excluded", "node_failed", "node_joined", "node_stands", "node_stopped", "node_succeeded", "restart_asked", "stacks_taken", "stacks_wanted", "stop_asked", "store_served", "verdict_taken"]
+    __slots__ = ["call_report", "job_opened", "leave_asked", "node_cordoned", "node_down", "node_excluded", "node_failed", "node_joined", "node_stands", "node_stopped", "node_succeeded", "restart_asked", "stacks_taken", "stacks_wanted", "stop_asked", "store_served", "verdict_taken"]
     CALL_REPORT_FIELD_NUMBER: _ClassVar[int]
     JOB_OPENED_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_ASKED_FIELD_NUMBER: _ClassVar[int]
     NODE_CORDONED_FIELD_NUMBER: _ClassVar[int]
     NODE_DOWN_FIELD_NUMBER: _ClassVar[int]
     NODE_EXCLUDED_FIELD_NUMBER: _ClassVar[int]
@@ -922,6 +945,7 @@ class Report(_message.Message):
     VERDICT_TAKEN_FIELD_NUMBER: _ClassVar[int]
     call_report: CallReport
     job_opened: JobOpened
+    leave_asked: LeaveAsked
     node_cordoned: NodeCordoned
     node_down: NodeDown
     node_excluded: NodeExcluded
@@ -936,7 +960,7 @@ class Report(_message.Message):
     stop_asked: StopAsked
     store_served: StoreServed
     verdict_taken: VerdictTaken
-    def __init__(self, job_opened: _Optional[_Union[JobOpened, _Mapping]] = ..., node_joined: _Optional[_Union[NodeJoined, _Mapping]] = ..., node_failed: _Optional[_Union[NodeFailed, _Mapping]] = ..., node_down: _Optional[_Union[NodeDown, _Mapping]] = ..., node_succeeded: _Optional[_Union[NodeSucceeded, _Mapping]] = ..., node_stopped: _Optional[_Union[NodeStopped, _Mapping]] = ..., verdict_taken: _Optional[_Union[VerdictTaken, _Mapping]] = ..., store_served: _Optional[_Union[StoreServed, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., stacks_wanted: _Optional[_Union[StacksWanted, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., node_excluded: _Optional[_Union[NodeExcluded, _Mapping]] = ..., stop_asked: _Optional[_Union[StopAsked, _Mapping]] = ..., restart_asked: _Optional[_Union[RestartAsked, _Mapping]] = ..., node_cordoned: _Optional[_Union[NodeCordoned, _Mapping]] = ..., node_stands: _Optional[_Union[NodeStands, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_opened: _Optional[_Union[JobOpened, _Mapping]] = ..., node_joined: _Optional[_Union[NodeJoined, _Mapping]] = ..., node_failed: _Optional[_Union[NodeFailed, _Mapping]] = ..., node_down: _Optional[_Union[NodeDown, _Mapping]] = ..., node_succeeded: _Optional[_Union[NodeSucceeded, _Mapping]] = ..., node_stopped: _Optional[_Union[NodeStopped, _Mapping]] = ..., verdict_taken: _Optional[_Union[VerdictTaken, _Mapping]] = ..., store_served: _Optional[_Union[StoreServed, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., stacks_wanted: _Optional[_Union[StacksWanted, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., node_excluded: _Optional[_Union[NodeExcluded, _Mapping]] = ..., stop_asked: _Optional[_Union[StopAsked, _Mapping]] = ..., restart_asked: _Optional[_Union[RestartAsked, _Mapping]] = ..., node_cordoned: _Optional[_Union[NodeCordoned, _Mapping]] = ..., leave_asked: _Optional[_Union[LeaveAsked, _Mapping]] = ..., node_stands: _Optional[_Union[NodeStands, _Mapping]] = ...) -> None: ...
 
 class Reported(_message.Message):
     __slots__ = ["job_id", "report"]
@@ -1102,17 +1126,25 @@ class Started(_message.Message):
     __slots__ = []
     def __init__(self) -> None: ...
 
+class Stay(_message.Message):
+    __slots__ = ["reason"]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
 class StopAsked(_message.Message):
-    __slots__ = ["grace_s", "is_repeated", "reason", "signal"]
+    __slots__ = ["grace_s", "is_final", "is_repeated", "reason", "signal"]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    IS_FINAL_FIELD_NUMBER: _ClassVar[int]
     IS_REPEATED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     grace_s: float
+    is_final: bool
     is_repeated: bool
     reason: str
     signal: int
-    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., is_repeated: bool = ..., grace_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, reason: _Optional[str] = ..., signal: _Optional[int] = ..., is_repeated: bool = ..., grace_s: _Optional[float] = ..., is_final: bool = ...) -> None: ...
 
 class StoreServed(_message.Message):
     __slots__ = ["cycle", "host", "node", "port"]

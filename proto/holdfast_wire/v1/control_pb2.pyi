@@ -316,16 +316,18 @@ class StackGroup(_message.Message):
     def __init__(self, ranks: _Optional[_Iterable[int]] = ..., stack: _Optional[str] = ...) -> None: ...
 
 class StopJobRequest(_message.Message):
-    __slots__ = ["grace_s", "job_id", "reason", "signal"]
+    __slots__ = ["grace_s", "job_id", "of_node", "reason", "signal"]
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    OF_NODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     grace_s: float
     job_id: str
+    of_node: bool
     reason: str
     signal: int
-    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ..., signal: _Optional[int] = ..., grace_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., reason: _Optional[str] = ..., signal: _Optional[int] = ..., grace_s: _Optional[float] = ..., of_node: bool = ...) -> None: ...
 
 class StopJobResponse(_message.Message):
     __slots__ = []

@@ -18,6 +18,7 @@ from supervisor.core.cluster import (
     agreement,
     announcing,
     call_orders,
+    departure,
     endings,
     evidence,
     hang_first,
@@ -67,7 +68,7 @@ def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
     """Takes one event. `jitter` is a random value from 0 to 1."""
     if isinstance(event, cluster_messages.NodeStands) and resignation.is_outranked(state, event):
         return resignation.outranked(state)
-    decided = resignation.after(*_step(state, event, now_s, jitter))
+    decided = departure.after(*resignation.after(*_step(state, event, now_s, jitter)))
     return takeover.with_record(*announcing.with_announcements(state, *decided))
 
 
@@ -141,11 +142,12 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         ):  # fmt: skip
             state, actions = rounds.keep_out(state, event)
             state, more = _use_ready(state, now_s, jitter)
-            return rounds.let_go(state, (*actions, *more), event.node)
-        case cluster_messages.StopAsked() | cluster_messages.JobForbidden():
-            return endings.wind_down(state, endings.outcome_asked(state, event), now_s)
-        case cluster_messages.RestartAsked(reason):
-            return _restart_asked(state, reason, now_s)
+            return departure.let_go(state, (*actions, *more), event.node)
+        case (
+            cluster_messages.StopAsked() | cluster_messages.LeaveAsked() | cluster_messages.RestartAsked()
+            | cluster_messages.JobForbidden()
+        ):  # fmt: skip
+            return _take_wish(state, event, now_s)
         case cluster_messages.DeadlineReached():
             return _pass_deadline(state, now_s, jitter)
         case cluster_messages.NodeStands():
@@ -154,6 +156,23 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             return endings.step_unasked(state, event, now_s)
         case _:
             assert_never(event)
+
+
+def _take_wish(
+    state: State,
+    wish: cluster_messages.StopAsked | cluster_messages.LeaveAsked | cluster_messages.RestartAsked
+    | cluster_messages.JobForbidden,
+    now_s: float,
+) -> Outcome:  # fmt: skip
+    match wish:
+        case cluster_messages.StopAsked() | cluster_messages.JobForbidden():
+            return endings.wind_down(state, endings.outcome_asked(state, wish), now_s)
+        case cluster_messages.LeaveAsked():
+            return departure.ask(state, wish, now_s)
+        case cluster_messages.RestartAsked(reason):
+            return _restart_asked(state, reason, now_s)
+        case _:
+            assert_never(wish)
 
 
 def _node_opened(state: State, event: cluster_messages.JobOpened) -> Outcome:
@@ -183,7 +202,7 @@ def _node_emptied(
         emptied = msgspec.structs.replace(known, state=MemberState.JOINED, cause=event.cause)
     else:
         emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
-    return rounds.let_go(*_use_ready(with_member(state, event.node, emptied), now_s, jitter), event.node)
+    return departure.let_go(*_use_ready(with_member(state, event.node, emptied), now_s, jitter), event.node)
 
 
 def _use_ready(state: State, now_s: float, jitter: float) -> Outcome:

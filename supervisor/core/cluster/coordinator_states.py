@@ -61,6 +61,7 @@ class Stop(msgspec.Struct, frozen=True):
     signal: int
     reason: str
     grace_s: float | None = None  # None: as configured
+    is_final: bool = False  # see StopAsked
 
 
 class WindingDown(msgspec.Struct, frozen=True):

@@ -31,7 +31,6 @@ from supervisor.core.root_cause import first_cause
 from supervisor.core.stop_verdict import SAME_SIGNAL_S, stopped_verdict
 
 WIND_DOWN_S = 60.0  # beyond the workers' grace period, for a node to report that it has stopped
-EXCLUDED_EXIT_CODE = 1  # for an excluded node, if the job succeeded without it
 VERDICT_S = 60.0  # for a node to confirm the verdict
 
 
@@ -47,7 +46,7 @@ def succeeded_verdict(lost: tuple[int, ...]) -> Verdict:
 
 def outcome_asked(state: State, event: cluster_messages.StopAsked | cluster_messages.JobForbidden) -> Verdict | Stop:
     if isinstance(event, cluster_messages.StopAsked):
-        return Stop(event.signal, event.reason, event.grace_s)
+        return Stop(event.signal, event.reason, event.grace_s, event.is_final)
     exit_code = state.rules.restart.no_restart_exit_code if event.exit_code is None else event.exit_code
     return Verdict(JobState.FAILED, exit_code, event.reason)
 
@@ -99,6 +98,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             | cluster_messages.CallReport() | cluster_messages.StacksWanted() | cluster_messages.NodeExcluded()
             | cluster_messages.NodeCordoned() | cluster_messages.NodeSilent() | cluster_messages.NodeHeard()
             | cluster_messages.RestartAsked() | cluster_messages.JobForbidden() | cluster_messages.NodeLost()
+            | cluster_messages.LeaveAsked()
         ):  # fmt: skip
             return state, ()  # It crossed the order to stop, which the node answers next.
         case _:
@@ -117,7 +117,7 @@ def step_ended(state: State, phase: Ended, event: Event, now_s: float) -> Outcom
             | cluster_messages.NodeStopped(node) | cluster_messages.NodeStands(node)
         ):  # fmt: skip
             known = state.members.get(node) or Member(MemberState.STOPPED)
-            return with_member(state, node, known), (_conclusion(state, node, phase.verdict),)
+            return with_member(state, node, known), (Send(node, orders.Conclude(phase.verdict)),)
         case cluster_messages.DeadlineReached() if now_s >= phase.until_s:
             for node in state.members:
                 state.members.put(node, Member(MemberState.INFORMED))
@@ -147,7 +147,10 @@ def root_cause_found(state: State) -> tuple[Action, ...]:
 
 def _stop_again(state: State, phase: WindingDown, event: cluster_messages.StopAsked, now_s: float) -> Outcome:
     """Handles a repeated request: after the first stop, a signal ends everything at once, like a second Ctrl-C."""
-    asked_at_s = phase.asked_at_s
+    asked_at_s, outcome = phase.asked_at_s, phase.outcome
+    if event.is_final and isinstance(outcome, Stop) and not outcome.signal:
+        phase = msgspec.structs.replace(phase, outcome=msgspec.structs.replace(outcome, is_final=True))
+        state = msgspec.structs.replace(state, phase=phase)
     if event.is_repeated:
         return state, ()
     if asked_at_s is not None and event.signal and now_s - asked_at_s < SAME_SIGNAL_S:
@@ -174,9 +177,10 @@ def _conclude_if_stopped(state: State, phase: WindingDown, now_s: float, actions
 def _conclude(state: State, phase: WindingDown, now_s: float) -> Outcome:
     found = root_cause_found(state)
     match phase.outcome:
-        case Stop(signal, reason):
+        case Stop(signal, reason, is_final=is_final):
             succeeded = bool(state.parts) and all(state.members[node].all_succeeded for node in state.parts)
-            verdict = stopped_verdict(signal, reason, all_succeeded=succeeded)
+            final_code = state.rules.restart.no_restart_exit_code if is_final else None
+            verdict = stopped_verdict(signal, reason, all_succeeded=succeeded, final_code=final_code)
         case Verdict() as verdict:
             if found:
                 reason = verdict.reason.replace(state.first_failure, _cause(state))
@@ -184,28 +188,8 @@ def _conclude(state: State, phase: WindingDown, now_s: float) -> Outcome:
         case _:
             assert_never(phase.outcome)
     state = msgspec.structs.replace(state, phase=Ended(verdict, now_s + VERDICT_S))
-    told = tuple(
-        said(state, "leader_left_out", text) for node in state.members if (text := _left_out(state, node, verdict))
-    )
     heard = (node for node, each in state.members.items() if each.state not in UNHEARD)
-    return state, (*found, *told, *(_conclusion(state, node, verdict) for node in heard))
-
-
-def _conclusion(state: State, node: str, verdict: Verdict) -> Action:
-    """Returns the same verdict for all nodes, except an excluded one that only led: it exits as unfit."""
-    left_out = _left_out(state, node, verdict)
-    if not left_out:
-        return Send(node, orders.Conclude(verdict))
-    own = Verdict(verdict.state, EXCLUDED_EXIT_CODE, f"{verdict.reason}; {left_out}")
-    return Send(node, orders.Conclude(own))
-
-
-def _left_out(state: State, node: str, verdict: Verdict) -> str:
-    """Returns why the node does not end with the job's success; "" if it does."""
-    known = state.members.get(node)
-    if verdict.exit_code or known is None or not known.excluded or node in state.parts:
-        return ""
-    return f"node {node} only led the job, and ends with exit code {EXCLUDED_EXIT_CODE}: {known.excluded}"
+    return state, (*found, *(Send(node, orders.Conclude(verdict)) for node in heard))
 
 
 def _cause(state: State) -> str:

@@ -33,6 +33,7 @@ class Member(msgspec.Struct, frozen=True):
     cycle: int = -1  # the last one it took part in
     excluded: str = ""  # why it takes part in no later cycle
     cordoned: str = ""  # why an operator keeps it out of later cycles for now
+    leaves: str = ""  # why it leaves the job as soon as nothing runs there
     is_silent: bool = False  # nothing is heard from it now: it may be lost already
     lost: tuple[int, ...] = ()  # ranks that a wrapped call has continued without
     cause: Cause | None = None  # of the first failure on it, when it stopped
@@ -41,13 +42,17 @@ class Member(msgspec.Struct, frozen=True):
 
     @property
     def is_ready(self) -> bool:
-        joined = self.state is MemberState.JOINED
-        return joined and not self.excluded and not self.cordoned and not self.is_silent
+        return self.state is MemberState.JOINED and self.may_take_part and not self.is_silent
 
     @property
     def is_returning(self) -> bool:
         """Whether the node has no spawner at present and may be back soon."""
-        return self.state is MemberState.DOWN and not self.excluded and not self.cordoned
+        return self.state is MemberState.DOWN and self.may_take_part
+
+    @property
+    def may_take_part(self) -> bool:
+        """Whether nobody keeps the node out of later cycles."""
+        return not self.excluded and not self.cordoned and not self.leaves
 
 
 class Members(msgspec.Struct):

@@ -162,6 +162,18 @@ class StopAsked(msgspec.Struct, frozen=True):
     signal: int
     is_repeated: bool = False  # for a new leader: nobody has asked again
     grace_s: float | None = None  # how long the ranks may take; None: as configured
+    is_final: bool = False  # an operator has stopped it: no scheduler may start it again
+
+
+class LeaveAsked(msgspec.Struct, frozen=True):
+    """A node is to leave the job, which goes on without it."""
+
+    node: str
+    reason: str
+    signal: int = 0  # that its launcher got; 0: none
+    with_ranks: bool = False  # also if it holds ranks of the cycle, which other nodes then take over
+    or_stop: bool = False  # if it can't leave, the job is stopped
+    grace_s: float | None = None  # then; see StopAsked
 
 
 class RestartAsked(msgspec.Struct, frozen=True):
@@ -199,6 +211,8 @@ class NodeStands(msgspec.Struct, frozen=True):
     newest_term: int = 0  # of which this process knows
     stop_reason: str = ""  # it has stopped its workers because of a stop asked for there; "": it has not
     stop_signal: int = 0  # 0: a command
+    stop_is_final: bool = False  # see StopAsked
+    leave: LeaveAsked | None = None  # asked for there; None: the node stays
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):
@@ -208,7 +222,7 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 Event = (
     JobOpened | NodeJoined | NodeFailed | NodeDown | NodeSucceeded | NodeStopped | NodeLost | VerdictTaken
     | StoreServed | CallReport | StacksWanted | StacksTaken | NodeExcluded | NodeCordoned | StopAsked | RestartAsked
-    | JobForbidden | NodeSilent | NodeHeard | NodeStands | DeadlineReached
+    | LeaveAsked | JobForbidden | NodeSilent | NodeHeard | NodeStands | DeadlineReached
 )  # fmt: skip
 
 

@@ -28,11 +28,19 @@ def of_node(stands: NodeStands) -> tuple[Event, ...]:
             return (opened,)
 
 
+def of_newcomer(stands: NodeStands) -> tuple[Event, ...]:
+    """Returns the same with its wish to leave the job: no leader may know of it."""
+    return (*of_node(stands), *((stands.leave,) if stands.leave is not None else ()))
+
+
 def stop_of(stands: NodeStands) -> tuple[Event, ...]:
     """Returns the stop that was asked for on the node, as if it came now: no leader may know of it."""
     if not stands.stop_reason:
         return ()
-    return (cluster_messages.StopAsked(stands.stop_reason, stands.stop_signal, is_repeated=True),)
+    stop = cluster_messages.StopAsked(
+        stands.stop_reason, stands.stop_signal, is_repeated=True, is_final=stands.stop_is_final
+    )
+    return (stop,)
 
 
 def of_cycle(

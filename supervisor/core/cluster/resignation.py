@@ -39,11 +39,7 @@ def after(state: State, actions: tuple[Action, ...]) -> Outcome:
         return state, actions
     if len(members) - members.count(*UNHEARD) >= needed:
         return state, actions
-    able = [
-        name
-        for name, each in members.items()
-        if each.state is not MemberState.REFUSED and not each.excluded and not each.cordoned
-    ]
+    able = [name for name, each in members.items() if each.state is not MemberState.REFUSED and each.may_take_part]
     heard = sum(members[name].state is not MemberState.LOST for name in able)
     state, more = resigned(state, able, heard=heard, needed=needed)
     return state, (*actions, *more)
@@ -62,6 +58,11 @@ def resigned(state: State, able: Collection[str], *, heard: int, needed: int) ->
 def unheard(state: State, names: str) -> Outcome:
     """Gives up the lead: this node hears none of those with these names, and begins nothing before it has met one."""
     return _give_up(state, f"it hears none of the nodes that the job had ({names}); a node that hears one of them")
+
+
+def leaving(state: State, reason: str) -> Outcome:
+    """Gives up the lead: this node leaves the job."""
+    return _give_up(state, f"it leaves the job ({reason}), and another node")
 
 
 def _give_up(state: State, why_and_who: str) -> Outcome:

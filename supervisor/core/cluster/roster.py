@@ -1,7 +1,7 @@
 """What do people read about a job on several nodes: its state, and which part each node has in it?
 
 A view of the coordinator's state. Node states: active, spare, starting, ready (for the round that is open), stopping,
-down, cordoned, excluded, refused, stopped and lost.
+down, cordoned, excluded, leaving, left, refused, stopped and lost.
 """
 
 from __future__ import annotations
@@ -75,6 +75,10 @@ def _node_state(state: State, member: Member, group_rank: int | None) -> tuple[s
         return "lost", None, ""
     if member.excluded:
         return "excluded", taking_part, member.excluded
+    if member.leaves:
+        return ("left", None, member.leaves) if member.state is MemberState.REFUSED else (
+            "leaving", taking_part, member.leaves
+        )  # fmt: skip
     if taking_part is not None:
         return "active", taking_part, f"takes part in no later cycle: {member.cordoned}" if member.cordoned else ""
     if member.cordoned:

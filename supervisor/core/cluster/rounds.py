@@ -22,7 +22,7 @@ from supervisor.core.cluster.coordinator_states import (
     with_member,
     with_parts,
 )
-from supervisor.core.cluster.membership import BUSY, UNHEARD, Member, MemberState
+from supervisor.core.cluster.membership import UNHEARD, Member, MemberState
 from supervisor.core.cluster.messages import (
     Action,
     NodeCordoned,
@@ -168,22 +168,6 @@ def held_back(state: State, stands: NodeStands, now_s: float) -> State:
     if isinstance(phase, Gathering) and phase.orders_from_s is not None and phase.orders_from_s < from_s:
         return msgspec.structs.replace(state, phase=msgspec.structs.replace(phase, orders_from_s=from_s))
     return state
-
-
-def let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
-    """Releases an excluded node once nothing runs there; only the leader's node must wait for the job's end."""
-    known = state.members.get(node)
-    if (
-        known is None
-        or node == state.leader
-        or not isinstance(state.phase, Gathering | Running)
-        or not known.excluded
-        or known.state in (*BUSY, *UNHEARD)
-    ):
-        return state, actions
-    state = with_member(state, node, msgspec.structs.replace(known, state=MemberState.REFUSED))
-    reason = f"{known.excluded}; the job goes on without it"
-    return state, (*actions, Send(node, orders.Conclude(Verdict(JobState.FAILED, 1, reason))))
 
 
 def excluded_verdict(state: State) -> Verdict | None:

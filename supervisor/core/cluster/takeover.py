@@ -85,7 +85,7 @@ def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resol
         if _missed_the_end(state, event):
             return state, _told_of_the_end(state, event), ()
         if state.recorded is None or event.cycle < 0:
-            return rounds.held_back(state, event, now_s), (), missed_reports.of_node(event)
+            return rounds.held_back(state, event, now_s), (), missed_reports.of_newcomer(event)
         # The job is not new: its record is lost, and the nodes know better.
         state = msgspec.structs.replace(state, phase=TakingOver(now_s + TAKE_OVER_S))
         return state, (), (*phase.early, event)
@@ -133,8 +133,8 @@ def ledger_of(state: State) -> Ledger:
     match state.phase:
         case Ended(verdict) | WindingDown(Verdict() as verdict):
             return msgspec.structs.replace(ledger, verdict=verdict)
-        case WindingDown(Stop(signal, reason)):
-            return msgspec.structs.replace(ledger, stop_signal=signal, stop_reason=reason)
+        case WindingDown(Stop(signal, reason, is_final=is_final)):
+            return msgspec.structs.replace(ledger, stop_signal=signal, stop_reason=reason, stop_is_final=is_final)
         case _:
             return ledger
 
@@ -154,7 +154,7 @@ def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
     if stands.state not in (MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED):
         was_lost = known is not None and known.state is MemberState.LOST
         told = (said(state, "node_returned", f"node {stands.node} comes back"),) if was_lost else ()
-        return rounds.held_back(state, stands, now_s), told, missed_reports.of_node(stands)
+        return rounds.held_back(state, stands, now_s), told, missed_reports.of_newcomer(stands)
     busy = Member(MemberState.FAILED, stands.cycle, facts=stands.rules.facts)
     text = f"node {stands.node} comes back with workers of cycle {stands.cycle}; they are stopped"
     again = orders.JoinAgain(max(state.cycle, stands.cycle) + 1, text)
@@ -174,6 +174,7 @@ def _begin_again(state: State, stands: NodeStands, now_s: float) -> Resolved:
         phase.left_at_s[node] = now_s
         kept += (cluster_messages.NodeExcluded(node, each.excluded),) if each.excluded else ()
         kept += (cluster_messages.NodeCordoned(node, each.cordoned),) if each.cordoned else ()
+        kept += (cluster_messages.LeaveAsked(node, each.leaves, with_ranks=True),) if each.leaves else ()
         kept += (cluster_messages.NodeSilent(node),) if each.is_silent else ()
     text = f"node {stands.node} knows cycle {stands.cycle}, of which the ledger says nothing; the nodes know better"
     return msgspec.structs.replace(state, phase=phase), (said(state, "leader_changed", text),), (stands, *kept)
@@ -347,7 +348,8 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         calls=wrapped_call.initial_state(group_size * rules.local_world_size),
     )
     state, missing = with_parts(state, names), inherited.missing(group_size)
-    later = tuple(phase.later)
+    leaves = tuple(each.leave for each in stands.values() if each.leave is not None)
+    later = (*phase.later, *leaves)
     outcome = _outcome(ledger, parts)
     if outcome is not None:
         state = with_parts(state, names or tuple(parts[rank].node for rank in sorted(parts)))
@@ -357,7 +359,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         )
         return state, (*told, *actions), later
     if ledger.opened > cycle or cycle < 0 or inherited_cycle.never_began(stands, inherited, missing):
-        return *_gather(state, stands, now_s), later
+        return *_gather(state, stands, now_s, closes=not leaves), later
     if inherited.has_succeeded:  # That was decided already, but its record is lost.
         return *endings.wind_down(state, endings.succeeded_verdict(inherited.lost), now_s), later
     absent = {rank: inherited.absentee(rank, stands) for rank in missing}
@@ -370,8 +372,12 @@ def _outcome(ledger: Ledger, parts: dict[int, NodeStands]) -> Verdict | Stop | N
     if ledger.verdict is not None:
         return ledger.verdict
     if ledger.stop_signal is not None:
-        return Stop(ledger.stop_signal, ledger.stop_reason)
-    asked = (Stop(each.stop_signal, each.stop_reason) for each in parts.values() if each.stop_reason)
+        return Stop(ledger.stop_signal, ledger.stop_reason, is_final=ledger.stop_is_final)
+    asked = (
+        Stop(each.stop_signal, each.stop_reason, is_final=each.stop_is_final)
+        for each in parts.values()
+        if each.stop_reason
+    )
     return next(asked, None)
 
 
@@ -384,13 +390,13 @@ def _member(stands: NodeStands, cycle: int) -> Member:
     return Member(stands.state, part, lost=stands.lost, all_succeeded=stands.all_succeeded, facts=facts)
 
 
-def _gather(state: State, stands: dict[str, NodeStands], now_s: float) -> Outcome:
+def _gather(state: State, stands: dict[str, NodeStands], now_s: float, *, closes: bool) -> Outcome:
     """Opens the round of a restart that was decided, and its unit taken, before the take-over."""
     reason = next((each.reason for each in stands.values() if each.reason), "the job was being restarted")
     state = msgspec.structs.replace(state, phase=rounds.gathering(state.rules, reason, now_s))
     text = f"the leader is new; the nodes join cycle {state.cycle + 1}"
     announced = rounds.announce(state, reason) if state.cycle >= 0 else ()
-    state, closed = rounds.close_round(state, now_s)
+    state, closed = rounds.close_round(state, now_s) if closes else (state, ())
     return state, (said(state, "leader_changed", text), *announced, *closed)
 
 

@@ -14,6 +14,7 @@ from supervisor.core.node import (
     fitness,
     gpu_reclaim,
     hang_response,
+    job,
     local_call,
     plain_ranks,
     rank_monitor,
@@ -24,6 +25,7 @@ from supervisor.core.node.job_machines import JobMachines
 
 _Ask = Callable[[Any], float | None]
 _OF_NODE: tuple[_Ask, ...] = (
+    job.next_deadline_s,
     worker_group.next_deadline_s,
     spawner_watch.next_deadline_s,
     hang_response.next_deadline_s,
@@ -71,8 +73,8 @@ class _OfJob:
     def ask(self, machines: JobMachines) -> float | None:
         """Asks the machines that have changed."""
         states: tuple[object, ...] = (
-            machines.group, machines.spawner, machines.hangs, machines.calls, machines.fitness, machines.reclaim,
-            machines.plain, *machines.monitors, *machines.watches,
+            machines.job, machines.group, machines.spawner, machines.hangs, machines.calls, machines.fitness,
+            machines.reclaim, machines.plain, *machines.monitors, *machines.watches,
         )  # fmt: skip
         if len(states) != len(self._states):
             self._resize(len(machines.monitors), len(machines.watches))

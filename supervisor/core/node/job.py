@@ -19,16 +19,17 @@ from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobEvent, JobRules, Verdict
 from supervisor.core.job_phases import State
 from supervisor.core.job_sentences import running_again_sentence, succeeded_sentence
+from supervisor.core.node import job_leaving, job_stand, job_wishes
 from supervisor.core.node import job_moves as moves
-from supervisor.core.node import job_stand, job_wishes
 from supervisor.core.node import messages as node_messages
+from supervisor.core.stop_verdict import has_left
 
 Order = (
     orders.StartCycle | orders.JoinAgain | orders.UseStore | orders.WindDown | orders.Conclude | orders.Introduce
-    | orders.Resign | orders.StandBack
+    | orders.Resign | orders.Stay | orders.StandBack
 )  # fmt: skip
 Report = group.GroupReport | group.HangReport
-Event = node_messages.SpawnerReport | Order | job_wishes.Wish | Report
+Event = node_messages.SpawnerReport | Order | job_wishes.Wish | Report | node_messages.DeadlineReached
 Action = moves.Action
 Actions = moves.Actions
 Outcome = moves.Outcome
@@ -60,7 +61,7 @@ def step(state: State, event: Event, *, now_s: float) -> Outcome:
     if ran and type(state.phase) not in _WORKS:
         lost_at_s = now_s if state.lost_at_s is None else state.lost_at_s
         state = msgspec.structs.replace(state, lost_at_s=lost_at_s)
-    return state, actions
+    return job_leaving.waiting(state, type(event), now_s), actions
 
 
 def _decide(state: State, event: Event, now_s: float) -> Outcome:
@@ -69,6 +70,8 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:
         return state, ()
     if type(state.phase) is phases.Closing:  # Only its spawner is left.
         if kind is orders.Introduce:
+            if has_left(state.phase.verdict):
+                return state, ()  # It is no longer one of the job's nodes.
             return state, (moves.tell(state, job_stand.stands(state)),)
         lost = kind is node_messages.SpawnerLost
         return moves.finish(_without_spawner(state), state.phase.verdict) if lost else (state, ())
@@ -78,6 +81,8 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:
         return _hear_of_workers(state, cast("Report", event), now_s)
     if kind in _WISHES:
         return job_wishes.take(state, cast("job_wishes.Wish", event), now_s)
+    if kind is node_messages.DeadlineReached:
+        return job_leaving.pass_deadline(state, now_s)
     return _hear_of_spawner(state, cast("node_messages.SpawnerReport", event))
 
 
@@ -134,6 +139,8 @@ def _obey(state: State, event: Order, now_s: float) -> Outcome:
         case orders.Resign(reason):
             waits = isinstance(state.phase, phases.Pending | phases.Rendezvous | phases.Down)
             return (msgspec.structs.replace(state, reason=reason) if waits else state), ()
+        case orders.Stay(reason):
+            return job_leaving.stay(state, reason)
         case orders.StandBack(reason):
             return _stand_back(state, reason)
         case _:
@@ -141,12 +148,12 @@ def _obey(state: State, event: Order, now_s: float) -> Outcome:
 
 
 def next_deadline_s(state: State) -> float | None:
-    """Returns None: a job has no deadlines of its own.
+    """Returns when a leaving node no longer waits for its leader.
 
-    spawner_watch.py has those of its spawner, worker_group.py those of its workers, the coordinator those of other
-    nodes.
+    spawner_watch.py has the deadlines of a job's spawner, worker_group.py those of its workers, the coordinator those
+    of other nodes.
     """
-    return None
+    return job_leaving.next_deadline_s(state)
 
 
 # --- towards a cycle -----------------------------------------------------------------------------------------------

@@ -105,8 +105,10 @@ class JobFold:
                     self._to_spawner(event)
             case node_messages.FenceMoved(job_id, until_s):
                 self.actions.append(node_messages.MoveFence(job_id, until_s))
-            case node_messages.StopRequested() | node_messages.RestartRequested() | node_messages.ControlRequested():
+            case node_messages.StopRequested() | node_messages.LeaveRequested() | node_messages.RestartRequested():
                 self._to_job(job_wishes.with_running(event, worker_group.workers_of(self._group)))
+            case node_messages.ControlRequested():
+                self._to_job(event)
             case node_messages.LimitsCalculated(local_rank=local_rank, limits=limits):
                 # Each rank reports for itself: what is known of the others may be older than the agreement.
                 self._to_job(event)
@@ -182,10 +184,8 @@ class JobFold:
         for local_rank in range(len(self._watches)):
             self._to_watch(local_rank, call_watch.DeadlineReached())
         self._to_calls(local_call.DeadlineReached())
-        self._to_plain(node_messages.DeadlineReached())
-        self._to_hangs(node_messages.DeadlineReached())
-        self._to_group(node_messages.DeadlineReached())
-        self._to_spawner(node_messages.DeadlineReached())
+        for take in (self._to_plain, self._to_hangs, self._to_group, self._to_spawner, self._to_job):
+            take(node_messages.DeadlineReached())
         self._settle()
 
     def carry(self, actions: job.Actions) -> None:

@@ -17,6 +17,7 @@ from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Assignment, Cause, JobEvent, Verdict
 from supervisor.core.job_phases import State
 from supervisor.core.node import messages as node_messages
+from supervisor.core.stop_verdict import has_left, left_sentence, left_verdict
 
 Action = (
     node_messages.StartSpawner | node_messages.PrepareStore | node_messages.ForkAhead | node_messages.EndSpawner
@@ -175,6 +176,11 @@ def leave_stopping(state: State, event: group.WorkersGone, now_s: float) -> Outc
             state, more = cannot_start(enter(state, phases.Down(), state.reason), assignment, why)
         case phases.Leave():
             state = enter(state, phases.Stopped(event.all_succeeded), state.reason)
+            if state.leaving is not None and state.leaving.is_alone:
+                state, more = conclude(
+                    state, left_verdict(left_sentence(state.node, state.leaving.asked.reason, is_alone=True))
+                )
+                return state, (*actions, *more)
             stopped = cluster_messages.NodeStopped(state.node, event.all_succeeded, event.cause)
             more = (tell(state, stopped),)
         case _:
@@ -197,13 +203,15 @@ def cannot_start(state: State, assignment: Assignment, why: str) -> Outcome:
 
 def conclude(state: State, verdict: Verdict) -> Outcome:
     """Ends the job, whose verdict is final. Only the spawner is left, which writes the ranks' last output."""
-    said = say(state, f"job_{verdict.state}", verdict.reason)
-    taken = tell(state, cluster_messages.VerdictTaken(state.node))
+    said: Actions = (say(state, "node_left", verdict.reason),)  # The job goes on, and nobody waits for this node.
+    if not has_left(verdict):
+        ends = say(state, f"job_{verdict.state}", verdict.reason)
+        said = (ends, tell(state, cluster_messages.VerdictTaken(state.node)))
     if not state.has_spawner:
         state, actions = finish(state, verdict)
-        return state, (said, taken, *actions)
+        return state, (*said, *actions)
     state = enter(state, phases.Closing(verdict), verdict.reason)
-    return state, (node_messages.EndSpawner(state.rules.job_id), said, taken)
+    return state, (node_messages.EndSpawner(state.rules.job_id), *said)
 
 
 def finish(state: State, verdict: Verdict) -> Outcome:

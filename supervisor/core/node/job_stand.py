@@ -30,6 +30,8 @@ def stands(state: State) -> NodeStands:
         store_port=store.port if store is not None else 0,
         stop_reason=state.stop_reason,
         stop_signal=state.stop_signal,
+        stop_is_final=state.stop_is_final,
+        leave=state.leaving.asked if state.leaving is not None and not state.leaving.is_alone else None,
     )
 
 

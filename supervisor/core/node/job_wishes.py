@@ -12,6 +12,7 @@ from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobEvent
 from supervisor.core.job_phases import State
 from supervisor.core.job_sentences import control_sentence, limits_sentence
+from supervisor.core.node import job_leaving
 from supervisor.core.node import job_moves as moves
 from supervisor.core.node import messages as node_messages
 from supervisor.core.stop_verdict import SAME_SIGNAL_S
@@ -20,8 +21,8 @@ from supervisor.core.workers import Worker
 RANKS_SHOWN_MAX = 8  # in a sentence, unless they are consecutive
 
 Wish = (
-    node_messages.StopRequested | node_messages.RestartRequested | node_messages.ControlRequested
-    | node_messages.LimitsCalculated
+    node_messages.StopRequested | node_messages.LeaveRequested | node_messages.RestartRequested
+    | node_messages.ControlRequested | node_messages.LimitsCalculated
 )  # fmt: skip
 Outcome = moves.Outcome
 
@@ -32,6 +33,8 @@ def take(state: State, wish: Wish, now_s: float) -> Outcome:
     match wish:
         case node_messages.StopRequested():
             return _stop_requested(state, wish, now_s)
+        case node_messages.LeaveRequested(reason=reason):
+            return _leave_requested(state, reason, now_s)
         case node_messages.RestartRequested(reason=reason):
             return _restart_requested(state, reason)
         case node_messages.ControlRequested():
@@ -54,22 +57,55 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
 
     The workers of this node stop at once: that needs nobody's consent, and the coordinator may be out of reach.
     """
+    if event.of_node and _may_leave(state, event):
+        asked = cluster_messages.LeaveAsked(
+            state.node, event.reason, event.signal, with_ranks=event.leaves, or_stop=True, grace_s=event.grace_s
+        )
+        return job_leaving.ask(state, asked, now_s)
     has_workers, before_s = type(state.phase) in _WITH_WORKERS, state.stop_at_s
+    is_final = not event.signal and not event.of_node
+    asked = cluster_messages.StopAsked(event.reason, event.signal, grace_s=event.grace_s, is_final=is_final)
     told = (
         moves.say(state, "stop_requested", _awaited(state, event) if has_workers else event.reason),
-        moves.tell(state, cluster_messages.StopAsked(event.reason, event.signal, grace_s=event.grace_s)),
+        moves.tell(state, asked),
     )
     if not has_workers:
         return state, told
     if before_s is not None and event.signal and now_s - before_s < SAME_SIGNAL_S:
         return state, told
     if before_s is None:
-        state = msgspec.structs.replace(state, stop_reason=event.reason, stop_signal=event.signal)
+        state = msgspec.structs.replace(
+            state, stop_reason=event.reason, stop_signal=event.signal, stop_is_final=is_final
+        )
     state = msgspec.structs.replace(state, stop_at_s=now_s)
     at_once = before_s is not None and event.signal != 0
     order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)
     state, stops = moves.wind_down(state, order)
     return state, (*told, *stops)
+
+
+def _may_leave(state: State, event: node_messages.StopRequested) -> bool:
+    """Whether only this node is to end, and the job may go on without it, as its leader decides."""
+    if max(state.rules.rendezvous.max_nodes, state.rules.restart.min_nodes) == 1:
+        return False
+    match state.phase:
+        case phases.Pending() | phases.Rendezvous() | phases.Down():
+            return True
+        case phases.Stopping(phases.Leave()):
+            return state.leaving is not None and state.leaving.is_alone
+        case phases.Stopped() | phases.Closing() | phases.Ended():
+            return False
+        case _:
+            return event.leaves
+
+
+def _leave_requested(state: State, reason: str, now_s: float) -> Outcome:
+    match state.phase:
+        case phases.Stopping(phases.Leave()) | phases.Stopped() | phases.Closing() | phases.Ended():
+            return state, ()  # It is ending here.
+        case _:
+            asked = cluster_messages.LeaveAsked(state.node, reason, with_ranks=True)
+            return job_leaving.ask(state, asked, now_s)
 
 
 def _awaited(state: State, event: node_messages.StopRequested) -> str:

@@ -197,6 +197,15 @@ class StopRequested(msgspec.Struct, frozen=True):
     signal: int = 0
     grace_s: float | None = None  # how long the ranks may take; None: as configured
     running: tuple[int, ...] = ()  # ranks that still run; the node adds them to what it was told
+    of_node: bool = False  # only this node's part is to end: its launcher, or its supervisor, was told to end
+    leaves: bool = False  # if so, other nodes take over its ranks where they can (--on-sigterm leave)
+
+
+class LeaveRequested(msgspec.Struct, frozen=True):
+    """An operator wants this node out of the job, which goes on."""
+
+    job_id: str
+    reason: str
 
 
 class RestartRequested(msgspec.Struct, frozen=True):
@@ -261,7 +270,7 @@ ClientReport = ClientJoined | ClientLeft | ProgressRead | RankSaid
 PlainReport = RankStopped | RankContinued | RankPrinted  # what the spawner sees of a rank that says nothing
 JobNews = (
     SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected | StopRequested
-    | RestartRequested | Ordered | FenceMoved | SupervisorReturned
+    | LeaveRequested | RestartRequested | Ordered | FenceMoved | SupervisorReturned
 )  # fmt: skip
 News = SpawnerReport | WorkerReport | PlainReport | ClientReport | JobNews
 NodeNews = JobSubmitted | JobAbandoned | DeadlineReached

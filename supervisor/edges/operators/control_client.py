@@ -165,8 +165,10 @@ class ControlClient:
             else:
                 yield event_from_wire(response.event)
 
-    def stop(self, job_id: str, *, reason: str, signal: int = 0, grace_s: float | None = None) -> None:
-        request = wire.StopJobRequest(job_id=job_id, reason=reason, signal=signal, grace_s=grace_s)
+    def stop(
+        self, job_id: str, *, reason: str, signal: int = 0, grace_s: float | None = None, of_node: bool = False
+    ) -> None:
+        request = wire.StopJobRequest(job_id=job_id, reason=reason, signal=signal, grace_s=grace_s, of_node=of_node)
         self._call("StopJob", request, wire.StopJobResponse)
 
     def restart(self, job_id: str, *, reason: str) -> int:

@@ -128,7 +128,9 @@ class ControlService:
         if grace_s is not None and not 0 <= grace_s < math.inf:
             raise InvalidRequestError(f"cannot stop job {request.job_id}: its ranks cannot have {grace_s} s to end")
         reason = _reason(request.reason)
-        self._job_service.stop(request.job_id, reason=reason, signal=request.signal, grace_s=grace_s)
+        self._job_service.stop(
+            request.job_id, reason=reason, signal=request.signal, grace_s=grace_s, of_node=request.of_node
+        )
         return wire.StopJobResponse()
 
     async def _restart_job(self, request: wire.RestartJobRequest) -> Message:

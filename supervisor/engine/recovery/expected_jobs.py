@@ -28,6 +28,7 @@ class StopAsked(msgspec.Struct, frozen=True):
     reason: str
     signal: int
     grace_s: float | None = None
+    of_node: bool = False
 
 
 class _Silent(msgspec.Struct, frozen=True):
@@ -93,13 +94,15 @@ class ExpectedJobs:
     def _look(self, shown: _Silent, stop: StopAsked | None) -> JobReport:
         return _unreached(shown.recorded, shown.silent(), stop, node=self._node_name)
 
-    def stop(self, job_id: str, reason: str, signal: int, grace_s: float | None = None) -> bool:
+    def stop(
+        self, job_id: str, reason: str, signal: int, grace_s: float | None = None, *, of_node: bool = False
+    ) -> bool:
         """Asks for its end. Returns False for a job that is not looked for."""
         job = self._jobs.get(job_id)
         if job is None:
             return False
         if job.stop is None:
-            job.stop = StopAsked(reason, signal, grace_s)
+            job.stop = StopAsked(reason, signal, grace_s, of_node)
             if job.shown is not None:
                 job.shown.make_end()
         return True
@@ -112,7 +115,7 @@ class ExpectedJobs:
         """Asks for the end of all of them; returns once each was taken over or has ended."""
         expected = list(self._jobs.items())
         for job_id, _ in expected:
-            self.stop(job_id, reason, 0)
+            self.stop(job_id, reason, 0, of_node=True)
         for _, job in expected:
             await job.settled.wait()
 

@@ -12,7 +12,7 @@ from supervisor.edges.machine.health.node_checks import NodeChecks
 from supervisor.programs.doctor.finding import Area, Finding
 
 PATIENCE_S = 30.0  # a job waits longer for its health service; here a person waits
-UNHEALTHY_WHY = "this node would leave the job with exit code 1 before its first cycle"
+UNHEALTHY_WHY = "this node would leave the job before its first cycle"
 SILENT_WHY = "a check without an answer excludes no node, so what it looks for goes unnoticed"
 REMEDIES = {
     nvhcd_verdict.CHECK: "systemctl status nvhcd, or the service that serves the socket",

@@ -95,7 +95,7 @@ def _kill_on_bad_exit(area: Area, machine: Machine, settings: dict[str, str]) ->
         area.warn(
             "KillOnBadExit",
             "1: the first supervisor that ends with an error ends the step on all nodes",
-            why="an unhealthy node leaves with exit code 1, and a hot spare could have taken its place",
+            why="a lost node ends with an error, and a hot spare could have taken its place",
             remedy="srun --kill-on-bad-exit=0 --no-kill holdfast run …",
         )
     else:

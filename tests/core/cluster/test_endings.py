@@ -126,6 +126,18 @@ def test_a_node_that_does_not_stop_is_given_up() -> None:
     assert verdict(play) == Verdict(JobState.STOPPED, 1, "stopped by kim")
 
 
+def test_an_operators_stop_tells_schedulers_not_to_start_the_job_again() -> None:
+    assert verdict(stopped(running() >> StopAsked("by kim", 0, is_final=True))).exit_code == 93
+    assert verdict(stopped(running() >> StopAsked("the supervisor ends", 0))).exit_code == 1
+
+
+def test_an_operators_stop_is_final_though_a_supervisor_was_stopped_first() -> None:
+    play = running() >> StopAsked("the supervisor ends", 0) >> StopAsked("by kim", 0, is_final=True)
+    assert verdict(stopped(play)).exit_code == 93
+    play = running() >> SIGNALLED >> StopAsked("by kim", 0, is_final=True)
+    assert verdict(stopped(play)).exit_code == 143
+
+
 def test_it_is_over_once_every_node_knows_and_not_before() -> None:
     play = stopped(running() >> NodeSucceeded("a", 0) >> NodeSucceeded("b", 0))
     assert not endings.is_over(play.state)

@@ -67,4 +67,4 @@ def test_a_stop_that_cannot_be_sent_ends_the_spawner_with_its_tree() -> None:
     job.send(*events_of(signal, FULL, local_world_size=2))
     assert job.of(messages.KillSpawner) == [messages.KillSpawner(JOB, FULL)]
     job.send(messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
-    assert job.verdict() == Verdict(JobState.STOPPED, 1, "stopped by kim")
+    assert job.verdict() == Verdict(JobState.STOPPED, 93, "stopped by kim")

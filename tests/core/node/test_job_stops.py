@@ -118,7 +118,7 @@ def test_a_command_stops_with_its_own_grace_and_exit_code() -> None:
     job.pass_to(15.0)
     assert job.actions == [KillTree(JOB, 0)]
     job.send(WorkersEmptied(JOB, 0))
-    assert job.verdict() == Verdict(JobState.STOPPED, 1, "stopped by kim")
+    assert job.verdict() == Verdict(JobState.STOPPED, 93, "stopped by kim")
 
 
 def test_a_signal_has_its_own_longer_grace() -> None:

@@ -126,7 +126,9 @@ class FakeJobService:
         self.calls.append(("lead", wish))
         return wish.job_id == "torch"
 
-    def stop(self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None) -> None:
+    def stop(
+        self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None, of_node: bool = False
+    ) -> None:
         self.calls.append(("stop", job_id, reason, signal, grace_s))
         self.end(job_id, JobState.STOPPED, reason)
 

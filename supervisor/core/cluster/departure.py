@@ -1,0 +1,97 @@
+"""May a node leave a job that goes on, and when?
+
+A part of the machine coordinator.py. A node without ranks leaves at once. One with ranks leaves once the other nodes
+run without it: the job restarts there, which takes no unit of the budget. Before the first cycle, every node counts as
+one with ranks. A leader that was not elected stays, since the job ends with it. An elected one gives up the lead first.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from supervisor.core import orders
+from supervisor.core.cluster import endings, resignation, rounds
+from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, Stop, said, with_member
+from supervisor.core.cluster.membership import BUSY, UNHEARD, Member, MemberState
+from supervisor.core.cluster.messages import Action, LeaveAsked, Send
+from supervisor.core.cluster.placement import place
+from supervisor.core.stop_verdict import left_sentence, left_verdict
+
+_COUNTED = frozenset({MemberState.OPENED, MemberState.JOINED, MemberState.DOWN, *BUSY})  # may run the next cycle
+
+
+def ask(state: State, event: LeaveAsked, now_s: float) -> Outcome:
+    """Lets the node leave, now or once its ranks have ended; otherwise the node learns why it stays."""
+    node, known = event.node, state.members.get(event.node)
+    if known is None or known.state in UNHEARD or known.leaves:
+        return state, ()
+    why_not = _hindrance(state, event)
+    if why_not:
+        return _kept(state, event, why_not, now_s)
+    state = with_member(state, node, msgspec.structs.replace(known, leaves=event.reason))
+    if isinstance(state.phase, Running) and known.state in BUSY:
+        text = f"node {node} leaves the job ({event.reason}); restarting at once, no unit of the budget is used"
+        state = msgspec.structs.replace(state, phase=rounds.gathering(state.rules, text, now_s))
+        return state, (said(state, "node_leaves", text), *rounds.announce(state, text))
+    state, actions = let_go(state, (), node)
+    state, more = rounds.close_round(state, now_s)
+    return state, (*actions, *more)
+
+
+def let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
+    """Releases an excluded or leaving node once nothing runs there. The leader's own node must wait for more."""
+    known = state.members.get(node)
+    if (
+        known is None
+        or node == state.leader
+        or not isinstance(state.phase, Gathering | Running)
+        or not (known.excluded or known.leaves)
+        or known.state in (*BUSY, *UNHEARD)
+    ):
+        return state, actions
+    state = with_member(state, node, msgspec.structs.replace(known, state=MemberState.REFUSED))
+    reason = left_sentence(node, known.leaves) if known.leaves else f"{known.excluded}; the job goes on without it"
+    return state, (*actions, Send(node, orders.Conclude(left_verdict(reason))))
+
+
+def after(state: State, actions: tuple[Action, ...]) -> Outcome:
+    """Adds that an elected leader whose own node leaves gives up the lead, once the job runs without that node."""
+    known = state.members.get(state.leader)
+    if known is None or not known.leaves or known.state in BUSY:
+        return state, actions
+    if state.recorded is None or not isinstance(state.phase, Running):
+        return state, actions
+    state, more = resignation.leaving(state, known.leaves)
+    return state, (*actions, *more)
+
+
+def _hindrance(state: State, event: LeaveAsked) -> str:
+    """Returns why the node can't leave; "": it can."""
+    if event.node == state.leader and state.recorded is None:
+        return "it leads the job, which ends with it; with --rdzv-backend etcd any node may leave"
+    if state.cycle >= 0 and event.node not in state.parts:
+        return ""
+    if not event.with_ranks:
+        return "it holds ranks of the job"
+    rules, needed = state.rules.rendezvous, state.policy.rules.min_nodes
+    others = {node: each.facts for node, each in state.members.items() if node != event.node and _may_run(each)}
+    if place(others, rules, wanted=needed, before=state.parts) is not None:
+        return ""
+    remedy = f"start a spare node first, or end the job: holdfast stop {state.job_id}"
+    if len(others) >= needed:
+        return f"the other nodes don't fill the segments or replacement groups of a cycle; {remedy}"
+    has = f"{len(others)} other node{' is' if len(others) == 1 else 's are'} there"
+    return f"{has}, and a cycle needs {needed}; {remedy}"
+
+
+def _may_run(member: Member) -> bool:
+    return member.state in _COUNTED and member.may_take_part and not member.is_silent
+
+
+def _kept(state: State, event: LeaveAsked, why_not: str, now_s: float) -> Outcome:
+    if event.or_stop:
+        is_told = event.with_ranks and len(state.members) > 1
+        reason = f"{event.reason}; node {event.node} cannot leave the job: {why_not}" if is_told else event.reason
+        return endings.wind_down(state, Stop(event.signal, reason, event.grace_s), now_s)
+    text = f"cannot take node {event.node} out of job {state.job_id}: {why_not}"
+    return state, (Send(event.node, orders.Stay(text)),)

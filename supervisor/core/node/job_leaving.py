@@ -1,0 +1,91 @@
+"""When does a node that was asked to leave its job leave, and how long does it wait for its leader?
+
+The leader decides whether the node leaves. If no leader answers, the node leaves by itself: it stops its own ranks and
+ends, and the others take it for lost.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import msgspec
+
+from supervisor.core import job_phases as phases
+from supervisor.core import orders
+from supervisor.core import workers as group
+from supervisor.core.cluster.messages import LeaveAsked
+from supervisor.core.job_phases import Leaving, State
+from supervisor.core.node import job_moves as moves
+from supervisor.core.stop_verdict import SAME_SIGNAL_S, left_sentence, left_verdict
+
+ANSWER_S = 3.0  # for the leader's answer, where nothing runs
+ANSWER_WITH_RANKS_S = 10.0  # where ranks run: they may not be stopped for nothing
+
+Outcome = moves.Outcome
+
+_WAITS = frozenset({phases.Pending, phases.Rendezvous, phases.Down})
+_ANSWERS = frozenset({orders.JoinAgain, orders.WindDown})
+
+
+def ask(state: State, asked: LeaveAsked, now_s: float) -> Outcome:
+    """Asks the leader to let the node go. A second signal does not wait for it."""
+    before = state.leaving
+    if before is not None:
+        is_again = asked.signal != 0 and now_s - before.asked_at_s >= SAME_SIGNAL_S
+        return leave_alone(state, before, at_once=True) if is_again else (state, ())
+    patience_s = ANSWER_S if type(state.phase) in _WAITS else ANSWER_WITH_RANKS_S
+    state = msgspec.structs.replace(state, leaving=Leaving(asked, now_s, now_s + patience_s))
+    return state, (moves.say(state, "leave_requested", asked.reason), moves.tell(state, asked))
+
+
+def stay(state: State, reason: str) -> Outcome:
+    if state.leaving is None or state.leaving.is_alone:
+        return state, ()
+    return msgspec.structs.replace(state, leaving=None), (moves.say(state, "leave_refused", reason),)
+
+
+def pass_deadline(state: State, now_s: float) -> Outcome:
+    leaving = state.leaving
+    if leaving is None or leaving.alone_at_s is None or now_s < leaving.alone_at_s:
+        return state, ()
+    return leave_alone(state, leaving)
+
+
+def next_deadline_s(state: State) -> float | None:
+    ends = isinstance(state.phase, phases.Closing | phases.Ended)
+    return None if state.leaving is None or ends else state.leaving.alone_at_s
+
+
+def waiting(state: State, order: type, now_s: float) -> State:
+    """Returns the state after that order or event, with the time for which the node waits for an answer now."""
+    leaving = state.leaving
+    if leaving is None or leaving.is_alone:
+        return state
+    if type(state.phase) in _WAITS:
+        if leaving.alone_at_s is None or order is orders.Resign:
+            leaving = msgspec.structs.replace(leaving, alone_at_s=now_s + ANSWER_S)
+    elif order in _ANSWERS:
+        leaving = msgspec.structs.replace(leaving, alone_at_s=None)
+    return msgspec.structs.replace(state, leaving=leaving) if leaving is not state.leaving else state
+
+
+def leave_alone(state: State, leaving: Leaving, *, at_once: bool = False) -> Outcome:
+    """Ends this node's part without an answer."""
+    asked, phase = leaving.asked, state.phase
+    if isinstance(phase, phases.Stopping) and isinstance(phase.then, phases.Leave) and not leaving.is_alone:
+        waits = msgspec.structs.replace(leaving, alone_at_s=None)
+        return msgspec.structs.replace(state, leaving=waits), ()  # The job ends, with one verdict everywhere.
+    state = msgspec.structs.replace(state, leaving=Leaving(asked, leaving.asked_at_s, None, is_alone=True))
+    order = group.KillWorkers() if at_once else moves.stop_order(state, asked.signal, asked.grace_s)
+    match phase:
+        case phases.Pending() | phases.Rendezvous() | phases.Down():
+            return moves.conclude(state, left_verdict(left_sentence(state.node, asked.reason, is_alone=True)))
+        case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
+            return moves.stop_group(state, phases.Leave(), asked.reason, order)
+        case phases.Stopping():
+            return moves.enter(state, phases.Stopping(phases.Leave()), asked.reason), (order,)
+        case phases.Stopped() | phases.Closing() | phases.Ended():
+            waits = msgspec.structs.replace(leaving, alone_at_s=None)
+            return msgspec.structs.replace(state, leaving=waits), ()
+        case _:
+            assert_never(phase)

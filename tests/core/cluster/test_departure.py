@@ -1,0 +1,220 @@
+"""Which nodes leave a job that goes on, when, and what do the others do?"""
+
+# pyright: reportUnusedExpression=false
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.coordinator_states import Gathering, Running, WindingDown
+from supervisor.core.cluster.messages import (
+    JobOpened,
+    LeaveAsked,
+    MemberState,
+    NodeCordoned,
+    NodeJoined,
+    NodeLost,
+    Send,
+    VerdictTaken,
+)
+from supervisor.core.facts import JobRules, JobState, RestartRules, Verdict
+from supervisor.core.orders import Conclude, JoinAgain, Order, Resign, StartCycle, Stay, WindDown
+from tests.core.new_leader import IN_CYCLE_4, kinds, new_leader, of_nodes, orders_to, stands
+from tests.core.playbook import Playbook
+
+TERM = 15
+ASKED = "holdfast run got SIGTERM"
+
+
+def running(*nodes: str, needed: int = 2, leader: str = "a") -> Playbook[coordinator.State]:
+    """Returns a job whose leader was not elected. The nodes after the first `needed` are spares."""
+    play = Playbook(coordinator.step, coordinator.initial_state("job", leader=leader), jitter=0.0)
+    rules = JobRules("job", 1, restart=RestartRules(max_restarts=3, min_nodes=needed))
+    for node in nodes:
+        play >> JobOpened(node, rules)
+    for node in nodes:
+        play >> NodeJoined(node, -1)
+    assert isinstance(play.state.phase, Running)
+    return play
+
+
+def signalled(node: str) -> LeaveAsked:
+    return LeaveAsked(node, ASKED, TERM, or_stop=True)
+
+
+def told(play: Playbook[coordinator.State], node: str, kind: type[Order]) -> Order:
+    (order,) = (each.order for each in play.of(Send) if each.node == node and isinstance(each.order, kind))
+    return order
+
+
+def verdict(play: Playbook[coordinator.State], node: str) -> Verdict:
+    order = told(play, node, Conclude)
+    assert isinstance(order, Conclude)
+    return order.verdict
+
+
+def test_a_spare_leaves_alone_and_the_job_goes_on() -> None:
+    play = running("a", "b", "c")
+    play >> signalled("c")
+    reason = f"node c has left the job ({ASKED}); the job goes on without it"
+    play << Send("c", Conclude(Verdict(JobState.STOPPED, 0, reason)))
+    assert isinstance(play.state.phase, Running)
+    play >> VerdictTaken("c") << ()
+    play >> NodeJoined("c", -1) << ()
+    play >> NodeLost("c", "its connection ended") << ()
+
+
+def test_a_node_that_has_left_sees_no_other_verdict() -> None:
+    play = running("a", "b", "c") >> signalled("c")
+    play >> signalled("a")
+    assert orders_to(play, WindDown) == ["a", "b"]
+
+
+def test_a_node_that_has_left_may_come_again_as_a_spare() -> None:
+    play = running("a", "b", "c") >> signalled("c")
+    play >> JobOpened("c", play.state.rules) >> NodeJoined("c", -1)
+    assert play.state.members["c"].is_ready
+
+
+def test_a_cordoned_node_that_the_next_cycle_does_without_leaves_alone() -> None:
+    play = running("a", "b", "c") >> NodeCordoned("b", "a bad fan") >> LeaveAsked("b", "by kim", with_ranks=True)
+    for node in ("a", "b"):
+        play >> NodeJoined(node, 0)
+    assert play.state.parts == ("a", "c")
+    play = running("a", "b", "c") >> NodeCordoned("c", "a bad fan") >> signalled("c")
+    assert verdict(play, "c").exit_code == 0
+
+
+def test_a_signal_to_a_node_with_ranks_stops_the_job_as_ever() -> None:
+    play = running("a", "b", "c") >> signalled("b")
+    assert orders_to(play, WindDown) == ["a", "b", "c"]
+    assert isinstance(play.state.phase, WindingDown)
+    assert play.state.phase.outcome.reason == ASKED
+
+
+def test_before_the_first_cycle_nobody_is_a_spare() -> None:
+    play = Playbook(coordinator.step, coordinator.initial_state("job", leader="a"), jitter=0.0)
+    rules = JobRules("job", 1, restart=RestartRules(min_nodes=2))
+    play >> JobOpened("a", rules) >> JobOpened("b", rules) >> NodeJoined("b", -1) >> signalled("b")
+    assert isinstance(play.state.phase, WindingDown)
+
+
+def test_a_drained_node_is_replaced_by_a_spare_and_no_unit_is_used() -> None:
+    play = running("a", "b", "c")
+    play >> LeaveAsked("b", "holdfast drain by kim", with_ranks=True)
+    assert orders_to(play, JoinAgain) == ["a", "b", "c"]
+    assert kinds(play) == ["node_leaves"]
+    play >> NodeJoined("a", 0)
+    assert not orders_to(play, StartCycle), "ranks of node b may still run"
+    play >> NodeJoined("b", 0)
+    assert verdict(play, "b").exit_code == 0
+    assert orders_to(play, StartCycle) == ["a", "c"]
+    assert coordinator.restarts_used(play.state) == 0
+
+
+def test_a_job_that_may_shrink_needs_no_spare() -> None:
+    play = running("a", "b", needed=2)
+    rules = RestartRules(max_restarts=3, min_nodes=1)
+    play = Playbook(coordinator.step, coordinator.initial_state("job", leader="a"), jitter=0.0)
+    for node in ("a", "b"):
+        play >> JobOpened(node, JobRules("job", 1, restart=rules))
+    play >> NodeJoined("a", -1) >> NodeJoined("b", -1)
+    play >> LeaveAsked("b", "by kim", with_ranks=True)
+    assert verdict(play, "b").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("node", "why"),
+    [
+        ("b", "1 other node is there, and a cycle needs 2; start a spare node first, or end the job"),
+        ("a", "it leads the job, which ends with it; with --rdzv-backend etcd any node may leave"),
+    ],
+)
+def test_a_node_that_cannot_be_drained_learns_why_and_nothing_changes(node: str, why: str) -> None:
+    play = running("a", "b")
+    before = play.state
+    play >> LeaveAsked(node, "by kim", with_ranks=True)
+    order = told(play, node, Stay)
+    assert isinstance(order, Stay)
+    assert order.reason.startswith(f"cannot take node {node} out of job job: {why}")
+    assert play.state == before
+
+
+def test_a_signal_to_leave_that_cannot_be_followed_stops_the_job_and_says_why() -> None:
+    play = running("a", "b") >> LeaveAsked("b", ASKED, TERM, with_ranks=True, or_stop=True)
+    assert isinstance(play.state.phase, WindingDown)
+    assert play.state.phase.outcome.reason.startswith(f"{ASKED}; node b cannot leave the job: 1 other node is there")
+
+
+def test_a_silent_or_cordoned_spare_replaces_nobody() -> None:
+    play = running("a", "b", "c") >> NodeCordoned("c", "a bad fan") >> LeaveAsked("b", "by kim", with_ranks=True)
+    assert orders_to(play, Stay) == ["b"]
+
+
+def test_who_asks_twice_is_answered_once() -> None:
+    play = running("a", "b", "c") >> LeaveAsked("b", "by kim", with_ranks=True)
+    play >> LeaveAsked("b", "by kim", with_ranks=True) << ()
+
+
+def test_a_lost_node_has_nothing_to_leave() -> None:
+    play = running("a", "b", "c") >> NodeLost("c", "silent")
+    play >> signalled("c") << ()
+
+
+# --- elected leaders ------------------------------------------------------------------------------------------------
+
+
+def elected(*spares: str, leads: str = "a") -> Playbook[coordinator.State]:
+    """Returns a leader that has taken over cycle 4 of nodes a and b."""
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leads)
+    play >> stands("a", 0, store_host="h", store_port=1)
+    for spare in spares:
+        play >> stands(spare, None, MemberState.JOINED)
+    play >> stands("b", 1)
+    assert isinstance(play.state.phase, Running)
+    return play
+
+
+def test_an_elected_leader_without_ranks_gives_up_the_lead_first() -> None:
+    play = elected("c", leads="c") >> signalled("c")
+    assert orders_to(play, Resign) == ["c"]
+    assert not orders_to(play, Conclude), "the next leader lets it go"
+    play >> NodeJoined("c", -1)
+    assert not orders_to(play, Resign), "once"
+
+
+def test_an_elected_leader_with_ranks_leads_until_others_run_them() -> None:
+    play = elected("c") >> LeaveAsked("a", "by kim", with_ranks=True)
+    assert orders_to(play, JoinAgain) == ["a", "b", "c"]
+    for node in ("a", "b"):
+        play >> NodeJoined(node, 4)
+    assert orders_to(play, StartCycle) == ["b", "c"]
+    assert orders_to(play, Resign) == ["a"]
+
+
+def test_the_next_leader_learns_from_the_node_that_it_leaves() -> None:
+    play = elected()
+    play >> stands("c", None, MemberState.JOINED, leave=signalled("c"))
+    assert verdict(play, "c").exit_code == 0
+
+
+def test_a_new_leader_lets_a_leaving_spare_go_and_the_cycle_goes_on() -> None:
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"))
+    play >> stands("a", 0, store_host="h", store_port=1)
+    play >> stands("c", None, MemberState.JOINED, leave=signalled("c"))
+    play >> stands("b", 1)
+    assert isinstance(play.state.phase, Running)
+    assert verdict(play, "c").exit_code == 0
+
+
+def test_a_new_leader_that_opens_a_round_does_not_place_a_leaving_node() -> None:
+    ledger = of_nodes(IN_CYCLE_4, "a", "b")
+    play = new_leader(msgspec.structs.replace(ledger, opened=5))
+    play >> stands("a", 0, MemberState.JOINED)
+    play >> stands("c", None, MemberState.JOINED)
+    play >> stands("b", 1, MemberState.JOINED, leave=LeaveAsked("b", "by kim", with_ranks=True))
+    assert verdict(play, "b").exit_code == 0
+    assert orders_to(play, StartCycle) == ["a", "c"]
+    assert not isinstance(play.state.phase, Gathering)

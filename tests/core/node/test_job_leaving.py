@@ -1,0 +1,139 @@
+"""A node that was asked to leave: what does it report, and what does it do if nobody answers?"""
+
+from __future__ import annotations
+
+import signal as signals
+
+import msgspec
+import pytest
+
+from supervisor.core import job_phases as phases
+from supervisor.core import orders
+from supervisor.core import workers as group
+from supervisor.core.cluster.messages import LeaveAsked, NodeStands, NodeStopped, StopAsked, VerdictTaken
+from supervisor.core.facts import Assignment, JobRules, JobState, RestartRules, Verdict
+from supervisor.core.node import job, job_leaving, messages
+from supervisor.core.node.job_leaving import ANSWER_S, ANSWER_WITH_RANKS_S
+
+TERM = int(signals.SIGTERM)
+RULES = JobRules("j", 2, restart=RestartRules(min_nodes=2))
+ALONE = "node b has left the job (got SIGTERM); no leader has answered it; the job goes on without it"
+
+
+def in_phase(phase: phases.Phase, rules: JobRules = RULES) -> phases.State:
+    return phases.State("b", rules, phase, 3, "why", has_spawner=True, spawners=1, assignment=Assignment(3, 1, 2, 4, 2))
+
+
+def signalled(*, leaves: bool = False, signal: int = TERM) -> messages.StopRequested:
+    return messages.StopRequested("j", "got SIGTERM", signal, of_node=True, leaves=leaves)
+
+
+def told(actions: job.Actions, kind: type) -> list[object]:
+    return [each.report for each in actions if isinstance(each, messages.TellCoordinator) and type(each.report) is kind]
+
+
+def asked_in(phase: phases.Phase, *, leaves: bool = False) -> phases.State:
+    state, actions = job.step(in_phase(phase), signalled(leaves=leaves), now_s=0.0)
+    assert told(actions, LeaveAsked) == [LeaveAsked("b", "got SIGTERM", TERM, with_ranks=leaves, or_stop=True)]
+    assert not told(actions, StopAsked)
+    return state
+
+
+@pytest.mark.parametrize("phase", [phases.Pending(), phases.Rendezvous(), phases.Down()])
+def test_a_node_where_nothing_runs_asks_to_leave(phase: phases.Phase) -> None:
+    assert job.next_deadline_s(asked_in(phase)) == ANSWER_S
+
+
+def test_a_node_of_a_job_alone_stops_it() -> None:
+    _, actions = job.step(in_phase(phases.Rendezvous(), JobRules("j", 2)), signalled(), now_s=0.0)
+    assert told(actions, StopAsked)
+
+
+def test_a_node_with_ranks_stops_the_job_and_its_ranks_at_once() -> None:
+    state, actions = job.step(in_phase(phases.Running()), signalled(), now_s=0.0)
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM", TERM)]
+    assert state.phase == phases.Stopping(phases.Leave())
+
+
+def test_with_on_sigterm_leave_its_ranks_go_on_until_the_leader_answers() -> None:
+    state = asked_in(phases.Running(), leaves=True)
+    assert state.phase == phases.Running()
+    assert job.next_deadline_s(state) == ANSWER_WITH_RANKS_S
+    state, _ = job.step(state, orders.JoinAgain(4, "node b leaves"), now_s=1.0)
+    assert job.next_deadline_s(state) is None, "its ranks have their grace period"
+    state, _ = job.step(state, group.WorkersGone(None, False, ()), now_s=9.0)
+    assert (type(state.phase), job.next_deadline_s(state)) == (phases.Rendezvous, 9.0 + ANSWER_S)
+
+
+def test_a_node_that_nobody_answers_leaves_by_itself_and_reports_no_verdict() -> None:
+    state, actions = job.step(asked_in(phases.Rendezvous()), messages.DeadlineReached(), now_s=ANSWER_S)
+    assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
+    assert not told(actions, VerdictTaken), "a leader that hears it later would take it for the job's end"
+    _, actions = job.step(state, orders.Introduce(), now_s=5.0)
+    assert not actions, "it is no longer one of the job's nodes"
+
+
+def test_a_deadline_that_comes_early_changes_nothing() -> None:
+    state = asked_in(phases.Rendezvous())
+    assert job.step(state, messages.DeadlineReached(), now_s=ANSWER_S - 1) == (state, ())
+
+
+def test_a_node_with_ranks_that_nobody_answers_ends_them_and_then_leaves() -> None:
+    state = asked_in(phases.Running(), leaves=True)
+    state, actions = job.step(state, messages.DeadlineReached(), now_s=ANSWER_WITH_RANKS_S)
+    assert group.StopWorkers(TERM, RULES.term_timeout_s) in actions
+    state, actions = job.step(state, group.WorkersGone(None, False, ()), now_s=20.0)
+    assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
+    assert not told(actions, NodeStopped)
+
+
+def test_a_second_signal_does_not_wait_for_the_leader() -> None:
+    state = asked_in(phases.Running(), leaves=True)
+    assert job.step(state, signalled(leaves=True), now_s=0.05) == (state, ()), "timeout(1) sends two at once"
+    state, actions = job.step(state, signalled(leaves=True), now_s=1.0)
+    assert group.KillWorkers() in actions
+    assert state.phase == phases.Stopping(phases.Leave())
+
+
+def test_a_node_that_stays_says_why_and_waits_for_nothing() -> None:
+    state, actions = job.step(in_phase(phases.Running()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    assert told(actions, LeaveAsked) == [LeaveAsked("b", "by kim", with_ranks=True)]
+    state, (said,) = job.step(state, orders.Stay("cannot take node b out"), now_s=0.5)
+    assert isinstance(said, messages.Publish)
+    assert (said.event.kind, said.event.reason) == ("leave_refused", "cannot take node b out")
+    assert (state.leaving, job.next_deadline_s(state)) == (None, None)
+
+
+def test_the_verdict_of_a_job_that_is_stopped_meanwhile_is_waited_for() -> None:
+    state, actions = job.step(asked_in(phases.Rendezvous()), orders.WindDown("enough"), now_s=1.0)
+    assert told(actions, NodeStopped)
+    assert job.next_deadline_s(state) is None
+    state, _ = job.step(state, orders.Conclude(Verdict(JobState.STOPPED, 143, "enough")), now_s=2.0)
+    assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 143, "enough"))
+
+
+def test_a_leader_that_gives_up_the_lead_to_leave_waits_for_the_next_one() -> None:
+    state = asked_in(phases.Rendezvous())
+    state, _ = job.step(state, orders.Resign("it leaves"), now_s=2.0)
+    assert job.next_deadline_s(state) == 2.0 + ANSWER_S
+    _, actions = job.step(state, orders.Introduce(), now_s=2.5)
+    (stands,) = told(actions, NodeStands)
+    assert isinstance(stands, NodeStands)
+    assert stands.leave == LeaveAsked("b", "got SIGTERM", TERM, or_stop=True)
+
+
+@pytest.mark.parametrize(
+    "phase", [phases.Stopped(), phases.Stopping(phases.Leave()), phases.Closing(Verdict(JobState.FAILED, 1, "x"))]
+)
+def test_a_deadline_that_has_passed_as_the_job_ends_is_over(phase: phases.Phase) -> None:
+    state = msgspec.structs.replace(asked_in(phases.Rendezvous()), phase=phase)
+    state, actions = job.step(state, messages.DeadlineReached(), now_s=ANSWER_S)
+    assert (job.next_deadline_s(state), actions) == (None, ())
+
+
+@pytest.mark.parametrize("phase", [phases.Stopped(), phases.Closing(Verdict(JobState.FAILED, 1, "x"))])
+def test_a_job_that_ends_here_is_not_left(phase: phases.Phase) -> None:
+    state = msgspec.structs.replace(in_phase(phase))
+    assert job_leaving.next_deadline_s(state) is None
+    _, actions = job.step(state, messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    assert not actions

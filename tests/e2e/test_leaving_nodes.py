@@ -1,0 +1,149 @@
+"""A node without ranks leaves its job alone, with exit code 0, whether or not a leader is in reach."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.launch import wait_until
+from tests.e2e.test_many_nodes import HOLDFAST, LIMIT_S, Nodes, listens, nodes
+from tests.e2e.test_many_nodes_daemons import Job
+from tests.e2e.test_many_nodes_daemons import nodes as daemons
+from tests.etcd_server import Etcd, etcd
+
+SPARE = "127.0.0.3"
+LEFT = f"node {SPARE} has left the job (holdfast run got SIGTERM)"
+ALONE_S = 15.0  # without an answer: much less than any leader's or backend's absence
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Generator[Etcd]:
+    with etcd(tmp_path / "etcd") as started:
+        yield started
+
+
+def _start(job: Nodes, *numbers: int, flags: tuple[str, ...] = ()) -> None:
+    """Starts these nodes, of which the first leads."""
+    for number in numbers:
+        job.start(number, "60", flags=flags)
+        if number == numbers[0] and not flags:
+            wait_until(lambda: listens(job.port), timeout_s=LIMIT_S, what="a leader")
+
+
+def _until_spare(job: Nodes, asked: int = 1) -> None:
+    def said() -> str:
+        command = [str(HOLDFAST), "status", job.job_id]
+        return subprocess.run(
+            command, env=job.environment(asked), capture_output=True, text=True, timeout=LIMIT_S, check=False
+        ).stdout
+
+    wait_until(lambda: " spare" in said(), timeout_s=LIMIT_S, what="the spare")
+
+
+def _begin_with_etcd(job: Nodes, server: Etcd) -> None:
+    """Starts a job whose spare leads."""
+    job.endpoint = server.endpoint
+    flags = ("--rdzv-backend", "etcd", "--rdzv-conf", "last_call_timeout=10")
+    _start(job, 3, flags=flags)
+    wait_until(lambda: _leader(job, server) == SPARE, timeout_s=LIMIT_S, what="the spare leads")
+    _start(job, 1, 2, flags=flags)
+    job.until_running(0, 4)
+
+
+def _leader(job: Nodes, server: Etcd) -> str:
+    return str(server.record(f"/holdfast/{job.job_id}/leader").get("node", ""))
+
+
+def _end_well(job: Nodes) -> None:
+    assert not list(job.folder.glob("1-*")), "nothing has restarted"
+    job.let_end()
+    assert [process.wait(LIMIT_S) for process in job.processes if process.returncode is None] == [0, 0]
+
+
+def test_a_signal_to_a_spare_ends_it_with_0_and_the_job_goes_on(tmp_path: Path) -> None:
+    with nodes(tmp_path, "2:3") as job:
+        _start(job, 1, 2)
+        job.until_running(0, 4)
+        _start(job, 3)
+        _until_spare(job)
+        job.processes[2].send_signal(signal.SIGTERM)
+        assert job.processes[2].wait(LIMIT_S) == 0
+        assert f"{LEFT}; the job goes on without it" in job.output(3)
+        _end_well(job)
+        assert "is lost" not in job.output(1)
+
+
+def test_a_spare_leaves_although_its_leader_does_not_answer(tmp_path: Path) -> None:
+    with nodes(tmp_path, "2:3") as job:
+        _start(job, 1, 2, 3)
+        job.until_running(0, 4)
+        _until_spare(job)
+        job.processes[0].send_signal(signal.SIGSTOP)
+        asked_s = time.monotonic()
+        job.processes[2].send_signal(signal.SIGTERM)
+        assert job.processes[2].wait(LIMIT_S) == 0
+        assert time.monotonic() - asked_s < ALONE_S
+        job.processes[0].send_signal(signal.SIGCONT)
+
+
+def test_a_leader_that_leaves_lets_another_node_lead(tmp_path: Path, server: Etcd) -> None:
+    with nodes(tmp_path, "2:3") as job:
+        _begin_with_etcd(job, server)
+        job.processes[0].send_signal(signal.SIGTERM)
+        assert job.processes[0].wait(LIMIT_S) == 0
+        assert LEFT in job.output(3)
+        wait_until(lambda: _leader(job, server) not in ("", SPARE), timeout_s=LIMIT_S, what="another leader")
+        _end_well(job)
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_a_spare_leaves_while_etcd_is_away_and_the_job_goes_on(tmp_path: Path, server: Etcd, *, leads: bool) -> None:
+    with nodes(tmp_path, "2:3") as job:
+        if leads:
+            _begin_with_etcd(job, server)
+        else:
+            job.endpoint = server.endpoint
+            _start(job, 1, 2, 3, flags=("--rdzv-backend", "etcd"))
+            job.until_running(0, 4)
+        _until_spare(job)
+        spare = job.processes[0 if leads else 2]
+        server.stop()
+        asked_s = time.monotonic()
+        spare.send_signal(signal.SIGTERM)
+        assert spare.wait(LIMIT_S) == 0
+        assert time.monotonic() - asked_s < ALONE_S
+        assert LEFT in job.output(3)
+        server.start()
+        wait_until(lambda: _leader(job, server) not in ("", SPARE), timeout_s=LIMIT_S, what="another leader")
+        _end_well(job)
+
+
+def test_the_service_of_a_spare_is_stopped_and_its_job_goes_on(tmp_path: Path) -> None:
+    with daemons(tmp_path, 3) as (first, second, third):
+        job = Job(tmp_path, "shared", [first, second, third], "2:3", "60")
+        job.until_running(0, 4)
+        wait_until(lambda: " spare" in first.holdfast("status", job.job_id), timeout_s=LIMIT_S, what="the spare")
+        third.process.send_signal(signal.SIGTERM)
+        assert third.process.wait(LIMIT_S) == 0
+        assert job.processes[2].wait(LIMIT_S) == 0
+        assert f"node {SPARE} has left the job (the node's supervisor was stopped)" in third.said(job.job_id)
+        assert not list(job.folder.glob("1-*"))
+        job.let_end()
+        assert job.exit_codes() == [0, 0, 0]
+
+
+def test_a_signal_to_the_command_of_a_spare_under_a_service_ends_its_part_alone(tmp_path: Path) -> None:
+    with daemons(tmp_path, 3) as (first, second, third):
+        job = Job(tmp_path, "shared", [first, second, third], "2:3", "60")
+        job.until_running(0, 4)
+        wait_until(lambda: " spare" in first.holdfast("status", job.job_id), timeout_s=LIMIT_S, what="the spare")
+        job.processes[2].send_signal(signal.SIGTERM)
+        assert job.processes[2].wait(LIMIT_S) == 0
+        assert LEFT in third.said(job.job_id)
+        job.let_end()
+        assert job.exit_codes() == [0, 0, 0]
