@@ -64,7 +64,7 @@ def test_the_second_cycle_finds_torch_loaded(start: Start, tmp_path: Path) -> No
     assert max(second) < min(first) / 10
     learned = [event for event in launch.events() if event["kind"] == "preload_learned"]
     assert [event["reason"] for event in learned] == [
-        "every worker imports torch by itself, so the next cycle finds it loaded"
+        "every worker imports torch by itself: it is being loaded for the next cycles"
     ]
     assert_nothing_left(launch)
 

@@ -99,7 +99,7 @@ class Learning:
             return self._refuse(plan.lost)
         self._loaded = (*plan.steps, *(module for module in self._first if module not in plan.steps))
         self._first = ()
-        reason = "every worker imports torch by itself, so the next cycle finds it loaded"
+        reason = "every worker imports torch by itself: it is being loaded for the next cycles"
         return Learned(self._loaded, plan.folders, reason)
 
     def rest(self) -> Learned | None:
@@ -125,7 +125,7 @@ class Learning:
         steps = (*plan.steps, *before) if any(map(_is_torch, plan.steps)) else (*before, *plan.steps)
         self._loaded = steps
         named = ", ".join(more[:_NAMED_MAX]) + (f" and {len(more) - _NAMED_MAX} more" if len(more) > _NAMED_MAX else "")
-        return Learned(steps, plan.folders, f"every worker imports {named}, so the next cycle finds it loaded", lost)
+        return Learned(steps, plan.folders, f"every worker imports {named}: it is being loaded for the next cycles", lost)
 
     def _refuse(self, why: str) -> Learned:
         self._end()

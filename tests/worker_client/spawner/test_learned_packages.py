@@ -59,7 +59,7 @@ class TestWhatElseWorkersImport:
         lesson = self.learned_after(path, env)
         steps = ("torch", "FOR_HEAVY=yes", "light", "heavy", "BY_heavy=1", "LATER=x", "heavy.lazy")
         assert lesson.steps == steps
-        assert lesson.reason == "every worker imports light, heavy, so the next cycle finds it loaded"
+        assert lesson.reason == "every worker imports light, heavy: it is being loaded for the next cycles"
         with Rig(path, env=env, learned=lesson.steps) as next_one:
             ready = next_one.receive(Ready)
             assert ready.preloaded == ("torch", "light", "heavy", "heavy.lazy")

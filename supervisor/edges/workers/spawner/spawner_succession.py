@@ -37,6 +37,7 @@ StartSpawner = Callable[[wire.Learned | None, Hearing], Awaitable[SpawnerLink]]
 TakeOver = Callable[[FoundSpawner, Hearing], SpawnerLink]
 # How long a new cycle waits for a load: less than the core allows a spawner for serving a store.
 LOAD_TIMEOUT_S = 20.0
+_NOT_LOADED_YET = "begins before that is loaded: each of its workers loads it itself"
 EMPTIED_TIMEOUT_S = 5.0  # a lost spawner's processes that can't be killed by then are abandoned
 
 
@@ -216,6 +217,8 @@ class SpawnerSuccession:
         """Gives the newest cycle to the best spawner that is ready."""
         if (successor := self._ready_successor()) is not None:
             self._hand_over(successor)
+        elif self._is_loading():
+            self._on_message(wire.Learned((), (), f"cycle {self._newest_cycle} {_NOT_LOADED_YET}"))
         self._owners[self._newest_cycle] = self._current
 
     def _hand_over(self, successor: _Successor) -> None:

@@ -225,6 +225,8 @@ async def test_a_load_that_takes_too_long_is_not_waited_for_and_does_not_delay_t
         await job.start(0)
         await until(lambda: len(children()) >= 2)
         await job.start(1)  # not ready: the first one continues
+        said = [message.reason for message in job.heard if isinstance(message, link.Learned) and not message.steps]
+        assert said == ["cycle 1 begins before that is loaded: each of its workers loads it itself"]
         assert len([message for message in job.heard if isinstance(message, link.Ready)]) == 1
         await job.empty(0)
         job.spawner.send(link.PrepareStore(2, "127.0.0.1"))  # held when the job ends
