@@ -18,14 +18,16 @@ from dataclasses import replace
 from time import monotonic, monotonic_ns
 from typing import Protocol
 
+from holdfast_wire import page as layout
+
 from worker_client import server_identity, thread_signals
 from worker_client.call_frames import CallEvent
 from worker_client.endpoint import Endpoint
 from worker_client.errors import ChannelProtocolError
-from worker_client.outbox import Outbox, OverfullError, Watch
+from worker_client.outbox import LeaseQuestion, Outbox, OverfullError, Watch
 from worker_client.progress import Progress
 from worker_client.progress_page import PageUnusableError, ProgressPage
-from worker_client.session import Accepted, Event, Identity, Refused, Session, StacksRequested, Welcomed
+from worker_client.session import Accepted, Event, Identity, LeaseTold, Refused, Session, StacksRequested, Welcomed
 from worker_client.stacks import current_stacks
 from worker_client.timeouts import Limits
 from worker_client.workload_control import WorkloadControlRequest
@@ -107,6 +109,7 @@ class Channel:
         self._watch_interval_s = PROGRESS_INTERVAL_MAX_S
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sock: socket.socket | None = None
+        self._knows_leases = False
         self._session = Session(identity)
         self._out = bytearray()  # not yet taken by the socket: one note, and answers
         self._descriptors: list[int] = []  # may arrive before the rest of their frame
@@ -158,8 +161,20 @@ class Channel:
 
     def request_control(self, request: WorkloadControlRequest, *, timeout_s: float) -> bool:
         """Blocks until the supervisor has accepted, at most `timeout_s`; returns whether. A reconnect resends it."""
-        accepted = self._outbox.request_control(request)
+        accepted = self._outbox.request(request)
         return accepted is not None and accepted.wait(timeout_s)
+
+    def ask_lease(self, *, timeout_s: float) -> int | None:
+        """Blocks until this rank's lease holds, at most `timeout_s`; returns how long it held from the call on, in ns.
+
+        Returns 0 if it did not hold at first, and None if it does not hold now, or no supervisor has said so.
+        """
+        question = LeaseQuestion()
+        answered = self._outbox.request(question)
+        if answered is not None and answered.wait(timeout_s):
+            return question.left_ns
+        self._outbox.withdraw(question)
+        return None
 
     def close(self) -> None:
         """Says goodbye and ends the thread. Blocks at most CLOSE_TIMEOUT_S."""
@@ -284,12 +299,19 @@ class Channel:
                 case Limits():
                     self._tell_progress()  # Tighter limits must not meet a silence that is already over.
                     self._send(self._limits_frame(note))
-                case (request_id, request):
+                case (request_id, LeaseQuestion()):
+                    self._ask_lease(request_id)
+                case (request_id, WorkloadControlRequest() as request):
                     self._send(self._session.workload_control(request, request_id))
         if not self._out:
             self._outbox.taken()
             if self._progress_due_s is not None and monotonic() >= self._progress_due_s and self._progress.has_news:
                 self._tell_progress()
+
+    def _ask_lease(self, request_id: int) -> None:
+        """Asks, if this supervisor knows the question; an older one would take it for a defect."""
+        if self._knows_leases:
+            self._send(self._session.lease_question(request_id))
 
     def _limits_frame(self, limits: Limits) -> bytes:
         """Returns b"" for limits that fit no frame, since another connection could not carry them either."""
@@ -332,6 +354,7 @@ class Channel:
         match event:
             case Welcomed():
                 page = self._page(event)
+                self._knows_leases = event.answers_lease_questions
                 self._close_descriptors()  # First: a process forked from now on must not inherit it.
                 if self._welcomed_by != self.supervisor_pid:  # A new supervisor; if it ends soon, the next is near.
                     self._welcomed_by, self._pause_s = self.supervisor_pid, RECONNECT_MIN_S / 2
@@ -345,7 +368,9 @@ class Channel:
                     self._owner.refused(reason)
                 raise _ConnectionEndedError(f"the supervisor refused: {reason}")
             case Accepted(request_id):
-                self._outbox.accepted(request_id)
+                self._outbox.answered(request_id)
+            case LeaseTold(request_id, left_ns):
+                self._outbox.answered(request_id, left_ns)
             case StacksRequested(request_id):
                 self._send(self._session.stacks_answer(request_id, current_stacks()))
             case _:
@@ -355,7 +380,9 @@ class Channel:
         """Returns the shared page, or a private one whose contents are sent in frames."""
         if not welcome.page_shared:
             self._progress_due_s = monotonic()
-            return ProgressPage.private()
+            page = ProgressPage.private()
+            page.words[layout.WORD_LEASE_UNTIL_NS] = _lease_without_page(welcome)
+            return page
         try:
             if not self._descriptors:
                 raise PageUnusableError("cannot use the page: it did not come with the welcome")
@@ -403,3 +430,10 @@ class Channel:
     def _clear_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake_descriptor)
+
+
+def _lease_without_page(welcome: Welcomed) -> int:
+    """Returns what a shared page would say of the lease; LEASE_ENDED makes the rank ask each time."""
+    if not welcome.answers_lease_questions:
+        return layout.LEASE_UNKNOWN
+    return layout.LEASE_UNBOUNDED if welcome.lease_is_unbounded else layout.LEASE_ENDED

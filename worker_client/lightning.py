@@ -1,8 +1,8 @@
 """How does a Lightning training send heartbeats or sections without a change to its own code?
 
 `FaultToleranceCallback` sends heartbeats, `FaultToleranceSectionsCallback` uses the sections "setup", "step" and
-"checkpointing". Both are defined on first use, on top of whichever package the script uses:
-`lightning` or `pytorch_lightning`.
+"checkpointing". Both commit the checkpoints that Lightning writes as one file. They are defined on first use, on top of
+whichever package the script uses: `lightning` or `pytorch_lightning`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from worker_client import simulated_fault, state_file
+from worker_client import lightning_checkpoints, simulated_fault, state_file
 from worker_client.rank_monitor_client import RankMonitorClient
 from worker_client.workload_control import WorkloadAction, WorkloadControlRequest
 
@@ -66,6 +66,7 @@ class _Monitored:
         self._policy = exc_handling_policy
         self._log = logging.getLogger(logger_name)
         self._client: RankMonitorClient | None = None
+        self._checkpoint_io: lightning_checkpoints.CheckpointIO | None = None  # while it commits what it writes
 
     # --- hooks of Lightning ---
 
@@ -76,6 +77,9 @@ class _Monitored:
         state_file.load(client, self._folder(trainer))
         client.init_workload_monitoring()
         self._client = client
+        self._checkpoint_io = lightning_checkpoints.of_trainer(trainer)
+        if self._checkpoint_io is not None:
+            lightning_checkpoints.begin(self._checkpoint_io)
         self._begin(client, trainer)
 
     def teardown(self, trainer: _Trainer, pl_module: object, stage: str) -> None:
@@ -103,6 +107,9 @@ class _Monitored:
         raise NotImplementedError
 
     def _end(self, trainer: _Trainer) -> None:
+        checkpoint_io, self._checkpoint_io = self._checkpoint_io, None
+        if checkpoint_io is not None:
+            lightning_checkpoints.end(checkpoint_io)
         client, self._client = self._client, None
         if client is not None:
             client.shutdown_workload_monitoring()

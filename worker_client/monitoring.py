@@ -152,6 +152,10 @@ class Monitoring:
         """Blocks until the supervisor has accepted, at most `timeout_s`; returns whether it has."""
         return self._channel is not None and self._channel.request_control(request, timeout_s=timeout_s)
 
+    def ask_lease(self, *, timeout_s: float) -> int | None:
+        """See Channel.ask_lease."""
+        return self._channel.ask_lease(timeout_s=timeout_s) if self._channel is not None else None
+
     def listen(self, calls: CallListener | None) -> None:
         """Passes messages about wrapped calls to `calls` from now on."""
         with self._lock:

@@ -26,8 +26,17 @@ class Watch(enum.Enum):
     CHANGED = enum.auto()
 
 
-Control = tuple[int, WorkloadControlRequest]  # with the number by which it is accepted
-Note = Watch | bytes | Limits | Control
+class LeaseQuestion:
+    """Asks how long this rank's lease holds. Answered once it does."""
+
+    __slots__ = ("left_ns",)
+
+    def __init__(self) -> None:
+        self.left_ns = 0  # from the question on; 0: it did not hold then, or there is no answer yet
+
+
+Request = tuple[int, WorkloadControlRequest | LeaseQuestion]  # with the number that the answer has
+Note = Watch | bytes | Limits | Request
 
 
 class OverfullError(Exception):
@@ -45,7 +54,7 @@ class Outbox:
         self._frames: deque[bytes] = deque()
         self._is_overfull = False
         self._limits: Limits | None = None
-        self._requests: dict[int, tuple[WorkloadControlRequest, threading.Event]] = {}  # not accepted yet
+        self._requests: dict[int, tuple[WorkloadControlRequest | LeaseQuestion, threading.Event]] = {}  # unanswered
         self._unsent_requests: deque[int] = deque()
         self._requests_made = 0
         self._all_sent = threading.Event()
@@ -70,8 +79,8 @@ class Outbox:
             self._limits = limits
         self._wake()
 
-    def request_control(self, request: WorkloadControlRequest) -> threading.Event | None:
-        """Returns an event that is set once the supervisor has accepted; None if too many requests already wait."""
+    def request(self, request: WorkloadControlRequest | LeaseQuestion) -> threading.Event | None:
+        """Returns an event that is set once the supervisor has answered; None if too many requests already wait."""
         with self._lock:
             if len(self._requests) >= CONTROL_REQUESTS_MAX:
                 return None
@@ -81,6 +90,11 @@ class Outbox:
             self._unsent_requests.append(self._requests_made)
         self._wake()
         return accepted
+
+    def withdraw(self, request: WorkloadControlRequest | LeaseQuestion) -> None:
+        """Forgets a request whose answer nobody waits for any more."""
+        with self._lock:
+            self._requests = {number: each for number, each in self._requests.items() if each[0] is not request}
 
     def wait_sent(self, timeout_s: float) -> bool:
         """Blocks until the kernel has all frames, at most `timeout_s`; returns whether it has."""
@@ -112,11 +126,15 @@ class Outbox:
         """Whether a caller waits for an answer."""
         return bool(self._unsent_requests)
 
-    def accepted(self, request_id: int) -> None:
+    def answered(self, request_id: int, left_ns: int = 0) -> None:
         with self._lock:
             known = self._requests.pop(request_id, None)
-        if known is not None:
-            known[1].set()
+        if known is None:
+            return
+        request, answered = known
+        if isinstance(request, LeaseQuestion):
+            request.left_ns = left_ns
+        answered.set()
 
     def taken(self) -> None:
         """Notes that the kernel has everything taken from here."""

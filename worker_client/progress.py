@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic_ns
 
+from holdfast_wire import page as layout
+
 from worker_client.heartbeats import Heartbeats
 from worker_client.progress_page import Carried, ProgressPage, Snapshot
 from worker_client.sections import Sections
@@ -75,6 +77,11 @@ class Progress:
             page.begin(carried.stamp(self._began_ns))
         before.leave()
         return self._has_begun and lost_ns != 0
+
+    @property
+    def lease_until_ns(self) -> int:
+        """Returns the newest page's word on the lease, with or without a connection; page.py says what it means."""
+        return self._page.words[layout.WORD_LEASE_UNTIL_NS]
 
     def lose(self) -> None:
         """Notes that there is no connection. Called on the channel thread, perhaps repeatedly."""

@@ -47,6 +47,8 @@ class Welcomed:
     safety_factor: float
     learned_limit_floor_s: float
     install_exception_hook: bool
+    answers_lease_questions: bool = False
+    lease_is_unbounded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,13 @@ class StacksRequested:
     request_id: int
 
 
-Event = Welcomed | Refused | Accepted | StacksRequested | CallEvent
+@dataclass(frozen=True, slots=True)
+class LeaseTold:
+    request_id: int
+    left_ns: int  # from the question on; 0: it did not hold then
+
+
+Event = Welcomed | Refused | Accepted | StacksRequested | LeaseTold | CallEvent
 
 
 class Session:
@@ -146,6 +154,10 @@ class Session:
         )
         return _frame(worker_pb2.WorkerFrame(workload_control=control))
 
+    def lease_question(self, request_id: int) -> bytes:
+        question = worker_pb2.LeaseQuestion(request_id=request_id)
+        return _frame(worker_pb2.WorkerFrame(lease_question=question))
+
     def stacks_answer(self, request_id: int, text: str) -> bytes:
         """Returns the frame with the stacks. Too long a text is cut at its end, the least interesting threads."""
         kept = text.encode(errors="replace")[:STACKS_BYTES_MAX].decode(errors="ignore")
@@ -169,6 +181,8 @@ def _event(frame: worker_pb2.SupervisorFrame) -> Event | None:
             return Accepted(frame.accepted.request_id)
         case "stacks_request":
             return StacksRequested(frame.stacks_request.request_id)
+        case "lease":
+            return LeaseTold(frame.lease.request_id, frame.lease.left_ns)
         case _:
             return call_frames.event(frame)
 
@@ -192,6 +206,8 @@ def _welcomed(welcome: worker_pb2.Welcome) -> Welcomed:
         safety_factor=welcome.safety_factor,
         learned_limit_floor_s=welcome.learned_limit_floor_s,
         install_exception_hook=welcome.install_exception_hook,
+        answers_lease_questions=welcome.answers_lease_questions,
+        lease_is_unbounded=welcome.lease_is_unbounded,
     )
 
 

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_client import inprocess
+from worker_client import commit, inprocess
 from worker_client.inprocess.rank_assignment import Layer, LayerFlag, Tree
 
 # torch 2.13 may deadlock where a Gloo group ends in the moment in which its last collective does, under any launcher.
@@ -78,8 +78,8 @@ def train(args: argparse.Namespace, call_wrapper: inprocess.CallWrapper | None =
         step += 1
         call_wrapper.ping()  # From now on each step may take soft_timeout, even if it keeps the interpreter busy.
         if step % 10 == 0 and rank == 0:
-            with call_wrapper.atomic():  # No restart interrupts this block.
-                torch.save({"step": step, "model": model.state_dict()}, args.checkpoint)
+            with call_wrapper.atomic(), commit(args.checkpoint) as temporary:  # No restart interrupts this block.
+                torch.save({"step": step, "model": model.state_dict()}, temporary)
         if step == args.kill_at_step and rank == 1 and call_wrapper.iteration == 0:
             os.kill(os.getpid(), signal.SIGKILL)
     with call_wrapper.disable_hang_protection():  # For work that may take longer than any step.

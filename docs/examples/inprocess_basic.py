@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_client import inprocess
+from worker_client import commit, inprocess
 
 # torch 2.13 may deadlock where a Gloo group ends in the moment in which its last collective does, under any launcher.
 GLOO_REST_S = 0.1
@@ -72,9 +72,8 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
 
 def save(path: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Saves the checkpoint whole or not at all, because a restart may come at any moment."""
-    unfinished = path.with_suffix(".new")
-    torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, unfinished)
-    unfinished.replace(path)
+    with commit(path) as temporary:
+        torch.save({"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict()}, temporary)
 
 
 def main() -> None:

@@ -5,8 +5,8 @@ Any launcher that speaks torchrun's environment can start it:
     holdfast run --nproc-per-node 4 docs/examples/train_lm.py --steps 200
     torchrun --nproc-per-node 4 docs/examples/train_lm.py --steps 200
 
-Only the lines that name `monitor` are for Holdfast. The faults are for the demo: each strikes once, on its own rank at
-its own step, and leaves a file in the checkpoint folder.
+Only the lines that name `monitor` or `commit` are for Holdfast. The faults are for the demo: each strikes once, on its
+own rank at its own step, and leaves a file in the checkpoint folder.
 """
 
 # torch's annotations are too partial for strict types.
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from worker_client import RankMonitorClient
+from worker_client import RankMonitorClient, commit
 
 CONTEXT_BYTES = 64
 BATCH_PER_RANK = 8
@@ -79,13 +79,9 @@ def read_batch(text: Tensor, step: int, rank: int) -> Tensor:
 
 
 def save(path: Path, checkpoint: Checkpoint) -> None:
-    """Saves the checkpoint whole or not at all: a rank killed here leaves the previous one."""
-    beside = path.with_suffix(".new")
-    with beside.open("wb") as file:
-        torch.save(checkpoint, file)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    """Saves the checkpoint whole or not at all: a rank killed here, or replaced meanwhile, leaves what is there."""
+    with commit(path) as temporary:
+        torch.save(checkpoint, temporary)
 
 
 class Faults:

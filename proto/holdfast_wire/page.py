@@ -1,8 +1,9 @@
 """Where is each stamp of a rank in the page that it shares with its supervisor?
 
 The page is one memfd of PAGE_BYTES. The supervisor creates and seals it and passes it at hello. It is an array of
-aligned signed 64-bit words in native byte order. Only the rank's own process writes them, each with one store. Times
-are CLOCK_MONOTONIC nanoseconds; 0 means "never" or "closed".
+aligned signed 64-bit words in native byte order, each written with one store. The supervisor writes WORD_LAYOUT and
+WORD_LEASE_UNTIL_NS, only the rank's own process writes all others. Times are CLOCK_MONOTONIC nanoseconds unless said
+otherwise; 0 means "never" or "closed".
 
 The writer stores in this order, so that a reader sees a truthful state at any instant:
 - open a section: its slot := now. Close: OUT_OF_SECTION_SINCE_NS := now, then its slot := 0.
@@ -37,6 +38,14 @@ WORD_WATCH = 11  # one of the WATCH_ values
 WORD_WATCH_SINCE_NS = 12  # silence before this moment does not count; written before WORD_WATCH
 
 WORD_USE = 13  # one of the USE_ values; a supervisor that got the page from another one judges only a current page
+
+# Until when no other node takes the place of this one, so the rank may replace what the job has written: a time on
+# CLOCK_BOOTTIME, which counts while the machine is suspended, or one of the LEASE_ values.
+WORD_LEASE_UNTIL_NS = 14
+
+LEASE_UNKNOWN = 0  # an older supervisor, which grants none
+LEASE_ENDED = 1  # a time that is over
+LEASE_UNBOUNDED = (1 << 63) - 1  # a time that never comes: no other node can take the place of this one
 
 WATCH_OFF = 0  # no call, a wait inside Holdfast, or disable_hang_protection()
 WATCH_ON = 1  # soft and hard timeouts apply

@@ -81,6 +81,7 @@ class NodeFacts(msgspec.Struct, frozen=True):
     replacement_group: str = ""  # nodes that come and go together; "": none
     program: str = ""  # what its workers run, without folder and arguments; "": unknown
     process: str = ""  # identifies one of this node's successive processes; "": unknown
+    submitted_at_ms: int = 0  # when it was given the job, in Unix time, which may be wrong; 0: unknown
 
 
 class JobRules(msgspec.Struct, frozen=True):
@@ -221,6 +222,7 @@ class Assignment(msgspec.Struct, frozen=True):
     group_world_size: int = 1
     world_size: int = 1
     first_rank: int = 0  # global rank of local rank 0
+    epoch: int = 0  # of the leader that has ordered the cycle (fencing.py); 0: unknown
 
 
 class Cause(msgspec.Struct, frozen=True):

@@ -35,6 +35,7 @@ class Ledger(msgspec.Struct, frozen=True):
     term: int = 0  # of the leader that wrote it; 0: none, or an older version
     leader: str = ""  # its node; "": none, or an older version, whose own workers may run longer (fence.ALONE_S)
     former: Former | None = None  # the previous run, if some of its nodes may not know its end
+    epoch: int = 0  # of that cycle (fencing.py); 0: unknown
 
 
 def newer(one: Ledger, other: Ledger) -> Ledger:

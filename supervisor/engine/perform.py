@@ -239,11 +239,12 @@ class EnginePerformer:
         if spawner is None:
             if isinstance(action, node_messages.KillSpawner):
                 job.spawner_doom = action.reason  # it may still be starting
-            return
-        if isinstance(action, node_messages.KillSpawner):
+        elif isinstance(action, node_messages.KillSpawner):
             spawner.kill(f"{action.reason}; {_whereabouts(spawner)}")
         else:
             self._order(job, spawner, order_of(action, job.spec))
+        if isinstance(action, node_messages.MoveFence):
+            self._edges.workers.extend_lease(action.job_id, action.until_s)
 
     def _tell_ranks(self, action: node_messages.TellRanks) -> None:
         tell = partial(self._edges.workers.tell_ranks, action.job_id, action.cycle, action.local_ranks, action.order)
@@ -288,6 +289,7 @@ class EnginePerformer:
             spec=job.spec,
             limits=view.limits if view is not None else job.spec.hang_limits,
             first_rank=assignment.first_rank,
+            is_fenced=node.is_fenced(self._machines.node_state, job_id),
         )
         self._send_plans(job, None)
         if job.spec.memory_rules() is not None and self._edges.gpus.are_there():

@@ -29,6 +29,10 @@ class Clock(Protocol):
         """Returns CLOCK_MONOTONIC in seconds."""
         ...
 
+    def boot_ns(self) -> int:
+        """Returns CLOCK_BOOTTIME in ns: it also counts while the machine is suspended."""
+        ...
+
     def unix_ns(self) -> int: ...
 
 
@@ -48,8 +52,22 @@ class Workers(Protocol):
     """The worker socket: which client may speak for which rank, and what the ranks have stamped."""
 
     def open_cycle(
-        self, job_id: str, cycle: int, *, token: bytes, spec: JobSpec, limits: HangLimits, first_rank: int
-    ) -> None: ...
+        self,
+        job_id: str,
+        cycle: int,
+        *,
+        token: bytes,
+        spec: JobSpec,
+        limits: HangLimits,
+        first_rank: int,
+        is_fenced: bool,
+    ) -> None:
+        """`is_fenced`: another node may take this one's place, so the ranks' lease ends unless it is extended."""
+        ...
+
+    def extend_lease(self, job_id: str, until_s: float) -> None:
+        """Extends the lease of the job's ranks; `until_s` on CLOCK_MONOTONIC."""
+        ...
 
     def expect(self, job_id: str, cycle: int, local_rank: int, pid: int) -> None: ...
 

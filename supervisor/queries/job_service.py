@@ -39,6 +39,7 @@ from supervisor.ports.reports import (
     SectionReport,
 )
 
+NS_PER_MS = 1_000_000
 STACKS_FOR_PEOPLE_S = 2.0  # a person may wait longer than a hang verdict does
 
 
@@ -113,7 +114,9 @@ class JobService:
         self._jobs[spec.job_id] = job
         self._ended[spec.job_id] = anyio.Event()
         self._prepare(spec.job_id)
-        rules, checks = spec.rules(), spec.health.plans(job.node_name(self._node_name))
+        rules = spec.rules()
+        facts = msgspec.structs.replace(rules.facts, submitted_at_ms=submitted_at_ns // NS_PER_MS)
+        rules, checks = msgspec.structs.replace(rules, facts=facts), spec.health.plans(job.node_name(self._node_name))
         told = told_settings(spec)
         self._inbox.post(node_messages.JobSubmitted(rules, checks, spec.memory_rules(), job.node_name(""), told))
         self.begin(spec.job_id)

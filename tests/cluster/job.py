@@ -38,13 +38,21 @@ class ClusterJob:
     """`holdfast run` on each started node, with its own folders, as on real nodes."""
 
     def __init__(
-        self, lab: Lab, folder: Path, nnodes: str, *flags: str, ranks: int = 1, pace_s: float = PACE_S
+        self,
+        lab: Lab,
+        folder: Path,
+        nnodes: str,
+        *flags: str,
+        ranks: int = 1,
+        pace_s: float = PACE_S,
+        script: Path = SCRIPT,
     ) -> None:
         self.lab = lab
         self.folder = folder
         self.flags = ("--nnodes", nnodes, "--nproc-per-node", str(ranks), "--max-restarts", "3", *flags)
         self.min_nodes = int(nnodes.split(":")[0])
         self.pace_s = pace_s
+        self.script = script
         self.conf = ""  # additions to --rdzv-conf
         self.runs: dict[int, Started] = {}
         self.token = folder / "token"
@@ -65,7 +73,16 @@ class ClusterJob:
         }
         conf = f"token_file={self.token}{self.conf}"
         meeting = ("--rdzv-id", "job", "--rdzv-endpoint", endpoint, "--rdzv-conf", conf)
-        command = (str(HOLDFAST), "run", *self.flags, *meeting, *flags, str(SCRIPT), str(self.folder), str(self.pace_s))
+        command = (
+            str(HOLDFAST),
+            "run",
+            *self.flags,
+            *meeting,
+            *flags,
+            str(self.script),
+            str(self.folder),
+            str(self.pace_s),
+        )
         with (home / "output").open("ab") as output:
             run = self.lab.nodes[number].start(*command, environment=environment, output=output)
         self.runs[number] = run
@@ -192,7 +209,7 @@ def lost_steps(lives: list[Life]) -> list[str]:
 
 
 @contextmanager
-def cluster_job(folder: Path, nodes: int, nnodes: str, *flags: str) -> Generator[ClusterJob]:
+def cluster_job(folder: Path, nodes: int, nnodes: str, *flags: str, script: Path = SCRIPT) -> Generator[ClusterJob]:
     """A job on its own lab; all of it has ended at the end."""
     with lab_of(nodes) as lab:
-        yield ClusterJob(lab, folder, nnodes, *flags)
+        yield ClusterJob(lab, folder, nnodes, *flags, script=script)

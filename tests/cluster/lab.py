@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -61,6 +61,11 @@ class Started:
         os.kill(self.pid, number)
         if number == signal.SIGCONT:
             self._launcher.send_signal(number)  # it has stopped with its child
+
+    def go_on(self) -> None:
+        """Continues the process that waits for it, which has stopped with it."""
+        if self._launcher.poll() is None:
+            self._launcher.send_signal(signal.SIGCONT)
 
     def collect(self) -> None:
         """Reaps it: its node is dead, and nobody else does."""
@@ -115,13 +120,31 @@ class Namespaces:
         return self._started[-1]
 
     def processes(self) -> list[str]:
-        """Returns the processes here, except the one that holds it."""
+        """Returns the commands of the processes here, except of the one that holds it."""
+        return [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in self.pids()]
+
+    def pids(self) -> list[int]:
+        """Returns the processes here, except the one that holds it, in the order of their pids."""
         own = _namespace_of(self.init_pid)
-        return [
-            Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-            for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
-            if pid != self.init_pid and _namespace_of(pid) == own
-        ]
+        known = sorted(map(int, filter(str.isdigit, os.listdir("/proc"))))
+        return [pid for pid in known if pid != self.init_pid and _namespace_of(pid) == own]
+
+    def pause(self) -> None:
+        """Stops everything here, as when a virtual machine is migrated; but its clocks go on."""
+        stopped: set[int] = set()
+        while new := set(self.pids()) - stopped:
+            for pid in new:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+            stopped |= new
+
+    def go_on(self) -> None:
+        """Continues everything here, the youngest process first."""
+        for pid in reversed(self.pids()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        for each in self._started:
+            each.go_on()
 
     def kill(self) -> None:
         """Kills everything here at once. If the link was down before, no goodbye reaches the network."""

@@ -268,3 +268,15 @@ async def test_reports_of_an_ended_run_that_waited_for_a_file_do_not_reach_the_n
         report = world.job_service.job("j")
         assert report is not None
         assert report.state is JobState.RUNNING
+
+
+async def test_ranks_whose_node_may_be_replaced_have_a_lease_that_moves_with_its_fence(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        spawner = await world.submit(job_spec("fenced", max_restarts=1))
+        assert world.workers.fenced["fenced", 0] is False
+        world.inbox.post(node_messages.FenceMoved("fenced", 12.5))
+        await world.settle()
+        assert world.workers.leases == {"fenced": 12.5}
+        spawner.exit(0, 0, code=1)
+        await world.pass_deadlines(until_s=world.clock.at_s + 100.0)
+        assert world.workers.fenced["fenced", 1] is True

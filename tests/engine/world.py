@@ -53,6 +53,9 @@ class SetClock:
     def now_s(self) -> float:
         return self.at_s
 
+    def boot_ns(self) -> int:
+        return int(self.at_s * 1e9)
+
     def unix_ns(self) -> int:
         return int(self.at_s * 1e9)
 
@@ -151,15 +154,22 @@ class FakeGpus:
 class FakeWorkers:
     def __init__(self) -> None:
         self.open: dict[tuple[str, int], HangLimits] = {}
+        self.fenced: dict[tuple[str, int], bool] = {}
+        self.leases: dict[str, float] = {}
         self.expected: list[tuple[int, int, int]] = []
         self.progress: dict[int, Progress] = {}
         self.told: list[tuple[tuple[int, ...], ToRank]] = []
         self.read: Callable[[str, int, int], Progress | None] = lambda _, __, local_rank: self.progress.get(local_rank)
 
     def open_cycle(
-        self, job_id: str, cycle: int, *, token: bytes, spec: JobSpec, limits: HangLimits, first_rank: int
-    ) -> None:
+        self, job_id: str, cycle: int, *,
+        token: bytes, spec: JobSpec, limits: HangLimits, first_rank: int, is_fenced: bool,
+    ) -> None:  # fmt: skip
         self.open[job_id, cycle] = limits
+        self.fenced[job_id, cycle] = is_fenced
+
+    def extend_lease(self, job_id: str, until_s: float) -> None:
+        self.leases[job_id] = until_s
 
     def expect(self, job_id: str, cycle: int, local_rank: int, pid: int) -> None:
         self.expected.append((cycle, local_rank, pid))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import mmap
 import os
 import socket
@@ -109,6 +110,7 @@ class FakeSupervisor:
     install_exception_hook: bool = False
     answers: bool = True  # False: accepts hellos without an answer
     accepts_control: bool = True
+    lease_s: float | None = None  # how long each rank's holds from now on; None: an older supervisor, without leases
     refusal: wire.Refused | None = None
     seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
     layout_version: int = layout.LAYOUT_VERSION
@@ -117,6 +119,7 @@ class FakeSupervisor:
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
+        self._questions: list[tuple[Connection, int]] = []  # on the lease, not answered yet
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self.path))
         self._listener.listen(64)
@@ -139,6 +142,23 @@ class FakeSupervisor:
         for connection in self.connections:
             with contextlib.suppress(OSError):  # it may end at this very moment
                 connection.sock.shutdown(socket.SHUT_RDWR)
+
+    def extend_lease(self, lease_s: float) -> None:
+        with self._changed:
+            self.lease_s = lease_s
+            for connection in self.connections:
+                self._write_lease(connection)
+            for connection, request_id in self._questions:
+                if connection.is_closed:
+                    continue
+                connection.send(wire.SupervisorFrame(lease=wire.Lease(request_id=request_id)))
+            self._questions.clear()
+
+    def _write_lease(self, connection: Connection) -> None:
+        if connection.page is not None and self.lease_s is not None:
+            until_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) + int(min(self.lease_s, 1e6) * 1e9)
+            unbounded = layout.LEASE_UNBOUNDED
+            connection.page[layout.WORD_LEASE_UNTIL_NS] = unbounded if self.lease_s == math.inf else until_ns
 
     def wait(self, condition: Callable[[], object], what: str = "") -> None:
         """Waits until `condition` holds, at most WAIT_S. Polls, because pages change without an event."""
@@ -194,7 +214,17 @@ class FakeSupervisor:
             if kind == "workload_control" and self.accepts_control:
                 accepted = wire.Accepted(request_id=frame.workload_control.request_id)
                 connection.send(wire.SupervisorFrame(accepted=accepted))
+            if kind == "lease_question":
+                self._answer_on_lease(connection, frame.lease_question.request_id)
             self._changed.notify_all()
+
+    def _answer_on_lease(self, connection: Connection, request_id: int) -> None:
+        assert self.lease_s is not None, "an older supervisor takes the question for a defect"
+        if self.lease_s <= 0:
+            self._questions.append((connection, request_id))
+            return
+        answer = wire.Lease(request_id=request_id, left_ns=int(self.lease_s * 1e9))
+        connection.send(wire.SupervisorFrame(lease=answer))
 
     def _answer_hello(self, connection: Connection, hello: wire.Hello) -> None:
         if hello.token != TOKEN:
@@ -220,6 +250,8 @@ class FakeSupervisor:
                 warm_up_steps=hello.warm_up_steps if hello.HasField("warm_up_steps") else 5,
                 safety_factor=self.safety_factor,
                 install_exception_hook=self.install_exception_hook,
+                answers_lease_questions=self.lease_s is not None,
+                lease_is_unbounded=self.lease_s == math.inf,
             )
         )
         data = encode(frame.SerializeToString(), frame_bytes_max=WORKER_FRAME_BYTES_MAX)
@@ -230,6 +262,7 @@ class FakeSupervisor:
         os.ftruncate(descriptor, layout.PAGE_BYTES)
         connection.page = memoryview(mmap.mmap(descriptor, layout.PAGE_BYTES)).cast("q")
         connection.page[layout.WORD_LAYOUT] = self.layout_version
+        self._write_lease(connection)
         if self.seals:
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, self.seals)
         sent = socket.send_fds(connection.sock, [data[:5]], [descriptor])

@@ -64,6 +64,7 @@ connection = served.client(0)
 served.wait(lambda: connection.of("goodbye"), "the end")
 seen = connection.seen()
 assert "save_checkpoint" not in vars(trainer)
+assert not {"save_checkpoint", "remove_checkpoint"} & vars(trainer.strategy.checkpoint_io).keys()
 print(json.dumps({
     "connections": len(served.connections), "heartbeats": seen.heartbeats, "steps": seen.steps_since_first,
     "open": list(seen.open_sections), "limits": len(connection.of("limits_calculated")),
@@ -83,8 +84,13 @@ def _fit(tmp_path: Path, kind: str, epochs: int, **more: str) -> tuple[int, dict
 
 
 def test_sections(tmp_path: Path, rank_environment: Path):
-    code, told = _fit(tmp_path, "FaultToleranceSectionsCallback", 2)
+    code, told = _fit(tmp_path, "FaultToleranceSectionsCallback", 2, HOLDFAST_FENCING_EPOCH="7")
     assert code == 0
+    checkpoints = sorted(each.name for each in (tmp_path / "ckpt").iterdir())
+    assert [name for name in checkpoints if name.startswith(".holdfast-")] == [
+        f".holdfast-token-{name}" for name in checkpoints if not name.startswith(".")
+    ], "each checkpoint that is there was committed, and nothing else is left"
+    assert len(checkpoints) == 4
     assert (told["connections"], told["heartbeats"]) == (1, 0)
     assert told["limits"]
     state = json.loads((tmp_path / "_ft_state_.json").read_text())

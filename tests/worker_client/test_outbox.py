@@ -22,7 +22,7 @@ def outbox(woken: list[int]) -> Outbox:
 
 
 def test_notes_are_taken_in_the_order_that_a_judge_needs(outbox: Outbox, woken: list[int]):
-    outbox.request_control(REQUEST)
+    outbox.request(REQUEST)
     outbox.tell_limits(Limits(heartbeat_s=1))
     outbox.say(b"one")
     outbox.say(b"two")
@@ -55,24 +55,24 @@ def test_more_frames_than_can_wait_end_the_connection_and_the_next_begins_withou
 
 
 def test_a_request_is_made_again_on_each_connection_until_it_is_accepted(outbox: Outbox):
-    first, second = outbox.request_control(REQUEST), outbox.request_control(REQUEST)
+    first, second = outbox.request(REQUEST), outbox.request(REQUEST)
     assert first is not None
     assert second is not None
     assert outbox.has_requests
     assert outbox.take() == (1, REQUEST)
-    outbox.accepted(1)
+    outbox.answered(1)
     assert first.is_set()
     outbox.start_over()
     assert [outbox.take(), outbox.take()] == [(2, REQUEST), None]
-    outbox.accepted(2)
-    outbox.accepted(2)
+    outbox.answered(2)
+    outbox.answered(2)
     assert second.is_set()
     assert not outbox.has_requests
 
 
 def test_too_many_requests_are_refused_at_once(outbox: Outbox):
-    assert all(outbox.request_control(REQUEST) for _ in range(CONTROL_REQUESTS_MAX))
-    assert outbox.request_control(REQUEST) is None
+    assert all(outbox.request(REQUEST) for _ in range(CONTROL_REQUESTS_MAX))
+    assert outbox.request(REQUEST) is None
 
 
 def test_all_is_sent_once_the_kernel_has_it_and_not_after_a_loss(outbox: Outbox):

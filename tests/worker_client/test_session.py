@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from worker_client.errors import ChannelProtocolError
 from worker_client.progress_page import Snapshot
-from worker_client.session import Accepted, Identity, Refused, Session, StacksRequested, Welcomed
+from worker_client.session import Accepted, Identity, LeaseTold, Refused, Session, StacksRequested, Welcomed
 from worker_client.timeouts import Limits
 from worker_client.workload_control import WorkloadAction, WorkloadControlRequest
 
@@ -89,6 +89,18 @@ def test_what_people_write_is_cut_to_fit_a_frame():
     request = WorkloadControlRequest(WorkloadAction.ShutdownWorkload, "ü" * 100_000)
     assert set(_read(session.workload_control(request, 1)).workload_control.description) == {"ü"}
     assert set(_read(session.stacks_answer(1, "ü" * 100_000)).stacks_answer.text) == {"ü"}
+
+
+def test_a_question_on_the_lease_and_its_answer_have_one_number():
+    session = Session(IDENTITY)
+    assert _read(session.lease_question(7)).lease_question.request_id == 7
+    welcome = wire.SupervisorFrame(welcome=wire.Welcome(answers_lease_questions=True, lease_is_unbounded=True))
+    answer = wire.SupervisorFrame(lease=wire.Lease(request_id=7, left_ns=3))
+    frames = [encode(each.SerializeToString(), frame_bytes_max=1000) for each in (welcome, answer)]
+    welcomed, told = session.receive(b"".join(frames))
+    assert isinstance(welcomed, Welcomed)
+    assert (welcomed.answers_lease_questions, welcomed.lease_is_unbounded) == (True, True)
+    assert told == LeaseTold(7, 3)
 
 
 def test_limits_keep_none_apart_from_zero():

@@ -99,18 +99,20 @@ class Asked(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., to: _Optional[str] = ..., by: _Optional[str] = ..., number: _Optional[int] = ..., question: _Optional[bytes] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ["cycle", "first_rank", "group_rank", "group_world_size", "world_size"]
+    __slots__ = ["cycle", "epoch", "first_rank", "group_rank", "group_world_size", "world_size"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     FIRST_RANK_FIELD_NUMBER: _ClassVar[int]
     GROUP_RANK_FIELD_NUMBER: _ClassVar[int]
     GROUP_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     cycle: int
+    epoch: int
     first_rank: int
     group_rank: int
     group_world_size: int
     world_size: int
-    def __init__(self, cycle: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., world_size: _Optional[int] = ..., first_rank: _Optional[int] = ...) -> None: ...
+    def __init__(self, cycle: _Optional[int] = ..., group_rank: _Optional[int] = ..., group_world_size: _Optional[int] = ..., world_size: _Optional[int] = ..., first_rank: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class BeginRound(_message.Message):
     __slots__ = ["host", "port", "rank", "reason", "round", "world_size"]
@@ -551,20 +553,22 @@ class NodeExcluded(_message.Message):
     def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class NodeFacts(_message.Message):
-    __slots__ = ["domain", "infrastructure_rank", "process", "program", "rank_source", "replacement_group"]
+    __slots__ = ["domain", "infrastructure_rank", "process", "program", "rank_source", "replacement_group", "submitted_at_ms"]
     DOMAIN_FIELD_NUMBER: _ClassVar[int]
     INFRASTRUCTURE_RANK_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
     RANK_SOURCE_FIELD_NUMBER: _ClassVar[int]
     REPLACEMENT_GROUP_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     domain: str
     infrastructure_rank: int
     process: str
     program: str
     rank_source: str
     replacement_group: str
-    def __init__(self, infrastructure_rank: _Optional[int] = ..., rank_source: _Optional[str] = ..., domain: _Optional[str] = ..., replacement_group: _Optional[str] = ..., program: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
+    submitted_at_ms: int
+    def __init__(self, infrastructure_rank: _Optional[int] = ..., rank_source: _Optional[str] = ..., domain: _Optional[str] = ..., replacement_group: _Optional[str] = ..., program: _Optional[str] = ..., process: _Optional[str] = ..., submitted_at_ms: _Optional[int] = ...) -> None: ...
 
 class NodeFailed(_message.Message):
     __slots__ = ["cycle", "exit_code", "first_failure", "may_be_stop", "node", "reason", "restart_allowed", "training_iteration"]

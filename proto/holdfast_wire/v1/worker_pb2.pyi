@@ -282,6 +282,20 @@ class IterationBegan(_message.Message):
     world_size: int
     def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., active_rank: _Optional[int] = ..., active_world_size: _Optional[int] = ...) -> None: ...
 
+class Lease(_message.Message):
+    __slots__ = ["left_ns", "request_id"]
+    LEFT_NS_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    left_ns: int
+    request_id: int
+    def __init__(self, request_id: _Optional[int] = ..., left_ns: _Optional[int] = ...) -> None: ...
+
+class LeaseQuestion(_message.Message):
+    __slots__ = ["request_id"]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    def __init__(self, request_id: _Optional[int] = ...) -> None: ...
+
 class Limits(_message.Message):
     __slots__ = ["heartbeat_s", "initial_heartbeat_s", "out_of_section_s", "sections"]
     HEARTBEAT_S_FIELD_NUMBER: _ClassVar[int]
@@ -383,7 +397,7 @@ class StacksRequest(_message.Message):
     def __init__(self, request_id: _Optional[int] = ...) -> None: ...
 
 class SupervisorFrame(_message.Message):
-    __slots__ = ["accepted", "begin_iteration", "call_completed", "call_refused", "call_underway", "committed", "entered", "exchanged", "interrupt", "refused", "restart", "stacks_request", "welcome"]
+    __slots__ = ["accepted", "begin_iteration", "call_completed", "call_refused", "call_underway", "committed", "entered", "exchanged", "interrupt", "lease", "refused", "restart", "stacks_request", "welcome"]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     BEGIN_ITERATION_FIELD_NUMBER: _ClassVar[int]
     CALL_COMPLETED_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +407,7 @@ class SupervisorFrame(_message.Message):
     ENTERED_FIELD_NUMBER: _ClassVar[int]
     EXCHANGED_FIELD_NUMBER: _ClassVar[int]
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     STACKS_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -406,17 +421,20 @@ class SupervisorFrame(_message.Message):
     entered: Entered
     exchanged: Exchanged
     interrupt: Interrupt
+    lease: Lease
     refused: Refused
     restart: Restart
     stacks_request: StacksRequest
     welcome: Welcome
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., stacks_request: _Optional[_Union[StacksRequest, _Mapping]] = ..., entered: _Optional[_Union[Entered, _Mapping]] = ..., interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., begin_iteration: _Optional[_Union[BeginIteration, _Mapping]] = ..., call_completed: _Optional[_Union[CallCompleted, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., exchanged: _Optional[_Union[Exchanged, _Mapping]] = ..., call_refused: _Optional[_Union[CallRefused, _Mapping]] = ..., call_underway: _Optional[_Union[CallUnderway, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., stacks_request: _Optional[_Union[StacksRequest, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., entered: _Optional[_Union[Entered, _Mapping]] = ..., interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., begin_iteration: _Optional[_Union[BeginIteration, _Mapping]] = ..., call_completed: _Optional[_Union[CallCompleted, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., exchanged: _Optional[_Union[Exchanged, _Mapping]] = ..., call_refused: _Optional[_Union[CallRefused, _Mapping]] = ..., call_underway: _Optional[_Union[CallUnderway, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ["cycle", "install_exception_hook", "learned_limit_floor_s", "limits", "page_shared", "protocol", "rank", "safety_factor", "sections", "warm_up_steps"]
+    __slots__ = ["answers_lease_questions", "cycle", "install_exception_hook", "learned_limit_floor_s", "lease_is_unbounded", "limits", "page_shared", "protocol", "rank", "safety_factor", "sections", "warm_up_steps"]
+    ANSWERS_LEASE_QUESTIONS_FIELD_NUMBER: _ClassVar[int]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     INSTALL_EXCEPTION_HOOK_FIELD_NUMBER: _ClassVar[int]
     LEARNED_LIMIT_FLOOR_S_FIELD_NUMBER: _ClassVar[int]
+    LEASE_IS_UNBOUNDED_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     PAGE_SHARED_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -424,9 +442,11 @@ class Welcome(_message.Message):
     SAFETY_FACTOR_FIELD_NUMBER: _ClassVar[int]
     SECTIONS_FIELD_NUMBER: _ClassVar[int]
     WARM_UP_STEPS_FIELD_NUMBER: _ClassVar[int]
+    answers_lease_questions: bool
     cycle: int
     install_exception_hook: bool
     learned_limit_floor_s: float
+    lease_is_unbounded: bool
     limits: Limits
     page_shared: bool
     protocol: int
@@ -434,10 +454,10 @@ class Welcome(_message.Message):
     safety_factor: float
     sections: _containers.RepeatedScalarFieldContainer[str]
     warm_up_steps: int
-    def __init__(self, protocol: _Optional[int] = ..., cycle: _Optional[int] = ..., rank: _Optional[int] = ..., page_shared: bool = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., sections: _Optional[_Iterable[str]] = ..., warm_up_steps: _Optional[int] = ..., safety_factor: _Optional[float] = ..., install_exception_hook: bool = ..., learned_limit_floor_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., cycle: _Optional[int] = ..., rank: _Optional[int] = ..., page_shared: bool = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., sections: _Optional[_Iterable[str]] = ..., warm_up_steps: _Optional[int] = ..., safety_factor: _Optional[float] = ..., install_exception_hook: bool = ..., learned_limit_floor_s: _Optional[float] = ..., answers_lease_questions: bool = ..., lease_is_unbounded: bool = ...) -> None: ...
 
 class WorkerFrame(_message.Message):
-    __slots__ = ["barrier_arrive", "call_enter", "call_leave", "exchange_value", "faults_reported", "goodbye", "hello", "iteration_began", "limits_calculated", "progress", "rank_fault", "stacks_answer", "workload_control"]
+    __slots__ = ["barrier_arrive", "call_enter", "call_leave", "exchange_value", "faults_reported", "goodbye", "hello", "iteration_began", "lease_question", "limits_calculated", "progress", "rank_fault", "stacks_answer", "workload_control"]
     BARRIER_ARRIVE_FIELD_NUMBER: _ClassVar[int]
     CALL_ENTER_FIELD_NUMBER: _ClassVar[int]
     CALL_LEAVE_FIELD_NUMBER: _ClassVar[int]
@@ -446,6 +466,7 @@ class WorkerFrame(_message.Message):
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ITERATION_BEGAN_FIELD_NUMBER: _ClassVar[int]
+    LEASE_QUESTION_FIELD_NUMBER: _ClassVar[int]
     LIMITS_CALCULATED_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     RANK_FAULT_FIELD_NUMBER: _ClassVar[int]
@@ -459,12 +480,13 @@ class WorkerFrame(_message.Message):
     goodbye: Goodbye
     hello: Hello
     iteration_began: IterationBegan
+    lease_question: LeaseQuestion
     limits_calculated: LimitsCalculated
     progress: Progress
     rank_fault: RankFault
     stacks_answer: StacksAnswer
     workload_control: WorkloadControl
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., limits_calculated: _Optional[_Union[LimitsCalculated, _Mapping]] = ..., workload_control: _Optional[_Union[WorkloadControl, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., stacks_answer: _Optional[_Union[StacksAnswer, _Mapping]] = ..., call_enter: _Optional[_Union[CallEnter, _Mapping]] = ..., iteration_began: _Optional[_Union[IterationBegan, _Mapping]] = ..., rank_fault: _Optional[_Union[RankFault, _Mapping]] = ..., faults_reported: _Optional[_Union[FaultsReported, _Mapping]] = ..., barrier_arrive: _Optional[_Union[BarrierArrive, _Mapping]] = ..., call_leave: _Optional[_Union[CallLeave, _Mapping]] = ..., exchange_value: _Optional[_Union[ExchangeValue, _Mapping]] = ...) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., limits_calculated: _Optional[_Union[LimitsCalculated, _Mapping]] = ..., workload_control: _Optional[_Union[WorkloadControl, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., stacks_answer: _Optional[_Union[StacksAnswer, _Mapping]] = ..., lease_question: _Optional[_Union[LeaseQuestion, _Mapping]] = ..., call_enter: _Optional[_Union[CallEnter, _Mapping]] = ..., iteration_began: _Optional[_Union[IterationBegan, _Mapping]] = ..., rank_fault: _Optional[_Union[RankFault, _Mapping]] = ..., faults_reported: _Optional[_Union[FaultsReported, _Mapping]] = ..., barrier_arrive: _Optional[_Union[BarrierArrive, _Mapping]] = ..., call_leave: _Optional[_Union[CallLeave, _Mapping]] = ..., exchange_value: _Optional[_Union[ExchangeValue, _Mapping]] = ...) -> None: ...
 
 class WorkloadControl(_message.Message):
     __slots__ = ["action", "description", "request_id"]

@@ -115,6 +115,8 @@ class State(msgspec.Struct, frozen=True):
     resigned: tuple[str, ...] = ()  # nodes that have given up the lead since the last cycle (resignation.py)
     recorded: Ledger | None = None  # what a later leader will know; None: there will be none
     former: Former | None = None  # the previous run, if this leader has begun another one of the same id
+    epoch: int = 0  # of the last cycle (fencing.py); 0: unknown
+    own_epoch: int = 0  # of the cycles that this leader orders
 
 
 Outcome = tuple[State, tuple[Action, ...]]

@@ -133,6 +133,7 @@ def fill(state: State, decision: Replace) -> Outcome:
             group_world_size=len(state.parts),
             world_size=len(state.parts) * size,
             first_rank=place * size,
+            epoch=state.epoch,
         )
         actions.append(Send(spare, orders.StartCycle(part, decision.reason, state.policy.used, is_running=True)))
         if place != 0 and state.store is not None:

@@ -262,6 +262,7 @@ def start_order(state: State, group_rank: int, reason: str) -> orders.StartCycle
         group_world_size=len(state.parts),
         world_size=len(state.parts) * local_world_size,
         first_rank=group_rank * local_world_size,
+        epoch=state.epoch,
     )
     return orders.StartCycle(part, reason, state.policy.used)
 
@@ -278,6 +279,7 @@ def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: floa
         with_parts(state, chosen),
         phase=Running(now_s),
         cycle=cycle,
+        epoch=state.own_epoch,
         first_failure="",
         calls=wrapped_call.initial_state(len(chosen) * state.rules.local_world_size),
         store=None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core import fence, orders, terms
+from supervisor.core import fence, fencing, orders, terms
 from supervisor.core.cluster import (
     endings,
     inherited_cycle,
@@ -76,6 +76,7 @@ def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: fl
         resigned=ledger.resigned,
         recorded=ledger,
         former=former,
+        epoch=ledger.epoch,
     )
 
 
@@ -105,6 +106,7 @@ def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resol
         rules=event.rules,
         policy=policy,
         members=members,
+        own_epoch=fencing.next_epoch(state.epoch, began_at_ms=event.rules.facts.submitted_at_ms),
     )
     return opened, (), tuple(phase.early)
 
@@ -128,7 +130,7 @@ def ledger_of(state: State) -> Ledger:
     ledger = Ledger(
         state.cycle, opened, state.policy.used,
         parts=state.parts, processes=state.processes, witnesses=witnesses, resigned=state.resigned,
-        term=state.term, leader=state.leader, former=state.former,
+        term=state.term, leader=state.leader, former=state.former, epoch=state.epoch,
     )  # fmt: skip
     match state.phase:
         case Ended(verdict) | WindingDown(Verdict() as verdict):
@@ -334,6 +336,8 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     used = max(ledger.restarts_used, *(each.restarts_used for each in stands.values()))
     policy = restart_policy.initial_state(rules.restart, training_iteration=None)
     group_size = inherited.size or rules.restart.min_nodes
+    known = (each.assignment.epoch for each in stands.values() if each.assignment is not None)
+    epoch = max(state.epoch, ledger.epoch, *known)
     members = membership.for_rules(rules.rendezvous)
     for name in names:
         members.put(name, Member(MemberState.LOST, cycle))
@@ -346,6 +350,8 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         policy=msgspec.structs.replace(policy, used=used),
         members=members,
         calls=wrapped_call.initial_state(group_size * rules.local_world_size),
+        epoch=epoch,
+        own_epoch=fencing.next_epoch(epoch, began_at_ms=rules.facts.submitted_at_ms),
     )
     state, missing = with_parts(state, names), inherited.missing(group_size)
     leaves = tuple(each.leave for each in stands.values() if each.leave is not None)

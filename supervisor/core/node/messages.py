@@ -359,7 +359,7 @@ class KillTree(msgspec.Struct, frozen=True):
 class MoveFence(msgspec.Struct, frozen=True):
     """Have the spawner kill everything it has started at `until_s`, unless it gets a later fence first.
 
-    So the workers end in time even if this process stalls.
+    So the workers end in time even if this process stalls. The ranks' lease holds as long.
     """
 
     job_id: str

@@ -37,6 +37,7 @@ from supervisor.core.node.messages import (
     DeadlineReached,
     Event,
     EvidenceCollected,
+    FenceMoved,
     FinishJob,
     GpuMemorySeen,
     JobAbandoned,
@@ -109,6 +110,8 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             return _at_memory_gate(state, job_id, event, now_s)
         if (held := memory_gate.held_back(machines, event)) is not None:
             return _at_memory_gate(state, job_id, held, now_s)
+    if type(event) is FenceMoved and not machines.is_fenced:
+        machines = msgspec.structs.replace(machines, is_fenced=True)
     return _fold(state, job_id, machines, cast("News", event), now_s)
 
 
@@ -124,6 +127,12 @@ def next_deadline_s(state: State) -> float | None:
 def job_due_s(state: State, job_id: str) -> float | None:
     """Returns the earliest deadline of a job. Only machines that have changed are asked again."""
     return state.asked.of(job_id, state.jobs[job_id])
+
+
+def is_fenced(state: State, job_id: str) -> bool:
+    """Whether another node may take this one's place in the job."""
+    machines = state.jobs.get(job_id)
+    return machines is not None and machines.is_fenced
 
 
 def with_job(state: State, job_id: str, machines: JobMachines) -> State:

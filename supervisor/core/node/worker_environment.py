@@ -66,6 +66,7 @@ def worker_environment(
         "HOLDFAST_JOB_ID": job.job_id,
         "HOLDFAST_TOKEN_FILE": token_file,
         "HOLDFAST_CYCLE": str(assignment.cycle),
+        "HOLDFAST_FENCING_EPOCH": str(assignment.epoch),
         "FT_RANK_MONITOR_IPC_SOCKET": socket_path,
         "FT_LAUNCHER_IPC_SOCKET": socket_path,
     }

@@ -15,7 +15,7 @@ from supervisor.core.facts import Assignment, RestartRules
 from supervisor.core.node.worker_environment import worker_environment
 
 OURS = {
-    "HOLDFAST_SOCKET", "HOLDFAST_JOB_ID", "HOLDFAST_TOKEN_FILE", "HOLDFAST_CYCLE",
+    "HOLDFAST_SOCKET", "HOLDFAST_JOB_ID", "HOLDFAST_TOKEN_FILE", "HOLDFAST_CYCLE", "HOLDFAST_FENCING_EPOCH",
     "FT_RANK_MONITOR_IPC_SOCKET", "FT_LAUNCHER_IPC_SOCKET",
 }  # fmt: skip
 # These differ from run to run, or with the folder.
@@ -66,7 +66,7 @@ def test_a_later_cycle_on_the_second_of_three_nodes() -> None:
         "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_ERROR_FILE": "/logs/error.json",
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "HOLDFAST_SOCKET": "/run/holdfast/worker.sock", "HOLDFAST_JOB_ID": "night-7",
-        "HOLDFAST_TOKEN_FILE": "/run/token", "HOLDFAST_CYCLE": "2",
+        "HOLDFAST_TOKEN_FILE": "/run/token", "HOLDFAST_CYCLE": "2", "HOLDFAST_FENCING_EPOCH": "0",
         "FT_RANK_MONITOR_IPC_SOCKET": "/run/holdfast/worker.sock",
         "FT_LAUNCHER_IPC_SOCKET": "/run/holdfast/worker.sock",
     }  # fmt: skip

@@ -102,9 +102,11 @@ async def serve(
             tasks.cancel_scope.cancel()
 
 
-def open_cycle(served: Served, *, cycle: int = 0, ranks: int = 4, limits: HangLimits = LIMITS) -> None:
+def open_cycle(
+    served: Served, *, cycle: int = 0, ranks: int = 4, limits: HangLimits = LIMITS, is_fenced: bool = False
+) -> None:
     spec = JobSpec(job_id=JOB_ID, command=("train.py",), local_world_size=ranks)
-    served.server.open_cycle(JOB_ID, cycle, token=TOKEN, spec=spec, limits=limits, first_rank=0)
+    served.server.open_cycle(JOB_ID, cycle, token=TOKEN, spec=spec, limits=limits, first_rank=0, is_fenced=is_fenced)
 
 
 def hello(local_rank: int = 0, **changed: object) -> worker_pb2.WorkerFrame:

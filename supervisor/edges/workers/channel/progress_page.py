@@ -71,7 +71,7 @@ class RawStamps(msgspec.Struct, frozen=True):
 
 
 class ProgressPage:
-    """One memfd that a rank writes and we read. `close` closes it; the rank's own mapping stays."""
+    """One memfd that a rank writes and we read; we write the lease. `close` closes it; the rank's mapping stays."""
 
     def __init__(self, handed_fd: int | None = None) -> None:
         """Makes the page, or takes over one that an earlier supervisor made; closes the descriptor if that fails.
@@ -90,7 +90,7 @@ class ProgressPage:
                 os.pwrite(self.fd, struct.pack("=q", page.LAYOUT_VERSION), page.WORD_LAYOUT * 8)
             else:
                 _check_handed(self.fd)
-            self._map = mmap.mmap(self.fd, page.PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ)
+            self._map = mmap.mmap(self.fd, page.PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         except BaseException:  # whatever went wrong, the descriptor must not leak; raised again
             os.close(self.fd)
             raise
@@ -100,6 +100,10 @@ class ProgressPage:
     def is_current(self) -> bool:
         """Whether the rank says that its stamps go to this page; older clients never say so."""
         return self._words[page.WORD_USE] == page.USE_CURRENT
+
+    def set_lease(self, until_ns: int) -> None:
+        """Writes until when the lease holds (CLOCK_BOOTTIME), or one of the page's LEASE_ values."""
+        self._words[page.WORD_LEASE_UNTIL_NS] = until_ns
 
     def close_descriptor(self) -> None:
         """Closes our descriptor: the rank has its own by now, and ours would only count against the limit."""

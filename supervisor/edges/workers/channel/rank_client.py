@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import anyio
 import msgspec
+from holdfast_wire import page
 
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel import worker_frames as frames
+from supervisor.edges.workers.channel.leases import Leases
 from supervisor.edges.workers.channel.progress_page import NS_PER_S, ProgressPage, TrueStamps, now_ns, stamps_from_frame
 from supervisor.edges.workers.channel.section_tallies import SectionTallies
 from supervisor.edges.workers.channel.worker_admission import OpenCycle
@@ -18,6 +20,7 @@ from supervisor.edges.workers.stacks.stack_text import main_thread_first
 from supervisor.edges.workers.stacks.stacks_signal import ask_by_signal
 from supervisor.ports.edges import Clock
 
+LEASE_QUESTIONS_MAX = 16  # unanswered ones of a rank; older ones are dropped
 CLIENT_SHARE = 0.3  # of the time for stacks, since milliseconds suffice; the rest is for the signal
 
 
@@ -39,10 +42,12 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
     stamps: TrueStamps
     page: ProgressPage | None
     clock: Clock
+    leases: Leases
     stacks_signal: int = 0
     stacks_fd: int = -1
     joined: bool = False  # the engine knows the rank
     tallies: SectionTallies | None = None  # set once they were asked for
+    _lease_questions: list[int] = msgspec.field(default_factory=list[int])  # unanswered
     _stacks: _StacksAsked | None = None
     _stacks_asked: int = 0
 
@@ -86,8 +91,36 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
         Raises WorkerProtocolError.
         """
         told = codec.decode(payload)
-        reply = codec.encode(frames.Accepted(told.request_id)) if isinstance(told, frames.WorkloadControl) else None
-        return self._take(told), reply
+        match told:
+            case frames.WorkloadControl(request_id=request_id):
+                return self._take(told), codec.encode(frames.Accepted(request_id))
+            case frames.LeaseQuestion(request_id):
+                return None, self._answer_on_lease(request_id)
+            case _:
+                return self._take(told), None
+
+    def _answer_on_lease(self, request_id: int) -> bytes | None:
+        """Returns the answer if the lease holds; else `take_lease` returns it later."""
+        left_ns = self.leases.left_ns(self.cycle.job_id)
+        if left_ns > 0:
+            return codec.encode(frames.Lease(request_id, left_ns))
+        del self._lease_questions[: -LEASE_QUESTIONS_MAX + 1]
+        self._lease_questions.append(request_id)
+        return None
+
+    def take_lease(self) -> list[bytes]:
+        """Writes the lease to the page; returns answers to questions that it makes possible."""
+        if self.page is not None:
+            self.page.set_lease(self.leases.until_ns(self.cycle.job_id))
+        if not self._lease_questions or self.leases.left_ns(self.cycle.job_id) <= 0:
+            return []
+        asked, self._lease_questions = self._lease_questions, []
+        return [codec.encode(frames.Lease(request_id, 0)) for request_id in asked]
+
+    def end_lease(self) -> None:
+        """Ends the lease: the cycle is over."""
+        if self.page is not None:
+            self.page.set_lease(page.LEASE_ENDED)
 
     def _take(self, told: frames.FromWorker) -> node_messages.Event | None:
         match told:
@@ -106,6 +139,8 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
                 return None
             case frames.Goodbye():
                 return node_messages.ClientLeft(*self.key)
+            case frames.LeaseQuestion():
+                raise AssertionError("it is answered at once, or later")
             case frames.Hello():
                 raise WorkerProtocolError("cannot take a second Hello")
             case word:

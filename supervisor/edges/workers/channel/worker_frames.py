@@ -93,7 +93,11 @@ class StacksAnswer(msgspec.Struct, frozen=True):
     text: str
 
 
-FromWorker = Hello | Progress | LimitsCalculated | WorkloadControl | Goodbye | StacksAnswer | FromRank
+class LeaseQuestion(msgspec.Struct, frozen=True):
+    request_id: int
+
+
+FromWorker = Hello | Progress | LimitsCalculated | WorkloadControl | Goodbye | StacksAnswer | LeaseQuestion | FromRank
 
 # --- to the worker -------------------------------------------------------------------------------------------------
 
@@ -111,6 +115,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     safety_factor: float
     learned_limit_floor_s: float
     install_exception_hook: bool
+    answers_lease_questions: bool = True
+    lease_is_unbounded: bool = False
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -126,4 +132,11 @@ class StacksRequest(msgspec.Struct, frozen=True):
     request_id: int
 
 
-ToWorker = Welcome | Refused | Accepted | StacksRequest | ToRank
+class Lease(msgspec.Struct, frozen=True):
+    """The answer to LeaseQuestion, once the lease holds."""
+
+    request_id: int
+    left_ns: int  # from the question on; 0: it did not hold then
+
+
+ToWorker = Welcome | Refused | Accepted | StacksRequest | Lease | ToRank

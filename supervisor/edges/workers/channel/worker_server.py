@@ -27,6 +27,7 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel import worker_frames as frames
+from supervisor.edges.workers.channel.leases import Leases
 from supervisor.edges.workers.channel.progress_page import CLOCK_TOLERANCE_NS, ProgressPage, TrueStamps, now_ns
 from supervisor.edges.workers.channel.rank_client import RankClient
 from supervisor.edges.workers.channel.recalled_ranks import RecalledRanks
@@ -94,6 +95,7 @@ class WorkerServer:
         self._events = events
         self._clock = clock
         self._cycles = WorkerCycles()
+        self._leases = Leases(clock)
         self._clients: dict[tuple[str, int, int], RankClient] = {}
         self._recalled = RecalledRanks(clock)
         self._pages = pages if pages is not None else PageOffers()
@@ -122,8 +124,10 @@ class WorkerServer:
     # --- for the engine --------------------------------------------------------------------------------------------
 
     def open_cycle(
-        self, job_id: str, cycle: int, *, token: bytes, spec: JobSpec, limits: HangLimits, first_rank: int
-    ) -> None:
+        self, job_id: str, cycle: int, *,
+        token: bytes, spec: JobSpec, limits: HangLimits, first_rank: int, is_fenced: bool,
+    ) -> None:  # fmt: skip
+        self._leases.begin(job_id, is_fenced=is_fenced)
         self._cycles.open(OpenCycle(job_id, cycle, token, spec, limits, first_rank))
         self._listener.check()
 
@@ -138,7 +142,15 @@ class WorkerServer:
         self._cycles.close(job_id, cycle)
         self._recalled.forget_cycle(job_id, cycle)
         for key in [key for key in self._clients if key[:2] == (job_id, cycle)]:
+            self._clients[key].end_lease()
             self._drop(self._clients[key])
+
+    def extend_lease(self, job_id: str, until_s: float) -> None:
+        self._leases.extend(job_id, until_s)
+        for key, client in self._clients.items():
+            if key[0] == job_id:
+                for answer in client.take_lease():
+                    self._send_soon(client, answer)
 
     def set_limits(self, job_id: str, cycle: int, limits: HangLimits) -> None:
         found = self._cycles.get(job_id, cycle)
@@ -181,12 +193,14 @@ class WorkerServer:
         frame = codec.encode_order(order)
         for local_rank in local_ranks:
             client = self._clients.get((job_id, cycle, local_rank))
-            if client is None or not client.joined:
-                continue
-            if not client.connection.send_soon(frame):
-                client.scope.cancel()
-            elif client.connection.must_flush and self._tasks is not None:
-                self._tasks.start_soon(self._flush, client)
+            if client is not None and client.joined:
+                self._send_soon(client, frame)
+
+    def _send_soon(self, client: RankClient, frame: bytes) -> None:
+        if not client.connection.send_soon(frame):
+            client.scope.cancel()
+        elif client.connection.must_flush and self._tasks is not None:
+            self._tasks.start_soon(self._flush, client)
 
     def reconnect(self, job_id: str, cycle: int) -> None:
         for key, client in self._clients.items():
@@ -325,10 +339,12 @@ class WorkerServer:
             stamps=TrueStamps(names, exact=page is not None),
             page=page,
             clock=self._clock,
+            leases=self._leases,
             stacks_signal=hello.stacks_signal,
             stacks_fd=hello.stacks_fd,
         )
         self._register(client)
+        client.take_lease()
         welcome = frames.Welcome(
             cycle=cycle.cycle,
             rank=hello.rank,
@@ -339,6 +355,7 @@ class WorkerServer:
             safety_factor=cycle.spec.safety_factor,
             learned_limit_floor_s=cycle.spec.learned_limit_floor_s,
             install_exception_hook=cycle.spec.install_exception_hook,
+            lease_is_unbounded=self._leases.is_unbounded(cycle.job_id),
         )
         try:
             await connection.send(codec.encode(welcome), () if page is None else (page.fd,))

@@ -26,6 +26,9 @@ class Clock:
     def now_s(self) -> float:
         return 100.0
 
+    def boot_ns(self) -> int:
+        return 0
+
     def unix_ns(self) -> int:
         return 0
 

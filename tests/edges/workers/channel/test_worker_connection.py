@@ -28,6 +28,9 @@ class FakeClock:
     def now_s(self) -> float:
         return self.at_s
 
+    def boot_ns(self) -> int:
+        return 0
+
     def unix_ns(self) -> int:
         return 0
 

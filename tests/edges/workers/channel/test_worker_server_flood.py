@@ -133,7 +133,7 @@ async def test_a_silent_rank_is_found_in_time_while_all_others_burst(tmp_path: P
         await tasks.start(server.run)
         await tasks.start(engine.run)
         spec = JobSpec(job_id=JOB_ID, command=("train.py",), local_world_size=RANKS)
-        server.open_cycle(JOB_ID, 0, token=TOKEN, spec=spec, limits=limits, first_rank=0)
+        server.open_cycle(JOB_ID, 0, token=TOKEN, spec=spec, limits=limits, first_rank=0, is_fenced=False)
         inbox.post(messages.JobSubmitted(JobRules(JOB_ID, RANKS, hang_limits=limits)))
         flood = subprocess.Popen(  # noqa: ASYNC220 a test's
             [sys.executable, "-c", SCRIPT, str(path), str(FRAMES_EACH)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
