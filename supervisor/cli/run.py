@@ -14,6 +14,7 @@ import msgspec
 
 from supervisor.cli import names
 from supervisor.cli.event_handlers import event_handlers
+from supervisor.config.environment import ONE_THREAD
 from supervisor.config.job_spec import Entry, JobSpec
 from supervisor.config.many_nodes import shared_token
 from supervisor.config.resolve import RunRequest, parse_run
@@ -39,8 +40,10 @@ def execute_argv(argv: Sequence[str]) -> int:
         raise InvalidRequestError(
             f"cannot run {request.spec.command[0]}: the current folder was removed; go to one that exists"
         )
+    is_missing = request.spec.entry is Entry.SCRIPT and not os.path.exists(os.path.join(cwd, request.spec.command[0]))
     for warning in (*request.warnings, *_hidden_client(request, cwd)):
-        standard_streams.say(f"holdfast: {warning}")
+        if warning != ONE_THREAD or not is_missing:  # Only the error then concerns people.
+            standard_streams.say(f"holdfast: {warning}")
     if request.dry_run:
         from supervisor.config.plan_text import plan_text  # Only a dry run needs it.
 

@@ -84,11 +84,14 @@ def gpus_per_numa(environ: Mapping[str, str]) -> int | None:
     return int(text)
 
 
+ONE_THREAD = "OMP_NUM_THREADS is set to 1 for each worker, as torchrun does: set it yourself to tune"
+
+
 def job_environment(environ: Mapping[str, str], local_world_size: int) -> tuple[dict[str, str], list[str]]:
     """Returns what the job's processes inherit, with the variables that torchrun adds unless the user has set them."""
     environment = dict(environ)
     environment.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if local_world_size > 1 and "OMP_NUM_THREADS" not in environment:
         environment["OMP_NUM_THREADS"] = "1"
-        return environment, ["OMP_NUM_THREADS is set to 1 for each worker, as torchrun does: set it yourself to tune"]
+        return environment, [ONE_THREAD]
     return environment, []

@@ -46,6 +46,21 @@ def test_jobs_ranks_and_back_at_three_sizes(home: Home, columns: int, lines: int
         opened.shows("exit code 0")
 
 
+def test_a_narrow_terminal_shows_whole_columns_and_marks_what_is_cut(home: Home) -> None:
+    name = "a-job-whose-name-is-longer-than-a-third-of-the-terminal"
+    job = running(name, submitted_at_ns=time.time_ns() - 10**12)
+    with home.supervisor(job), terminal(home.root, 80, 24, *TOP, environment=home.environment) as opened:
+        screen = opened.shows("a-job-whose", "AGE", "? Keys", "Open")
+        (row,) = [line for line in screen.splitlines() if line.startswith(" a-job")]
+        assert re.match(r" a-job-[a-z-]*…  running ", row)
+        assert "16m" in row, "its age is whole"
+        assert not re.search("[\u2580-\u259f]", screen), "no cell of a scrollbar"
+        opened.press("?")
+        opened.shows("open the chosen job", "the job's nodes")
+        opened.press("Escape")
+        opened.shows("4/4 ranks")
+
+
 def test_a_thousand_ranks_are_sorted_filtered_and_scrolled(home: Home) -> None:
     arguments = (*TOP, JOB, "-d", str(INTERVAL_MIN_S))
     with (

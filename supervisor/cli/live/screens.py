@@ -30,6 +30,7 @@ class Listing(Screen[None]):
         Binding("t", "app.ask('stacks')", "Stacks"),
         Binding("R", "app.ask('restart')", "Restart"),
         Binding("X", "app.ask('stop')", "Stop"),
+        Binding("question_mark", "app.keys", "Keys", key_display="?"),
     ]
 
     def __init__(self, contents: Contents, look: Look, *, colours: bool) -> None:
@@ -44,7 +45,8 @@ class Listing(Screen[None]):
     def compose(self) -> ComposeResult:
         yield Static(id="head")
         yield Static(id="messages")
-        yield RowsTable(self._contents.heads, name="rows", colours=self._colours)
+        opens = isinstance(self._contents, AllJobs)
+        yield RowsTable(self._contents.heads, name="rows", colours=self._colours, opens=opens)
         yield Static(id="detail")
         yield Static(id="events")
         yield Input(placeholder=FILTER_HINT, id="filter", compact=True)
@@ -76,7 +78,7 @@ class Listing(Screen[None]):
         if not self._is_ready:
             return
         self.table.show(rows.fitting(self._contents.rows(look, self._order), self._words))
-        self.query_one("#head", Static).update(Text(self._head(look), no_wrap=True))
+        self.query_one("#head", Static).update(Text(self._head(look), no_wrap=True, overflow="ellipsis"))
         messages = self.query_one("#messages", Static)
         messages.display = bool(look.messages)
         messages.update(Text("\n".join(map(one_line, look.messages))))

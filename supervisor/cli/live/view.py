@@ -25,9 +25,10 @@ Answer = TypeVar("Answer")
 LOG_LINES = 200
 # The terminal's own colours, and none where it matters: what is chosen is reversed, what is urgent is bold.
 STYLE = """
-* { background: ansi_default; color: ansi_default; scrollbar-size-vertical: 1; scrollbar-background: ansi_default;
+* { background: ansi_default; color: ansi_default; scrollbar-size: 0 1; scrollbar-background: ansi_default;
     scrollbar-color: ansi_default; scrollbar-corner-color: ansi_default; }
 #head { height: 1; text-style: reverse; }
+#head, #events { text-wrap: nowrap; text-overflow: ellipsis; }
 #messages { height: auto; max-height: 3; text-style: bold; }
 #rows { height: 1fr; background: ansi_default; }
 #rows:focus { background-tint: ansi_default 0%; }
@@ -44,6 +45,20 @@ FooterKey .footer-key--key, FooterKey .footer-key--description { background: ans
 FooterKey .footer-key--key { text-style: bold reverse; }
 Question { align: center middle; }
 #question { width: 70%; max-width: 70; height: auto; border: ascii ansi_default; padding: 1 2; }
+"""
+
+KEYS = """\
+Enter             open the chosen job
+Escape            back; first leaves the filter
+s                 sort by the next column in turn
+/                 filter: show only rows with these words
+l  t              the last lines, or the stacks, of the job or the rank
+R  X              restart or stop the job, after a question
+a                 with jobs: also those that have ended
+n                 with ranks: the job's nodes
+arrows, g, G      move; to the start, to the end
+?                 these keys
+q                 quit
 """
 
 
@@ -113,6 +128,9 @@ class LiveView(App[None]):
 
     def _open(self, job_id: str) -> None:
         self.push_screen(OneJob(job_id, self._look, colours=self._colours))
+
+    def action_keys(self) -> None:
+        self.push_screen(Page("Keys", KEYS))
 
     def action_ended(self) -> None:
         self._includes_ended = not self._includes_ended
