@@ -70,9 +70,7 @@ class Spawner:
         self._children: dict[int, Child] = {}  # pid -> not reaped yet
         self._cycle_ticks: dict[int, int] = {}  # cycle -> when its first worker started
         self._cgroups = CycleCgroups(settings.job_id, wanted=settings.cgroup)
-        self._signalling = signalling.Signalling(
-            self._events, self._children, workers_first=settings.entry != "command"
-        )
+        self._signalling = signalling.Signalling(self._events, self._children, settings)
         self._killing = Killing(self._events, self._cgroups, self._children, self._cycle_ticks, self.reap_all)
         self._cycle_logs = CycleLogs(self._events, inherited, self._killing, self._send)
         self._fence = Fence(self._events, lambda: self._killing.start(None, _nothing))
@@ -92,9 +90,7 @@ class Spawner:
             keep=watch.kept_fds,
         )
         self._wake_fd = self._wake_on_child()
-        self._has_started = False
-        self._ending_alone = False
-        self._ended = False
+        self._has_started = self._ending_alone = self._ended = False
 
     def run(self) -> NoReturn:
         """Serves until the job is over, then ends the process. Raises BecomeWorkerError in a forked worker."""

@@ -11,6 +11,7 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from holdfast_wire.spawner_link import Signal
+from holdfast_wire.spawner_settings import SpawnerSettings
 
 from . import tree
 from .children import Child
@@ -21,12 +22,12 @@ _TIMER = "signal helpers"
 
 
 class Signalling:
-    """`children` by pid: those that are not reaped yet. `workers_first` is False for commands."""
+    """`children` by pid: those that are not reaped yet."""
 
-    def __init__(self, events: Events, children: Mapping[int, Child], *, workers_first: bool) -> None:
+    def __init__(self, events: Events, children: Mapping[int, Child], settings: SpawnerSettings) -> None:
         self._events = events
         self._children = children
-        self._workers_first = workers_first
+        self._workers_first = settings.entry != "command"
         self._later: dict[int, tuple[int, ...]] = {}  # worker's pid → what its helpers get
 
     def carry_out(self, message: Signal) -> None:

@@ -17,6 +17,7 @@ from holdfast_wire.spawner_link import (
     Signal,
     Spawn,
 )
+from holdfast_wire.spawner_settings import SpawnerSettings
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
@@ -157,7 +158,8 @@ def test_the_helpers_of_a_late_worker_hear_it_too_and_those_of_a_command_at_once
             assert process.stdout is not None
             helper = int(process.stdout.readline())
             children = {process.pid: Child(0, 0, process.pid, -1, None)}
-            Signalling(Timers(), children, workers_first=workers_first).carry_out(Signal(0, signal.SIGTERM))
+            settings = SpawnerSettings("j", ("x",), entry="script" if workers_first else "command")
+            Signalling(Timers(), children, settings).carry_out(Signal(0, signal.SIGTERM))
             if workers_first:
                 assert is_alive(helper)
                 ((delay_s, late),) = timers.values()
