@@ -24,6 +24,11 @@ class Entry(enum.StrEnum):
     COMMAND = "command"  # --no-python
 
 
+class OnSigterm(enum.StrEnum):
+    STOP = "stop"
+    LEAVE = "leave"  # other nodes take over this one's ranks where they can
+
+
 class SpawnMethod(enum.StrEnum):
     AUTO = "auto"  # fork where it can't be noticed, else exec
     FORK = "fork"  # an error where it can't be done
@@ -108,6 +113,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     evidence_budget_s: float = 0.25
     completion_grace_s: float | None = None
     auto_heartbeat_s: float | None = None
+    on_sigterm: OnSigterm = OnSigterm.STOP
     signals_to_handle: tuple[str, ...] = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 
     health: HealthChecks = msgspec.field(default_factory=HealthChecks)

@@ -74,6 +74,7 @@ NO_AGENT_STORE = Setting(
     default=False,
     is_switch=True,
 )
+_ON_SIGTERM = "SIGTERM of this command: stop the job, or leave it to the other nodes, with a spare in this node's place"
 SHUTDOWN_TIMEOUT = Setting(
     "--shutdown-timeout",
     _STOP,
@@ -250,13 +251,8 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
         keys=("term_timeout",),
     ),
     SHUTDOWN_TIMEOUT,
-    Setting(
-        "--signals-to-handle",
-        values.SIGNALS,
-        "signals to forward to the workers",
-        Group.RESTART,
-        path="signals_to_handle",
-    ),
+    Setting("--on-sigterm", values.choice("stop", "leave"), _ON_SIGTERM, Group.NODES, path="on_sigterm"),
+    Setting("--signals-to-handle", values.SIGNALS, "signals to forward", Group.RESTART, path="signals_to_handle"),
     Setting(
         "--completion-grace-s",
         values.seconds(zero=True, none=True),

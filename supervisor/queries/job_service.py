@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal as signals
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -11,6 +12,7 @@ import msgspec
 
 import supervisor
 from supervisor.config import JobSpec
+from supervisor.config.job_spec import OnSigterm
 from supervisor.config.run_folder import check_log_dir, run_folder
 from supervisor.config.told_settings import told_settings
 from supervisor.core.announcements import Announcement, JobEnded
@@ -202,7 +204,9 @@ class JobService:
         if self.expected.stop(job_id, reason, signal, grace_s, of_node=of_node):
             return
         job = self._live(job_id, "stop")
-        self._inbox.post(node_messages.StopRequested(job.spec.job_id, reason, signal, grace_s, of_node=of_node))
+        leaves = of_node and job.spec.on_sigterm is OnSigterm.LEAVE and signal in (0, signals.SIGTERM)
+        stop = node_messages.StopRequested(job.spec.job_id, reason, signal, grace_s, of_node=of_node, leaves=leaves)
+        self._inbox.post(stop)
 
     def restart(self, job_id: str, *, reason: str) -> int:
         job = self._live(job_id, "restart")

@@ -8,6 +8,7 @@ from supervisor.config.setting import Setting
 SAMPLES: dict[str, tuple[str, str, str]] = {
     "--python": ("/opt/a/python", "/opt/b/python", "/opt/c/python"),
     "--role": ("trainer", "reader", "writer"),
+    "--on-sigterm": ("leave", "stop", "leave"),
     "--spawn-method": ("exec", "fork", "exec"),
     "--preload": ("none", "torch", "torch,numpy"),
     "--max-restarts": ("1", "2", "3"),

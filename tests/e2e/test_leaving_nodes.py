@@ -147,3 +147,62 @@ def test_a_signal_to_the_command_of_a_spare_under_a_service_ends_its_part_alone(
         assert LEFT in third.said(job.job_id)
         job.let_end()
         assert job.exit_codes() == [0, 0, 0]
+
+
+# --- nodes with ranks -----------------------------------------------------------------------------------------------
+
+LEAVE = ("--on-sigterm", "leave")
+
+
+def _ended_in_cycle_1(job: Nodes, left: int, *, leader_said: str = "") -> None:
+    """Checks that a spare has taken the place of that process, and no unit of the budget was used."""
+    job.until_running(1, 4)
+    assert job.processes[left].wait(LIMIT_S) == 0
+    job.let_end()
+    assert [process.wait(LIMIT_S) for process in job.processes if process.returncode is None] == [0, 0]
+    said = "".join(job.output(number) for number in (1, 2, 3))
+    assert "restarting at once, no unit of the budget is used" in said
+    assert "restarts used" not in said
+    assert leader_said in said
+
+
+def test_a_node_with_ranks_leaves_and_a_spare_takes_its_place(tmp_path: Path) -> None:
+    with nodes(tmp_path, "2:3") as job:
+        _start(job, 1)
+        for number in (2, 3):
+            job.start(number, "60", flags=LEAVE)
+        job.until_running(0, 4)
+        _until_spare(job)
+        job.processes[1].send_signal(signal.SIGTERM)
+        _ended_in_cycle_1(job, 1, leader_said="node 127.0.0.2 leaves the job (holdfast run got SIGTERM)")
+
+
+def test_an_elected_leader_with_ranks_leaves_and_another_node_leads(tmp_path: Path, server: Etcd) -> None:
+    with nodes(tmp_path, "2:3") as job:
+        job.endpoint = server.endpoint
+        flags = ("--rdzv-backend", "etcd", *LEAVE)
+        _start(job, 1, flags=flags)
+        wait_until(lambda: _leader(job, server) == "127.0.0.1", timeout_s=LIMIT_S, what="a leader")
+        _start(job, 2, 3, flags=flags)
+        job.until_running(0, 4)
+        _until_spare(job)
+        job.processes[0].send_signal(signal.SIGTERM)
+        _ended_in_cycle_1(job, 0, leader_said="node 127.0.0.1 gives up the lead: it leaves the job")
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (1, "node 127.0.0.1 cannot leave the job: it leads the job, which ends with it"),
+        (2, "node 127.0.0.2 cannot leave the job: 1 other node is there, and a cycle needs 2"),
+    ],
+)
+def test_a_node_that_cannot_leave_stops_the_job_and_says_why(tmp_path: Path, number: int, why: str) -> None:
+    with nodes(tmp_path, "2") as job:
+        job.start(1, "60", flags=LEAVE)
+        wait_until(lambda: listens(job.port), timeout_s=LIMIT_S, what="a leader")
+        job.start(2, "60", flags=LEAVE)
+        job.until_running(0, 4)
+        job.processes[number - 1].send_signal(signal.SIGTERM)
+        assert [process.wait(LIMIT_S) for process in job.processes] == [143, 143]
+        assert why in job.output(1)

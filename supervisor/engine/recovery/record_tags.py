@@ -257,6 +257,7 @@ KINDS: Mapping[str, Kind] = {
     "node_health.health": node_health.Health,
     "node_health.health_check_policy": node_health.HealthCheckPolicy,
     "nodes": job_spec.Nodes,
+    "on_sigterm": job_spec.OnSigterm,
     "order.act_on_hang": orders.ActOnHang,
     "order.conclude": orders.Conclude,
     "order.introduce": orders.Introduce,
