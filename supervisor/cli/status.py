@@ -153,7 +153,7 @@ def job_text(found: FoundJob, page: output.Paper) -> str:
     text = "".join(f"{name:<12}{output.folded(value, page, indent=12)}" for name, value in shown if value)
     now_ns = Clock().unix_ns()
     if len(report.nodes) > 1:
-        text += "\n" + output.table(NODE_HEADS, [_node_row(node, now_ns) for node in report.nodes], page)
+        text += "\n" + output.table(NODE_HEADS, [_node_row(node, report, now_ns) for node in report.nodes], page)
     if told := checks.table(report.nodes, now_ns, page):
         text += "\n" + told
     if report.stragglers:
@@ -186,7 +186,7 @@ def _nodes_text(report: JobReport) -> str:
     return ", ".join(f"{number} {state}" for state, number in counts.items())
 
 
-def _node_row(node: JobNodeReport, now_ns: int) -> tuple[str, ...]:
+def _node_row(node: JobNodeReport, report: JobReport, now_ns: int) -> tuple[str, ...]:
     heard = "now" if node.heard_at_ns is None else f"{output.duration((now_ns - node.heard_at_ns) / 1e9)} ago"
     reason = node.reason
     if node.lost_at_ns is not None:
@@ -194,7 +194,9 @@ def _node_row(node: JobNodeReport, now_ns: int) -> tuple[str, ...]:
     elif node.heard_at_ns is not None:
         reason = f"no answer for {output.duration((now_ns - node.heard_at_ns) / 1e9)}" + (reason and f"; {reason}")
     group_rank = "" if node.group_rank is None else str(node.group_rank)
-    return node.name, node.state, group_rank, output.ranges(node.ranks), heard, reason
+    elsewhere = {each.rank for each in report.ranks if each.node != node.name}  # as after a spare has taken a lost part
+    ranks = output.ranges(tuple(rank for rank in node.ranks if rank not in elsewhere))
+    return node.name, node.state, group_rank, ranks, heard, reason
 
 
 def _straggler_row(each: Straggler) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from supervisor.core.facts import Evidence
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
 from supervisor.ports.job_requests import JobHistory, RendezvousWish
+from supervisor.ports.pauses import pause
 from supervisor.ports.questions import (
     LEADER,
     Answer,
@@ -302,13 +303,34 @@ class ClusterJobService:
         wait_s = EVENTS_WAIT_S if follow else 0.0
         while True:
             question = ReadEvents(last, wait_s)
-            answer = await self._colleagues.ask(job_id, LEADER, question, timeout_s=wait_s + ORDER_ANSWER_S)
+            answer = await self._until_answered(job_id, question)
             assert isinstance(answer, Events), "the codec lets nothing else through as an answer to ReadEvents"
             for event in answer.events:
                 yield event
                 last = event.sequence
             if answer.is_last or not (answer.events or follow):
                 return
+
+    async def _until_answered(self, job_id: str, question: ReadEvents) -> Answer:
+        """Returns the leader's answer, for which a job that has ended here does not wait long: the leader ends, too."""
+        answer: Answer | HoldfastError = Events((), is_last=True)
+        timeout_s = question.wait_s + ORDER_ANSWER_S
+        async with anyio.create_task_group() as tasks:
+
+            async def until_ended() -> None:
+                await self._job_service.wait(job_id)
+                await pause(LAST_EVENTS_S, why="the leader tells its last events as it ends")
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(until_ended)
+            try:
+                answer = await self._colleagues.ask(job_id, LEADER, question, timeout_s=timeout_s)
+            except HoldfastError as error:
+                answer = error
+            tasks.cancel_scope.cancel()
+        if isinstance(answer, HoldfastError):
+            raise answer
+        return answer
 
     def logs_elsewhere(
         self, job: JobReport, *, rank: int | None, cycle: int | None, tail_lines: int, follow: bool

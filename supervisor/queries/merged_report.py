@@ -75,7 +75,7 @@ def apart(report: JobReport, *, own: JobReport, heard_at_ns: int, now_ns: int) -
 
 
 def _state(own: JobReport, roster: Roster, known: Mapping[str, Known]) -> tuple[JobState, str]:
-    if roster.state is not JobState.RUNNING:
+    if roster.reason or roster.state is not JobState.RUNNING:
         return roster.state, roster.reason or own.reason
     parts = [(each.name, known[each.name].part) for each in roster.nodes if _runs(each) and each.name in known]
     for name, part in parts:

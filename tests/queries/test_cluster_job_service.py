@@ -30,6 +30,7 @@ from supervisor.ports.questions import (
     Whole,
 )
 from supervisor.ports.reports import JobNodeReport, NodeReport
+from supervisor.queries import cluster_job_service
 from tests.queries.colleagues import happened, part, shared_job
 from tests.settling import settled
 
@@ -203,6 +204,31 @@ async def test_events_are_read_from_the_leader(tmp_path: Path):
             await anext(events)
     async with shared_job(tmp_path) as shared:
         assert shared.job_service.events_elsewhere("j", after_sequence=0, follow=False) is None
+
+
+async def test_whoever_follows_events_learns_soon_that_the_job_has_ended_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The leader, which has ended, too, answers no more."""
+    monkeypatch.setattr(cluster_job_service, "LAST_EVENTS_S", 0.01)
+    async with shared_job(tmp_path, leads=False) as shared, anyio.create_task_group() as tasks:
+        events = shared.job_service.events_elsewhere("j", after_sequence=0, follow=True)
+        assert events is not None
+
+        async def say_nothing(*_: object, **__: object) -> Answer:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        monkeypatch.setattr(shared.colleagues, "ask", say_nothing)
+
+        async def follow() -> None:
+            with anyio.fail_after(cluster_job_service.EVENTS_WAIT_S / 2):
+                assert [event async for event in events] == []
+
+        tasks.start_soon(follow)
+        shared.world.job_service.stop("j", reason="enough", signal=0)
+        await shared.world.settle()
+        await shared.world.pass_deadlines()
 
 
 async def test_what_a_restart_would_wait_for_is_said_beside_the_state(tmp_path: Path):

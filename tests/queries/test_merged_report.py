@@ -83,6 +83,12 @@ def test_a_node_that_has_not_connected_since_the_supervisors_return_is_said_to_b
     assert merged(own.part, running(active("a", 0)), both, now_ns=NOW_NS, unheard={"c": NOW_NS}).reason == "all run"
 
 
+def test_while_a_new_leader_waits_its_reason_is_the_jobs():
+    found = Roster(JobState.RUNNING, "another node leads the job now", 4, ())
+    report = whole(found, a=part("a", cycle=0, state=JobState.RENDEZVOUS))
+    assert (report.state, report.reason) == (JobState.RUNNING, "another node leads the job now")
+
+
 def test_one_that_still_starts_is_named():
     found = running(active("a", 0), active("b", 1))
     report = whole(found, a=part("a", 0), b=part("b", 1, state=JobState.STARTING, reason="waits for its store"))

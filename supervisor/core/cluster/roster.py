@@ -20,7 +20,10 @@ from supervisor.core.cluster.coordinator_states import (
     WindingDown,
 )
 from supervisor.core.cluster.membership import ABSENTEE, BUSY, Member, MemberState
+from supervisor.core.cluster.shortage import names
 from supervisor.core.facts import JobState
+
+_KEPT_OUT = (MemberState.JOINED, MemberState.DOWN)  # nodes that would take part if they were not cordoned
 
 
 class RosterNode(msgspec.Struct, frozen=True):
@@ -53,19 +56,29 @@ def _job_state(state: State) -> tuple[JobState, str]:
         case Unopened():
             return JobState.PENDING, ""
         case Gathering(reason):
-            joined = sum(each.state is MemberState.JOINED for each in state.members.values())
-            text = f"{reason}; {joined} of {state.policy.rules.min_nodes} nodes have joined for cycle {state.cycle + 1}"
+            ready = sum(each.is_ready for each in state.members.values())
+            text = f"{reason}; {ready} of {state.policy.rules.min_nodes} nodes have joined for cycle {state.cycle + 1}"
+            kept_out = [name for name, each in state.members.items() if each.cordoned and each.state in _KEPT_OUT]
+            text += f", and cordoned: {names(kept_out)}" if kept_out else ""
             return JobState.RENDEZVOUS if state.cycle < 0 else JobState.RESTARTING, text
         case Running():
             return JobState.RUNNING, ""
         case TakingOver():
-            return JobState.RUNNING, "another node leads the job now, and asks all others for their state"
+            return JobState.RUNNING, _taking_over(state, state.phase)
         case WindingDown(outcome):
             return JobState.STOPPING, outcome.reason
         case Ended(verdict):
             return verdict.state, verdict.reason
         case _:
             assert_never(state.phase)
+
+
+def _taking_over(state: State, phase: TakingOver) -> str:
+    text = "another node leads the job now, and asks all others for their state"
+    had = state.recorded.witnesses if state.recorded is not None else ()
+    if phase.is_told and had and phase.stands.keys().isdisjoint(had):
+        text += f"; it waits for one of the nodes that the job had: {names(had)}"
+    return text
 
 
 def _node_state(state: State, member: Member, group_rank: int | None) -> tuple[str, int | None, str]:

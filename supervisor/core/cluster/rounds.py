@@ -42,9 +42,16 @@ TELL_S = 10.0  # after so long, people learn what a round waits for; then after 
 
 
 def gathering(
-    rules: JobRules, reason: str, now_s: float, *, delay_s: float = 0.0, is_announced: bool = True
+    rules: JobRules,
+    reason: str,
+    now_s: float,
+    *,
+    delay_s: float = 0.0,
+    is_announced: bool = True,
+    is_first: bool = False,
 ) -> Gathering:
-    begins_s = now_s + delay_s + rules.workers_stop_timeout_s
+    """`is_first`: no workers have to stop before the nodes can join."""
+    begins_s = now_s + delay_s + (0.0 if is_first else rules.workers_stop_timeout_s)
     return Gathering(
         reason,
         until_s=begins_s + rules.rendezvous.join_timeout_s,

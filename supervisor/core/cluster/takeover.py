@@ -100,7 +100,7 @@ def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resol
     opened = msgspec.structs.replace(
         state,
         phase=msgspec.structs.replace(
-            rounds.gathering(event.rules, "first start", now_s),
+            rounds.gathering(event.rules, "first start", now_s, is_first=True),
             orders_from_s=phase.until_s if phase.until_s > now_s else None,
         ),
         rules=event.rules,

@@ -62,6 +62,8 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
             state.node, event.reason, event.signal, with_ranks=event.leaves, or_stop=True, grace_s=event.grace_s
         )
         return job_leaving.ask(state, asked, now_s)
+    if max(state.rules.rendezvous.max_nodes, state.rules.restart.min_nodes) > 1:
+        event = msgspec.structs.replace(event, reason=f"{event.reason} on node {state.node}")
     has_workers, before_s = type(state.phase) in _WITH_WORKERS, state.stop_at_s
     is_final = not event.signal and not event.of_node
     asked = cluster_messages.StopAsked(event.reason, event.signal, grace_s=event.grace_s, is_final=is_final)

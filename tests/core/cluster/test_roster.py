@@ -1,11 +1,24 @@
 """What do people read of a job on several nodes while its coordinator goes through its states?"""
 
+# pyright: reportUnusedExpression=false
 from __future__ import annotations
 
+from supervisor.core import fence
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.messages import Event, JobOpened, NodeCordoned, NodeJoined, NodeLost, StopAsked
+from supervisor.core.cluster.messages import (
+    DeadlineReached,
+    Event,
+    JobOpened,
+    MemberState,
+    NodeCordoned,
+    NodeJoined,
+    NodeLost,
+    StopAsked,
+)
 from supervisor.core.cluster.roster import Roster, roster
 from supervisor.core.facts import JobRules, JobState, RestartRules
+from supervisor.core.ledger import Ledger
+from tests.core.new_leader import new_leader, stands
 
 RULES = JobRules("j", 2, restart=RestartRules(min_nodes=2, max_restarts=3))
 
@@ -80,3 +93,23 @@ def test_a_stop_and_its_end():
     job.take(*opened("a", "b"), *joined("a", "b"))
     shown = job.take(StopAsked("enough", 0))
     assert (shown.state, shown.reason) == (JobState.STOPPING, "enough")
+
+
+def test_a_cordoned_node_does_not_count_as_one_that_has_joined():
+    job = Job()
+    shown = job.take(*opened("a", "b"), *joined("a"), NodeCordoned("b", "disk"), *joined("b"))
+    assert shown.reason == "first start; 1 of 2 nodes have joined for cycle 0, and cordoned: b"
+
+
+def test_a_new_leader_that_waits_for_the_nodes_of_the_job_says_for_which():
+    play = new_leader(Ledger(4, 4, 1, parts=("a", "b"), witnesses=("a", "b")))
+    play >> stands("c", None, MemberState.JOINED)
+    shown = roster(play.state)
+    assert (shown.state, shown.reason) == (
+        JobState.RUNNING, "another node leads the job now, and asks all others for their state"
+    )  # fmt: skip
+    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    assert roster(play.state).reason == (
+        "another node leads the job now, and asks all others for their state; "
+        "it waits for one of the nodes that the job had: a, b"
+    )

@@ -136,7 +136,7 @@ def test_the_wrong_nodes_are_told_of_at_once_and_waited_for() -> None:
     play = playing(rules, "a@X", "b@Y")
     assert said(play, "rendezvous_waits") == [
         "2 of 2 nodes have joined; 0 of 1 segments of 2 nodes are complete; "
-        "NVLink domain X has 1 node and lacks 1, Y has 1 node and lacks 1; the job ends if this lasts another 75 s"
+        "NVLink domain X has 1 node and lacks 1, Y has 1 node and lacks 1; the job ends if this lasts another 60 s"
     ]
     come(play, rules, "c@Z")
     assert play.last == (), "once is enough"
@@ -158,6 +158,9 @@ def test_an_infeasible_round_ends_with_what_is_missing() -> None:
 
 def test_the_join_timeout_is_the_configured_one() -> None:
     play = playing(job(2, 2, join_timeout_s=3.0), "a")
+    assert coordinator.next_deadline_s(play.state) == 3.0, "no workers have to stop before a first start"
+    come(play, job(2, 2, join_timeout_s=3.0), "b")
+    play >> NodeLost("b", "x")
     assert coordinator.next_deadline_s(play.state) == 15.0 + 3.0
 
 

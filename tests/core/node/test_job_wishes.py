@@ -7,7 +7,7 @@ import signal as signals
 import pytest
 
 from supervisor.core.cluster import coordinator
-from supervisor.core.facts import HangLimits, JobState
+from supervisor.core.facts import HangLimits, JobState, RendezvousRules
 from supervisor.core.node import messages
 from supervisor.core.node.messages import (
     CollectEvidence,
@@ -95,3 +95,11 @@ def test_a_rank_is_judged_by_new_limits_once_it_has_told_them_itself() -> None:
     job.send(messages.LimitsCalculated(JOB, 0, 1, HangLimits(heartbeat_s=5.0)))
     hang(job, 1, at=51.0)
     assert job.of(CollectEvidence)
+
+
+def test_a_stop_of_a_job_on_several_nodes_says_where_it_was_asked_for() -> None:
+    job = in_first_cycle()
+    assert job.send(StopRequested(JOB, "holdfast stop by kim", 0)).said("stop_requested") == ["holdfast stop by kim"]
+    job = joined(running(rules(2, rendezvous=RendezvousRules(max_nodes=2))), 0, 1)
+    job.send(StopRequested(JOB, "holdfast stop by kim", 0))
+    assert job.said("stop_requested") == ["holdfast stop by kim on node a"]
