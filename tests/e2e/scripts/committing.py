@@ -1,7 +1,7 @@
 """Ranks that commit, each as the argument says. They talk by files in the working folder."""
 
 # torch's annotations are too partial for strict types.
-# pyright: basic
+# pyright: basic, reportPrivateImportUsage=false
 
 from __future__ import annotations
 

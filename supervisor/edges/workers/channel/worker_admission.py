@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import anyio
@@ -11,6 +12,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
+from supervisor.edges.workers.channel.progress_page import CLOCK_TOLERANCE_NS
 from supervisor.edges.workers.channel.worker_frames import PROTOCOL, Hello
 
 
@@ -131,3 +133,11 @@ class WorkerCycles:
         if cycle.speaking.get(local_rank) != pid and self._descends_from(peer.pid, pid):
             return Admitted(cycle)
         return NotYet(f"cannot serve local rank {local_rank}: its worker is pid {pid}, not {peer.pid}")
+
+
+def is_one_clock(sent_ns: int, received_ns: int, peer: Peer) -> bool:
+    """Returns whether the rank's stamps are on our clock. If we hung, its hello may have waited long."""
+    if abs(sent_ns - received_ns) <= CLOCK_TOLERANCE_NS:
+        return True
+    theirs = process_table.namespace(peer.pid, "time") if not peer.foreign else None
+    return sent_ns < received_ns and theirs is not None and theirs == process_table.namespace(os.getpid(), "time")

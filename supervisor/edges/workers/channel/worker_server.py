@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,16 +22,21 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.calls.words import ToRank
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import messages as node_messages
-from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel import worker_frames as frames
 from supervisor.edges.workers.channel.leases import Leases
-from supervisor.edges.workers.channel.progress_page import CLOCK_TOLERANCE_NS, ProgressPage, TrueStamps, now_ns
+from supervisor.edges.workers.channel.progress_page import ProgressPage, TrueStamps, now_ns
 from supervisor.edges.workers.channel.rank_client import RankClient
 from supervisor.edges.workers.channel.recalled_ranks import RecalledRanks
 from supervisor.edges.workers.channel.section_tallies import SectionTallies
-from supervisor.edges.workers.channel.worker_admission import Admitted, OpenCycle, Refusal, WorkerCycles
+from supervisor.edges.workers.channel.worker_admission import (
+    Admitted,
+    OpenCycle,
+    Refusal,
+    WorkerCycles,
+    is_one_clock,
+)
 from supervisor.edges.workers.channel.worker_connection import WorkerConnection
 from supervisor.edges.workers.channel.worker_frames import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_listener import WorkerListener
@@ -282,7 +286,7 @@ class WorkerServer:
         hello = codec.decode(payload)
         if not isinstance(hello, frames.Hello):
             raise WorkerProtocolError(f"cannot take a {type(hello).__name__} before Hello")
-        one_clock = _is_one_clock(hello.monotonic_ns, received_ns, peer)
+        one_clock = is_one_clock(hello.monotonic_ns, received_ns, peer)
         answer = await self._admit(hello, peer, scope)
         if isinstance(answer, Refusal):
             self.counters.refused += 1
@@ -420,14 +424,6 @@ class WorkerServer:
 
 def _told_limits(limits: HangLimits) -> frames.Limits:
     return frames.Limits(limits.initial_heartbeat_s, limits.heartbeat_s, limits.out_of_section_s, limits.sections)
-
-
-def _is_one_clock(sent_ns: int, received_ns: int, peer: Peer) -> bool:
-    """Returns whether the rank's stamps are on our clock. If we hung, its hello may have waited long."""
-    if abs(sent_ns - received_ns) <= CLOCK_TOLERANCE_NS:
-        return True
-    theirs = process_table.namespace(peer.pid, "time") if not peer.foreign else None
-    return sent_ns < received_ns and theirs is not None and theirs == process_table.namespace(os.getpid(), "time")
 
 
 def _new_page() -> ProgressPage | None:
