@@ -51,7 +51,7 @@ def test_a_node_of_a_job_alone_stops_it() -> None:
 
 def test_a_node_with_ranks_stops_the_job_and_its_ranks_at_once() -> None:
     state, actions = job.step(in_phase(phases.Running()), signalled(), now_s=0.0)
-    assert told(actions, StopAsked) == [StopAsked("got SIGTERM", TERM)]
+    assert told(actions, StopAsked) == [StopAsked("got SIGTERM on node b", TERM)]
     assert state.phase == phases.Stopping(phases.Leave())
 
 
