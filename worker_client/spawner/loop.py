@@ -84,10 +84,7 @@ class Spawner:
             on_failed=self._send,
         )
         self._parking = Parking(
-            self._events,
-            inherited,
-            adopt=lambda cycle, pid: self._adopt(cycle, PARKED, pid, memory=None),
-            keep=watch.kept_fds,
+            self._events, inherited, adopt=lambda cycle, pid: self._adopt(cycle, PARKED, pid), keep=watch.kept_fds
         )
         self._wake_fd = self._wake_on_child()
         self._has_started = self._ending_alone = self._ended = False
