@@ -69,7 +69,7 @@ def test_a_second_private_run_of_a_live_id_is_refused_and_costs_the_first_nothin
     )
     assert refused.stdout == ""
     assert launch.holdfast("stop", "--wait", launch.job_id).returncode == 0
-    assert launch.wait() == 1
+    assert launch.wait() == 93
     assert_nothing_left(launch)
     assert again(launch, str(script), "done").returncode == 0
 

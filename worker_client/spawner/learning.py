@@ -125,7 +125,9 @@ class Learning:
         steps = (*plan.steps, *before) if any(map(_is_torch, plan.steps)) else (*before, *plan.steps)
         self._loaded = steps
         named = ", ".join(more[:_NAMED_MAX]) + (f" and {len(more) - _NAMED_MAX} more" if len(more) > _NAMED_MAX else "")
-        return Learned(steps, plan.folders, f"every worker imports {named}: it is being loaded for the next cycles", lost)
+        return Learned(
+            steps, plan.folders, f"every worker imports {named}: it is being loaded for the next cycles", lost
+        )
 
     def _refuse(self, why: str) -> Learned:
         self._end()
