@@ -38,14 +38,19 @@ def _parsed() -> argparse.Namespace:
         "--faults", type=_numbers, help="play only these of the seed's faults, for example 0,3; or none"
     )
     parser.add_argument("--leaving", action="store_true", help="in each run, nodes leave the job")
+    parser.add_argument(
+        "--lost-data",
+        action="store_true",
+        help="elect all leaders, and lose the backend's data often",
+    )
     parser.add_argument("--stop-after", type=int, default=5, help="failures (default: %(default)s)")
     parser.add_argument("--large", type=int, metavar="FAULTS", help="one long job on --nodes nodes with so many faults")
     return parser.parse_args()
 
 
-def _one(seed: int, nodes: int | None, numbers: tuple[int, ...] | None, *, leaving: bool) -> int:
-    setup = draw_setup(seed, nodes=nodes)
-    schedule = draw_departures(setup) if leaving else draw_schedule(setup)
+def _one(seed: int, numbers: tuple[int, ...] | None, given: argparse.Namespace) -> int:
+    setup = draw_setup(seed, nodes=given.nodes, loses_data=given.lost_data)
+    schedule = draw_departures(setup) if given.leaving else draw_schedule(setup)
     world = play(setup, schedule if numbers is None else [schedule[number] for number in numbers])
     if world.complaints:
         print(report(world))
@@ -63,7 +68,7 @@ def _many(given: argparse.Namespace) -> int:
     chunks = [(at, min(CHUNK, first + seeds - at), nodes) for at in range(first, first + seeds, CHUNK)]
     played = Played()
     with Pool(processes) as pool:
-        for part in pool.imap_unordered(partial(play_many, leaving=given.leaving), chunks):
+        for part in pool.imap_unordered(partial(play_many, leaving=given.leaving, loses_data=given.lost_data), chunks):
             played += part
             for failure in part.failures:
                 print(f"{failure}\n", flush=True)
@@ -97,7 +102,7 @@ def main() -> int:
     if given.large:
         return _large(given.seed or 0, given.nodes or 1000, given.large)
     if given.seed is not None:
-        return _one(given.seed, given.nodes, given.faults, leaving=given.leaving)
+        return _one(given.seed, given.faults, given)
     return _many(given)
 
 

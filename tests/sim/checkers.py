@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.coordinator_states import Ended, Running
+from supervisor.core.election.link_silence import LATE_S, SILENCE_S
+from supervisor.core.election.node_links import CHECK_S
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
 from supervisor.core.node import messages
 from supervisor.core.orders import Conclude, Order, StartCycle
@@ -13,7 +15,7 @@ from supervisor.core.stop_verdict import has_left
 from tests.sim.checker import Checker, Cycle, cycle_of
 from tests.sim.exclusivity import Exclusivity
 from tests.sim.faults import CUTS, DATA_LOST, DEPARTURES, WISHES, Fault, Kind
-from tests.sim.setup import HEARTBEAT_S, LIMIT_S
+from tests.sim.setup import DRIFT_MAX, HEARTBEAT_S, LIMIT_S
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 _OF_LEADER = frozenset({
     Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE, Kind.BACKEND_LOST, Kind.BACKEND_CUT, Kind.NODE_CRASH,
+    Kind.BACKEND_WIPED_UNSEEN,
 })  # fmt: skip
 _STOPS = frozenset({Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.NODE_ENDS, Kind.NODE_LEAVES})
 _LEAVING = DEPARTURES | {Kind.EXCLUDE}
@@ -29,6 +32,8 @@ _LEAVING = DEPARTURES | {Kind.EXCLUDE}
 ELSEWHERE = ("the job may still run on the nodes that it had", "the job has ended, or still runs on other nodes")
 UNDER_WAY_S = 3.0  # events planned sooner than that may be answers
 WRITTEN_S = 3.0
+LOST_S = 5.0  # a leader waits for a node for as long as it says (docs)
+ROUNDING_S = 1e-6
 WRITTEN_AGAIN_S = 12.0  # after the data is lost: another leader may be elected, and take over
 ALL_HAVE_JOINED_S = 10.0  # else the lost node may be the only one that the ledger names
 
@@ -332,6 +337,30 @@ class NoHealthyWorkerEnded(Checker):
             self.complain(f"{host.name} ends {len(ranks)} healthy ranks")
 
 
+class NoHastyLoss(Checker):
+    """No connection is ended for its silence while a message waits, and no node is lost that was not waited for.
+
+    A leader that is stopped does not wait meanwhile. It notices a stop by a deadline that it has missed.
+    """
+
+    def silence(self, host: Host, arrived_s: float, *, is_loss: bool) -> None:
+        silent_s = self.world.timeline.now_s - arrived_s
+        if silent_s < SILENCE_S / (1 + DRIFT_MAX):
+            self.complain(f"{host.name} calls a connection silent {silent_s:.3f} s after a message has arrived")
+        waited_s, stops = host.ran_s(arrived_s)
+        least_s = LOST_S / (1 + DRIFT_MAX) - stops * (CHECK_S + LATE_S)
+        if is_loss and waited_s < least_s:
+            self.complain(f"{host.name} gives up a node for which it has waited only {waited_s:.3f} s")
+
+
+class NoLateFence(Checker):
+    """The fence of a node counts from no later moment than that from which its leader counts."""
+
+    def fence(self, host: Host, known_s: float, heard_s: float) -> None:
+        if known_s > heard_s + ROUNDING_S:
+            self.complain(f"{host.name} counts from {known_s - heard_s:.3f} s after its leader has heard it")
+
+
 class Liveness(Checker):
     """If no process runs and nothing is in progress, some machine has a deadline: nothing waits indefinitely."""
 
@@ -371,6 +400,6 @@ class BoundedState(Checker):
 def all_of(world: World) -> list[Checker]:
     kinds = (
         Exclusivity, OneLeader, OneRun, ConsecutiveRanks, Budget, Agreement, Outcome, Progress, LedgerIsKept,
-        NoEarlyHang, NoHealthyWorkerEnded, Liveness, BoundedState,
+        NoEarlyHang, NoHealthyWorkerEnded, NoHastyLoss, NoLateFence, Liveness, BoundedState,
     )  # fmt: skip
     return [kind(world) for kind in kinds]

@@ -10,12 +10,17 @@ import enum
 import random
 from dataclasses import dataclass, replace
 
+from supervisor.core.election.link_silence import ALIVE_S
+from supervisor.core.fence import FENCE_S
+from supervisor.edges.peers.relays.relay import TICK_S
+from supervisor.edges.peers.stream.cluster_client import AGAIN_S
 from tests.sim.setup import LIMIT_S, Setup
 
 FOREVER_S = 1e9
-HARMLESS_S = 2.4  # a pause or a cut this long has no cost
-RELAYED_LATER_S = 0.5  # a relay reports twice a second which nodes it has heard
+HARMLESS_S = 2.4  # a pause or a cut this long has no cost if messages are fast
+SENT_AGAIN_MAX_S = 0.1  # after a cut
 BACKEND_HARMLESS_S = 30.0
+UNSEEN_MAX_S = 4.0  # a backend that shows the nodes nothing for longer than a first start waits may get two groups
 
 
 class Kind(enum.StrEnum):
@@ -49,6 +54,7 @@ class Kind(enum.StrEnum):
     LEASES_REVOKED = enum.auto()  # all at once
     BACKEND_WIPED = enum.auto()  # it has lost all data
     BACKEND_RESTORED = enum.auto()  # from an older backup
+    BACKEND_WIPED_UNSEEN = enum.auto()  # and the first to ask it is a new process; it does not reach the others so long
     STOP = enum.auto()
     STOP_BY_SIGNAL = enum.auto()
     RESTART = enum.auto()
@@ -67,9 +73,9 @@ CUTS = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT}) | _OF_P
 _OF_NETWORK = CUTS | {Kind.SLOW_LINK}
 _OF_ELECTION = _OF_PAIR | {
     Kind.PEERS_CUT, Kind.BACKEND_CUT, Kind.BACKEND_LOST, Kind.BACKEND_SLOW, Kind.LEASES_REVOKED, Kind.BACKEND_WIPED,
-    Kind.BACKEND_RESTORED,
+    Kind.BACKEND_RESTORED, Kind.BACKEND_WIPED_UNSEEN,
 }  # fmt: skip
-DATA_LOST = frozenset({Kind.BACKEND_WIPED, Kind.BACKEND_RESTORED})
+DATA_LOST = frozenset({Kind.BACKEND_WIPED, Kind.BACKEND_RESTORED, Kind.BACKEND_WIPED_UNSEEN})
 _PASSES = CUTS | {Kind.BACKEND_CUT, Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE}
 
 # The relative frequency of each kind.
@@ -91,8 +97,13 @@ _WEIGHTS: dict[Kind, float] = (
         Kind.RANK_STUCK: 0.5,
         Kind.SPAWNER_LATE: 0.5,
     }
-    | dict.fromkeys(sorted(DEPARTURES), 0.0)
-)  # in draw_departures
+    | dict.fromkeys((*sorted(DEPARTURES), Kind.BACKEND_WIPED_UNSEEN), 0.0)
+)  # the last: in draw_departures, and where data is lost
+_LOST_DATA: dict[Kind, float] = {
+    **dict.fromkeys(DATA_LOST, 10.0),
+    **dict.fromkeys((Kind.BACKEND_LOST, Kind.CUT, Kind.NODE_CRASH, Kind.NODE_PAUSE, Kind.SUPERVISOR_PAUSE), 5.0),
+    **dict.fromkeys((Kind.BACKEND_CUT, Kind.PEERS_CUT, Kind.PAIR_CUT, Kind.LEASES_REVOKED, Kind.RANK_CRASH), 2.0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +126,8 @@ class Fault:
             return True  # if no leader answers, the node leaves all the same, and is lost to the others
         if self.kind in WISHES or self.kind in _SPOILS_NOTHING:
             return False
+        if self.kind is Kind.BACKEND_WIPED_UNSEEN:
+            return True  # it ends a process
         if self.kind in (Kind.SLOW_LINK, Kind.BACKEND_SLOW, Kind.LEASES_REVOKED, *DATA_LOST):
             return False
         if self.kind is Kind.BACKEND_LOST:
@@ -141,6 +154,17 @@ class Fault:
         return f"{self.at_s:9.3f} s {self.kind} {self.node}{pair}{rank}{lasts}"
 
 
+def harmless_s(setup: Setup) -> float:
+    """Returns how long a pause or a cut has no cost, however it falls between the heartbeats of a node.
+
+    What the leader last answered may be a heartbeat and its way there and back old; after the cut, the node makes
+    another attempt, and is welcomed.
+    """
+    hops = 2 if setup.fan_out else 1
+    late_s = 5 * setup.delay_max_s * hops + (TICK_S if setup.fan_out else 0.0) + SENT_AGAIN_MAX_S
+    return min(HARMLESS_S, FENCE_S - ALIVE_S - AGAIN_S[-1] - late_s)
+
+
 def draw_schedule(setup: Setup) -> tuple[Fault, ...]:
     """Draws faults in the order of their moments."""
     draw = random.Random(f"schedule {setup.seed}")
@@ -148,7 +172,16 @@ def draw_schedule(setup: Setup) -> tuple[Fault, ...]:
     weights = (
         _WEIGHTS if setup.is_elected else {kind: each for kind, each in _WEIGHTS.items() if kind not in _OF_ELECTION}
     )
+    if setup.loses_data:
+        return _come_back(scheduled(setup, draw, max(2, count), _LOST_DATA), draw)
     return scheduled(setup, draw, count, weights)
+
+
+def _come_back(faults: tuple[Fault, ...], draw: random.Random) -> tuple[Fault, ...]:
+    """Lets crashed nodes return: there are newcomers, and nodes that know less than others."""
+    return tuple(
+        replace(each, lasts_s=draw.uniform(0.5, 20.0)) if each.kind is Kind.NODE_CRASH else each for each in faults
+    )
 
 
 def scheduled(setup: Setup, draw: random.Random, count: int, weights: dict[Kind, float]) -> tuple[Fault, ...]:
@@ -208,6 +241,8 @@ def _lasts_s(kind: Kind, draw: random.Random) -> float:
             return draw.choice([draw.uniform(0.1, HARMLESS_S), draw.uniform(2, 8), draw.uniform(2, 60), FOREVER_S])
         case Kind.BACKEND_CUT | Kind.BACKEND_LOST:
             return draw.choice([draw.uniform(0.1, 4), draw.uniform(1, BACKEND_HARMLESS_S), draw.uniform(10, 100)])
+        case Kind.BACKEND_WIPED_UNSEEN:
+            return draw.uniform(0.5, UNSEEN_MAX_S)
         case Kind.SLOW_LINK | Kind.BACKEND_SLOW | Kind.ITERATION_UNREADABLE:
             return draw.uniform(1, 60)
         case _:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.core.fence import TAKE_OVER_S
 from supervisor.core.orders import StartCycle
-from tests.sim.network import Way
+from tests.sim.network import Path
 from tests.sim.setup import JOB
 
 if TYPE_CHECKING:
@@ -84,8 +84,8 @@ class Histories:
             host.paused_until_s,
             host.reach.backend_from_s,
             world.backend.lost_until_s if world.backend is not None else 0.0,
-            Way(world, host, leader).open_from_s,
-            Way(world, leader, host).open_from_s,
+            Path(world, host, leader).open_from_s,
+            Path(world, leader, host).open_from_s,
         )
         return world.timeline.now_s >= since_s + TAKE_OVER_S
 

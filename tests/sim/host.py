@@ -20,19 +20,23 @@ from supervisor.core.facts import Verdict
 from supervisor.core.fence import FENCE_S
 from supervisor.core.node import messages, node
 from supervisor.core.stop_verdict import has_left
+from supervisor.edges.peers.embedded.cluster_peers import PARTING_S
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S
 from supervisor.programs.simulation.timeline import Alarm, What
 from tests.sim import striking
 from tests.sim.faults import FOREVER_S
-from tests.sim.network import Link, Reach
+from tests.sim.following import ALL_IS_WELL, Client
+from tests.sim.network import Reach
 from tests.sim.processes import OF_PROCESSES, Processes
-from tests.sim.relaying import Relaying
+from tests.sim.relaying import Trunk
+from tests.sim.serving import Server
 from tests.sim.setup import JOB
 
 if TYPE_CHECKING:
     from tests.sim.voting import Voter
     from tests.sim.world import World
 
+PARTING_LOOK_S = 0.25
 EARLY_TIMERS = 0.05  # share of events after which the timer fires although nothing is due
 
 
@@ -54,11 +58,12 @@ class Host:
         self._follower = follower.State()  # if the leader is not elected
         self.iteration_unreadable_until_s = 0.0
         self.reach = Reach()
-        self.links: dict[Link, None] = {}  # those with this process at one end
-        self.link: Link | None = None  # to the leader, if it is not elected
+        self.links: dict[Client | Trunk, None] = {}  # those with this process at one end
+        self.client: Client | None = None  # of the leader, if it is not elected
         self.voter: Voter | None = None  # if it is elected
-        self.relaying: Relaying | None = None  # of the nodes that follow it
+        self.server: Server | None = None  # if it leads, and is not elected
         self.paused_until_s = 0.0
+        self._pauses: list[tuple[float, float]] = []  # (from, to)
         self._offset_s, self._rate = clock
         self._clock_s = 0.0
         self._inbox: deque[What] = deque()
@@ -78,14 +83,17 @@ class Host:
 
     @property
     def has_deadline(self) -> bool:
-        return self._alarm.is_armed
-
-    def elapsed_s(self, since_s: float) -> float:
-        """Returns the time on its own clock."""
-        return (self.world.timeline.now_s - since_s) * self._rate
+        return self._alarm.is_armed or (self.client is not None and self.client.seeks)
 
     def local_s(self, at_s: float) -> float:
         return self._offset_s + at_s * self._rate
+
+    def ran_s(self, since_s: float) -> tuple[float, int]:
+        """Returns for how long it has run since then, and how often it was stopped."""
+        now_s = self.world.timeline.now_s
+        stops = [(max(from_s, since_s), min(to_s, now_s)) for from_s, to_s in self._pauses]
+        stops = [(from_s, to_s) for from_s, to_s in stops if from_s < to_s]
+        return now_s - since_s - sum(to_s - from_s for from_s, to_s in stops), len(stops)
 
     def after_s(self, delay_s: float) -> float:
         """Returns the moment when its clock will have advanced by this much."""
@@ -93,6 +101,15 @@ class Host:
 
     def moment_s(self, local_s: float) -> float:
         return (local_s - self._offset_s) / self._rate
+
+    def ring_at(self, local_s: float, what: What) -> None:
+        """Lets `what` happen once its clock shows this."""
+
+        def ring() -> None:
+            self._clock_s = max(self._clock_s, local_s)  # corrects rounding between the clocks
+            what()
+
+        self._timeline.at(self.moment_s(local_s), lambda: self.receive(ring))
 
     def now_s(self) -> float:
         local_s = self._offset_s + self._timeline.now_s * self._rate
@@ -127,13 +144,13 @@ class Host:
     def pause(self, until_s: float) -> None:
         """Stops the process. Work that it ordered before continues."""
         if not self.is_dead:
+            from_s = max(self.paused_until_s, self.world.timeline.now_s)
+            self._pauses.append((from_s, max(from_s, until_s)))
             self.paused_until_s = max(self.paused_until_s, until_s)
             self.world.timeline.at(until_s, self._go_on)
 
     def _go_on(self) -> None:
         if self.is_running:
-            for link in list(self.links):
-                link.look()
             self._drain()
 
     def receive(self, what: What) -> None:
@@ -192,9 +209,12 @@ class Host:
                 self.verdict = verdict
                 self.world.note_verdict(self, verdict)
                 for link in list(self.links):
-                    link.carry_no_more()
+                    if isinstance(link, Client) and link.node is self:
+                        link.carry_no_more()
                 if self.voter is not None and self.voter.reign is not None and has_left(verdict):
                     self.world.timeline.after(0.0, self._end_with_its_lead)
+                elif self.client is not None:
+                    self._part(self.after_s(PARTING_S))
                 elif self.voter is not None:
                     self.voter.end_if_all_is_over()
             case messages.ForkAhead() | messages.ReconnectRanks():
@@ -207,6 +227,16 @@ class Host:
     def _end_with_its_lead(self) -> None:
         """Ends the process of a leader that has left its job because nothing answered it; nobody is told."""
         striking.crash(self.world, self, comes_back_after_s=FOREVER_S)
+
+    def _part(self, until_s: float) -> None:
+        """Ends the connection to a leader that is not elected once all is heard."""
+        client, now_s = self.client, self.world.timeline.now_s
+        if client is None or client.is_over:
+            return
+        if client.up.waiting and now_s < until_s:
+            self.world.timeline.after(PARTING_LOOK_S, lambda: self.receive(partial(self._part, until_s)))
+        else:
+            client.hang_up()
 
     # --- towards the leader
 
@@ -226,56 +256,59 @@ class Host:
     def _leave(self, report: cluster.Event) -> None:
         if self.voter is not None:
             self.voter.report(report)
-        elif self.link is None:
+        elif self.client is None:
             self.world.timeline.after(0.0, partial(self.receive, partial(self.coordinate, report)))
         else:
-            self._as_follower(self.link, follower.Said(report))
+            self._as_follower(self.client, follower.Said(report))
 
-    def follow(self, leader: Host) -> Link:
+    def follow(self, leader: Host) -> Client:
         """Follows this leader permanently; see cluster_peers.FollowerPeers."""
-        self.link = Link(
-            self.world,
-            leader,
-            self,
-            on_leader_lost=self.lose_leader,
-            on_node_lost=lambda: leader.lose_node(self),
-            on_known=self.move_fence,
-        )
-        return self.link
+        assert leader.server is not None
+        self.client = Client(self, leader.server, on_lost=self._lose_leader, on_fence=self.move_fence)
+        return self.client
 
-    def move_fence(self, known_s: float) -> None:
-        """Moves the fence: what the node sent at `known_s` was heard."""
-        until_s = self.local_s(known_s) + FENCE_S + SPAWNER_LATER_S
+    def move_fence(self, until_s: float) -> None:
+        """Moves the fence to this moment on its own clock; ALL_IS_WELL: it moves continuously."""
+        until_s = until_s + SPAWNER_LATER_S if until_s < ALL_IS_WELL else until_s
         self.processes.had_fence(until_s)
         self.take(messages.FenceMoved(JOB, until_s))
 
-    def lose_leader(self, why: str) -> None:
-        assert self.link is not None
-        self._as_follower(self.link, follower.LeaderLost(why))
+    def _lose_leader(self, why: str, is_refused: bool) -> None:
+        del is_refused
+        assert self.client is not None
+        self._as_follower(self.client, follower.LeaderLost(why, self.client.may_return))
+
+    def _seek(self, lost: Client) -> None:
+        """Looks for the leader again, as another process of this node."""
+        join_timeout_s = self.world.setup.rules.rendezvous.join_timeout_s
+        client = self.world.clients[self.name] = self.follow(lost.server.leader)
+        self.move_fence(self.now_s() + join_timeout_s + FENCE_S)
+        self.receive(lambda: client.begin(join_timeout_s, again=True))
 
     @property
     def lost_leader(self) -> str:
         """Returns why it has given up; "": it has not."""
         return self.voter.over if self.voter is not None else self._follower.lost
 
-    def _as_follower(self, link: Link, event: follower.Event) -> None:
+    def _as_follower(self, client: Client, event: follower.Event) -> None:
         self._follower, actions = follower.step(self._follower, event, now_s=self.now_s())
         for action in actions:
             match action:
                 case follower.Report(report):
-                    link.send(link.up, partial(link.leader.coordinate, report))
+                    client.report(partial(client.server.leader.coordinate, report))
                 case follower.Obey(order):
                     self.take(messages.Ordered(JOB, order))
                 case follower.Seek():
-                    raise AssertionError("a leader that is lost to a node here never returns")
+                    self._seek(client)
 
     # --- what the leader does
 
     def lead(self, taken: cluster.LeadershipTaken | None = None) -> None:
         """Leads the job. `taken` None: nobody has led before, or will after."""
-        self.relaying = Relaying(self)
         if taken is None:
             self.coordinator = coordinator.initial_state(JOB)
+            self.server = Server(self, on_report=lambda report: self.receive(partial(self.coordinate, report)))
+            self.server.begin()
         else:
             self.coordinator = takeover.initial_state(JOB, taken, leader=self.name, now_s=self.now_s())
 
@@ -285,10 +318,6 @@ class Host:
     @property
     def is_led_to_its_end(self) -> bool:
         return self.coordinator is None or endings.is_over(self.coordinator)
-
-    def lose_node(self, lost: Host) -> None:
-        self.world.note_loss(lost)
-        self.receive(lambda: self.coordinate(cluster.NodeLost(lost.name, f"node {lost.name} is lost")))
 
     def coordinate(self, report: cluster.Event) -> None:
         if self.coordinator is None or self.is_dead:
@@ -316,7 +345,5 @@ class Host:
         self.world.note_order(self, 0, name, ordered.order)
         if name == self.name:
             self.world.timeline.after(0.0, partial(self.take, ordered))
-            return
-        link = self.world.links.get(name)
-        if link is not None:
-            link.send(link.down, partial(link.node.take, ordered))
+        elif self.server is not None:
+            self.server.send(name, ordered)

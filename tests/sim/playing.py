@@ -46,12 +46,12 @@ class Played:
         return f"{self.runs} runs, {self.events} events, {len(self.failures)} failures; ends: {ends}; faults: {struck}"
 
 
-def play_many(chunk: tuple[int, int, int | None], *, leaving: bool = False) -> Played:
-    """Plays this many seeds from this one on, with this many nodes. `leaving`: some of them leave."""
+def play_many(chunk: tuple[int, int, int | None], *, leaving: bool = False, loses_data: bool = False) -> Played:
+    """Plays this many seeds from this one on, with this many nodes. `leaving`: some of them leave; see Setup, too."""
     first, seeds, nodes = chunk
     played = Played()
     for seed in range(first, first + seeds):
-        played.add(play_seed(seed, nodes=nodes, leaving=leaving))
+        played.add(play_seed(seed, nodes=nodes, leaving=leaving, loses_data=loses_data))
     return played
 
 
@@ -59,8 +59,8 @@ def play(setup: Setup, schedule: Sequence[Fault]) -> World:
     return World(setup, schedule).run()
 
 
-def play_seed(seed: int, *, nodes: int | None = None, leaving: bool = False) -> World:
-    setup = draw_setup(seed, nodes=nodes)
+def play_seed(seed: int, *, nodes: int | None = None, leaving: bool = False, loses_data: bool = False) -> World:
+    setup = draw_setup(seed, nodes=nodes, loses_data=loses_data)
     return play(setup, draw_departures(setup) if leaving else draw_schedule(setup))
 
 
@@ -87,9 +87,10 @@ def report(world: World) -> str:
     is_leaving = any(fault.kind in DEPARTURES for fault in world.schedule)
     drawn = draw_departures(setup) if is_leaving else draw_schedule(setup)
     numbers = ",".join(str(drawn.index(fault)) for fault in kept if fault in drawn)
+    mix = " --lost-data" if setup.loses_data else ""
     lines = [
         f"seed {setup.seed} with {len(setup.names)} nodes: {world.complaints[0]}",
-        f"again: python -m tests.sim --seed {setup.seed} --nodes {len(setup.names)} --faults {numbers or 'none'}"
+        f"again: python -m tests.sim --seed {setup.seed} --nodes {len(setup.names)} --faults {numbers or 'none'}{mix}"
         + (" --leaving" if is_leaving else ""),
         f"{setup.rules}",
         *(f"  fault {fault}" for fault in kept),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from supervisor.core.cluster import messages as cluster
 from supervisor.core.election import lead_renewal, order_gate
 from supervisor.core.election.lead_renewal import RENEWALS
 from supervisor.core.ledger import Ledger, after_all_know
@@ -16,11 +17,11 @@ from supervisor.core.node import messages
 from supervisor.core.orders import Order
 from supervisor.edges.peers.election.order_gate import WRITE_TIMEOUT_S
 from tests.sim.backend import LEASE_S, Unavailable
+from tests.sim.serving import Server
 from tests.sim.setup import JOB
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
-    from tests.sim.network import Link
     from tests.sim.voting import Voter
 
 RENEW_S = LEASE_S / RENEWALS
@@ -33,7 +34,13 @@ class Reign:
         self.host: Host = voter.host
         self.term = 0
         self.is_over = False
-        self.nodes: dict[str, Link] = {}  # by name
+        self.server = Server(
+            self.host,
+            on_report=self._hear,
+            on_meeting=lambda node: self._world.note_meeting(node, self.term),
+            may_answer=self.may_answer,
+            is_well=lambda: not self._is_disturbed,
+        )
         self._found = Ledger()
         self._voter = voter
         self._world = voter.host.world
@@ -43,42 +50,23 @@ class Reign:
         self._gate_rings_s = math.inf  # on the leader's own clock, like all moments of the machines
         self._renewal = lead_renewal.initial_state(LEASE_S, asked_at_s=0.0, now_s=0.0)
         self._is_disturbed = True
-        self._knocked_s: dict[str, float] = {}  # when nodes that were not admitted last came
 
     def begin(self, term: int, ledger: Ledger, *, asked_at_s: float) -> None:
         self.term, self._found = term, ledger
         asked_at_s = self.host.local_s(asked_at_s)
         self._gate = order_gate.State(asked_at_s + LEASE_S, frozenset(ledger.witnesses))
         self._renewal = lead_renewal.initial_state(LEASE_S, asked_at_s=asked_at_s, now_s=self._now_s())
+        self.server.begin()
         self._keep_soon()
 
-    @property
-    def is_served(self) -> bool:
-        """Returns whether nodes can follow it."""
-        return bool(self.term) and not self.is_over
+    def _hear(self, report: cluster.Event) -> None:
+        if isinstance(report, cluster.NodeLost):
+            self._pass(order_gate.NodeForgotten(report.node))
+        self.host.receive(lambda: self.coordinate(report))
 
-    @property
-    def is_well(self) -> bool:
-        return not self._is_disturbed
-
-    def take_in(self, name: str, link: Link) -> bool | None:
-        """Handles a node's hello. Returns False if another process of that name is connected; None: not now."""
-        known = self.nodes.get(name)
-        if name == self.host.name or (known is not None and known.is_connected):
-            return False
-        self._knocked_s[name] = self._now_s()
-        if not self.may_answer():
-            return None
-        self._knocked_s.pop(name)
-        if known is not None:
-            known.replace()
-        self.nodes[name] = link
-        return True
-
-    def lose_node(self, lost: Host) -> None:
-        """Forgets a lost node. If it comes back, it does not know its earlier orders."""
-        self._pass(order_gate.NodeForgotten(lost.name))
-        self.host.lose_node(lost)
+    def coordinate(self, report: cluster.Event) -> None:
+        if not self.is_over:
+            self.host.coordinate(report)
 
     # --- answers
 
@@ -86,16 +74,11 @@ class Reign:
         return not self._is_disturbed or self._now_s() < lead_renewal.answers_until_s(self._renewal, self._heard_at_s())
 
     def _heard_at_s(self) -> list[float | None]:
-        return [self._now_s() if name == self.host.name else self._heard_s(name) for name in self._gate.witnesses]
-
-    def _heard_s(self, name: str) -> float | None:
-        link = self.nodes.get(name)
-        heard_s = self.host.local_s(link.heard_s) if link is not None and not link.is_given_up else None
-        moments = (heard_s, self._knocked_s.get(name))
-        return max((each for each in moments if each is not None), default=None)
+        server, own = self.server, self.host.name
+        return [self._now_s() if name == own else server.heard_at_s(name) for name in self._gate.witnesses]
 
     def _now_s(self) -> float:
-        return self.host.local_s(self._timeline.now_s)
+        return self.host.now_s()
 
     # --- orders
 
@@ -121,7 +104,7 @@ class Reign:
 
     @property
     def is_all_heard(self) -> bool:
-        return not self._gate.waiting and not any(link.down.waiting for link in self.nodes.values() if not link.is_over)
+        return not self._gate.waiting and not self.server.has_unheard
 
     def _pass(self, event: order_gate.Event) -> None:
         if self.is_over:
@@ -148,8 +131,7 @@ class Reign:
                 self._pass(order_gate.DeadlineReached())
 
         self._gate_rings_s = at_s
-        moment_s = max(self._timeline.now_s, self.host.moment_s(at_s))
-        self._timeline.at(moment_s, lambda: self.host.receive(ring))
+        self.host.ring_at(at_s, ring)
 
     def _write(self, ledger: Ledger) -> None:
         def written(is_kept: bool | Unavailable) -> None:
@@ -165,8 +147,8 @@ class Reign:
         ordered = messages.Ordered(JOB, order)
         if name == self.host.name:
             self._timeline.after(0.0, lambda: self.host.take(ordered))
-        elif (link := self.nodes.get(name)) is not None:
-            link.send(link.down, lambda: link.node.take(ordered))
+        else:
+            self.server.send(name, ordered)
 
     # --- its time
 
@@ -179,17 +161,15 @@ class Reign:
         renewed_s = self.host.local_s(self._timeline.now_s - ago_s)
         self._renewal = lead_renewal.State(LEASE_S, renewed_s, asks_at_s=self._now_s() + RENEW_S - ago_s)
         self._pass(order_gate.LeadRenewed(renewed_s + LEASE_S))
-        self._voter.doubt(self._timeline.now_s - ago_s)
+        self._voter.doubt(renewed_s)
         self._backend.hold(self.term, LEASE_S - ago_s)
-        for link in list(self.nodes.values()):
-            link.disturb()
+        self.server.disturb()
         self._keep_soon()
 
     def _keep_soon(self) -> None:
         at_s = lead_renewal.next_deadline_s(self._renewal)
         assert at_s is not None, "each question has been answered"
-        moment_s = max(self._timeline.now_s, self.host.moment_s(at_s))
-        self._timeline.at(moment_s, lambda: self.host.receive(self._keep))
+        self.host.ring_at(at_s, self._keep)
 
     def _keep(self) -> None:
         if self.is_over:
@@ -213,7 +193,7 @@ class Reign:
                 case lead_renewal.ExtendLead(valid_until_s):
                     self._pass(order_gate.LeadRenewed(valid_until_s))
                 case lead_renewal.NobodyElseLeads(known_at_s):
-                    self._voter.vouch(self.host.moment_s(known_at_s))
+                    self._voter.vouch(known_at_s)
                 case lead_renewal.EndLead(reason):
                     self.end(reason)
                     return
@@ -267,6 +247,5 @@ class Reign:
         if not self.is_over:
             self.is_over = True
             self._gate.waiting.clear()
-            for link in self.nodes.values():
-                link.disturb()
+            self.server.close("the leader ends")
             self._voter.lose_lead(self, why, has_resigned=has_resigned)

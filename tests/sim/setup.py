@@ -26,6 +26,7 @@ class Setup:
     answer_max_s: float = 0.02  # of a spawner
     iteration_s: float | None = None  # reading the checkpoint's iteration takes this long; None: no file is configured
     is_elected: bool = False  # otherwise the first node leads
+    loses_data: bool = False  # most of its faults lose the backend's data, or concern those who know them
     fan_out: int = 0  # how many nodes connect to the leader directly, the others through relays; 0: all
     checks_early_timers: bool = True
     clocks: tuple[tuple[float, float], ...] = field(default=())  # offset, rate
@@ -35,14 +36,14 @@ def node_names(count: int) -> tuple[str, ...]:
     return tuple(f"n{number:04}" for number in range(count))
 
 
-def draw_setup(seed: int, *, nodes: int | None = None) -> Setup:
-    """Draws a setup. `nodes` None: usually a few, sometimes fifty."""
+def draw_setup(seed: int, *, nodes: int | None = None, loses_data: bool = False) -> Setup:
+    """Draws a setup. `nodes` None: usually a few, sometimes fifty. `loses_data`: the leader is elected."""
     draw = random.Random(f"setup {seed}")
     drawn = 50 if draw.random() < 0.01 else draw.choice([1, 1, 2, 2, 3, 3, 3, 4, 5])
-    count = nodes or drawn
+    count = nodes or (max(2, drawn) if loses_data else drawn)
     names = node_names(count)
     min_nodes = max(1, count - draw.choice([0, 0, 1, 1, 2]))
-    is_elected = draw.random() < ELECTED_SHARE and count > 1
+    is_elected = (draw.random() < ELECTED_SHARE or loses_data) and count > 1
     rules = JobRules(
         JOB,
         local_world_size=draw.choice([1, 2, 2, 4]) if count < 10 else 1,
@@ -73,6 +74,7 @@ def draw_setup(seed: int, *, nodes: int | None = None) -> Setup:
         answer_max_s=draw.choice([0.02, 0.02, 0.2, 2.0]),
         iteration_s=draw.choice([None, 0.0, 0.5]),
         is_elected=is_elected,
+        loses_data=loses_data,
         fan_out=_draw_fan_out(seed, count),
         clocks=tuple((draw.uniform(0, 1e6), 1 + draw.uniform(-DRIFT_MAX, DRIFT_MAX)) for _ in names),
     )

@@ -10,9 +10,12 @@ from tests.sim.faults import FOREVER_S, WISHES, Fault, Kind
 from tests.sim.setup import HEARTBEAT_S, JOB
 
 if TYPE_CHECKING:
+    from tests.sim.backend import Backend
     from tests.sim.host import Host
     from tests.sim.processes import Rank
     from tests.sim.world import World
+
+REPLACED_S = 0.3  # a process that has ended
 
 _WAITING = frozenset({
     Kind.TERM_IGNORED, Kind.SPAWNER_FAILS, Kind.SPAWNER_LATE, Kind.STORE_FAILS, Kind.SPAWN_FAILS, Kind.EVIDENCE_ABSENT,
@@ -147,7 +150,7 @@ def _strike_node(world: World, host: Host, fault: Fault) -> bool:
             return _disturb(host, fault, until_s)
         case (
             Kind.BACKEND_CUT | Kind.BACKEND_LOST | Kind.BACKEND_SLOW | Kind.LEASES_REVOKED | Kind.BACKEND_WIPED
-            | Kind.BACKEND_RESTORED
+            | Kind.BACKEND_RESTORED | Kind.BACKEND_WIPED_UNSEEN
         ):  # fmt: skip
             return _strike_backend(world, host, fault, until_s)
         case _:
@@ -156,7 +159,7 @@ def _strike_node(world: World, host: Host, fault: Fault) -> bool:
 
 
 def _disturb(host: Host, fault: Fault, until_s: float) -> bool:
-    if host.voter is None and (host.link is None or fault.kind is Kind.PEERS_CUT):
+    if host.voter is None and (host.client is None or fault.kind is Kind.PEERS_CUT):
         return False
     reach = host.reach
     match fault.kind:
@@ -169,9 +172,7 @@ def _disturb(host: Host, fault: Fault, until_s: float) -> bool:
         case Kind.PEERS_CUT:
             reach.nodes_from_s = max(reach.nodes_from_s, until_s)
         case _:
-            for link in [each for own in host.links for each in (own, *own.carried)]:
-                link.up.slow_down(0.5, until_s)
-                link.down.slow_down(0.5, until_s)
+            reach.slow_until_s = max(reach.slow_until_s, until_s)
             return True
     _doubt(host)
     return True
@@ -196,14 +197,28 @@ def _strike_backend(world: World, host: Host, fault: Fault, until_s: float) -> b
             world.backend.lose(until_s)
         case Kind.BACKEND_SLOW:
             world.backend.slow_down(until_s)
-        case Kind.BACKEND_WIPED | Kind.BACKEND_RESTORED if world.had_ended:
+        case Kind.BACKEND_WIPED | Kind.BACKEND_RESTORED | Kind.BACKEND_WIPED_UNSEEN if world.had_ended:
             return False  # a node that missed the end can't know it any more
         case Kind.BACKEND_WIPED:
             return world.backend.wipe()
+        case Kind.BACKEND_WIPED_UNSEEN:
+            return _wipe_unseen(world, world.backend, host, until_s)
         case Kind.BACKEND_RESTORED:
             return world.backend.restore()
         case _:
             return world.backend.revoke()
+    return True
+
+
+def _wipe_unseen(world: World, backend: Backend, host: Host, until_s: float) -> bool:
+    """Loses the data while a process is replaced by one that knows nothing, and no other process sees the backend."""
+    if not backend.wipe():
+        return False
+    for other in world.hosts.values():
+        if other is not host:
+            other.reach.backend_from_s = max(other.reach.backend_from_s, until_s)
+            _doubt(other)
+    crash(world, host, comes_back_after_s=REPLACED_S)
     return True
 
 
@@ -234,11 +249,11 @@ def _come_back(world: World, host: Host) -> None:
     """Restarts it: the leader sees another node, and considers the old one lost."""
     if host.voter is not None:
         world.replace(host.name)
-    elif not host.link or not world.leader.is_running:
+    elif not host.client or not world.leader.is_running:
         return
-    elif not host.link.is_open:
+    elif not host.client.is_path_open:
         world.timeline.after(1.0, lambda: _come_back(world, host))
-    elif host.link.replace():
+    elif not host.client.server.is_taken(host.name):
         world.replace(host.name)
 
 

@@ -13,12 +13,12 @@ import pytest
 from supervisor.core import fence, orders
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
 from supervisor.core.cluster import messages as cluster
-from supervisor.core.election import candidate, lead_renewal, node_fence
+from supervisor.core.election import candidate, lead_renewal, leader_link, node_fence, node_links
 from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages, node
 from supervisor.core.silence import Silence
-from tests.sim import faults, host, network, voting
+from tests.sim import faults, following, voting
 from tests.sim.backend import Backend
 from tests.sim.faults import Fault, Kind
 from tests.sim.playing import play, play_seed
@@ -49,8 +49,41 @@ def nobody_is_busy(patch: _Patch) -> None:
 
 def late_fence(patch: _Patch) -> None:
     """A node that is cut off ends its workers only after the leader has replaced it."""
-    for module in (network, host):
+    for module in (leader_link, following):
         patch.setattr(module, "FENCE_S", 9.0)
+
+
+def hasty_leader(patch: _Patch) -> None:
+    """A leader replaces a node that is cut off before it has ended its workers."""
+    patch.setattr(node_links, "LOST_S", 3.0)
+
+
+def stalled_judge(patch: _Patch) -> None:
+    """A leader that was stopped judges before it has handled what it has received, and calls its stop their silence."""
+
+    def no_stall(state: node_links.State, now_s: float) -> node_links.State:
+        del now_s
+        return state
+
+    patch.setattr(node_links, "_after_stall", no_stall)
+
+
+def hasty_node(patch: _Patch) -> None:
+    """A node that was stopped judges before it has handled what it has received."""
+    patch.setattr(leader_link.link_silence, "LATE_S", 1e9)
+
+
+def fresh_answers(patch: _Patch) -> None:
+    """The fence of a node counts from the answer, not from the heartbeat that is answered."""
+    step = leader_link.step
+
+    def fresh(
+        state: leader_link.State, event: leader_link.Event, *, now_s: float
+    ) -> tuple[leader_link.State, tuple[leader_link.Action, ...]]:
+        event = leader_link.Answered(now_s) if isinstance(event, leader_link.Answered) else event
+        return step(state, event, now_s=now_s)
+
+    patch.setattr(leader_link, "step", fresh)
 
 
 def no_second_fence(patch: _Patch) -> None:
@@ -81,13 +114,8 @@ def no_own_fence(patch: _Patch) -> None:
 
 def late_own_fence(patch: _Patch) -> None:
     """A node without a leader ends its workers only after another has replaced it; its spawner, too."""
-    for module in (candidate, node_fence, voting, network, host):
+    for module in (candidate, node_fence, leader_link, voting, following):
         patch.setattr(module, "FENCE_S", 12.0)
-
-
-def hasty_successor(patch: _Patch) -> None:
-    """A new leader does not wait for the nodes that the one before it answered last."""
-    patch.setattr(fence, "LEFT_S", 0.0)
 
 
 def talkative_leader(patch: _Patch) -> None:
@@ -197,6 +225,10 @@ def restless_timer(patch: _Patch) -> None:
     [
         (nobody_is_busy, "Exclusivity"),
         (late_fence, "Exclusivity"),
+        (hasty_leader, "Exclusivity"),
+        (hasty_leader, "NoHastyLoss"),
+        (stalled_judge, "NoHastyLoss"),
+        (fresh_answers, "NoLateFence"),
         (ranks_from_one, "ConsecutiveRanks"),
         (free_restarts, "Budget"),
         (own_verdicts, "Agreement"),
@@ -253,19 +285,18 @@ def test_a_planted_defect_is_found_where_leaders_are_elected(
 
 
 @pytest.mark.parametrize(
-    ("plant", "first", "second"),
+    ("plant", "first", "second", "seeds"),
     [
-        (late_own_fence, Kind.NODE_CRASH, Kind.CUT),
-        (hasty_successor, Kind.BACKEND_CUT, Kind.BACKEND_CUT),
-        (talkative_leader, Kind.BACKEND_CUT, Kind.BACKEND_CUT),
+        (late_own_fence, Kind.NODE_CRASH, Kind.CUT, range(30)),
+        (talkative_leader, Kind.BACKEND_CUT, Kind.BACKEND_CUT, range(20, 35)),
     ],
 )
 def test_two_faults_at_once_show_what_a_rule_of_the_election_is_for(
-    plant: Callable[[_Patch], None], first: Kind, second: Kind, monkeypatch: pytest.MonkeyPatch
+    plant: Callable[[_Patch], None], first: Kind, second: Kind, seeds: range, monkeypatch: pytest.MonkeyPatch
 ):
     games = [
         (setup, (Fault(8.0, first, one, lasts_s=20.0), Fault(8.0, second, other, lasts_s=20.0)))
-        for setup in (draw_setup(seed, nodes=4) for seed in range(40))
+        for setup in (draw_setup(seed, nodes=4) for seed in seeds)
         if setup.is_elected
         for one, other in itertools.permutations(setup.names, 2)
     ]

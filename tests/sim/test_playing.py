@@ -7,7 +7,7 @@ import random
 import pytest
 
 from supervisor.core.facts import JobState
-from tests.sim.faults import DEPARTURES, Fault, Kind, draw_many, draw_schedule, scheduled
+from tests.sim.faults import DATA_LOST, DEPARTURES, Fault, Kind, draw_many, draw_schedule, scheduled
 from tests.sim.playing import play, play_many, play_seed, report, shrunk
 from tests.sim.setup import draw_setup, large_setup
 from tests.sim.world import World
@@ -16,6 +16,7 @@ SEEDS = 1000
 SEEDS_PER_TEST = 50
 LEAVING_SEEDS = 300
 STOPPED = JobState.STOPPED
+WAITS_TOO_LONG = pytest.mark.xfail(strict=True, reason="a node waits for a relay until its fence has passed")
 pytestmark = pytest.mark.timeout(600)  # seconds of one core, which others may need, too
 
 
@@ -48,9 +49,11 @@ def test_every_seed_keeps_every_promise(first: int):
         (501047, 3, (2, 5, 6, 8)),  # a restored ledger, and a node of an older cycle that leads before the newer one
         (514134, 4, (1, 6)),  # a leader that all is well for resigns, and is cut off
         (559541, 3, (0, 3, 4, 5, 9)),  # a spawner hears late that all was well, for the second time
-        (8027099, 50, (1,)),  # a new leader's relays are not all there in time for nodes whose ranks run
-        (8096860, 50, (0,)),
-        (8025717, 50, (0, 2)),
+        pytest.param(
+            8027099, 50, (1,), marks=WAITS_TOO_LONG
+        ),  # a new leader's relays are not all there in time for nodes whose ranks run
+        pytest.param(8096860, 50, (0,), marks=WAITS_TOO_LONG),
+        pytest.param(8025717, 50, (0, 2), marks=WAITS_TOO_LONG),
         (8096628, 3, (0, 1, 3, 6, 9)),  # the ledger is looked at while a newer one is being written
         (7001520, 2, (0, 2, 3, 4)),  # a worker that starts after the order to end is not waited for to arm a limit
         (577503, 2, (2, 3)),  # a spare leads after the data is lost, and the leader before it has not ended its workers
@@ -89,8 +92,18 @@ def test_nodes_leave_and_the_job_succeeds_without_them(kind: Kind):
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - DEPARTURES))
 def test_every_kind_of_fault_strikes(kind: Kind):
-    drawn = (seed for seed in range(SEEDS) if any(fault.kind is kind for fault in draw_schedule(draw_setup(seed))))
-    assert any(kind in {fault.kind for fault in play_seed(seed).struck} for seed in drawn)
+    loses_data = kind is Kind.BACKEND_WIPED_UNSEEN  # the other mix has them all
+    setups = (draw_setup(seed, loses_data=loses_data) for seed in range(SEEDS))
+    drawn = ((setup, draw_schedule(setup)) for setup in setups)
+    played = (play(setup, schedule) for setup, schedule in drawn if any(fault.kind is kind for fault in schedule))
+    assert any(kind in {fault.kind for fault in world.struck} for world in played)
+
+
+def test_where_data_are_lost_often_every_promise_is_kept():
+    """Longer: python -m tests.sim --lost-data."""
+    played = play_many((0, SEEDS_PER_TEST, None), loses_data=True)
+    assert not played.failures, "\n\n".join(played.failures)
+    assert sum(played.struck[kind] for kind in DATA_LOST) > SEEDS_PER_TEST / 2
 
 
 def test_one_node_under_many_faults_keeps_every_promise():

@@ -9,9 +9,8 @@ import pytest
 
 from supervisor.core.facts import JobState
 from tests.sim.faults import FOREVER_S, Fault, Kind
-from tests.sim.network import Link
+from tests.sim.following import Client
 from tests.sim.playing import play
-from tests.sim.relaying import Relaying
 from tests.sim.setup import Setup, draw_setup, node_names
 from tests.sim.world import World
 
@@ -30,9 +29,9 @@ def relayed(seed: int, *, fan_out: int = 2) -> Setup:
 def ways(world: World) -> dict[str, str]:
     """Returns the relay through which each node connects; "": directly."""
     return {
-        name: link.via.node.name if link.via is not None else ""
-        for name, link in world.links.items()
-        if link.has_entered
+        name: client.line.trunk.relay.name if client.line.trunk is not None else ""
+        for name, client in world.clients.items()
+        if client.line is not None
     }
 
 
@@ -87,12 +86,13 @@ def test_a_node_that_was_connected_waits_for_no_relay_that_is_still_to_come():
 
 def test_a_node_that_sticks_to_its_lost_relay_is_lost_with_it(monkeypatch: pytest.MonkeyPatch):
     """This shows that the first test can fail."""
-    enter = Relaying.enter
+    connect = Client._connect  # pyright: ignore
 
-    def stick(relaying: Relaying, link: Link) -> bool:
-        return enter(relaying, link) if relaying._world.timeline.now_s < AT_S else False  # pyright: ignore
+    def stick(client: Client) -> None:
+        if client.node.world.timeline.now_s < AT_S:
+            connect(client)
 
-    monkeypatch.setattr(Relaying, "enter", stick)
+    monkeypatch.setattr(Client, "_connect", stick)
     setup = relayed(0)
     (before,) = ways_at(setup, (), AT_S)[1]
     relay = min(relays_of(before))

@@ -14,7 +14,6 @@ import msgspec
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.election import candidate, node_fence
 from supervisor.core.election.leader import Leader
-from supervisor.core.election.leader_link import DIRECTLY_S
 from supervisor.core.election.node_fence import MOVED_EVERY_S, MoveFence, NobodyElse
 from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Ledger
@@ -22,14 +21,13 @@ from supervisor.core.node import messages
 from supervisor.edges.peers.election.elected_peers import ASK_TIMEOUT_S
 from supervisor.edges.peers.embedded.cluster_peers import PARTING_S
 from tests.sim.backend import LEASE_S, Backend, Elected, Unavailable
-from tests.sim.network import ALL_IS_WELL, Link
+from tests.sim.following import ALL_IS_WELL, Client
 from tests.sim.reign import Reign
 from tests.sim.setup import JOB
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
 
-CONNECT_MAX_S = 0.3  # between two attempts
 PARTING_LOOK_S = 0.25
 
 
@@ -52,7 +50,7 @@ class Voter:
             now_s=host.now_s(),
         )
         self._reigns: dict[int, Reign] = {}  # of the leaders that it has seen, by term
-        self._client: tuple[Link, Reign] | None = None  # the lead that it follows
+        self._client: tuple[Client, Reign] | None = None  # the lead that it follows
         self._due_s = math.inf  # planned, on its own clock
         self._parts_until_s: float | None = None
 
@@ -95,9 +93,9 @@ class Voter:
                     assert self._parts_until_s is not None, "only a process that ends has hung up by itself"
                     return
                 client, reign = self._client
-                client.send(client.up, lambda: _coordinate(reign, report))
+                client.report(lambda: reign.coordinate(report))
             case MoveFence(until_s):
-                self.host.move_fence(self.host.moment_s(until_s - FENCE_S))
+                self.host.move_fence(until_s)
             case candidate.Follow(leader):
                 self._follow(self._reigns[leader.term])
             case candidate.Unfollow():
@@ -124,7 +122,7 @@ class Voter:
             case _:
                 reign = self.reign
                 assert reign is not None
-                self._timeline.after(0.0, lambda: self.host.receive(lambda: _coordinate(reign, report)))
+                self._timeline.after(0.0, lambda: self.host.receive(lambda: reign.coordinate(report)))
 
     def _plan(self) -> None:
         due_s = candidate.next_deadline_s(self._state)
@@ -137,8 +135,7 @@ class Voter:
                 self._take(candidate.DeadlineReached())
 
         self._due_s = due_s
-        moment_s = max(self._timeline.now_s, self.host.moment_s(due_s))
-        self._timeline.at(moment_s, lambda: self.host.receive(ring))
+        self.host.ring_at(due_s, ring)
 
     @property
     def over(self) -> str:
@@ -158,24 +155,19 @@ class Voter:
         """Returns the limit on the node's own clock."""
         return self._state.fence.until_s
 
-    @property
-    def _left_s(self) -> float:
-        return self.fence_until_s - self.host.now_s()
-
-    def vouch(self, known_s: float) -> None:
-        """Moves the fence: at `known_s`, no other node could replace this one."""
+    def vouch(self, known_at_s: float) -> None:
+        """Moves the fence: at `known_at_s`, no other node could replace this one."""
         if self.fence_until_s < math.inf:
-            self._take(NobodyElse(self.host.local_s(known_s)))
+            self._take(NobodyElse(known_at_s))
 
-    def doubt(self, known_s: float) -> None:
+    def doubt(self, known_at_s: float) -> None:
         """Plays the fence, which was moved continuously until now."""
         if self.fence_until_s == math.inf:
             draw, host = self.host.world.random, self.host
-            told_s = known_s - draw.uniform(0.0, MOVED_EVERY_S)  # the spawner knows less
+            told_s = known_at_s - draw.uniform(0.0, MOVED_EVERY_S) + FENCE_S  # the spawner knows less
             host.move_fence(told_s)
             tells_at_s = host.now_s() + draw.uniform(0.0, MOVED_EVERY_S)
-            until_s, told_until_s = host.local_s(known_s) + FENCE_S, host.local_s(told_s) + FENCE_S
-            self._change_fence(node_fence.State(host.name, until_s, told_until_s, tells_at_s))
+            self._change_fence(node_fence.State(host.name, known_at_s + FENCE_S, told_s, tells_at_s))
 
     def rest(self) -> None:
         """Stops playing the fence: it is moved continuously."""
@@ -233,78 +225,35 @@ class Voter:
         if self.reign is reign:
             self.reign = None
             if self._parts_until_s is None:
-                self.doubt(self._timeline.now_s)  # nothing moves the fence any more, even if all was well until now
+                self.doubt(self.host.now_s())  # nothing moves the fence any more, even if all was well until now
             self._take(candidate.LeadLost(why, has_resigned, reign.ledger))
             self._take(candidate.Left())
 
     # --- as a follower
 
     def _follow(self, reign: Reign) -> None:
-        def lost(why: str) -> None:
-            self.host.receive(lambda: self._lose(why, client))
+        def lost(why: str, is_refused: bool) -> None:
+            self.host.receive(lambda: self._lose(why, client, is_refused=is_refused))
 
-        client = Link(
-            self.host.world,
-            reign.host,
-            self.host,
-            on_leader_lost=lost,
-            on_node_lost=lambda: reign.lose_node(self.host),
-            on_known=self._know,
-            reign=reign,
-            is_connected=False,
-        )
+        client = Client(self.host, reign.server, on_lost=lost, on_fence=self._move_fence)
         self._client = client, reign
-        until_s = self.host.after_s(FENCE_S)
-        client.directly_from_s = self.host.after_s(FENCE_S - DIRECTLY_S)
-        self._timeline.after(0.0, lambda: self.host.receive(lambda: self._connect(client, reign, until_s)))
+        self._timeline.after(0.0, lambda: self.host.receive(lambda: client.begin(FENCE_S)))
 
-    def _know(self, known_s: float) -> None:
-        if known_s == ALL_IS_WELL:
+    def _move_fence(self, until_s: float) -> None:
+        if until_s == ALL_IS_WELL:
             self.rest()
         else:
-            self.doubt(known_s)
-            self.vouch(known_s)
+            self.doubt(until_s - FENCE_S)
+            self.vouch(until_s - FENCE_S)
 
-    def _connect(self, client: Link, reign: Reign, until_s: float) -> None:
-        if self._client is None or self._client[0] is not client:
-            return
-        if self._timeline.now_s >= until_s:
-            self._lose("it can't be reached", client)
-            return
-        if client.is_open and reign.host.is_running and reign.is_served:
-            if not client.enter():
-                self._connect_again(client, reign, until_s)
-                return
-            client.said_s = self._timeline.now_s
-            match reign.take_in(self.host.name, client):
-                case True:
-                    self.host.world.note_meeting(self.host, reign.term)
-                    client.connect()
-                    return
-                case False:
-                    why = f"node {reign.host.name} refuses this node: another one is called {self.host.name}"
-                    self._lose(why, client, is_refused=True)
-                    return
-                case _:
-                    pass
-            client.leave_way()
-        self._connect_again(client, reign, until_s)
-
-    def _connect_again(self, client: Link, reign: Reign, until_s: float) -> None:
-        haste = 8.0 if self._left_s < -FENCE_S else 1.0
-        again_s = self.host.after_s(self.host.world.random.uniform(0.0, CONNECT_MAX_S * haste))
-        self._timeline.at(again_s, lambda: self.host.receive(lambda: self._connect(client, reign, until_s)))
-
-    def _lose(self, why: str, lost: Link | None = None, *, is_refused: bool = False) -> None:
+    def _lose(self, why: str, lost: Client | None = None, *, is_refused: bool = False) -> None:
         """Loses the leader that it follows; `lost`: only if that is its connection."""
         if self._client is None or (lost is not None and self._client[0] is not lost):
             return
         client = self._hang_up()
-        said_s = self._timeline.now_s if client.is_connected else client.said_s
-        said_at_s = self.host.local_s(said_s) if said_s is not None else None
-        self._take(candidate.LinkLost(why, said_at_s, client.was_connected, is_refused))
+        self._take(candidate.LinkLost(why, client.said_at_s, client.was_reached, is_refused))
 
-    def _hang_up(self) -> Link:
+    def _hang_up(self) -> Client:
         assert self._client is not None
         (client, _), self._client = self._client, None
         client.hang_up()
@@ -335,8 +284,3 @@ class Voter:
             self._hang_up()
         if reign is not None:
             reign.conclude(is_heard=is_heard)
-
-
-def _coordinate(reign: Reign, report: cluster.Event) -> None:
-    if not reign.is_over:
-        reign.host.coordinate(report)

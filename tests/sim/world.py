@@ -19,10 +19,10 @@ from supervisor.core.orders import Order, StartCycle
 from supervisor.programs.simulation.timeline import Timeline
 from tests.sim import checker, checkers
 from tests.sim.backend import Backend
-from tests.sim.faults import CUTS, DATA_LOST, FOREVER_S, HARMLESS_S, RELAYED_LATER_S, Fault
+from tests.sim.faults import CUTS, DATA_LOST, FOREVER_S, Fault, Kind, harmless_s
+from tests.sim.following import Client
 from tests.sim.histories import Histories
 from tests.sim.host import Host
-from tests.sim.network import Link
 from tests.sim.processes import Rank
 from tests.sim.setup import Setup
 from tests.sim.striking import strike
@@ -47,7 +47,7 @@ class World:
         self.complaints: list[str] = []
         self.story: list[tuple[float, str, JobEvent]] = []
         self.struck: list[Fault] = []
-        self.links: dict[str, Link] = {}
+        self.clients: dict[str, Client] = {}  # of the leader, if it is not elected, by node
         self.hosts = {name: Host(self, name, self.clock(index)) for index, name in enumerate(setup.names)}
         self.backend = Backend(self) if setup.is_elected else None
         self._leader = self.hosts[setup.names[0]]  # or the last one
@@ -113,8 +113,9 @@ class World:
         if self.backend is not None:
             host.voter = Voter(host, self.backend)
         elif host is not self._leader:
-            self.links[host.name] = host.follow(self._leader)
-            self.links[host.name].enter_soon(delay_s)
+            client = self.clients[host.name] = host.follow(self._leader)
+            join_timeout_s = self.setup.rules.rendezvous.join_timeout_s
+            self.timeline.after(delay_s, lambda: host.receive(lambda: client.begin(join_timeout_s)))
         self.timeline.after(delay_s, lambda: host.take(messages.JobSubmitted(self.setup.rules)))
 
     def replace(self, name: str) -> None:
@@ -185,6 +186,16 @@ class World:
         for each in self._told.order:
             each(leader, term, name, order)
 
+    def note_silence(self, host: Host, arrived_s: float, *, is_loss: bool = False) -> None:
+        """Notes that this host ends a connection for its silence, or gives up a node. `arrived_s`: see Stream."""
+        for each in self._told.silence:
+            each(host, arrived_s, is_loss=is_loss)
+
+    def note_fence(self, host: Host, known_s: float, heard_s: float) -> None:
+        """Notes from when the fence of this node counts, and when its leader last heard it."""
+        for each in self._told.fence:
+            each(host, known_s, heard_s)
+
     def note_loss(self, host: Host) -> None:
         self.lost.add(host)
 
@@ -226,18 +237,18 @@ class World:
 
     def _lasts_too_long(self, fault: Fault) -> bool:
         """Returns whether the fault is too long. A slow spawner leaves less time, and so does another election."""
+        if fault.kind is Kind.SLOW_LINK:
+            return bool(self.setup.fan_out)  # finding another way takes more messages than there is time for
         if not fault.passes:
             return False
-        most_s = HARMLESS_S - (self.setup.answer_max_s if self.setup.answer_max_s > PROMPT_S else 0.0)
-        if self.setup.fan_out:
-            most_s -= RELAYED_LATER_S
+        most_s = harmless_s(self.setup) - (self.setup.answer_max_s if self.setup.answer_max_s > PROMPT_S else 0.0)
         if self.backend is not None and self.leader.name in fault.nodes:
             most_s = min(most_s, HARMLESS_TO_LEADER_S)
         return fault.lasts_s > most_s
 
     def _adds_up(self, fault: Fault) -> bool:
         """Returns whether a short fault follows a similar one so closely that both together are too long."""
-        if not fault.passes and not fault.is_of_election:
+        if not fault.passes and not fault.is_of_election and fault.kind is not Kind.SLOW_LINK:
             return False
         self._passing = [each for each in self._passing if each.is_over_s + TOUCHES_S > fault.at_s]
         concerned = {*fault.nodes, self.leader.name}
