@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.slurm.batch import TRAIN, Job, submit
-from tests.slurm.slurm_lab import SlurmLab
+from tests.slurm.slurm_lab import HOME, USER_ID, SlurmLab
 
 RANKS = 4
 
@@ -62,6 +62,33 @@ def test_a_spare_takes_the_place_of_a_node_without_power(slurm: SlurmLab):
     assert job.end() == ("COMPLETED", "0:0"), job.log()
     assert "node node2 is lost" in job.log()
     slurm.boot_again(2)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_lost_node_that_is_back_before_slurm_removes_it_does_not_fail_the_job(slurm: SlurmLab):
+    """Slurm then ends the step: the job is queued again, unless the ranks have reached their end."""
+    job = submit(slurm, "back", "spares.sbatch", str(TRAIN), ".", "600")
+    job.until_noted("started", RANKS)
+    slurm.lab.nodes[2].lose_power()
+    slurm.boot_again(2)
+    job.until_noted("started", 2 * RANKS)
+    job.let_end()
+    assert job.end() == ("COMPLETED", "0:0"), job.log()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("example", "flags"), [("spares.sbatch", ()), ("array.sbatch", ("--array=0",))])
+def test_what_an_operator_has_stopped_is_not_queued_again(slurm: SlurmLab, example: str, flags: tuple[str, ...]):
+    job = submit(slurm, f"stopped-{example}", example, str(TRAIN), ".", "600", flags=flags)
+    (first, *_) = job.until_noted("started", RANKS if not flags else 2)
+    user = ("setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups", "env", f"HOME={HOME}")
+    number, run = int(str(first["node"])[-1]), str(first["TORCHELASTIC_RUN_ID"])
+    stopped = slurm.on_node(number, *user, "/opt/holdfast/bin/holdfast", "stop", run)
+    assert stopped.code == 0, stopped
+    assert job.end() == ("FAILED", "93:0"), job.log()
+    assert job.shown()["Restarts"] == "0"
 
 
 @pytest.mark.soak
