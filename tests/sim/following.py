@@ -71,6 +71,7 @@ class Client:
         self._attempts = 0
         self._said_at_s: float | None = None  # the last that the leader may have heard, while there is no connection
         self._may_be_sent_on = True
+        self._was_put_off = False
         self._to, self._from = Path(world, node, server.leader), Path(world, server.leader, node)
         node.links[self] = server.leader.links[self] = None
 
@@ -205,7 +206,9 @@ class Client:
         if self.is_over or self.line is not None or self._attempt is not None:
             return
         server, may_be_sent_on = self.server, self._may_be_sent_on
-        self._may_be_sent_on = True
+        if self._was_put_off:
+            may_be_sent_on = leader_link.may_wait_for_relay(self._state, self.node.now_s())
+        self._may_be_sent_on, self._was_put_off = True, False
         if not server.is_open or server.leader.is_dead or not self.is_path_open:
             self._try_again("it can't be reached")
             return
@@ -235,7 +238,7 @@ class Client:
         if relay is None:
             self._introduce(line)
         elif relay is LATER:
-            self._may_be_sent_on = leader_link.may_wait_for_relay(self._state, self.node.now_s())
+            self._was_put_off = True
             pause_s = PUT_OFF_S * (1 + self._world.random.random())
             self._try_again("it waits for relays that are to take this node", pause_s=pause_s)
         else:

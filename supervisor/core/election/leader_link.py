@@ -15,7 +15,8 @@ import msgspec
 from supervisor.core.election import link_silence
 from supervisor.core.fence import FENCE_S
 
-DIRECTLY_S = FENCE_S / 2  # so long before it gives up, a node waits for no relay any more
+DIRECTLY_S = 3.0  # so long before it gives up, a node waits for no relay any more; two attempts take up to 2 s
+RETURNS_S = 30.0  # for so long, a leader that was lost may stand still or be cut off before it returns
 
 # --- events --------------------------------------------------------------------------------------------------------
 
@@ -23,7 +24,7 @@ DIRECTLY_S = FENCE_S / 2  # so long before it gives up, a node waits for no rela
 class Begun(msgspec.Struct, frozen=True):
     """The leader is looked for. `join_timeout_s`: for so long, if it was never reached.
 
-    `again`: another process of this node was in touch with it, so it may have ended, and nobody starts it later.
+    `again`: this node was in touch with it before, so it may have ended, and nobody starts it later: RETURNS_S at most.
     """
 
     join_timeout_s: float
@@ -105,7 +106,8 @@ class State(msgspec.Struct, frozen=True):
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
     match event:
         case Begun(join_timeout_s, again):
-            until_s = now_s + join_timeout_s if state.known_at_s is None else state.known_at_s + FENCE_S
+            seeks_s = min(join_timeout_s, RETURNS_S) if again else join_timeout_s
+            until_s = now_s + seeks_s if state.known_at_s is None else state.known_at_s + FENCE_S
             return msgspec.structs.replace(state, is_up=False, due_s=until_s, again=again), ()
         case NotReached(why, is_gone):
             ends_soon = is_gone and state.again and state.known_at_s is None  # A supervisor may be restarted.

@@ -111,11 +111,14 @@ def test_a_leader_that_listens_no_more_does_not_return() -> None:
 def test_a_node_that_seeks_its_leader_again_gives_up_soon_after_nobody_listens() -> None:
     play = link()
     play >> Begun(600.0, again=True) >> NotReached("no route")
-    assert leader_link.next_deadline_s(play.state) == 600.0
-    play.at(300.0) >> NotReached("refused", is_gone=True)
-    play.at(301.0) >> NotReached("refused", is_gone=True)
-    assert leader_link.next_deadline_s(play.state) == 300.0 + FENCE_S
-    play.at(300.0 + FENCE_S) >> DeadlineReached() << GiveUp("the leader at h:1 is lost: refused")
+    assert leader_link.next_deadline_s(play.state) == leader_link.RETURNS_S
+    play.at(20.0) >> NotReached("refused", is_gone=True)
+    play.at(21.0) >> NotReached("refused", is_gone=True)
+    assert leader_link.next_deadline_s(play.state) == 20.0 + FENCE_S
+    play.at(20.0 + FENCE_S) >> DeadlineReached() << GiveUp("the leader at h:1 is lost: refused")
+    play = link()
+    play >> Begun(15.0, again=True)
+    assert leader_link.next_deadline_s(play.state) == 15.0, "no longer than it would wait for its first leader"
     play = link()
     play >> Begun(600.0) >> NotReached("refused", is_gone=True)
     assert leader_link.next_deadline_s(play.state) == 600.0, "it may start later than this node"

@@ -113,6 +113,7 @@ class ClusterClient:
         self._session: ssl.SSLSession | None = None  # of the last connection
         self._hop: Hop | None = None  # of the last connection through a relay
         self._may_be_sent_on = True  # False: the relay was not reachable
+        self._was_put_off = False  # until there are relays
         self._tasks: TaskGroup | None = None
 
     @property
@@ -204,8 +205,10 @@ class ClusterClient:
     async def _meet(self, until_s: float, host: str) -> tuple[Line, float]:
         """Uses half of the remaining time, to leave time for another connection if this one does not answer."""
         pipe = Pipe(self._tls, leads=False, session=self._session) if self._tls is not None else None
+        if self._was_put_off:
+            self._may_be_sent_on = leader_link.may_wait_for_relay(self._link, anyio.current_time())
         door = NodesDoor(MAY_BE_SENT_ON if self._may_be_sent_on else WANTS_IN, self._door_key)
-        self._may_be_sent_on = True
+        self._may_be_sent_on, self._was_put_off = True, False
         line = Line(pipe=pipe, door=door)
         is_held = False
         try:
@@ -246,8 +249,8 @@ class ClusterClient:
     async def _meet_by_relay(self, until_s: float, host: str, port: int) -> tuple[Line, float]:
         """Connects through a relay, as the leader directed. If that fails, the node asks to connect directly."""
         self._may_be_sent_on = False
-        if (host, port) == AGAIN:
-            self._may_be_sent_on = leader_link.may_wait_for_relay(self._link, anyio.current_time())
+        self._was_put_off = (host, port) == AGAIN
+        if self._was_put_off:
             await pause(PUT_OFF_S * (1 + random.random()), why="nothing tells when there are relays")
             raise LinkLostError("it waits for relays that are to take this node")
         outer = self._line(WANTS_IN)

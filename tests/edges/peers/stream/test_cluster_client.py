@@ -26,4 +26,4 @@ async def test_an_order_that_a_node_hears_only_after_it_stood_still_is_not_obeye
         time.sleep(1.5)  # noqa: ASYNC251 - the node's loop is blocked
         await at_b.until(lambda: len(at_b.orders()) > 1)
         assert at_b.orders()[0] == again(0)
-        assert isinstance(at_b.orders()[1], orders.WindDown), "the leader is lost to it"
+        assert isinstance(at_b.orders()[1], orders.StandBack), "the leader is lost to it"
