@@ -67,6 +67,7 @@ class JobRecord(msgspec.Struct):
     spawner: Spawner | None = None
     spawner_number: int = 0  # of the newest spawner, which may still be starting
     spawner_doom: str = ""  # why to kill the newest spawner, if that was decided before it was there
+    fence_until_s: float | None = None  # as moved last, for a spawner that is there later; None: never
     spawner_reason: str = ""  # how workers are started and why
     slower_told: bool = False  # whether people already know that something is slower than it could be
     running: CycleRecord | None = None  # the newest cycle whose workers were ordered here

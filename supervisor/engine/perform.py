@@ -244,6 +244,7 @@ class EnginePerformer:
         else:
             self._order(job, spawner, order_of(action, job.spec))
         if isinstance(action, node_messages.MoveFence):
+            job.fence_until_s = action.until_s
             self._edges.workers.extend_lease(action.job_id, action.until_s)
 
     def _tell_ranks(self, action: node_messages.TellRanks) -> None:
@@ -336,6 +337,8 @@ class EnginePerformer:
         def on_started(spawner: Spawner) -> None:
             if is_newest():
                 job.spawner, job.is_returning = spawner, False
+                if job.fence_until_s is not None:
+                    self._tell_spawner(job, node_messages.MoveFence(job_id, job.fence_until_s))
                 if self._keeper is not None:
                     self._keeper.keep(job)
             if job.spawner_doom or not is_newest():

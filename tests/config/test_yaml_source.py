@@ -269,6 +269,8 @@ def test_what_a_specification_writes_is_what_it_reads(values: dict[str, object],
             spec = replace_at(spec, setting.path, values[setting.flag])
     if spec.attribution.endpoint and not spec.logs.cycle_prefix:
         spec = replace_at(spec, "logs.cycle_prefix", "/l/t.log")
+    if spec.auto_heartbeat_s is not None:  # it needs forked workers
+        spec = replace_at(spec, "spawn_method", "auto")
     read = run_file(tmp_path, fault_tolerance_yaml(spec))
     for setting in SECTION_SETTINGS:
         assert value_at(read, setting.path) == value_at(spec, setting.path), setting.flag

@@ -187,6 +187,19 @@ async def test_a_spawner_that_comes_after_it_was_given_up_is_killed_at_once(tmp_
         assert late.ended.is_set()
 
 
+async def test_a_spawner_that_comes_after_the_fence_was_moved_gets_it_at_once(tmp_path: Path) -> None:
+    """Seed 32002031 of the simulator: its supervisor stood still before the fence was moved the next time."""
+    async with beside_another(tmp_path) as world:
+        world.spawners.held_back = True
+        await world.job_service.submit(job_spec("fenced"), {})
+        await world.settle()
+        world.inbox.post(node_messages.FenceMoved("fenced", 12.5))
+        await world.settle()
+        world.spawners.let_go.set()
+        await world.settle()
+        assert link.Fence(12_500_000_000) in world.spawners.started[-1].heard
+
+
 async def test_a_spawner_that_could_not_be_killed_in_time_does_not_disturb_the_next_one(tmp_path: Path) -> None:
     async with beside_another(tmp_path) as world:
         first = await world.submit(job_spec("hit", max_restarts=1))

@@ -88,6 +88,7 @@ class Processes:
         self.frozen_until_s = 0.0  # the whole machine is stopped
         self.serves_store = False
         self._fence_s = math.inf  # then the live spawner ends all its processes
+        self._told_s: float | None = None  # the limit that a spawner gets which is there later
         self._is_well = False  # as last ordered: the fence is moved continuously
         self._played_since_s = -math.inf  # the fence; before, all was well, and it was moved continuously
         self.spoilt = Spoilt()
@@ -170,6 +171,8 @@ class Processes:
                 return
             self.spawner, self.silent_until_s, self._fence_s = number, 0.0, math.inf
             self._busy_until_s = 0.0
+            if self._told_s is not None and self._told_s < FOREVER_S:
+                self._move_fence(self._told_s, self._world.timeline.now_s)
             self._host.take(messages.SpawnerReady(JOB, number))
 
         self._world.timeline.after(takes_s, come_up)
@@ -197,6 +200,7 @@ class Processes:
     def had_fence(self, until_s: float) -> None:
         """Sets the fence when needed: while all is well it is not played. The spawner got it before its next order."""
         was_well, self._is_well = self._is_well, until_s >= FOREVER_S
+        self._told_s = until_s
         if not self.spawner or self._is_well:
             return
         is_played = self._fence_s < math.inf

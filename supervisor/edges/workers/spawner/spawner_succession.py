@@ -69,6 +69,7 @@ class SpawnerSuccession:
         self._load_ended = anyio.Event()
         self._is_bare = False  # whether the workers of the current spawner load everything themselves
         self._living: list[SpawnerLink] = []
+        self._fence: wire.Fence | None = None  # the last one
         self._collected: dict[SpawnerLink, list[wire.Order]] | None = None  # orders that are sent with the data to keep
         self._turns = 0  # turns in which something was kept
         self._texts: dict[str, str] = {}  # that are kept, for a spawner that has none of them yet
@@ -114,6 +115,7 @@ class SpawnerSuccession:
                     self._release()  # the cycle is abandoned already
                 self._say(self._owners.get(message.cycle, self._current), message)
             case wire.Fence():
+                self._fence = message
                 for link in list(self._living):
                     self._say(link, message)
             case wire.End():
@@ -298,6 +300,8 @@ class SpawnerSuccession:
             return
         successor.link = link
         self._living.append(link)
+        if self._fence is not None:
+            self._say(link, self._fence)
         await self._serve(link, reasons)
 
     def _heard_successor(self, successor: _Successor, message: wire.FromSpawner) -> None:

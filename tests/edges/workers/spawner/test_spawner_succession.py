@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,6 +25,7 @@ from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
 from supervisor.ports.edges import Spawner
 
 LIMIT_S = 60
+FENCE_NS = 5 * 10**9
 _of_earlier_tests: set[int] = set()  # children that this process had before
 _T = TypeVar("_T", bound=link.FromSpawner)
 
@@ -160,6 +162,21 @@ def in_the_spawner(spec: JobSpec, statement: str) -> None:
 
 def title(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+async def test_a_successor_gets_the_fence_that_was_moved_before_it_came(spec: JobSpec) -> None:
+    """A supervisor that stands still from then on moves it no more: the successor ends what is left at its time."""
+    async with kept(spec) as job:
+        await job.start(0)
+        await job.hears(link.Learned)
+        job.spawner.send(link.Fence(time.monotonic_ns() + FENCE_NS))
+        await successor_of(job)
+        await job.start(1)
+        ended = await job.hears(link.Exited, lambda exited: exited.cycle == 1)
+        assert ended.signal == signal.SIGKILL
+        for cycle in (0, 1):
+            await job.empty(cycle)
+        job.spawner.send(link.End())
 
 
 async def test_the_next_cycle_is_started_by_the_successor_and_the_first_one_ends(spec: JobSpec) -> None:
