@@ -247,6 +247,11 @@ class EnginePerformer:
             job.fence_until_s = action.until_s
             self._edges.workers.extend_lease(action.job_id, action.until_s)
 
+    def _tell_fence(self, job: JobRecord) -> None:
+        """Tells a new spawner how long its workers may run: it may be needed before the fence is moved again."""
+        if job.fence_until_s is not None:
+            self._tell_spawner(job, node_messages.MoveFence(job.spec.job_id, job.fence_until_s))
+
     def _tell_ranks(self, action: node_messages.TellRanks) -> None:
         tell = partial(self._edges.workers.tell_ranks, action.job_id, action.cycle, action.local_ranks, action.order)
         if self._keeper is not None:
@@ -337,8 +342,7 @@ class EnginePerformer:
         def on_started(spawner: Spawner) -> None:
             if is_newest():
                 job.spawner, job.is_returning = spawner, False
-                if job.fence_until_s is not None:
-                    self._tell_spawner(job, node_messages.MoveFence(job_id, job.fence_until_s))
+                self._tell_fence(job)
                 if self._keeper is not None:
                     self._keeper.keep(job)
             if job.spawner_doom or not is_newest():

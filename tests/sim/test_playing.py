@@ -51,6 +51,8 @@ def test_every_seed_keeps_every_promise(first: int):
         (8027099, 50, (1,)),  # a new leader's relays are not all there in time for nodes whose ranks run
         (8096860, 50, (0,)),
         (8025717, 50, (0, 2)),
+        (31014021, 5, (0,)),  # the backend is restored between a write and its answer
+        (32012175, 2, (0, 1)),  # a lease is revoked while the next leader is cut off in one direction
         (32002031, 4, (0,)),  # a supervisor stands still before a new spawner has been told the fence
         (8096628, 3, (0, 1, 3, 6, 9)),  # the ledger is looked at while a newer one is being written
         (7001520, 2, (0, 2, 3, 4)),  # a worker that starts after the order to end is not waited for to arm a limit

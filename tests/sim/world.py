@@ -19,7 +19,7 @@ from supervisor.core.orders import Order, StartCycle
 from supervisor.programs.simulation.timeline import Timeline
 from tests.sim import checker, checkers
 from tests.sim.backend import Backend
-from tests.sim.faults import CUTS, DATA_LOST, FOREVER_S, Fault, Kind, harmless_s
+from tests.sim.faults import CUTS, DATA_LOST, Fault, Kind, harmless_s
 from tests.sim.following import Client
 from tests.sim.histories import Histories
 from tests.sim.host import Host
@@ -225,8 +225,8 @@ class World:
 
     @property
     def _is_split(self) -> bool:
-        """Returns whether a node is cut off for good, which the next election may choose."""
-        return any(each.kind in CUTS and each.lasts_s >= FOREVER_S for each in self.struck)
+        """Returns whether a node is cut off now, which the next election may choose."""
+        return any(each.kind in CUTS and each.at_s + each.lasts_s > self.timeline.now_s for each in self.struck)
 
     @property
     def _is_between_cycles(self) -> bool:

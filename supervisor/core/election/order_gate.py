@@ -94,6 +94,7 @@ class State(msgspec.Struct, frozen=True):
     recorded: Ledger | None = None  # the last one of this lead that is kept
     waits_since_s: float | None = None  # None: nothing waits
     writes: Ledger | None = None  # now
+    is_doubted: bool = False  # that write may be lost, whatever its answer
     writes_from_s: float = 0.0  # after a failure
     waiting: deque[OrderGiven | Ledger] = msgspec.field(default_factory=deque[OrderGiven | Ledger])
 
@@ -109,13 +110,19 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
                 state.waiting.pop()  # no order depends on it alone
             return _put(state, ledger, now_s), ()  # written once the turn is over: a later one may replace it
         case LedgerDoubted():
+            if state.writes is not None:
+                return msgspec.structs.replace(state, is_doubted=True), ()
             if state.recorded is None or any(isinstance(each, Ledger) for each in state.waiting):
                 return state, ()
             return _put(state, state.recorded, now_s), ()
+        case LedgerWritten() if state.is_doubted:
+            return _go(msgspec.structs.replace(state, writes=None, is_doubted=False), now_s)  # once more
         case LedgerWritten():
             return _go(_written(state), now_s)
         case LedgerNotWritten():
-            return msgspec.structs.replace(state, writes=None, writes_from_s=now_s + WRITE_AGAIN_S), ()
+            return msgspec.structs.replace(
+                state, writes=None, is_doubted=False, writes_from_s=now_s + WRITE_AGAIN_S
+            ), ()
         case LeadRenewed(valid_until_s):
             return _go(msgspec.structs.replace(state, valid_until_s=valid_until_s), now_s)
         case NodeForgotten(node):

@@ -186,6 +186,15 @@ def test_a_resignation_takes_effect_once_all_before_it_is_kept_and_the_leader_an
     play >> LedgerWritten() << EndLead("it hears too few")
 
 
+def test_a_write_under_way_as_the_ledger_is_doubted_is_made_again_whatever_its_answer() -> None:
+    """Seed 31014021 of the simulator: the backend was restored between the write and its answer."""
+    play = gate()
+    play >> LedgerChanged(Ledger(2)) >> DeadlineReached() << WriteLedger(Ledger(2))
+    play >> given_to("a", 3) >> LedgerDoubted() << ()
+    play >> LedgerWritten() << WriteLedger(Ledger(2))
+    play >> LedgerWritten() << out("a", 3)
+
+
 def test_a_ledger_that_may_be_lost_is_written_again_and_only_what_this_lead_has_written() -> None:
     play = gate()
     play >> LedgerDoubted() << ()
