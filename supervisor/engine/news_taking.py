@@ -28,3 +28,10 @@ def take_news(publisher: EventPublisher, job: JobRecord, news: NodeEvents) -> in
         before = event.sequence
     job.take(life, taken)
     return taken
+
+
+def take_leaders_news(publisher: EventPublisher, job: JobRecord, news: NodeEvents) -> None:
+    """Records what the leader tells of itself. Nothing is missing for the job if it tells only its later events."""
+    life = news.node, news.submitted_at_ns
+    job.take(life, max(job.taken.get(life, 0), news.gone_through))
+    take_news(publisher, job, news)

@@ -14,7 +14,7 @@ from supervisor.engine import leaders_events
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.machines import Machines
-from supervisor.engine.news_taking import take_news
+from supervisor.engine.news_taking import take_leaders_news, take_news
 from supervisor.engine.untold_news import UntoldNews
 from supervisor.ports.edges import Clock
 from supervisor.ports.questions import NodeEvents, Part, TellNews, Whole
@@ -149,7 +149,7 @@ class ClusterView:
     def record(self, job_id: str, told: NodeEvents) -> None:
         """Adds a leader's own events to the history of this node, which may lead next."""
         if told.events and (job := self._jobs.get(job_id)) is not None:
-            take_news(self._publisher, job, told)
+            take_leaders_news(self._publisher, job, told)
 
     def pace_s(self, job_id: str) -> float:
         """Returns how long a node waits between its news, so that all nodes take a small part of the leader's time."""

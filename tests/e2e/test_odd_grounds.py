@@ -101,7 +101,7 @@ def test_a_job_whose_usual_folder_is_taken_runs_is_found_and_stopped(spoil: str,
         f"{spoil}\n$RUN & run=$!\n"
         "while ! [ -p /mnt/end ]; do :; done\n"
         "until $HOLDFAST status | grep ground; do :; done\n"
-        f"$HOLDFAST stop ground --wait; wait $run; [ $? = 1 ] \n{END}",
+        f"$HOLDFAST stop ground --wait; wait $run; [ $? = 93 ] \n{END}",
         job=LONG_JOB,
     )
     check_ran(done)

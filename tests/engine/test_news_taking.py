@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.config import JobSpec
-from supervisor.engine.news_taking import take_news
+from supervisor.engine.news_taking import take_leaders_news, take_news
 from supervisor.ports.questions import NodeEvents
 from supervisor.ports.reports import RecordedEvent
 from tests.engine.world import World
@@ -63,6 +63,14 @@ async def test_what_a_node_had_to_give_up_is_counted_and_told(tmp_path: Path) ->
         assert take(news(4, 5, gone_through=3)) == 5
         missing = [event.reason for event in world.journal.events if event.kind == "events_missing"]
         assert missing == ["3 events of node n1 did not arrive in time; see its own journal"]
+
+
+async def test_a_leader_that_tells_only_its_later_events_leaves_nothing_missing(tmp_path: Path) -> None:
+    """It has returned: its journal has the earlier ones, which nobody here missed."""
+    async with taking(tmp_path) as (world, _):
+        take_leaders_news(world.publisher, world.jobs["j"], news(9, 10, gone_through=8))
+        assert of_n1(world) == ["n1 9", "n1 10"]
+        assert "events_missing" not in world.journal.kinds()
 
 
 @settings(max_examples=25)
