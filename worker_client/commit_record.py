@@ -64,7 +64,7 @@ def claim(path: Path, token: int) -> None:
 
     Raises LeaseLostError if a later group has done so.
     """
-    record = _check(path, token)
+    record = check(path, token)
     if record.token == token:
         return
     if epoch_of(token) < epoch_of(record.token):
@@ -76,7 +76,7 @@ def claim(path: Path, token: int) -> None:
     written = temporary_path(path, token, "token")
     try:
         written.write_text(json.dumps({"token": newest.token, "former": newest.former}))
-        _check(path, token)  # after `written` exists, see above
+        check(path, token)  # after `written` exists, see above
         _rename_record(written, path, token)
     finally:
         with contextlib.suppress(OSError):
@@ -84,9 +84,15 @@ def claim(path: Path, token: int) -> None:
     _remove_earlier(path, newest)
 
 
-def check(path: Path, token: int) -> None:
-    """Raises LeaseLostError if a later group has committed to the path, or is about to."""
-    _check(path, token)
+def check(path: Path, token: int) -> Record:
+    """Returns the path's record. Raises LeaseLostError if a later group has committed there, or is about to."""
+    record = _read(record_path(path))
+    if record.excludes(token):
+        raise LeaseLostError(
+            f"cannot commit {path}: a later group of ranks writes there, with fencing token {record.token}, and this "
+            f"rank's is {token}; end this process, which was replaced"
+        )
+    return record
 
 
 def remove(path: Path) -> None:
@@ -98,21 +104,11 @@ def remove(path: Path) -> None:
             path.unlink()
 
 
-def _check(path: Path, token: int) -> Record:
-    record = _read(record_path(path))
-    if record.excludes(token):
-        raise LeaseLostError(
-            f"cannot commit {path}: a later group of ranks writes there, with fencing token {record.token}, and this "
-            f"rank's is {token}; end this process, which was replaced"
-        )
-    return record
-
-
 def _rename_record(written: Path, path: Path, token: int) -> None:
     try:
         written.rename(record_path(path))
     except FileNotFoundError:
-        _check(path, token)  # a later group has removed it
+        check(path, token)  # a later group has removed it
         raise
 
 

@@ -1,8 +1,8 @@
 """When was the script itself seen again after a restart?
 
 That the ranks run again means that their processes exist: a fork takes milliseconds, but the script then imports and
-loads what it needs. What can be seen of it is the first output of a rank, or the start of its client. The first sign of
-any rank is reported once per restart, by the node of rank 0.
+loads what it needs. The first output of a rank, or the start of its client, shows that its script runs. The node of
+rank 0 reports the first sign of its ranks, once per restart.
 """
 
 from __future__ import annotations

@@ -6,20 +6,18 @@ pages of clients, a stamp that can't be true is not believed: without one, nobod
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 
 from holdfast_wire import main_thread_pages as layout
 from holdfast_wire import page
 
+from supervisor.edges.workers import sealed_memory
+
 NS_PER_S = 1_000_000_000
 CLOCK_TOLERANCE_NS = NS_PER_S
 TICK_INTERVAL_NS_MAX = 60 * NS_PER_S
 TICK_LATE_NS = NS_PER_S // 12  # a busy machine lets a thread wait
-_F_ADD_SEALS = 1033
-_F_GET_SEALS = 1034
-_SEAL_SEAL_SHRINK_GROW = 0x1 | 0x2 | 0x4
 
 
 class MainThreadPages:
@@ -31,15 +29,11 @@ class MainThreadPages:
         Raises OSError if there is no descriptor or memory left, and ValueError if that other one is no such file.
         """
         made = descriptor < 0
-        self.fd = (
-            os.memfd_create("holdfast-main-threads", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING) if made else descriptor
-        )
+        self.fd = sealed_memory.create("holdfast-main-threads") if made else descriptor
         try:
             if made:
-                os.ftruncate(self.fd, layout.file_bytes(workers))
-                # Unsealed, a worker could shrink it, and our next read would kill us (SIGBUS).
-                fcntl.fcntl(self.fd, _F_ADD_SEALS, _SEAL_SEAL_SHRINK_GROW)
-            elif fcntl.fcntl(self.fd, _F_GET_SEALS) & _SEAL_SEAL_SHRINK_GROW != _SEAL_SEAL_SHRINK_GROW:
+                sealed_memory.seal(self.fd, layout.file_bytes(workers))
+            elif not sealed_memory.is_sealed(self.fd):
                 raise ValueError("cannot use the memory file of main threads: it is not sealed")
             size_bytes = os.fstat(self.fd).st_size
             self._map = mmap.mmap(self.fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)

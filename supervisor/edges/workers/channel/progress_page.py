@@ -6,7 +6,6 @@ last true one stays. So a rank can harm only itself, and a broken one is found s
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import struct
@@ -15,6 +14,7 @@ import msgspec
 from holdfast_wire import page
 
 from supervisor.core.facts import CallWatch, Progress, WatchMode
+from supervisor.edges.workers import sealed_memory
 from supervisor.edges.workers.channel import worker_frames as frames
 from supervisor.ports.edges import Clock
 
@@ -25,14 +25,10 @@ TICK_INTERVAL_NS_MAX = 60 * NS_PER_S
 
 _WATCH_MODES = {page.WATCH_ON: WatchMode.ON, page.WATCH_UNWINDING: WatchMode.UNWINDING}
 
-_F_ADD_SEALS = 1033
-_F_GET_SEALS = 1034
-_SEAL_SEAL_SHRINK_GROW = 0x1 | 0x2 | 0x4
-
 
 def _check_handed(descriptor: int) -> None:
     """Raises OSError or ValueError unless it is a page as we make them: a descriptor may be anything."""
-    if fcntl.fcntl(descriptor, _F_GET_SEALS) & _SEAL_SEAL_SHRINK_GROW != _SEAL_SEAL_SHRINK_GROW:
+    if not sealed_memory.is_sealed(descriptor):
         raise ValueError("cannot use the page: it is not sealed")
     if os.fstat(descriptor).st_size != page.PAGE_BYTES:
         raise ValueError("cannot use the page: it has another size")
@@ -79,14 +75,12 @@ class ProgressPage:
         Raises OSError if no descriptor or memory is left, and ValueError if that other one is no such page.
         """
         if handed_fd is None:
-            self.fd = os.memfd_create("holdfast-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            self.fd = sealed_memory.create("holdfast-progress")
         else:
             self.fd = handed_fd
         try:
             if handed_fd is None:
-                os.ftruncate(self.fd, page.PAGE_BYTES)
-                # Unsealed, the worker could shrink it, and our next read would kill us (SIGBUS).
-                fcntl.fcntl(self.fd, _F_ADD_SEALS, _SEAL_SEAL_SHRINK_GROW)
+                sealed_memory.seal(self.fd, page.PAGE_BYTES)
                 os.pwrite(self.fd, struct.pack("=q", page.LAYOUT_VERSION), page.WORD_LAYOUT * 8)
             else:
                 _check_handed(self.fd)
