@@ -107,7 +107,6 @@ def test_the_folder_of_one_that_was_killed_as_it_started_is_removed(start: Start
     launch.process.kill()
     launch.process.wait()
     (left,) = temporary.glob("holdfast-r*")
-    assert not list(left.iterdir())
     launch.holdfast("status")
     assert left.exists()  # it could still be loading
     os.utime(left, (0, 0))

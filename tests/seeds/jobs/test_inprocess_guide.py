@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -265,9 +266,12 @@ def test_a_stopped_rank_hears_sigterm(silent: Launch):
 
 @GUIDE.says(327, "a second sequence of signals (``SIGCONT``, ``SIGTERM``, ``SIGKILL``) is sent after a delay specified")
 def test_the_kill_comes_after_the_grace_time(silent: Launch):
-    first = min(float(str(line["at"])) for line in silent.traced("sigterm"))
-    replaced = min(float(str(line["at"])) for line in entries(silent, 4).values())
-    assert replaced - first > GRACE_S
+    """By the supervisor's own times: the rank may hear the first signal late, or be interrupted while it handles it."""
+    asked, killed = (
+        datetime.fromisoformat(next(str(event["at"]) for event in silent.events() if event["kind"] == kind))
+        for kind in ("hard_timeout_reached", "worker_failed")
+    )
+    assert (killed - asked).total_seconds() > GRACE_S
 
 
 @GUIDE.says(352, "periodically checks if the main thread of the Python interpreter keeps executing new bytecode")

@@ -110,6 +110,7 @@ def _removed_unused(path: Path) -> bool:
     try:
         age_s = (Clock().unix_ns() - path.stat().st_mtime_ns) / 1e9
         if not 0 <= age_s < UNUSED_S:
+            closed_dir.remove_probes(path)
             path.rmdir()  # only if it is empty
             return True
     except OSError:
