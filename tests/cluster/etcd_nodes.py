@@ -22,8 +22,9 @@ LIMIT_S = 60.0
 class EtcdNodes:
     """Members of one etcd, by the number of their node."""
 
-    def __init__(self, folder: Path, nodes: dict[int, Node]) -> None:
+    def __init__(self, folder: Path, nodes: dict[int, Node], job_id: str) -> None:
         self._folder = folder
+        self._job_id = job_id
         self._nodes = nodes
         self._members: dict[int, Started] = {}
         self._cluster = ",".join(f"e{number}=http://{node.address}:2380" for number, node in nodes.items())
@@ -73,7 +74,7 @@ class EtcdNodes:
         return next((number for number, node in self._nodes.items() if f"{node.address}:2379" in leads), 0)
 
     def kept(self, key: str) -> dict[str, object]:
-        found = self.ctl("get", "--print-value-only", f"/holdfast/job/{key}").strip()
+        found = self.ctl("get", "--print-value-only", f"/holdfast/{self._job_id}/{key}").strip()
         return json.loads(found) if found else {}
 
     def revoke_all(self) -> None:
@@ -94,10 +95,10 @@ def elected_job(
     if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
         pytest.skip("needs etcd: apt-get install etcd-server etcd-client")
     with lab_of(nodes + members) as lab:
-        etcd = EtcdNodes(folder, {number: node for number, node in lab.nodes.items() if number > nodes})
+        job = ClusterJob(lab, folder, nnodes, "--rdzv-backend", "etcd", *flags, pace_s=pace_s)
+        etcd = EtcdNodes(folder, {number: node for number, node in lab.nodes.items() if number > nodes}, job.job_id)
         for number in range(nodes + 1, nodes + members + 1):
             etcd.start(number)
-        job = ClusterJob(lab, folder, nnodes, "--rdzv-backend", "etcd", *flags, pace_s=pace_s)
         yield job, etcd
 
 

@@ -22,6 +22,11 @@ LIMIT_S = 60.0
 PACE_S = 0.02
 
 
+def own_id() -> str:
+    """Returns the id of a job that has its own: `holdfast status` finds all jobs of this machine by their id."""
+    return f"cluster-{secrets.token_hex(4)}"
+
+
 @dataclass(frozen=True)
 class Life:
     """The stamps of one process of the job."""
@@ -49,6 +54,7 @@ class ClusterJob:
     ) -> None:
         self.lab = lab
         self.folder = folder
+        self.job_id = own_id()
         self.flags = ("--nnodes", nnodes, "--nproc-per-node", str(ranks), "--max-restarts", "3", *flags)
         self.min_nodes = int(nnodes.split(":")[0])
         self.pace_s = pace_s
@@ -72,7 +78,7 @@ class ClusterJob:
             "PYTHONPATH": str(Path(__file__).parents[2]),
         }
         conf = f"token_file={self.token}{self.conf}"
-        meeting = ("--rdzv-id", "job", "--rdzv-endpoint", endpoint, "--rdzv-conf", conf)
+        meeting = ("--rdzv-id", self.job_id, "--rdzv-endpoint", endpoint, "--rdzv-conf", conf)
         command = (
             str(HOLDFAST),
             "run",
@@ -156,7 +162,7 @@ class ClusterJob:
     def has_stopped(self, number: int, cycle: int) -> bool:
         """Returns whether nothing of that cycle is left on that node, by its journal."""
         with open_reader(self.folder / f"node{number}" / "state") as journal:
-            events = journal.events("job", limit=1_000)
+            events = journal.events(self.job_id, limit=1_000)
         return any((each.kind, each.cycle, each.node) == ("workers_stopped", cycle, f"node{number}") for each in events)
 
     def cycles(self) -> set[int]:

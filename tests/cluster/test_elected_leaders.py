@@ -36,7 +36,7 @@ def test_d7_d8_a_leader_that_is_cut_off_is_replaced_and_comes_back_as_an_ordinar
         made_s = max(at_s for each in job.lives(0) for at_s, _ in each.steps)
         assert max(each.began_s for each in job.lives(1)) - made_s < BACK_S
         job.lab.nodes[1].plug_in()
-        job.until(lambda: "this node no longer leads job job" in job.output(1), "the end of the old lead")
+        job.until(lambda: f"this node no longer leads job {job.job_id}" in job.output(1), "the end of the old lead")
         job.until(lambda: "node1" in str(etcd.kept("ledger").get("witnesses")), "the old leader as a node")
         other = 5 - leader
         job.lab.nodes[other].lose_power()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.job import PORT
+from tests.cluster.job import PORT, own_id
 from tests.cluster.lab import Lab, Started, lab_of
 from tests.e2e.launch import SCRIPTS, wait_until
 
@@ -25,6 +25,7 @@ class Agents:
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab, self.folder, self.trace, self.orders = lab, folder, folder / "trace.jsonl", folder / "orders"
         self.orders.mkdir()
+        self._run_id = own_id()
 
     def start(self, number: int) -> Started:
         home = self.folder / f"node{number}"
@@ -34,7 +35,7 @@ class Agents:
             "TRACE": str(self.trace), "ORDERS": str(self.orders), "PYTHONPATH": str(Path(__file__).parents[2]),
         }  # fmt: skip
         address = self.lab.nodes[number].address
-        meeting = ("--rdzv-backend", "c10d", "--rdzv-id", "job", "--rdzv-endpoint", f"10.77.0.1:{PORT}")
+        meeting = ("--rdzv-backend", "c10d", "--rdzv-id", self._run_id, "--rdzv-endpoint", f"10.77.0.1:{PORT}")
         flags = ("--nnodes", str(NODES), "--nproc-per-node", "1", "--local-addr", address, "--max-restarts", "1")
         host = ("--rdzv-conf", f"is_host={number == 1}", "--monitor-interval", "0.05")
         command = (

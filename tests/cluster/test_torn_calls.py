@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.job import PORT
+from tests.cluster.job import PORT, own_id
 from tests.cluster.lab import Lab, Started, lab_of
 from tests.e2e.launch import COOKIE, SCRIPTS, wait_until
 
@@ -28,6 +28,7 @@ class Calls:
     def __init__(self, lab: Lab, folder: Path) -> None:
         self.lab, self.folder, self.trace = lab, folder, folder / "trace.jsonl"
         (folder / "orders").mkdir()
+        self._job_id = own_id()
         self._token = folder / "token"
         self._token.touch(mode=0o600)
         self._token.write_text(secrets.token_hex(32))
@@ -41,8 +42,9 @@ class Calls:
             "TRACE": str(self.trace), "ORDERS": str(self.folder / "orders"), "NODE": str(number), COOKIE: "lab",
             "GLOO_SOCKET_IFNAME": "eth0", "PYTHONPATH": str(Path(__file__).parents[2]),
         }  # fmt: skip
-        meeting = ("--rdzv-id", "job", "--rdzv-endpoint", f"10.77.0.1:{PORT}", "--nnodes", "2", "--nproc-per-node", "2")
-        flags = (*meeting, "--rdzv-conf", f"token_file={self._token}", "--max-restarts", "0")
+        meeting = ("--rdzv-id", self._job_id, "--rdzv-endpoint", f"10.77.0.1:{PORT}")
+        size = ("--nnodes", "2", "--nproc-per-node", "2")
+        flags = (*meeting, *size, "--rdzv-conf", f"token_file={self._token}", "--max-restarts", "0")
         command = (sys.executable, "-m", "supervisor", "run", *flags, str(SCRIPTS / "wrapped_on_nodes.py"), str(ACTIVE))
         with (home / "output").open("wb") as output:
             return self.lab.nodes[number].start(*command, environment=environment, output=output)

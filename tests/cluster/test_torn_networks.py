@@ -21,6 +21,7 @@ SEED = 8
 FLAP_S = 1.2  # shorter than the fence, and than TCP's pauses between attempts
 MANY_SECTIONS = ",".join(f"section-{number}:3600" for number in range(60))
 DNS_TIMEOUT_S = 5.0  # the resolver's, for one attempt
+FIRST_ATTEMPT_S = 10  # half of the time to join; it fails if the handshake does not get through
 ESTABLISHED = "01"  # in /proc/net/tcp
 
 
@@ -98,6 +99,7 @@ def test_d5_d6_slow_links_and_short_losses_cost_nothing(tmp_path: Path):
 def test_d16_a_node_to_which_no_large_packet_gets_takes_part_all_the_same(tmp_path: Path):
     """The rules of the job, with which it joins, are too large for one small packet."""
     with cluster_job(tmp_path, 2, "2", "--ft-rank-section-timeouts", MANY_SECTIONS) as job:
+        job.conf = f",join_timeout={2 * FIRST_ATTEMPT_S}"
         job.lab.lose_large(2)
         job.start_leader()
         job.start(2)
@@ -111,8 +113,8 @@ def test_d16_a_node_to_which_no_large_packet_gets_takes_part_all_the_same(tmp_pa
 
 
 def test_d3_a_leader_that_stays_cut_off_ends_the_job_with_one_verdict(tmp_path: Path):
-    with cluster_job(tmp_path, 3, "3") as job:
-        job.conf = ",join_timeout=15"  # for so long each side waits for the other
+    with cluster_job(tmp_path, 3, "3", "--workers-stop-timeout", "2") as job:
+        job.conf = ",join_timeout=8"  # for so long each side waits for the other
         job.start_leader()
         job.start(2)
         job.start(3)

@@ -62,9 +62,10 @@ class Torchruns:
 
     def start(self, number: int) -> subprocess.Popen[bytes]:
         command = [
-            *TORCHRUN, "--nnodes", self.nnodes, "--nproc-per-node", "1", "--max-restarts", "2", "--rdzv-id", "job",
-            "--rdzv-backend", "holdfast", "--rdzv-endpoint", f"127.0.0.1:{self.port}",
-            "--local-addr", f"127.0.0.{number}", str(self.folder / "train.py"), str(self.folder),
+            *TORCHRUN, "--nnodes", self.nnodes, "--nproc-per-node", "1", "--max-restarts", "2",
+            "--rdzv-id", f"t-{self.cookie[:8]}", "--rdzv-backend", "holdfast",
+            "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--local-addr", f"127.0.0.{number}",
+            str(self.folder / "train.py"), str(self.folder),
         ]  # fmt: skip
         with (self.folder / f"output{number}").open("wb") as output:
             process = subprocess.Popen(command, env=self.environment, stdout=output, stderr=output)

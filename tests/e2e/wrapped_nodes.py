@@ -24,13 +24,14 @@ class WrappedNodes:
     def __init__(self, folder: Path, nnodes: str, *script: str, max_restarts: int = 3, **environment: str) -> None:
         self.folder = folder
         self.cookie = uuid.uuid4().hex
+        job_id = f"t-{self.cookie[:8]}"
         self.trace, self.orders = folder / "trace.jsonl", folder / "orders"
         self.orders.mkdir()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self._script = (str(SCRIPTS / script[0]), *script[1:])
-        self._flags = ["--nnodes", nnodes, "--rdzv-id", "job", "--rdzv-endpoint", f"127.0.0.1:{self.port}"]
+        self._flags = ["--nnodes", nnodes, "--rdzv-id", job_id, "--rdzv-endpoint", f"127.0.0.1:{self.port}"]
         self._flags += ["--nproc-per-node", "2", "--max-restarts", str(max_restarts)]
         self._environment = environment
         self.processes: dict[int, subprocess.Popen[bytes]] = {}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from supervisor.core.attribution import analysis as judging
+from supervisor.core.attribution import tracebacks
 from supervisor.core.attribution.analysis import ALIKE_CYCLES, Analysis, analyse
 from supervisor.core.attribution.signs import Advice
-from supervisor.core.attribution.tracebacks import RANKS_MAX
 from tests.core.attribution.labelled import Labelled, read
 from tests.core.attribution.measured import judged
 
 LOGS = read("labelled_logs.txt")
+FEW = 100
 SAME = ["0: Traceback (most recent call last):", '0:   File "a.py", line 3, in f', "0: ValueError: 7 of 9 at 0x7f00"]
 
 
@@ -87,11 +89,13 @@ def test_what_only_records_something_is_no_fault() -> None:
     assert analyse(["0: NVRM: Xid (PCI:0000:1b:00): 63, Row Remapper"]).findings == ()
 
 
-def test_numbers_that_are_no_ranks_take_no_memory() -> None:
+def test_numbers_that_are_no_ranks_take_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (judging, tracebacks):
+        monkeypatch.setattr(module, "RANKS_MAX", FEW)
     analysis = Analysis()
-    for number in range(2 * RANKS_MAX):
+    for number in range(2 * FEW):
         analysis.take(f"{number}: CUDA error: an illegal memory access was encountered")
         analysis.take(f"[rank{number}]: loss nan")
     analysis.take(f"{'9' * 1_900}: step")
-    assert len(analysis.ranks) == RANKS_MAX
-    assert all(len(seen.last_of_rank) <= RANKS_MAX for seen in analysis.seen.values())
+    assert len(analysis.ranks) == FEW
+    assert all(len(seen.last_of_rank) <= FEW for seen in analysis.seen.values())

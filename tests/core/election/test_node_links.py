@@ -154,7 +154,7 @@ def test_whatever_comes_first_after_a_stall_nothing_is_judged_before_the_rest_is
 
 def test_what_is_remembered_is_bounded() -> None:
     play = links()
-    for number in range(1000):
+    for number in range(3 * STALLS_MAX):
         play.at(number * 10.0) >> LinkUp(B) >> LinkLost(B, CLOSED, heard_at_s=number * 10.0)
         play >> LinkUp(B)
     assert len(play.state.stalls) == STALLS_MAX
