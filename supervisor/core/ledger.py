@@ -43,6 +43,11 @@ def newer(one: Ledger, other: Ledger) -> Ledger:
     return max(one, other, key=lambda each: (each.term, each.cycle, each.opened, each.restarts_used, each.is_told))
 
 
+def as_before(ledger: Ledger, term: int) -> Ledger:
+    """Returns it as one that was written before the lead of `term`, even if that term is earlier: see terms.py."""
+    return msgspec.structs.replace(ledger, term=term - 1) if ledger.term > term else ledger
+
+
 def after_all_know(ended: Ledger, term: int) -> Ledger:
     """Returns what is kept for a while once the nodes present know the verdict from the leader of `term`."""
     return msgspec.structs.replace(ended, is_told=True, told_by=term)

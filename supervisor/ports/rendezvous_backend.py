@@ -111,7 +111,10 @@ class LeadsAbove(Protocol):
     """A backend whose data may be lost, or go back to an earlier state, has this method, too."""
 
     async def try_to_lead_above(self, node: str, address: str, above: int) -> Lead | None:
-        """Does the same as `try_to_lead`, with a term later than `above`, which this node has seen."""
+        """Does the same as `try_to_lead`, with a term later than `above`, which this node has seen.
+
+        All leads after this one have later terms, too, whichever node asks, until the data is lost again.
+        """
         ...
 
 

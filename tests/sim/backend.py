@@ -67,7 +67,8 @@ class Backend:
         self.leads = 0
         self.era = 0  # how often it has lost data
         self._revision = FIRST_REVISION
-        self._kept: list[tuple[int, Ledger, Elected | None]] = []  # what a backup may have
+        self._added = 0  # to the revision, for all terms since some node has noticed a loss
+        self._kept: list[tuple[int, int, Ledger, Elected | None]] = []  # what a backup may have
         self._ages = random.Random(f"age {world.setup.seed}")
         self._held_since_s = -LONG_S if self._ages.random() < HELD_LONG else 0.0
         self._was_led = False  # as its data say; a backup was made later
@@ -134,7 +135,8 @@ class Backend:
         was_led = self._was_led and now_s < self._ledger_until_s
         held_for_s = 0.0 if was_led else now_s - self._held_since_s
         self._was_led = True
-        term = 1 + self._revision + terms.added_to(self._revision, newest_term=above)
+        self._added = terms.added_to(self._revision, newest_term=max(above, self._added))
+        term = 1 + self._revision + self._added
         self.leader = Elected(term, reign.host.name, reign)
         self.leads += 1
         self.hold(term, LEASE_S)
@@ -144,13 +146,13 @@ class Backend:
 
     def _change(self) -> None:
         self._revision += 1
-        self._kept = [*self._kept[-BACKUPS_MAX:], (self._revision, self._ledger, self.leader)]
+        self._kept = [*self._kept[-BACKUPS_MAX:], (self._revision, self._added, self._ledger, self.leader)]
 
     def wipe(self) -> bool:
         """Loses all data. Its revisions begin again; here with numbers that were never used."""
         if self._world.timeline.now_s < self.lost_until_s:
             return False
-        self._replace(self._revision // 2, Ledger(), None)
+        self._replace(self._revision // 2, 0, Ledger(), None)
         self._kept, self._was_led = [], False
         return True
 
@@ -161,11 +163,11 @@ class Backend:
         self._replace(*self._world.random.choice(self._kept))
         return True
 
-    def _replace(self, revision: int, ledger: Ledger, leader: Elected | None) -> None:
+    def _replace(self, revision: int, added: int, ledger: Ledger, leader: Elected | None) -> None:
         if self.leader is not None:
             self.leader.reign.disturb()
         self.era += 1
-        self._revision, self._ledger = revision, ledger
+        self._revision, self._added, self._ledger = revision, added, ledger
         self._held_since_s = self._world.timeline.now_s
         if self.leader != leader or leader is None:
             self.leader = None

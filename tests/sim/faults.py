@@ -100,7 +100,7 @@ _WEIGHTS: dict[Kind, float] = (
     | dict.fromkeys((*sorted(DEPARTURES), Kind.BACKEND_WIPED_UNSEEN), 0.0)
 )  # the last: in draw_departures, and where data is lost
 _LOST_DATA: dict[Kind, float] = {
-    **dict.fromkeys(DATA_LOST, 10.0),
+    **dict.fromkeys(sorted(DATA_LOST), 10.0),
     **dict.fromkeys((Kind.BACKEND_LOST, Kind.CUT, Kind.NODE_CRASH, Kind.NODE_PAUSE, Kind.SUPERVISOR_PAUSE), 5.0),
     **dict.fromkeys((Kind.BACKEND_CUT, Kind.PEERS_CUT, Kind.PAIR_CUT, Kind.LEASES_REVOKED, Kind.RANK_CRASH), 2.0),
 }

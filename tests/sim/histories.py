@@ -1,4 +1,4 @@
-"""May a simulated job begin a cycle again that an earlier leader has ordered already?
+"""May a simulated job begin a cycle again that an earlier leader has ordered already, or end as if it had not begun?
 
 Only a backend that has lost data allows it, and only while no process that knows better can tell the leader: each one
 has ended, stands still, or can't reach the backend and the leader. What was ordered before is then another history of
@@ -62,6 +62,15 @@ class Histories:
             newest.cycle, newest.era, newest.size = part.cycle, era, part.group_world_size
             newest.parts = {}
         newest.parts[part.group_rank] = name
+
+    def conclude(self, leader: Host, term: int) -> None:
+        """Notes how a leader that knows of no cycle ends the job. What it can't know of is another history, too."""
+        world = self._world
+        run, era = world.run_of_term.get(term, 0), world.era_of_term.get(term, 0)
+        newest = self._newest.get((run, self.of_term[term]), _Newest())
+        if newest.cycle >= 0 and era > newest.era and not self._knows_better(leader, run, 0):
+            self.of_term[term] = self.count
+            self.count += 1
 
     def _knows_better(self, leader: Host, run: int, cycle: int) -> Host | None:
         """Returns a process that knows that this cycle has begun, and could have told the leader."""

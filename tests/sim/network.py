@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,7 @@ class Path:
 class Stream:
     """What is on its way in one direction. None overtakes another, and all wait until there is an open path."""
 
-    __slots__ = ("_is_planned", "_last_s", "_waiting", "_world", "arrived_s", "path")
+    __slots__ = ("_arrives_s", "_last_s", "_waiting", "_world", "arrived_s", "path")
 
     def __init__(self, world: World, path: Path | None = None) -> None:
         self._world = world
@@ -81,7 +82,7 @@ class Stream:
         self.arrived_s = 0.0  # when the last message did; it may still wait in a process that stands still
         self._last_s = 0.0
         self._waiting: deque[tuple[float, What, bool]] = deque()
-        self._is_planned = False
+        self._arrives_s = math.inf  # when the next arrival is planned
 
     @property
     def waiting(self) -> int:
@@ -101,19 +102,22 @@ class Stream:
             self._plan(self._waiting[0][0])
 
     def stop(self) -> None:
-        """Waits for another path."""
+        """Waits for another path, which may be open earlier."""
         self.path = None
+        self._arrives_s = math.inf
 
     def end(self) -> None:
         self._waiting.clear()
 
     def _plan(self, at_s: float) -> None:
-        if not self._is_planned and self.path is not None and at_s < FOREVER_S:
-            self._is_planned = True
-            self._world.timeline.at(at_s, self._arrive)
+        if self._arrives_s == math.inf and self.path is not None and at_s < FOREVER_S:
+            self._arrives_s = at_s
+            self._world.timeline.at(at_s, partial(self._arrive, at_s))
 
-    def _arrive(self) -> None:
-        self._is_planned = False
+    def _arrive(self, at_s: float) -> None:
+        if at_s != self._arrives_s:
+            return  # It was planned for an earlier path.
+        self._arrives_s = math.inf
         path, now_s = self.path, self._world.timeline.now_s
         if path is None or not self._waiting:
             return

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
+from functools import partial
 
 import pytest
 
@@ -67,10 +71,25 @@ def test_every_seed_keeps_every_promise(first: int):
         (9047232, 5, (0, 2, 4)),  # the data is lost while the verdict is on its way
         (9056998, 3, (2, 3, 9)),  # the leader of a new run learns how the run before has ended
         (501307, 2, (1, 4)),  # two nodes that know different terms lead after the data is lost
+        (32006651, 2, (0, 1, 2)),  # a node that knows of no loss leads after one that does
+        (50008426, 3, (0,)),  # a message waits for a relay that is cut off, and its node has another connection
     ],
 )
 def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[int, ...]):
     setup = draw_setup(seed, nodes=nodes)
+    drawn = draw_schedule(setup)
+    assert play(setup, [drawn[number] for number in numbers]).complaints == []
+
+
+@pytest.mark.parametrize(
+    ("seed", "nodes", "numbers"),
+    [
+        (61000951, 3, (0, 2, 3, 4, 5)),  # a process that knows nothing ends the job while nobody can tell it
+        (61000991, 2, (2, 3, 5)),  # the same with a job that succeeds, and a node that has seen it lead
+    ],
+)
+def test_seeds_that_lose_data_and_have_found_something(seed: int, nodes: int, numbers: tuple[int, ...]):
+    setup = draw_setup(seed, nodes=nodes, loses_data=True)
     drawn = draw_schedule(setup)
     assert play(setup, [drawn[number] for number in numbers]).complaints == []
 
@@ -129,6 +148,13 @@ def test_the_same_seed_gives_the_same_run():
     first, second = play_seed(3), play_seed(3)
     assert first.story == second.story
     assert first.timeline.happened == second.timeline.happened
+
+
+def test_a_seed_draws_the_same_in_each_process():
+    drawn = "print(*faults.draw_schedule(setup.draw_setup(3, loses_data=True)), setup.draw_setup(3))"
+    command = [sys.executable, "-c", f"from tests.sim import faults, setup; {drawn}"]
+    run = partial(subprocess.run, command, capture_output=True, check=True, text=True)
+    assert len({run(env={**os.environ, "PYTHONHASHSEED": number}).stdout for number in "1234"}) == 1
 
 
 def test_without_faults_every_job_succeeds_in_its_first_cycle():

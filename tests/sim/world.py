@@ -15,7 +15,7 @@ from supervisor.core.cluster.coordinator_states import Running
 from supervisor.core.facts import JobEvent, Verdict
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages
-from supervisor.core.orders import Order, StartCycle
+from supervisor.core.orders import Conclude, Order, StartCycle
 from supervisor.programs.simulation.timeline import Timeline
 from tests.sim import checker, checkers
 from tests.sim.backend import Backend
@@ -183,6 +183,8 @@ class World:
             self._starters.add(term)
             host = self.hosts[name]
             host.run_number, host.history = self.run_of_term.get(term, 0), self.histories.of_term[term]
+        elif isinstance(order, Conclude) and term in self.run_of_term and term not in self._starters:
+            self.histories.conclude(leader, term)
         for each in self._told.order:
             each(leader, term, name, order)
 

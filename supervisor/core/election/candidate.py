@@ -18,7 +18,7 @@ from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import EndWorkers, MoveFence
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence import FENCE_S, HEARD_S
-from supervisor.core.ledger import Former, Ledger, newer, of_this_run
+from supervisor.core.ledger import Former, Ledger, as_before, newer, of_this_run
 
 JITTER_S = 0.2  # before a node asks to lead, so that not all ask at once
 AGAIN_S = 0.5
@@ -82,7 +82,7 @@ class State(msgspec.Struct, frozen=True):
     phase: Phase = Unopened()
     seen: Leader | None = None
     has_seen: bool = False  # the backend has answered at least once
-    seen_at_s: float = 0.0  # when that was news
+    seen_at_s: float = 0.0  # when that, or the own lead, was news
     newest_term: int = 0
     ledger: Ledger = Ledger()  # the last one that is known to be kept
     doubts: bool = False  # who leads: a watch tells of an earlier leader
@@ -271,9 +271,8 @@ def step(state: State, event: Event, *, now_s: float, jitter: float = 0.0) -> _R
             state = msgspec.structs.replace(state, is_asking=False, doubts=False, asks_at_s=now_s + AGAIN_S)
             if asked_at_s is None or isinstance(state.phase, Over):
                 return state, ()
-            moved: tuple[Action, ...] = ()
-            if leader is None:
-                state, moved = _fence(state, node_fence.NobodyElse(asked_at_s), now_s)
+            nobody = node_fence.NobodyElse(asked_at_s)
+            state, moved = _fence(state, nobody, now_s) if leader is None else (state, ())
             return _and_then(moved, _see(state, leader, now_s, jitter, is_sure=asked_at_s > state.seen_at_s))
         case DeadlineReached():
             return _reach(state, now_s, jitter)
@@ -284,12 +283,9 @@ def step(state: State, event: Event, *, now_s: float, jitter: float = 0.0) -> _R
 def next_deadline_s(state: State) -> float | None:
     if isinstance(state.phase, Unopened | Over):
         return None
-    deadlines_s = [node_fence.next_deadline_s(state.fence)]
-    if isinstance(state.phase, Waiting | Preparing):
-        deadlines_s.append(state.phase.until_s)
-    if (asks_at_s := _asks_at_s(state)) is not None:
-        deadlines_s.append(asks_at_s)
-    return min(deadlines_s)
+    until_s = state.phase.until_s if isinstance(state.phase, Waiting | Preparing) else None
+    deadlines_s = node_fence.next_deadline_s(state.fence), until_s, _asks_at_s(state)
+    return min(each_s for each_s in deadlines_s if each_s is not None)
 
 
 def _change(
@@ -311,7 +307,7 @@ def _change(
         case Unable(why):
             return _give_up(state, why)
         case LeadWon():
-            return _win(state, event)
+            return _win(state, event, now_s)
         case LeadNotWon():
             return _not_won(state, now_s, jitter)
         case LeadLost():
@@ -357,7 +353,8 @@ def _decide(state: State, now_s: float, jitter: float) -> _Result:
 def _see(state: State, leader: Leader | None, now_s: float, jitter: float, *, is_sure: bool = False) -> _Result:
     """Notes the leader. News about an earlier leader comes too late to matter, unless it is sure that this one leads.
 
-    Then the backend has lost its data, or has got back an earlier state.
+    Then the backend has lost its data, or has got back an earlier state. What this node knew before is older all the
+    same than what this leader writes: the node met others before it.
     """
     if isinstance(state.phase, Over):
         return state, ()
@@ -368,6 +365,9 @@ def _see(state: State, leader: Leader | None, now_s: float, jitter: float, *, is
         return state, ((WriteAgain(),) if isinstance(state.phase, Leading) else ())
     newest_term = max(leader.term if leader is not None else 0, state.newest_term)
     state = msgspec.structs.replace(state, seen=leader, seen_at_s=now_s, has_seen=True, newest_term=newest_term)
+    if leader is not None:
+        met_term, ledger = min(leader.term, state.met_term), as_before(state.ledger, leader.term)
+        state = msgspec.structs.replace(state, met_term=met_term, ledger=ledger)
     if isinstance(state.phase, Following):
         return msgspec.structs.replace(state, phase=Leaving(state.phase.leader)), (Unfollow(),)
     return _decide(state, now_s, jitter) if isinstance(state.phase, Waiting) else (state, ())
@@ -388,11 +388,11 @@ def _lose_link(state: State, event: LinkLost, now_s: float, jitter: float) -> _R
     return msgspec.structs.replace(state, phase=Waiting(now_s + AGAIN_S)), ()
 
 
-def _win(state: State, won: LeadWon) -> _Result:
+def _win(state: State, won: LeadWon, now_s: float) -> _Result:
     term, newest_term = won.term, max(won.term, won.ledger.term)
     found, former = of_this_run(newer(won.ledger, state.ledger), term=term, met_term=state.met_term)
-    phase = Leading(term)
-    state = msgspec.structs.replace(state, phase=phase, waits_since_s=None, newest_term=newest_term, ledger=found)
+    state = msgspec.structs.replace(state, phase=Leading(term), waits_since_s=None, seen_at_s=now_s)
+    state = msgspec.structs.replace(state, newest_term=newest_term, ledger=found)
     taken = cluster.LeadershipTaken(term, found, former, first_start.may_train(won.held_for_s))
     return state, (Lead(term, found, former), Coordinate(taken), Obey(orders.Introduce()))
 

@@ -58,7 +58,8 @@ from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import MoveFence, NobodyElse
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.fence import FENCE_S, HEARD_S
-from supervisor.core.ledger import Ledger
+from supervisor.core.ledger import Ledger, after_all_know
+from supervisor.core.terms import ERA
 from tests.core.playbook import Playbook
 
 RULES = JobRules("j", 1)
@@ -335,6 +336,41 @@ def test_a_leader_of_an_earlier_term_is_followed_once_it_is_sure_that_it_leads()
     play >> LeaderSeen(None) >> LinkLost("", 0.1, was_heard=True)
     play.at(1.0) >> DeadlineReached()
     play.has(AskForLead(above=B.term))
+
+
+VERDICT = Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0")
+
+
+@pytest.mark.parametrize(
+    ("found", "begins_with"),
+    [
+        (after_all_know(Ledger(0, verdict=VERDICT, term=20), 20), None),  # this node has missed the end
+        (Ledger(0, term=20), None),
+        (after_all_know(Ledger(9, verdict=VERDICT, term=10), 10), Ledger(4, term=19)),  # of the run before: a backup
+        (Ledger(), Ledger(4, term=19)),
+    ],
+)
+def test_a_leader_that_the_backend_elected_after_a_loss_writes_what_is_newer_whatever_its_term(
+    found: Ledger, begins_with: Ledger | None
+) -> None:
+    """This node has led, and sees one that never hears it, with an earlier term."""
+    play = node()
+    play >> Said(OPENED)
+    play.at(JITTER_S) >> DeadlineReached() >> LeadWon(30, Ledger())
+    play >> LeadLost("its lease has ended", ledger=Ledger(4, term=30)) >> Left()
+    play.at(0.5) >> LeaderAnswered(Leader(20, "c", "10.0.0.3:1", 2.0), asked_at_s=0.5)
+    play.at(1.0) >> DeadlineReached() >> LeadNotWon() >> LinkLost("it can't be reached", None, was_heard=False)
+    play >> LeaderSeen(None)
+    play.at(2.0) >> DeadlineReached()
+    play.has(AskForLead(above=30))
+    play >> LeadWon(ERA + 21, found)
+    play.has(Lead(ERA + 21, found if begins_with is None else begins_with, None))
+
+
+def test_an_answer_that_was_asked_for_before_the_lead_was_won_is_no_news() -> None:
+    play = leading()
+    play >> LeaderAnswered(Leader(1, "c", "10.0.0.3:1", 2.0), asked_at_s=0.1) << ()
+    assert play.state.seen is None
 
 
 def test_an_answer_that_was_asked_for_before_the_last_news_is_no_news() -> None:

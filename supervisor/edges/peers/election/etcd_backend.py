@@ -2,7 +2,9 @@
 
 There are two keys per job. `leader` belongs to a short lease; the revision at which it was created is the term.
 `ledger` is written only while `leader` is still that of the term, and exists, if only empty, from the first lead on. It
-has no lease, since etcd may revoke all leases at once. etcd_leftovers.py decides how long it outlives its job.
+has no lease, since etcd may revoke all leases at once. etcd_leftovers.py decides how long it outlives its job. Once a
+node has noticed that etcd lost its data, a third key, `era`, contains the number added to all revisions since then, so
+that a node that has not noticed leads with a later term, too.
 """
 
 from __future__ import annotations
@@ -51,6 +53,7 @@ class _Keys(msgspec.Struct, frozen=True):
     job_id: str
     leader: bytes
     ledger: bytes
+    era: bytes
 
 
 class EtcdLead:
@@ -121,7 +124,8 @@ class EtcdBackend:
         prefix = place.options.get("etcd_prefix") or place.options.get("prefix") or DEFAULT_PREFIX
         self._prefix = prefix.rstrip("/")
         folder = f"{self._prefix}/{place.job_id}"
-        self._keys = _Keys(place.job_id, f"{folder}/leader".encode(), f"{folder}/ledger".encode())
+        leader, ledger, era = (f"{folder}/{name}".encode() for name in ("leader", "ledger", "era"))
+        self._keys = _Keys(place.job_id, leader, ledger, era)
         self._unix_ns = unix_ns
         self._ttl_s = max(1, round(place.ttl_s))
         self._open_client = open_client
@@ -137,10 +141,13 @@ class EtcdBackend:
         return await self.try_to_lead_above(node, address, 0)
 
     async def try_to_lead_above(self, node: str, address: str, above: int) -> EtcdLead | None:
-        leader, revision = await self._read()
-        if leader is not None:
+        reads = [etcd.RangeRequest(key=each) for each in (self._keys.leader, self._keys.era)]
+        now = await self._client.txn(etcd.TxnRequest(success=[etcd.RequestOp(request_range=each) for each in reads]))
+        leaders, eras = (each.response_range.kvs for each in now.responses)
+        if leaders:
             return None
-        above = terms.added_to(revision, newest_term=above)
+        added, era_at = (_era(eras[0]), eras[0].mod_revision) if eras else (0, 0)
+        above = terms.added_to(now.header.revision, newest_term=max(above, added))
         leftovers = Leftovers(self._client, self._prefix, self._unix_ns)
         over_at = await leftovers.over_at(self._keys.job_id)
         lease, ttl_s = await self._client.grant(self._ttl_s)
@@ -154,7 +161,11 @@ class EtcdBackend:
         first, then, last = (
             etcd.RequestOp(request_put=put), etcd.RequestOp(request_range=read), etcd.RequestOp(request_txn=begin)
         )  # fmt: skip
-        request = etcd.TxnRequest(compare=[_made_at(self._keys.leader, 0)], success=[first, then, last])
+        era = etcd.RequestOp(request_put=etcd.PutRequest(key=self._keys.era, value=msgspec.json.encode(above)))
+        request = etcd.TxnRequest(
+            compare=[_made_at(self._keys.leader, 0), _changed_at(self._keys.era, era_at)],
+            success=[first, then, last, *([era] if above != added else [])],
+        )
         answer = await self._client.txn(request)
         if not answer.succeeded:
             await self._client.revoke(lease)
@@ -264,6 +275,14 @@ def _made_at(key: bytes, revision: int) -> etcd.Compare:
 def _changed_at(key: bytes, revision: int) -> etcd.Compare:
     """Compares the key's last revision in the same way."""
     return etcd.Compare(target=etcd.Compare.MOD, key=key, mod_revision=revision)
+
+
+def _era(found: etcd.KeyValue) -> int:
+    """Returns what was added to the revision; 0: something else is there, which counts as lost."""
+    try:
+        return msgspec.json.decode(found.value, type=int)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return 0
 
 
 def _leader(found: etcd.KeyValue) -> Leader:

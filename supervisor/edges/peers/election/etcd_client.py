@@ -55,11 +55,12 @@ class EtcdClient:
         """Reads keys linearizably, as the cluster's majority has them. `end`: all keys before it, at most `limit`."""
         return await self._call("KV/Range", etcd.RangeRequest(key=key, range_end=end, limit=limit), etcd.RangeResponse)
 
-    async def remove(self, key: bytes, *, changed_at: int) -> None:
-        """Removes the key unless it has changed since that revision."""
-        delete = etcd.RequestOp(request_delete_range=etcd.DeleteRangeRequest(key=key))
+    async def remove(self, key: bytes, *others: bytes, changed_at: int) -> None:
+        """Removes the key, and the others with it, unless it has changed since that revision."""
+        deletes = [etcd.DeleteRangeRequest(key=each) for each in (key, *others)]
         compare = etcd.Compare(target=etcd.Compare.MOD, key=key, mod_revision=changed_at)
-        await self.txn(etcd.TxnRequest(compare=[compare], success=[delete]))
+        success = [etcd.RequestOp(request_delete_range=each) for each in deletes]
+        await self.txn(etcd.TxnRequest(compare=[compare], success=success))
 
     async def replace(self, key: bytes, value: bytes, *, lease: int, changed_at: int) -> bool:
         """Writes the key unless it has changed since that revision; 0: unless it exists. Returns whether it did."""

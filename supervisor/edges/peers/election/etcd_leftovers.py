@@ -52,8 +52,9 @@ class Leftovers:
             first, end = self._key(""), f"{self._prefix}/{FOLDER}0".encode()  # "0" is the next character after "/"
             for found in (await self._client.range(first, end=end, limit=LOOKED_AT_MAX)).kvs:
                 if self._is_old(found.value):
-                    ledger = f"{self._prefix}/{found.key[len(first) :].decode()}/ledger".encode()
-                    await self._client.remove(ledger, changed_at=found.mod_revision)
+                    folder = f"{self._prefix}/{found.key[len(first) :].decode()}"
+                    ledger, era = f"{folder}/ledger".encode(), f"{folder}/era".encode()
+                    await self._client.remove(ledger, era, changed_at=found.mod_revision)
                     await self._client.remove(found.key, changed_at=found.mod_revision)
 
     def _key(self, job_id: str) -> bytes:

@@ -15,6 +15,7 @@ import anyio
 import msgspec
 import pytest
 
+from supervisor.core.terms import ERA
 from supervisor.edges.peers.election import etcd_backend
 from supervisor.edges.peers.election.etcd_backend import EtcdBackend, EtcdLead
 from supervisor.ports.rendezvous_backend import (
@@ -116,8 +117,27 @@ async def test_terms_only_grow_for_nodes_that_know_a_later_one_although_etcd_has
     assert await a.leader() is None
     third = await a.try_to_lead("a", "a:1")
     assert third is not None
-    assert third.term < first.term, "a newcomer's; it gives up the lead once a node tells of a later one"
+    assert third.term > second.term, "a newcomer's"
     await third.resign()
+    server.ctl("del", f"/holdfast/{where.job_id}/era")
+    fourth = await a.try_to_lead("a", "a:1")
+    assert fourth is not None
+    assert fourth.term < first.term, "a newcomer's that nothing tells; it gives up the lead once a node does"
+    await fourth.resign()
+    await a.close()
+
+
+async def test_what_is_no_era_counts_as_lost(server: Etcd):
+    where = place(server)
+    server.ctl("put", f"/holdfast/{where.job_id}/era", "something else")
+    a = etcd_backend.open_backend(where)
+    lead = await a.try_to_lead_above("a", "a:1", ERA)
+    assert lead is not None
+    assert lead.term > ERA
+    await lead.resign()
+    second = await elected(a)
+    assert second.term > lead.term
+    await second.resign()
     await a.close()
 
 

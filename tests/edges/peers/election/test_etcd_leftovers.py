@@ -9,6 +9,7 @@ import anyio
 import msgspec
 import pytest
 
+from supervisor.core.terms import ERA
 from supervisor.edges.peers.election import etcd_leftovers
 from supervisor.edges.peers.election.etcd_backend import EtcdBackend, EtcdLead
 from supervisor.edges.peers.election.etcd_client import EtcdClient, Login
@@ -53,13 +54,13 @@ class Cluster:
         OPENED.append(client)
         return client
 
-    async def lead(self, job_id: str) -> EtcdLead:
+    async def lead(self, job_id: str, *, above: int = 0) -> EtcdLead:
         place = Place(job_id, "127.0.0.1", self._server.port, {"etcd_prefix": self._prefix}, ttl_s=20.0)
         backend = EtcdBackend(place, self._open_client, lambda: int(self.now_s * 1e9))
         with anyio.fail_after(LIMIT_S):
             while True:  # on a busy machine, etcd may not answer in time
                 with suppress(BackendUnavailableError):
-                    if lead := await backend.try_to_lead("a", "a:1"):
+                    if lead := await backend.try_to_lead_above("a", "a:1", above):
                         return lead
                 await anyio.sleep(0.1)
 
@@ -109,6 +110,18 @@ async def test_who_ends_a_job_removes_what_others_have_left_long_before(server: 
     await goes_on.write(b"cycle 2 of the next run")
     await goes_on.resign()
     assert await cluster.found("again") == b"cycle 2 of the next run"
+
+
+async def test_an_era_goes_with_the_ledger_of_its_job(server: Etcd, prefix: str):
+    cluster = Cluster(server, prefix)
+    await (await cluster.lead("old", above=ERA)).resign()
+    await cluster.end("old")
+    lives = await cluster.lead("lives", above=ERA)
+    await lives.write(b"cycle 3")
+    assert {"old/era", "lives/era"} <= cluster.keys()
+    cluster.now_s += LONG_S
+    await cluster.end("new")
+    assert cluster.keys() == {"lives/ledger", "lives/era", "new/ledger", ".ended/new"}
 
 
 async def test_a_job_that_ends_again_has_all_the_time_again(server: Etcd, prefix: str):

@@ -1,0 +1,24 @@
+"""Does a numbered message of a simulated job arrive as soon as some connection of its node is open?"""
+
+from __future__ import annotations
+
+from tests.sim.network import Path, Stream
+from tests.sim.setup import Setup, draw_setup, node_names
+from tests.sim.world import World
+
+CUT_S = 50.0
+
+
+def test_a_message_that_waits_behind_a_relay_that_is_cut_off_goes_by_the_next_connection():
+    drawn = draw_setup(0, nodes=3)
+    world = World(Setup(0, node_names(3), drawn.rules, delay_max_s=0.0), ())
+    leader, node, relay = world.hosts.values()
+    relay.reach.nodes_from_s = CUT_S
+    arrived_s: list[float] = []
+    stream = Stream(world, Path(world, node, relay, leader))
+    stream.put(lambda: arrived_s.append(world.timeline.now_s))
+    world.timeline.at(2.0, stream.stop)
+    world.timeline.at(3.0, lambda: stream.go_on(Path(world, node, leader)))
+    while world.timeline.happen():
+        pass
+    assert arrived_s == [3.0]
