@@ -9,14 +9,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import textwrap
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+
+from supervisor.core.event_weights import Weight, addition, weight
 
 HERE = Path(__file__).parent
 JOB_ID = "demo"
@@ -25,13 +31,16 @@ STEPS = 200
 FAULTS_AT = {"kill": 45, "hang": 95, "hold-gil": 145}  # step
 SAME_LOSS = 0.05  # for the same step, bytes and checkpoint; gloo may add in a different order
 BARS = "▁▂▃▄▅▆▇█"
-CHART_COLUMNS = 60
+CHART_COLUMNS = 40
+UNKNOWN_WIDTH = 120  # columns, where nobody says how wide the terminal is
+WHY_COLUMN = 31  # of the timeline, after time, mark and kind
 
 WHAT = {
     "kill": "rank 1 was killed (SIGKILL)",
     "hang": "rank 2 hung (an endless wait)",
     "hold_gil": "rank 3 held the GIL (a C call that never returned)",
 }
+SHORT = {"kill": "rank 1 was killed", "hang": "rank 2 hung", "hold_gil": "rank 3 held the GIL"}
 
 
 @dataclass(frozen=True)
@@ -109,12 +118,24 @@ def run_job(output: Path) -> int:
     for what, step in FAULTS_AT.items():
         script += [f"--{what}-at", str(step)]
     print(
-        f"{RANKS} ranks train a small model, for about a minute. Rank 1 is killed at step {FAULTS_AT['kill']}, rank 2 "
-        f"hangs at step {FAULTS_AT['hang']},\nrank 3 holds the GIL at step {FAULTS_AT['hold-gil']}. Tracebacks "
-        "of torch on the way are those of ranks that have lost another one.\n"
+        wrapped(
+            f"{RANKS} ranks train a small model; this takes about a minute. Rank 1 is killed at step "
+            f"{FAULTS_AT['kill']}, rank 2 hangs at step {FAULTS_AT['hang']}, rank 3 holds the GIL at step "
+            f"{FAULTS_AT['hold-gil']}. Each time, Holdfast restarts the ranks, which go on from the last checkpoint. "
+            "A rank that has lost another one may print a traceback of torch (gloo) before it is stopped: it is no "
+            "further fault."
+        )
     )
-    print("$ holdfast run", *flags, os.path.relpath(script[0]), *script[1:], "\n", flush=True)
+    show_command([*flags, os.path.relpath(script[0]), *script[1:]])
     return subprocess.run([holdfast(), "run", *flags, *script], check=False).returncode
+
+
+def show_command(arguments: Sequence[str]) -> None:
+    """Shows what is run, one flag with its value on a line where they do not fit into one."""
+    text = shlex.join(["holdfast", "run", *arguments])
+    if len(text) + 2 > columns():
+        text = re.sub(r" (?=--)", " \\\\\n    ", text)
+    print(f"\n$ {text}\n", flush=True)
 
 
 def holdfast() -> str:
@@ -122,10 +143,11 @@ def holdfast() -> str:
     return str(Path(sys.executable).with_name("holdfast"))
 
 
-def write_report(output: Path) -> None:
+def write_report(output: Path, job_id: str = JOB_ID, environment: dict[str, str] | None = None) -> None:
     """Writes the job's life on one page, as `holdfast report` does for every job."""
     path = output / "report.html"
-    told = subprocess.run([holdfast(), "report", JOB_ID, "-o", str(path)], capture_output=True, text=True, check=False)
+    command = [holdfast(), "report", job_id, "-o", str(path)]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if told.returncode:
         raise DemoError(f"holdfast report: {told.stderr.strip()}")
     print(f"\nThe job's life on one page: {path}")
@@ -194,17 +216,25 @@ def show_timeline(events: list[dict[str, Any]], faults: list[Fault], started_at:
     lines = [(event["at"], " ", event["kind"], event["reason"]) for event in told]
     lines += [(fault.at, "*", "fault", f"{WHAT[fault.what]} at step {fault.step}") for fault in faults]
     print("\nWhat happened, and why (* is what the demo did)\n")
+    cause = ""
     for at, mark, kind, reason in sorted(lines):
-        print(f"{at - started_at:7.2f} s {mark} {kind:18} {reason}")
+        added = addition(reason, cause)
+        print(wrapped(added, f"{at - started_at:7.2f} s {mark} {kind:18} ", WHY_COLUMN))
+        cause = reason if weight(kind) is Weight.FAULT else cause
 
 
 def show_recoveries(recoveries: list[Recovery]) -> None:
     print("\nFrom each fault to training again\n")
-    print(f"{'':50} noticed  stopped  restarted  training   loss before, after")
+    print(f"{'':32} noticed  stopped  restarted  training")
     for one in recoveries:
         print(
-            f"{WHAT[one.fault.what]:50} {one.noticed_s:5.2f} s  {one.stopped_s:5.2f} s    {one.started_s:5.2f} s  "
-            f"{one.training_s:6.2f} s   {one.before.loss:.3f}, {one.resumed_at.loss:.3f} at step {one.resumed_at.step}"
+            f"{SHORT[one.fault.what]:32} {one.noticed_s:5.2f} s  {one.stopped_s:5.2f} s    {one.started_s:5.2f} s   "
+            f"{one.training_s:5.2f} s"
+        )
+    print("\nThe loss before each fault, and after it, at the same step\n")
+    for one in recoveries:
+        print(
+            f"{SHORT[one.fault.what]:32} step {one.resumed_at.step}: {one.before.loss:.3f}, {one.resumed_at.loss:.3f}"
         )
 
 
@@ -216,6 +246,18 @@ def show_curve(points: list[Point]) -> None:
     low, high = min(means), max(means)
     bars = [BARS[round((value - low) / ((high - low) or 1) * (len(BARS) - 1))] for value in means]
     print(f"\nLoss over {len(losses)} steps: {losses[0]:.2f} {''.join(bars)} {losses[-1]:.2f}")
+
+
+def wrapped(text: str, first: str = "", indent: int = 0) -> str:
+    """Returns the text, with `first` before it, in lines as wide as the terminal."""
+    return textwrap.fill(
+        text, columns(), initial_indent=first, subsequent_indent=" " * indent, break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def columns() -> int:
+    return shutil.get_terminal_size((UNKNOWN_WIDTH, 24)).columns
 
 
 def mean(values: list[float]) -> float:

@@ -26,7 +26,18 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from docs.examples.demo import SAME_LOSS, DemoError, Point, holdfast, read_curve, show_curve
+from docs.examples.demo import (
+    SAME_LOSS,
+    DemoError,
+    Point,
+    holdfast,
+    read_curve,
+    show_command,
+    show_curve,
+    wrapped,
+    write_report,
+)
+from supervisor.core.event_weights import Weight, addition, weight
 from tests.cluster import lab
 from tests.cluster.lab import Node, Started
 from tests.cluster.loopback import LoopbackNode, loopback_nodes
@@ -126,7 +137,7 @@ class Cluster:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--output", type=Path, default=Path("demo-output"))
+    parser.add_argument("--output", type=Path, default=Path("demo-cluster-output"))
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--act", type=int, choices=(1, 2), help="this one alone; default: both")
     given = parser.parse_args()
@@ -171,7 +182,8 @@ def some_nodes(count: int) -> Generator[Mapping[int, Node | LoopbackNode]]:
 
 def run_job(cluster: Cluster) -> None:
     """Injects the faults while training runs; returns once all remaining nodes have ended."""
-    print(f"$ holdfast run {' '.join(cluster.flags())} docs/examples/train_lm.py   # the same on each node\n")
+    print("The same on each node:")
+    show_command([*cluster.flags(), "docs/examples/train_lm.py"])
     give_up_at_s = time.monotonic() + LIMIT_S
     shown = 0
     struck = set[str]()
@@ -216,13 +228,14 @@ def await_leader(cluster: Cluster) -> None:
 
 
 def show(cluster: Cluster, *faults: str) -> None:
-    """Shows the timeline, the loss before and after each fault, and its curve."""
+    """Shows the timeline, the loss before and after each fault, and its curve; writes the report."""
     events = cluster.events()
     (cluster.output / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
     show_timeline(cluster, events)
     points = read_curve(cluster.output)
     check(cluster, points, faults)
     show_curve(points)
+    write_report(cluster.output, cluster.job_id, cluster.environment(cluster.told_by[0]))
 
 
 def show_timeline(cluster: Cluster, events: list[dict[str, Any]]) -> None:
@@ -233,11 +246,14 @@ def show_timeline(cluster: Cluster, events: list[dict[str, Any]]) -> None:
     lines += [(at, number, "fault", text) for at, number, text in cluster.said if text.startswith("*")]
     print("\nWhat happened where, and why (* is what the demo did)\n")
     is_coloured = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    cause = ""
     for at, number, kind, reason in sorted(lines):
         begin, end = (COLOURS[number], PLAIN) if is_coloured else ("", "")
         if kind == "fault" and is_coloured:
             begin = BOLD + RED
-        print(f"{at - cluster.began_s:7.2f} s  {begin}{cluster.name(number):9} {kind:18} {reason}{end}")
+        first = f"{at - cluster.began_s:7.2f} s  {cluster.name(number):9} {kind:18} "
+        print(f"{begin}{wrapped(addition(reason, cause), first, len(first))}{end}")
+        cause = reason if weight(kind) is Weight.FAULT or kind == "node_lost" else cause
 
 
 def check(cluster: Cluster, points: list[Point], faults: tuple[str, ...]) -> None:

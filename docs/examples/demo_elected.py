@@ -12,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from docs.examples.demo import DemoError
+from docs.examples.demo import DemoError, show_command
 from docs.examples.demo_cluster import LIMIT_S, LOOK_EVERY_S, Cluster, show, some_nodes, write_token
 from tests.cluster.loopback import LoopbackNode
 
@@ -23,7 +23,7 @@ POWER_LOSS_AT = 0.5  # of the steps
 
 def play(output: Path, steps: int) -> int:
     """Runs the second act. Returns how many faults the job survived. Raises DemoError."""
-    print("\n--- The second act: no node must be there to the end -------------------------------------------------\n")
+    print("\n--- The second act: no node must be there to the end ---\n")
     if shutil.which("etcd") is None or shutil.which("etcdctl") is None:
         print("It is left out: it needs etcd (Debian: etcd-server etcd-client).")
         return 0
@@ -41,7 +41,8 @@ def play(output: Path, steps: int) -> int:
 def run_job(cluster: Cluster, etcd: str) -> None:
     """Runs the job; returns once the remaining nodes have ended."""
     start_etcd(cluster, etcd)
-    print(f"$ holdfast run {' '.join(cluster.flags())} docs/examples/train_lm.py   # the same on each node\n")
+    print("The same on each node:")
+    show_command([*cluster.flags(), "docs/examples/train_lm.py"])
     cluster.start(LEADER)
     cluster.say(LEADER, "starts")
     await_leader(cluster, etcd, LEADER)

@@ -94,10 +94,13 @@ class Faults:
 
     def strike(self, step: int) -> None:
         if self._is_due("kill", 1, step):
+            print(f"* step {step}: rank 1 is killed (SIGKILL); ranks that lose it may print tracebacks", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
         if self._is_due("hang", 2, step):
+            print(f"* step {step}: rank 2 hangs from now on", flush=True)
             hang()
         if self._is_due("hold_gil", 3, step):
+            print(f"* step {step}: rank 3 holds the GIL from now on", flush=True)
             hold_the_gil()
 
     def _is_due(self, what: str, rank: int, step: int) -> bool:

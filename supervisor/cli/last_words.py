@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from supervisor.cli import output
+from supervisor.config.job_spec import JobSpec
 from supervisor.config.redaction import redacted_lines
 from supervisor.core.facts import JobState
 from supervisor.core.printable import one_line
-from supervisor.edges.machine.own_process import threads
+from supervisor.edges.machine.own_process import standard_streams, threads
 from supervisor.edges.operators import log_streams
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import HoldfastError
@@ -27,11 +28,18 @@ READ_TIMEOUT_S = 2.0
 ReadLogs = Callable[[LogChoice], Iterable[LogPiece]]
 
 
-def tell_failure(report: JobReport, read_logs: ReadLogs | None = None, secrets: tuple[str, ...] = ()) -> None:
+def tell_failure(
+    report: JobReport,
+    read_logs: ReadLogs | None = None,
+    secrets: tuple[str, ...] = (),
+    *,
+    is_shown: bool = False,
+) -> None:
     """Writes to stderr, unless the job has not failed or never ran.
 
     `read_logs`: how its logs are read; None: in the folder that the report names. `secrets`: those of the job, which
-    are hidden in what its ranks have printed: this text goes to other places than their logs.
+    are hidden in what its ranks have printed: this text goes to other places than their logs. `is_shown`: a person has
+    just read the errors of the ranks, which are not repeated if the verdict quotes them.
     """
     if report.state is not JobState.FAILED or not report.ranks:
         return
@@ -41,7 +49,9 @@ def tell_failure(report: JobReport, read_logs: ReadLogs | None = None, secrets: 
         choice = LogChoice(rank=rank, cycle=report.cycle, tail_lines=LINES)
         lines = _read_bounded(lambda: last_lines((read_logs or _from_folder(report))(choice), secrets))
         where = f"rank {rank} in cycle {report.cycle}"
-        if lines:
+        if lines and is_shown and lines[-1].strip() in report.reason:
+            pass
+        elif lines:
             text += [f"last lines of {where}:", *(f"  {line}" for line in lines)]
         else:
             text.append(f"{where} has printed nothing" if lines is not None else f"the output of {where} can't be read")
@@ -50,6 +60,11 @@ def tell_failure(report: JobReport, read_logs: ReadLogs | None = None, secrets: 
     text.append(f"next: holdfast events {report.job_id}, or holdfast logs {report.job_id}{only}")
     for line in text:
         output.say(line)
+
+
+def shows_errors(spec: JobSpec) -> bool:
+    """Whether a person at this terminal reads what all ranks write to stderr."""
+    return standard_streams.stderr_is_terminal() and not (spec.redirects or spec.local_ranks_filter)
 
 
 def culprit(report: JobReport) -> int | None:

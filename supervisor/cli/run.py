@@ -40,9 +40,8 @@ def execute_argv(argv: Sequence[str]) -> int:
         raise InvalidRequestError(
             f"cannot run {request.spec.command[0]}: the current folder was removed; go to one that exists"
         )
-    is_missing = request.spec.entry is Entry.SCRIPT and not os.path.exists(os.path.join(cwd, request.spec.command[0]))
     for warning in (*request.warnings, *_hidden_client(request, cwd)):
-        if warning != ONE_THREAD or not is_missing:  # Only the error then concerns people.
+        if warning != ONE_THREAD:  # It is said once the first workers start.
             standard_streams.say(f"holdfast: {warning}")
     if request.dry_run:
         from supervisor.config.plan_text import plan_text  # Only a dry run needs it.
@@ -122,11 +121,12 @@ def _run_privately(request: RunRequest) -> int:
             gc.disable()  # What is loaded stays: to look for garbage in it would only take time.
             import anyio
 
+            from supervisor.cli.first_cycle import FirstCycle
             from supervisor.wiring.supervisor import run_job
 
             gc.freeze()
             gc.enable()
-            handlers = (*shown, *event_handlers(request.event_hooks, stack))
+            handlers = (*shown, FirstCycle(request.warnings), *event_handlers(request.event_hooks, stack))
             report = anyio.run(run_job, request, folder, early, claims, handlers, backend_options={"use_uvloop": True})
     except BaseException:  # whatever it was, the job ends before we do; raised again
         _end(early)
@@ -136,10 +136,11 @@ def _run_privately(request: RunRequest) -> int:
 
         shutil.rmtree(folder, ignore_errors=True)
     if report.exit_code:
-        from supervisor.cli.last_words import tell_failure  # Only a failure needs them.
+        from supervisor.cli.last_words import shows_errors, tell_failure  # Only a failure needs them.
         from supervisor.config.redaction import secret_values
 
-        tell_failure(report, secrets=secret_values(request.spec.command, request.environment))
+        secrets = secret_values(request.spec.command, request.environment)
+        tell_failure(report, secrets=secrets, is_shown=shows_errors(request.spec))
     return 1 if report.exit_code is None else report.exit_code
 
 

@@ -12,14 +12,15 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.cli.last_words import tell_failure
+from supervisor.cli.first_cycle import FirstCycle
+from supervisor.cli.last_words import shows_errors, tell_failure
 from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.submission import Submission
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.redaction import secret_values
 from supervisor.config.resolve import RunRequest
 from supervisor.config.stop_times import interrupted_grace_s
-from supervisor.core.event_weights import Weight, addition, weight
+from supervisor.core.event_weights import Weight, told_after, weight
 from supervisor.core.stop_verdict import was_said
 from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
 from supervisor.edges.machine.own_process import signals as signal_edge
@@ -50,14 +51,16 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
         steady = SteadyClient(client, job_id, say=tell)
         threading.Thread(target=_forward, args=(steady, submission, forwarded, request), daemon=True).start()
-        hear = _heard(spec, (submission.hear, *listener), stack)
+        first = FirstCycle(request.warnings)
+        hear = _heard(spec, (submission.hear, lambda event: first.hear(event.kind), *listener), stack)
         report = _attend(client, steady, hear)
         while submission.submit_again(report):
             report = _attend(client, steady, hear)
         if report is None or report.exit_code is None:
             raise NoSupervisorError(_unknown_end(job_id, directory, has_begun=submission.has_begun))
         secrets = secret_values(spec.command, request.environment)
-        tell_failure(report, lambda choice: client.logs(job_id, choice, this_node=True), secrets)
+        is_shown = shows_errors(spec)
+        tell_failure(report, lambda choice: client.logs(job_id, choice, this_node=True), secrets, is_shown=is_shown)
     return report.exit_code
 
 
@@ -125,7 +128,7 @@ def _follow(client: SteadyClient, hear: Hear) -> JobReport | None:
                 if told.kind == "stop_requested":
                     stop_reason = stop_reason or told.reason
                 if told.kind != "job_stopped" or not was_said(stop_reason, told.reason):
-                    text = told.reason if importance is Weight.LOSS else addition(told.reason, before)
+                    text = told_after(told.reason, before, is_loss=importance is Weight.LOSS)
                     tell(f"{_PREFIXES.get(importance, '')}{text}")
                 before = told.reason
     return last

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.core.event_kinds import KINDS, Weight
 
-__all__ = ["CAUSES", "ENDS", "SETTLED", "Weight", "addition", "weight"]
+__all__ = ["CAUSES", "ENDS", "SETTLED", "Weight", "addition", "told_after", "weight"]
 
 # Events that lead to restarts, besides all faults.
 CAUSES = frozenset({"restart_requested", "hang_detected", "node_lost"})
@@ -15,6 +15,12 @@ ENDS = frozenset({"job_succeeded", "job_failed", "job_stopped"})
 def addition(reason: str, before: str) -> str:
     """Returns what a sentence adds to the one shown just before it: "x failed; restarting" after "x failed"."""
     return reason.removeprefix(f"{before}; ") if before else reason
+
+
+def told_after(reason: str, before: str, *, is_loss: bool) -> str:
+    """Returns the line for people who have just read `before`. `is_loss`: the job has failed for good."""
+    added = addition(reason, before)
+    return f"the job ends: {added}" if is_loss and added != reason else added
 
 
 def weight(kind: str) -> Weight:

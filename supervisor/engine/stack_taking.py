@@ -6,7 +6,7 @@ import msgspec
 
 from supervisor.core.facts import Evidence
 from supervisor.core.node import messages as node_messages
-from supervisor.core.process_facts import RankFacts
+from supervisor.core.process_facts import ProcessState, RankFacts
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import StackSource, Workers
 
@@ -48,7 +48,26 @@ class StackTaking:
 
         return await self._stacks.collect(pids, ask=ask, budget_s=budget_s, accused=accused)
 
+    async def looked_at(self, job: JobRecord, *, rank: int | None, budget_s: float) -> Evidence:
+        """Returns the same for a person, who also wants to know which processes do not run, whatever their stacks."""
+        evidence = await self.collect(job, cycle=job.cycle, budget_s=budget_s, rank=rank)
+        halted = tuple(note for each in evidence.facts if (note := _halted(job, each)))
+        return msgspec.structs.replace(evidence, notes=(*halted, *evidence.notes))
+
     def _with_sections(self, job: JobRecord, cycle: int, facts: RankFacts) -> RankFacts:
         progress = self._workers.read_progress(job.spec.job_id, cycle, facts.rank - job.first_rank)
         sections = tuple(name for name, _ in progress.open_sections) if progress is not None else ()
         return msgspec.structs.replace(facts, sections=sections)
+
+
+def _halted(job: JobRecord, facts: RankFacts) -> str:
+    """Returns why this rank executes nothing, and what to do; "" if it may run."""
+    process, pid = facts.process, job.pids.get(facts.rank - job.first_rank)
+    if process is None or pid is None:
+        return ""
+    if process.state is ProcessState.STOPPED:
+        by = f" ({process.stop_signal})" if process.stop_signal else ""
+        return f"rank {facts.rank} (pid {pid}) is stopped{by}; `kill -CONT {pid}` continues it"
+    if process.state is ProcessState.TRACED:
+        return f"rank {facts.rank} (pid {pid}) is held by {process.tracer or 'a debugger'}"
+    return ""

@@ -220,7 +220,7 @@ class JobService:
                 f"cannot take stacks of rank {rank}: job {job_id} has ranks {job.first_rank} to "
                 f"{job.first_rank + job.spec.local_world_size - 1}"
             )
-        return await self._stacks.collect(job, cycle=job.cycle, budget_s=budget_s, rank=rank)
+        return await self._stacks.looked_at(job, rank=rank, budget_s=budget_s)
 
     def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
         job = self._jobs.get(job_id)

@@ -19,7 +19,10 @@ _STATE = {
 def headline(life: Life) -> str:
     """Returns "succeeded after 38.8 s: 3 incidents, 3 of 5 restarts used"."""
     long = words.duration(life.whole_s)
-    state = f"{_STATE[life.state]} {long}" if life.has_ended else f"is {life.state.value} since {long}"
+    if life.state is JobState.RUNNING:
+        state = f"has been running for {long}"
+    else:
+        state = f"{_STATE[life.state]} {long}" if life.has_ended else f"is {life.state.value} after {long}"
     found = len(life.incidents)
     told = words.plural(found, "incident") if found else "no incident"
     return f"{state}: {told}, {life.restarts_used} of {words.plural(life.max_restarts, 'restart')} used"

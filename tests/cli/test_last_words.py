@@ -45,6 +45,18 @@ def test_a_job_that_never_ran_or_did_not_fail_needs_none(capsys: pytest.CaptureF
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("quoted", "is_shown", "is_told"), [("boom", True, False), ("boom", False, True), ("exit code 1", True, True)]
+)
+def test_a_person_who_has_just_read_the_error_does_not_read_it_again(
+    quoted: str, is_shown: bool, is_told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = failed(f"rank 1 (pid 801) failed with exit code 1: ValueError: {quoted}; restarts used 3 of 3")
+    piece = LogPiece(1, 2, True, b"Traceback (most recent call last):\nValueError: boom\n")
+    tell_failure(report, lambda _: iter([piece]), is_shown=is_shown)
+    assert ("last lines" in capsys.readouterr().err) == is_told
+
+
 def test_nobody_is_blamed_whom_the_verdict_does_not_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert culprit(failed("the spawner was lost: killed by SIGKILL")) is None
     assert culprit(failed("rank 12 failed")) is None  # no rank of this job

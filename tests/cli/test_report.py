@@ -74,7 +74,7 @@ def test_of_a_job_that_runs(home: Home) -> None:
         page = home.root / "live.html"
         assert home.holdfast("report", LIVE, "-o", str(page)).code == 0
     assert done.code == 0, done.err
-    assert done.out.startswith(f"job {LIVE} is running since ")
+    assert done.out.startswith(f"job {LIVE} has been running for ")
     assert "still runs; the report shows it so far" in page.read_text()
     assert "hunter2" not in page.read_text() + done.out
 

@@ -18,9 +18,13 @@ def test_a_dry_run_says_that_nobody_serves_the_folder(
     assert f"none: nobody answers at {tmp_path}" in capsys.readouterr().out
 
 
-def test_before_an_error_about_the_script_nothing_else_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("command", [["none.py"], ["wrong.py"], ["-m", "no_such_module"], ["--no-python", "no-such"]])
+def test_before_an_error_about_the_command_nothing_else_is_said(
+    command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
     """Not even which variable is set for its workers: that concerns nobody then."""
-    (tmp_path / "train.py").touch()
-    for name, is_told in (("none.py", False), ("train.py", True)):
-        run.execute_argv(["--dry-run", "--nproc-per-node", "2", str(tmp_path / name)])
-        assert ("OMP_NUM_THREADS is set to 1" in capfd.readouterr().err) is is_told
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_STATE_DIR", str(tmp_path / "state"))
+    (tmp_path / "wrong.py").write_text("def x(:\n")
+    assert run.execute_argv(["--nproc-per-node", "2", *command]) != 0
+    assert capfd.readouterr().err.startswith("holdfast: error: cannot run ")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from supervisor.core.event_weights import Weight, addition, weight
+from supervisor.core.event_weights import Weight, addition, told_after, weight
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,10 @@ def test_what_was_just_told_is_not_told_again() -> None:
     assert addition("rank 1 failed; restarting at once", "rank 2 failed") == "rank 1 failed; restarting at once"
     assert addition("rank 1 failed", "rank 1 failed") == "rank 1 failed"
     assert addition("; x", "") == "; x"
+
+
+def test_the_end_of_a_job_does_not_repeat_the_failure_that_was_just_told() -> None:
+    ended = "rank 1 failed; restarts used 0 of 0"
+    assert told_after(ended, "rank 1 failed", is_loss=True) == "the job ends: restarts used 0 of 0"
+    assert told_after(ended, "rank 2 failed", is_loss=True) == ended
+    assert told_after("rank 1 failed; restarting at once", "rank 1 failed", is_loss=False) == "restarting at once"

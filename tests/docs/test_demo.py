@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from supervisor.config.environment import ONE_THREAD
 
 ROOT = Path(__file__).parent.parent.parent
 DEMO = ROOT / "docs/examples/demo.py"
@@ -18,9 +22,24 @@ DEMO = ROOT / "docs/examples/demo.py"
 def test_the_demo_survives_its_faults_and_says_how(tmp_path: Path):
     output = tmp_path / "demo"
     command = [sys.executable, str(DEMO), "--output", str(output)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    environment = os.environ | {"COLUMNS": "80"}
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=280, check=False
+    )
+    assert done.returncode == 0, done.stdout
     assert "Success" in done.stdout
+    told = done.stdout.splitlines()
+    kill = told.index("* step 45: rank 1 is killed (SIGKILL); ranks that lose it may print tracebacks")
+    assert not any("Traceback" in line for line in told[:kill])
+    assert "takes about a minute" in done.stdout
+    own = (
+        told[: told.index("holdfast: " + ONE_THREAD)]
+        + told[told.index("What happened, and why (* is what the demo did)") :]
+    )
+    wide = [line for line in own if len(line) > 80 and len(line.split()) > 1 and str(output) not in line]
+    assert wide == []
+    again = [" ".join(line.split()[3:]) for line in own if " restart_decided " in line]
+    assert again == [f"restarting at once, restarts used {number} of 5" for number in (1, 2, 3)]
     kinds = [json.loads(line)["kind"] for line in (output / "events.jsonl").read_text().splitlines()]
     assert kinds.count("cycle_started") == 4  # the first, and one after each fault
     assert kinds.count("hang_detected") == 2
@@ -28,6 +47,12 @@ def test_the_demo_survives_its_faults_and_says_how(tmp_path: Path):
     curve = [json.loads(line) for line in (output / "curve.jsonl").read_text().splitlines()]
     assert sum(point["resumed"] for point in curve) == 3
     assert curve[-1]["loss"] < curve[0]["loss"] / 2
+
+
+def test_neither_demo_removes_the_report_of_the_other() -> None:
+    makers = [(ROOT / f"docs/examples/{name}.py").read_text() for name in ("demo", "demo_cluster")]
+    folders = [re.search(r'default=Path\("(.*?)"\)', text) for text in makers]
+    assert [each[1] for each in folders if each] == ["demo-output", "demo-cluster-output"]
 
 
 @pytest.mark.timeout(180)
@@ -47,6 +72,7 @@ def test_the_demo_of_a_cluster_replaces_a_lost_node_by_its_spare(tmp_path: Path)
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Success" in done.stdout
+    assert "2 incidents" in (output / "report.html").read_text()
     told = [json.loads(line) for line in (output / "events.jsonl").read_text().splitlines()]
     started = [(each["cycle"], each["on"]) for each in told if each["kind"] == "cycle_started"]
     assert sorted(started) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 3)]

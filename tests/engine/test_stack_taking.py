@@ -23,3 +23,12 @@ async def test_a_process_that_a_signal_has_stopped_is_known(tmp_path: Path) -> N
     async with World.opened(tmp_path) as world:
         world.stacks.stopped.add(7)
         assert [world.stack_taking.is_stopped(pid) for pid in (7, 8)] == [True, False]
+
+
+async def test_a_person_who_asks_for_stacks_reads_which_ranks_are_stopped(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        await world.submit(JobSpec("j", ("t.py",), local_world_size=2))
+        world.stacks.stopped.add(PID_OF_RANK_0 + 1)
+        evidence = await world.stack_taking.looked_at(world.jobs["j"], rank=None, budget_s=1.0)
+        pid = PID_OF_RANK_0 + 1
+        assert evidence.notes == (f"rank 1 (pid {pid}) is stopped (SIGSTOP); `kill -CONT {pid}` continues it",)

@@ -19,6 +19,7 @@ from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node_health import Finding
+from supervisor.core.process_facts import ProcessFacts, ProcessState, RankFacts
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
@@ -210,7 +211,12 @@ class FakeStacks:
         accused: tuple[int, ...] = (),
     ) -> Evidence:
         self.asked.append(dict(pids))
-        return Evidence(groups=(StackGroup(tuple(pids), "main (t.py:1)"),), source="fake")
+        facts = tuple(
+            RankFacts(rank, process=ProcessFacts(ProcessState.STOPPED, stop_signal="SIGSTOP"))
+            for rank, pid in pids.items()
+            if pid in self.stopped
+        )
+        return Evidence(groups=(StackGroup(tuple(pids), "main (t.py:1)"),), source="fake", facts=facts)
 
     def is_stopped(self, pid: int) -> bool:
         return pid in self.stopped

@@ -10,6 +10,10 @@ from contextlib import suppress
 
 from . import child_state
 
+# Threads that a library restarts, or does without, in a forked process: jemalloc's own handlers of a fork switch its
+# thread off there, and it then returns memory when it is asked for some (pyarrow brings it).
+_HARMLESS_THREADS = frozenset({"jemalloc_bg_thd"})
+
 
 def objection(new_modules: set[str], script_folder: str, folders: Sequence[str] = ()) -> str:
     """Returns why workers must be executed; "" if they may be forked. Forks once, to check the threads.
@@ -64,7 +68,7 @@ def foreign_thread() -> str:
         os._exit(0)
     os.waitpid(pid, 0)
     for task in os.listdir("/proc/self/task"):
-        if int(task) != os.getpid():
+        if int(task) != os.getpid() and _comm(int(task)) not in _HARMLESS_THREADS:
             return f"a preloaded module runs the thread {_thread_name(int(task))}, which a fork would lose"
     return ""
 
@@ -75,6 +79,11 @@ def _thread_name(task: int) -> str:
         for thread in threading.enumerate():
             if thread.native_id == task:
                 return repr(thread.name)
+    name = _comm(task)
+    return f"{name!r} (id {task})" if name else str(task)
+
+
+def _comm(task: int) -> str:
     with suppress(OSError), open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as file:
-        return f"{file.read().strip()!r} (id {task})"
-    return str(task)
+        return file.read().strip()
+    return ""

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 
 import anyio
+import anyio.lowlevel
 from anyio.abc import TaskGroup
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -222,8 +223,6 @@ class GrpcConnection:
                 await handler(call)
         except CallError as error:
             refusal = error
-        except H2Error:  # the client has left this call
-            call.scope.cancel()
         except Exception as error:  # noqa: BLE001 - a defect of ours costs this call its answer, and nobody else anything
             _log.error("cannot answer a call: a fault of the service", exc_info=error)
             refusal = CallError(Status.INTERNAL, "cannot answer: a fault of the service; see its log")
@@ -251,7 +250,14 @@ class GrpcConnection:
     # --- what is sent ----------------------------------------------------------------------------------------------
 
     async def send(self, number: int, call: Call, data: bytes) -> None:
-        """Sends one message of a call, as far as the client and its window permit. Raises H2Error if it has left."""
+        """Sends one message of a call, as far as the client and its window permit. Cancels the call if it has left."""
+        try:
+            await self._send(number, call, data)
+        except H2Error:
+            call.scope.cancel()
+            await anyio.lowlevel.checkpoint()
+
+    async def _send(self, number: int, call: Call, data: bytes) -> None:
         if not call.has_begun:
             call.has_begun = True
             self._h2.send_headers(number, _HEADERS)

@@ -160,6 +160,35 @@ async def test_a_call_that_its_client_cancels_ends() -> None:
         assert places.taken == 0
 
 
+async def test_a_handler_that_answers_a_call_after_its_client_has_left_ends_without_a_fault() -> None:
+    left, faults, ended = anyio.Event(), list[Exception](), anyio.Event()
+
+    async def late(call: Call) -> None:
+        try:
+            with anyio.CancelScope(shield=True):
+                await left.wait()
+            await call.send(b"nobody reads this")
+        except Exception as error:
+            faults.append(error)
+            raise
+        finally:
+            ended.set()
+
+    async with connected(late=late, echo=echo) as (client, _, places):
+        number = await client.call("/late", b"x")
+        client.h2.reset_stream(number)
+        await client.flush()
+        number = await client.call("/echo", b"one more")  # Answered after the reset was taken.
+        client.h2.end_stream(number)
+        await client.flush()
+        await client.read_to_end(number)
+        left.set()
+        with anyio.fail_after(10):
+            await ended.wait()
+        assert not faults
+        assert places.taken == 0
+
+
 async def test_a_client_that_does_not_read_holds_up_its_call_and_no_memory() -> None:
     sent = 0
 

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-import threading
-import warnings
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from worker_client.spawner import fitness
+
+THREAD = """
+import sys, threading
+from worker_client.spawner import fitness
+named = threading.Event()
+def run():
+    with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file: file.write(sys.argv[1])
+    named.set()
+    threading.Event().wait()
+threading.Thread(target=run, daemon=True).start()
+named.wait()
+print(fitness.foreign_thread())
+"""
 
 
 class TestFitness:
@@ -24,17 +37,10 @@ class TestFitness:
         (tmp_path / "json.py").touch()
         assert "json.py beside the script would be hidden" in fitness.shadowed(loaded, str(tmp_path))
 
-    def test_a_thread_is_named(self) -> None:
-        release = threading.Event()
-        thread = threading.Thread(target=release.wait, name="watcher")
-        thread.start()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                assert "runs the thread" in fitness.foreign_thread()
-        finally:
-            release.set()
-            thread.join()
+    @pytest.mark.parametrize(("name", "is_foreign"), [("watcher", True), ("jemalloc_bg_thd", False)])
+    def test_a_thread_is_named_unless_its_library_survives_a_fork(self, name: str, is_foreign: bool) -> None:
+        done = subprocess.run([sys.executable, "-c", THREAD, name], capture_output=True, text=True, check=True)
+        assert ("runs the thread" in done.stdout) == is_foreign
 
     def test_no_cuda_context_here(self) -> None:
         assert fitness.cuda_context() == ""

@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import TextIO
 
 from supervisor.config.redaction import redacted_text
-from supervisor.core.event_weights import addition
+from supervisor.core.event_weights import Weight, told_after, weight
 from supervisor.core.printable import lines, one_line
 from supervisor.edges.machine.logs import journald
 from supervisor.edges.machine.logs.journald import JournaldHandler
@@ -172,8 +172,8 @@ class _ForPeople(logging.Formatter):
         where = f"{' '.join(ids)}: " if ids else ""
         level = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
         job, text = getattr(record, "job_id", None), one_line(" ".join(record.getMessage().split()))
-        adds = job == self._before[0] and record.levelno < logging.ERROR  # an error is said in full
-        told = addition(text, self._before[1]) if adds else text
+        before = self._before[1] if job == self._before[0] else ""
+        told = told_after(text, before, is_loss=weight(getattr(record, "kind", "")) is Weight.LOSS)
         self._before = (job, text)
         return f"{NAME}: {level}{where}{told}"
 
