@@ -14,6 +14,7 @@ SMALL := $(addprefix tests/,core config engine ports queries wiring proto report
 PURE := $(addprefix tests/,core config proto report sim)
 RESTARTS ?= 2000
 CHAOS_S ?= 600
+PAUSES_S ?= 3600
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q install
@@ -87,7 +88,7 @@ gpu: ## the tests that need a GPU, with an interpreter that has torch, pytest an
 bench: $(VENV)/.dev ## measure against torchrun and the reference product, write docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-soak: $(VENV)/.e2e packages ## the tests that take long, 2,000 restarts, chaos, other people's scripts, torn networks, a hostile user: an hour; shorter: make soak RESTARTS=200 CHAOS_S=60
+soak: $(VENV)/.e2e packages ## the tests that take long, 2,000 restarts, chaos, other people's scripts, torn networks, a hostile user, an hour of pauses: two hours; shorter: make soak RESTARTS=200 CHAOS_S=60 PAUSES_S=60
 	$(BIN)/python -m pytest -m soak tests
 	$(BIN)/python -m tests.soak restarts --restarts $(RESTARTS)
 	$(BIN)/python -m tests.soak chaos --seconds $(CHAOS_S) $(ARGS)
@@ -95,6 +96,7 @@ soak: $(VENV)/.e2e packages ## the tests that take long, 2,000 restarts, chaos, 
 	$(BIN)/python -m tests.soak cluster --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak supervisor-kills --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak hostile-user --seconds $(CHAOS_S) $(ARGS)
+	$(BIN)/python -m tests.soak pauses --seconds $(PAUSES_S)
 	$(BIN)/python -m tests.soak fuzz
 	$(BIN)/python -m tests.soak packages
 

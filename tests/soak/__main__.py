@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from tests.soak import chaos, cluster, elected_cluster, fuzz, hostile_user, others, packages, restarts, supervisor_kills
+from tests.soak import chaos, cluster, elected_cluster, fuzz, hostile_user, others, packages, pauses, restarts, supervisor_kills
 
 
 def _parsed() -> argparse.Namespace:
@@ -52,6 +52,11 @@ def _parsed() -> argparse.Namespace:
     hostile.add_argument("--seed", type=int, help="of an earlier run, to repeat its choices")
     hostile.add_argument("--attack", action="append", default=[], metavar="NAME", help="only this one, or these")
     hostile.set_defaults(main=hostile_user.main)
+    paused = soaks.add_parser("pauses", help="healthy training with long pauses, none of them a hang")
+    paused.add_argument("--seconds", type=float, default=3600.0)
+    paused.add_argument("--limit", type=float, default=10.0, help="--ft-auto-heartbeat-timeout; pauses are shorter")
+    paused.add_argument("--seed", type=int, help="of an earlier run, to repeat its pauses")
+    paused.set_defaults(main=pauses.main)
     fuzzed = soaks.add_parser("fuzz", help="malformed records of every kind that a stranger can write")
     fuzzed.add_argument("--inputs", type=int, default=1_000_000)
     fuzzed.add_argument("--seed", type=int, help="of an earlier run, to repeat its inputs")
