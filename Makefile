@@ -88,7 +88,7 @@ gpu: ## the tests that need a GPU, with an interpreter that has torch, pytest an
 bench: $(VENV)/.dev ## measure against torchrun and the reference product, write docs/benchmarks.md
 	$(BIN)/python -m tests.benchmarks $(ARGS)
 
-soak: $(VENV)/.e2e packages ## the tests that take long, 2,000 restarts, chaos, other people's scripts, torn networks, a hostile user, an hour of pauses: two hours; shorter: make soak RESTARTS=200 CHAOS_S=60 PAUSES_S=60
+soak: $(VENV)/.e2e packages ## the tests that take long, 2,000 restarts, chaos, other people's scripts, torn networks, an hour of pauses, a hostile user: hours; shorter: make soak RESTARTS=200 CHAOS_S=60 PAUSES_S=60
 	$(BIN)/python -m pytest -m soak tests
 	$(BIN)/python -m tests.soak restarts --restarts $(RESTARTS)
 	$(BIN)/python -m tests.soak chaos --seconds $(CHAOS_S) $(ARGS)

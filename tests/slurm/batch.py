@@ -39,9 +39,9 @@ class Job:
         shown = self.shown()
         return shown["JobState"], shown["ExitCode"]
 
-    def until(self, condition: object, what: str) -> None:
+    def until(self, condition: object, what: str, limit_s: float = LIMIT_S) -> None:
         try:
-            self.slurm.until(condition, what, LIMIT_S)
+            self.slurm.until(condition, what, limit_s)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.shown()}\n{self.log()}") from None
 

@@ -7,7 +7,23 @@ import os
 import signal
 import sys
 
-from tests.soak import chaos, cluster, elected_cluster, fuzz, hostile_user, others, packages, pauses, restarts, supervisor_kills
+from tests.soak import (
+    chaos,
+    cluster,
+    elected_cluster,
+    fuzz,
+    hostile_user,
+    others,
+    packages,
+    pauses,
+    restarts,
+    supervisor_kills,
+)
+
+
+def _add_time_and_seed(parser: argparse.ArgumentParser, seconds: float, repeated: str) -> None:
+    parser.add_argument("--seconds", type=float, default=seconds)
+    parser.add_argument("--seed", type=int, help=f"of an earlier run, to repeat {repeated}")
 
 
 def _parsed() -> argparse.Namespace:
@@ -22,22 +38,18 @@ def _parsed() -> argparse.Namespace:
     again.add_argument("--seconds", type=float, default=600.0, help="it ends after so long, done or not")
     again.set_defaults(main=restarts.main)
     storm = soaks.add_parser("chaos", help="five jobs, whose parts are killed, stopped, filled up and left unanswered")
-    storm.add_argument("--seconds", type=float, default=600.0)
-    storm.add_argument("--seed", type=int, help="of an earlier run, to repeat its choices")
+    _add_time_and_seed(storm, 600.0, "its choices")
     storm.set_defaults(main=chaos.main)
     strange = soaks.add_parser("others", help="scripts in other people's styles, killed and stopped at random")
-    strange.add_argument("--seconds", type=float, default=600.0)
-    strange.add_argument("--seed", type=int, help="of an earlier run, to repeat its first job")
+    _add_time_and_seed(strange, 600.0, "its first job")
     strange.set_defaults(main=others.main)
     torn = soaks.add_parser("cluster", help="a job on nodes with networks of their own, a fault every 15 s")
-    torn.add_argument("--seconds", type=float, default=1800.0)
+    _add_time_and_seed(torn, 1800.0, "its faults")
     torn.add_argument("--nodes", type=int, default=8)
-    torn.add_argument("--seed", type=int, help="of an earlier run, to repeat its faults")
     torn.set_defaults(main=cluster.main)
     elects = soaks.add_parser("elected-cluster", help="the same with elected leaders, and faults of etcd's members")
-    elects.add_argument("--seconds", type=float, default=1800.0)
+    _add_time_and_seed(elects, 1800.0, "its faults")
     elects.add_argument("--nodes", type=int, default=8)
-    elects.add_argument("--seed", type=int, help="of an earlier run, to repeat its faults")
     elects.set_defaults(main=elected_cluster.main)
     killed = soaks.add_parser("supervisor-kills", help="jobs whose supervisor is killed at random moments")
     killed.add_argument("--kills", type=int, default=1000)
@@ -48,14 +60,12 @@ def _parsed() -> argparse.Namespace:
     killed.add_argument("--etcd", action="store_true", help="with --nodes: the nodes elect their leader")
     killed.set_defaults(main=supervisor_kills.main)
     hostile = soaks.add_parser("hostile-user", help="five users' jobs beside a user who attacks all that she can reach")
-    hostile.add_argument("--seconds", type=float, default=600.0)
-    hostile.add_argument("--seed", type=int, help="of an earlier run, to repeat its choices")
+    _add_time_and_seed(hostile, 600.0, "its choices")
     hostile.add_argument("--attack", action="append", default=[], metavar="NAME", help="only this one, or these")
     hostile.set_defaults(main=hostile_user.main)
     paused = soaks.add_parser("pauses", help="healthy training with long pauses, none of them a hang")
-    paused.add_argument("--seconds", type=float, default=3600.0)
-    paused.add_argument("--limit", type=float, default=10.0, help="--ft-auto-heartbeat-timeout; pauses are shorter")
-    paused.add_argument("--seed", type=int, help="of an earlier run, to repeat its pauses")
+    _add_time_and_seed(paused, 3600.0, "its pauses")
+    paused.add_argument("--limit", type=float, default=30.0, help="--ft-auto-heartbeat-timeout; pauses are shorter")
     paused.set_defaults(main=pauses.main)
     fuzzed = soaks.add_parser("fuzz", help="malformed records of every kind that a stranger can write")
     fuzzed.add_argument("--inputs", type=int, default=1_000_000)

@@ -8,6 +8,7 @@ import tempfile
 from collections import defaultdict
 from pathlib import Path
 
+from tests.e2e.hangs import at_unix_s, told
 from tests.e2e.launch import Launch, assert_nothing_left, launched
 
 SCRIPT = Path(__file__).parent / "scripts" / "pausing_training.py"
@@ -31,23 +32,28 @@ def main(arguments: argparse.Namespace) -> list[str]:
             code = launch.wait(arguments.seconds + START_AND_END_S)
         except AssertionError as error:
             return [str(error)]
-        longest_s = _told_pauses(launch)
+        _print_pauses(launch)
         print(launch.stdout_text(), end="")
         wrong = [] if code == 0 else [f"the job ended with {code}: {launch.explained()}"]
-        too_long = longest_s > arguments.limit
-        wrong += [
-            f"{event['reason']}{', and a pause did last longer than that' if too_long else ''}"
-            for event in launch.events()
-            if event["kind"] == "hang_detected"
-        ]
+        wrong += [f"{event['reason']}; {_silence(launch, at_unix_s(event))}" for event in told(launch, "hang_detected")]
         assert_nothing_left(launch)
     return wrong
 
 
-def _told_pauses(launch: Launch) -> float:
+def _print_pauses(launch: Launch) -> None:
     took_s: defaultdict[str, list[float]] = defaultdict(list)
     for line in launch.traced("pause"):
         took_s[str(line["kind"])].append(float(str(line["took_s"])))
     for kind, each_s in sorted(took_s.items()):
         print(f"{kind}: {len(each_s)} pauses, longest {max(each_s):.1f} s, {sum(each_s):.0f} s in all")
-    return max((max(each_s) for each_s in took_s.values()), default=0.0)
+
+
+def _silence(launch: Launch, at_unix_s: float) -> str:
+    """Returns which pause lasted at that moment: on a busy machine, one may really be longer than the limit."""
+    begun = [line for line in launch.traced("pause begun") if float(str(line["at_unix"])) < at_unix_s]
+    ended = {(line["rank"], line["step"]) for line in launch.traced("pause") if float(str(line["at_unix"])) < at_unix_s}
+    lasting = [line for line in begun if (line["rank"], line["step"]) not in ended]
+    texts = [
+        f"rank {line['rank']}: {line['kind']} for {at_unix_s - float(str(line['at_unix'])):.1f} s" for line in lasting
+    ]
+    return ", ".join(texts) or "no rank paused"

@@ -1,9 +1,9 @@
-"""Trains a small language model as nanoGPT trains one, with pauses that a healthy job has. It knows nothing of Holdfast.
+"""Trains a small language model as nanoGPT does, with pauses that a healthy job has. It knows nothing of Holdfast.
 
     pausing_training.py SECONDS LONGEST_S SEED
 
 Every rank draws the same plan: after so many steps, these ranks pause in this way, for at most LONGEST_S. What has
-happened is in the file named in TRACE, a line for each pause of a rank.
+happened is in the file named in TRACE, two lines for each pause of a rank.
 """
 
 # pyright: reportUnknownMemberType=false
@@ -93,11 +93,15 @@ PAUSES: dict[str, Callable[[float], object]] = {
 
 
 def pause(kind: str, for_s: float, step: int) -> None:
+    note("pause begun", kind, step)
     begun_s = time.monotonic()
     PAUSES[kind](for_s)
-    took_s = time.monotonic() - begun_s
+    note("pause", kind, step, took_s=time.monotonic() - begun_s)
+
+
+def note(what: str, kind: str, step: int, **more: float) -> None:
+    line = {"what": what, "kind": kind, "rank": dist.get_rank(), "step": step, "at_unix": time.time(), **more}
     with open(os.environ["TRACE"], "a") as file:
-        line = {"what": "pause", "kind": kind, "rank": dist.get_rank(), "step": step, "took_s": took_s}
         file.write(json.dumps(line) + "\n")
 
 

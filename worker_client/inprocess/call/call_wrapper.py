@@ -257,7 +257,8 @@ class CallWrapper:
     def _restart(self) -> None:
         self._callbacks.after_fault(self.state.freeze())
         self._watch.off()
-        decision = self._coordination.arrive(self.wrapper.barrier_timeout)
+        with self._variables.serving_others():
+            decision = self._coordination.arrive(self.wrapper.barrier_timeout)
         self._watch.on()
         self._ranks.assign_next(decision)
         self._enter_iteration()
@@ -294,7 +295,7 @@ class CallWrapper:
         self._watch.end()
         log.info("rank %d leaves the wrapped function: %s", self.state.rank, in_a_line(error))
         if not is_expected:
-            with contextlib.suppress(InternalError, RestartAbort):
+            with contextlib.suppress(InternalError, RestartAbort), self._variables.serving_others():
                 self._coordination.wait_for_others(self.wrapper.barrier_timeout)
         if membership is not Membership.JOINING and self.wrapper.terminate is not None:
             self.wrapper.terminate(self.state.freeze())

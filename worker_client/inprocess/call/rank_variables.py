@@ -16,6 +16,7 @@ from typing import Any
 
 from worker_client import job_nodes
 from worker_client.inprocess.releasing import store_sockets
+from worker_client.inprocess.releasing.missing_server import served_while_waiting
 from worker_client.inprocess.state import State
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -78,6 +79,14 @@ class RankVariables:
             launched = self._before[MASTER_ADDR] or ""
             self._own_host = job_nodes.own_address(launched) or launched
         return self._own_host
+
+    def serving_others(self) -> contextlib.AbstractContextManager[None]:
+        """Returns a block in which this rank waits for others: a store of the script's own may be missing for them.
+
+        If the launcher serves the store, none is missing; on one node, a rank that waits for it serves it itself.
+        """
+        is_needed = self._has_nodes and not self._has_store and "torch.distributed" in sys.modules
+        return served_while_waiting() if is_needed else contextlib.nullcontext()
 
     def restore(self) -> None:
         """Resets all of them to their values before the call. Idempotent."""

@@ -4,18 +4,27 @@ If the rank that should serve the store fails first, the others try to connect i
 is no connection to shut down, and no signal interrupts that. So a rank that has to leave the function serves the
 missing store itself. Its main thread connects, and the connection can be shut down. This works where MASTER_ADDR is
 this host; the server ends before the rank arrives at the barrier, so the next iteration finds the port free.
+
+Ranks on other hosts need a rank on the host of MASTER_ADDR: one that waits for them at the barrier serves the store.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
+import threading
+from collections.abc import Generator
 from datetime import timedelta
 from typing import Any
 
-from worker_client.inprocess.releasing.store_sockets import Place
+from worker_client.bounded_threads import BoundedThread, join_all
+from worker_client.inprocess.releasing.store_sockets import Place, expected
 
 TIMEOUT_S = 2.0  # to connect to our own server
+FIRST_PAUSE_S = 0.3  # in which almost every rank arrives
+PAUSE_MAX_S = 2.0
+END_TIMEOUT_S = 2 * TIMEOUT_S
 
 
 class StandIns:
@@ -43,6 +52,27 @@ class StandIns:
             )
         except (KeyError, AttributeError, RuntimeError, ValueError, OSError):
             return  # Another process serves there by now, which does as well.
+
+
+@contextlib.contextmanager
+def served_while_waiting() -> Generator[None]:
+    """In the block, this rank waits for others, which may wait for a store on this host: serves it after a moment."""
+    is_over = threading.Event()
+    server = BoundedThread("serve the stores that other ranks wait for", lambda: _serve_until(is_over))
+    server.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        join_all([server], END_TIMEOUT_S)
+
+
+def _serve_until(is_over: threading.Event) -> None:
+    stand_ins, pause_s = StandIns(), FIRST_PAUSE_S
+    while not is_over.wait(pause_s):
+        stand_ins.open(expected())  # again, because a port may have been in use
+        pause_s = min(2 * pause_s, PAUSE_MAX_S)
+    stand_ins.close()
 
 
 def _is_here(address: str) -> bool:

@@ -8,9 +8,11 @@ import threading
 from datetime import timedelta
 from time import monotonic
 
+import pytest
 import torch.distributed as dist
 
-from worker_client.inprocess.releasing.missing_server import StandIns
+from worker_client.inprocess.releasing import store_sockets
+from worker_client.inprocess.releasing.missing_server import StandIns, served_while_waiting
 from worker_client.inprocess.releasing.store_sockets import Place
 
 HERE, ELSEWHERE = "127.0.0.1", "192.0.2.1"
@@ -38,6 +40,26 @@ def test_a_client_that_nobody_serves_gets_in_and_the_port_is_free_afterwards():
     assert monotonic() - begun_s < PATIENCE_S / 2
     assert stand_ins.open([Place(HERE, port)]) == 1, "it is served once"
     stand_ins.close()
+    with socket.create_server((HERE, port)):
+        pass
+
+
+def test_a_rank_that_waits_for_others_lets_them_in_and_frees_the_port(monkeypatch: pytest.MonkeyPatch):
+    port, came_in = unserved_port(), threading.Event()
+    monkeypatch.setenv("MASTER_ADDR", HERE)
+    monkeypatch.setenv("MASTER_PORT", str(port))
+
+    def connect() -> None:
+        dist.TCPStore(HERE, port, is_master=False, timeout=timedelta(seconds=PATIENCE_S))
+        came_in.set()
+
+    store_sockets.begin_iteration(0, str(port))
+    try:
+        threading.Thread(target=connect, daemon=True).start()
+        with served_while_waiting():
+            assert came_in.wait(PATIENCE_S / 2), "it waits until its own timeout"
+    finally:
+        store_sockets.end_call()
     with socket.create_server((HERE, port)):
         pass
 
