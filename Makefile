@@ -6,8 +6,8 @@ VENV ?= .venv
 # For a GPU, as pytorch.org says, for example: make demo TORCH="torch numpy --extra-index-url https://download.pytorch.org/whl/cu128"
 TORCH ?= torch==2.13.0 numpy
 ARGS ?=
-# `make test` has three parts. Tests that start little run side by side, two for each core, since half of their time they
-# wait. Then two at a time those that start a job, and one by one those that judge times or what is used (marker alone).
+# `make test` has three parts. Tests that start little run side by side, five for two cores, since they mostly wait. Then
+# three for two cores those that start a job, and one by one those that judge times or what is used (marker alone).
 # A name of a socket has 107 characters at most: hence a short folder for what the tests write.
 SMALL := $(addprefix tests/,core config engine ports queries wiring proto report benchmarks sim soak edges worker_client cli) \
 	$(addprefix tests/programs/,attribution doctor log_service) $(wildcard tests/test_*.py tests/seeds/test_*.py)
@@ -57,8 +57,8 @@ else
 		temp=$$(mktemp -d /tmp/hf-XXXXXX) || exit; \
 		$(BIN)/python -m pytest --basetemp=$$temp "$$@" $(ARGS) && rm -rf $$temp || code=1; \
 	}; \
-	part -n $$((2 * $$(nproc))) --dist worksteal -m 'not soak and not alone' $(SMALL); \
-	part -n 2 --dist loadfile -m 'not soak and not alone' $(addprefix --ignore=,$(SMALL)); \
+	part -n $$((5 * $$(nproc) / 2)) --dist worksteal -m 'not soak and not alone' $(SMALL); \
+	part -n $$(((3 * $$(nproc) + 1) / 2)) --dist loadfile -m 'not soak and not alone' $(addprefix --ignore=,$(SMALL)); \
 	part -m 'alone and not soak' $$(grep -rl --include='test_*.py' mark.alone tests); \
 	exit $$code
 endif

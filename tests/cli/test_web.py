@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from http.client import HTTPResponse
 from pathlib import Path
-from subprocess import Popen
+from subprocess import Popen, TimeoutExpired
 from typing import Any
 
 import pytest
@@ -52,6 +52,14 @@ class Web:
             self.get(path, token=token, method=method)
         with refused.value as answer:
             return answer.code, answer.read().decode()
+
+    def fate(self) -> str:
+        """Describes what has become of the process, for a test that gets no answer."""
+        try:
+            _, err = self.process.communicate(timeout=2)
+        except TimeoutExpired:
+            return "holdfast web runs"
+        return f"holdfast web has ended with {self.process.returncode}: {err}"
 
     def end(self) -> None:
         self.process.send_signal(signal.SIGTERM)

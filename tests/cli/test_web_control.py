@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from getpass import getuser
+from http.client import RemoteDisconnected
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ def post(web: Web, path: str, **headers: str) -> tuple[int, dict[str, str]]:
     except urllib.error.HTTPError as refused:
         with refused:
             return refused.code, json.load(refused)
+    except RemoteDisconnected:
+        pytest.fail(f"{path}: the connection ended without an answer; {web.fate()}")
 
 
 def session(web: Web) -> dict[str, Any]:
