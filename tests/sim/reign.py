@@ -51,10 +51,10 @@ class Reign:
         self._renewal = lead_renewal.initial_state(LEASE_S, asked_at_s=0.0, now_s=0.0)
         self._is_disturbed = True
 
-    def begin(self, term: int, ledger: Ledger, *, asked_at_s: float) -> None:
+    def begin(self, term: int, ledger: Ledger, witnesses: tuple[str, ...], *, asked_at_s: float) -> None:
         self.term, self._found = term, ledger
         asked_at_s = self.host.local_s(asked_at_s)
-        self._gate = order_gate.State(asked_at_s + LEASE_S, frozenset(ledger.witnesses))
+        self._gate = order_gate.State(asked_at_s + LEASE_S, frozenset(witnesses))
         self._renewal = lead_renewal.initial_state(LEASE_S, asked_at_s=asked_at_s, now_s=self._now_s())
         self.server.begin()
         self._keep_soon()

@@ -107,11 +107,11 @@ class Voter:
                     self.reign.write_again()
             case candidate.AskWhoLeads():
                 self._ask_who_leads()
-            case candidate.Lead(term, found, former):
+            case candidate.Lead(term, found, former, witnesses):
                 self.reign, self._won = self._won, None
                 assert self.reign is not None
                 self.host.world.note_lead(self.host, term, found, former or found.former)
-                self.reign.begin(term, found, asked_at_s=self._asked_s)
+                self.reign.begin(term, found, witnesses, asked_at_s=self._asked_s)
 
     def _coordinate_here(self, report: cluster.Event | cluster.LeadershipTaken | cluster.LeadershipLost) -> None:
         match report:

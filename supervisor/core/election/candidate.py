@@ -220,6 +220,7 @@ class Lead(msgspec.Struct, frozen=True):
     term: int
     found: Ledger  # of this run
     former: Former | None  # how the run before ended, if that was another one
+    witnesses: tuple[str, ...] = ()  # those that the backend names: another leader that wins now meets them first
 
 
 class WriteAgain(msgspec.Struct, frozen=True):
@@ -353,8 +354,7 @@ def _decide(state: State, now_s: float, jitter: float) -> _Result:
 def _see(state: State, leader: Leader | None, now_s: float, jitter: float, *, is_sure: bool = False) -> _Result:
     """Notes the leader. News about an earlier leader comes too late to matter, unless it is sure that this one leads.
 
-    Then the backend has lost its data, or has got back an earlier state. What this node knew before is older all the
-    same than what this leader writes: the node met others before it.
+    Then the backend has lost data, and what this node knew before is older all the same than what that leader writes.
     """
     if isinstance(state.phase, Over):
         return state, ()
@@ -394,7 +394,8 @@ def _win(state: State, won: LeadWon, now_s: float) -> _Result:
     state = msgspec.structs.replace(state, phase=Leading(term), waits_since_s=None, seen_at_s=now_s)
     state = msgspec.structs.replace(state, newest_term=newest_term, ledger=found)
     taken = cluster.LeadershipTaken(term, found, former, first_start.may_train(won.held_for_s))
-    return state, (Lead(term, found, former), Coordinate(taken), Obey(orders.Introduce()))
+    witnesses = found.witnesses if found == won.ledger else ()
+    return state, (Lead(term, found, former, witnesses), Coordinate(taken), Obey(orders.Introduce()))
 
 
 def _lose_lead(state: State, event: LeadLost, now_s: float) -> _Result:
@@ -422,11 +423,10 @@ def _not_won(state: State, now_s: float, jitter: float) -> _Result:
 
 
 def _reach(state: State, now_s: float, jitter: float) -> _Result:
-    actions: tuple[Action, ...] = ()
     if isinstance(state.phase, Unopened | Over):
-        return state, actions
-    if now_s >= node_fence.next_deadline_s(state.fence):
-        state, actions = _fence(state, node_fence.DeadlineReached(), now_s)
+        return state, ()
+    is_due, event = now_s >= node_fence.next_deadline_s(state.fence), node_fence.DeadlineReached()
+    state, actions = _fence(state, event, now_s) if is_due else (state, ())
     asks_at_s = _asks_at_s(state)
     if asks_at_s is not None and now_s >= asks_at_s:
         state, actions = msgspec.structs.replace(state, is_asking=True), (*actions, AskWhoLeads())

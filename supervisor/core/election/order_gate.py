@@ -90,7 +90,7 @@ class State(msgspec.Struct, frozen=True):
     """The gate of one lead. `waiting` is changed in place: thousands of orders may wait for one write."""
 
     valid_until_s: float
-    witnesses: frozenset[str] = frozenset()  # of the ledger as it is kept, or may be: a write may still arrive
+    witnesses: frozenset[str] = frozenset()  # of the ledger as it is kept and, if there are any, as it may be
     recorded: Ledger | None = None  # the last one of this lead that is kept
     waits_since_s: float | None = None  # None: nothing waits
     writes: Ledger | None = None  # now
@@ -166,8 +166,10 @@ def _go(state: State, now_s: float) -> tuple[State, tuple[Action, ...]]:
         first = waiting[0]
         if isinstance(first, Ledger):
             if state.writes is None and now_s >= state.writes_from_s:
-                # Without witnesses, this leader answers only while it is sure that it leads.
-                witnesses = state.witnesses | frozenset(first.witnesses) if first.witnesses else frozenset[str]()
+                # Without witnesses, this leader answers only while it is sure that it leads. While what is kept names
+                # none, another leader need not meet any.
+                is_named = state.witnesses and first.witnesses
+                witnesses = state.witnesses | frozenset(first.witnesses) if is_named else frozenset[str]()
                 state = msgspec.structs.replace(state, writes=first, witnesses=witnesses)
                 actions.append(WriteLedger(first))
             break

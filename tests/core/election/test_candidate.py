@@ -393,6 +393,16 @@ def test_the_last_leader_knows_the_ledger_that_the_backend_has_lost() -> None:
     play.has(Lead(5, Ledger(6, term=4), None))
 
 
+def test_a_leader_counts_on_the_witnesses_that_the_backend_names_and_on_none_if_its_data_is_lost() -> None:
+    kept = Ledger(5, witnesses=("b", "c"), term=3)
+    for found, witnesses in ((kept, ("b", "c")), (Ledger(), ())):
+        play = leading()
+        play >> LeadLost("its lease has ended", ledger=kept) >> Left()
+        play.at(1.0) >> DeadlineReached()
+        play >> LeadWon(4, found)
+        play.has(Lead(4, kept, None, witnesses))
+
+
 def test_the_age_of_the_backends_data_tells_the_coordinator_whether_others_may_train() -> None:
     for held_for_s in (first_start.HELD_S - 1.0, first_start.HELD_S):
         play = node()

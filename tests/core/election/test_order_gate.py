@@ -87,6 +87,17 @@ def test_a_write_that_may_still_arrive_adds_its_witnesses_and_one_that_is_kept_a
     assert play.state.witnesses == {"b"}
 
 
+def test_a_write_that_may_still_arrive_adds_nobody_while_what_is_kept_names_none() -> None:
+    """Seed 60004828 of the simulator: the next leader finds no ledger, and need not meet anybody."""
+    play = gate()
+    play >> LedgerChanged(Ledger(1, witnesses=("a",))) >> DeadlineReached()
+    assert play.state.witnesses == frozenset()
+    play >> LedgerNotWritten()
+    play.at(WRITE_AGAIN_S) >> DeadlineReached() << WriteLedger(Ledger(1, witnesses=("a",)))
+    play >> LedgerWritten()
+    assert play.state.witnesses == {"a"}
+
+
 def test_a_leader_whose_time_is_up_orders_nothing_until_its_lead_is_renewed() -> None:
     play = gate(valid_until_s=1.0)
     play.at(1.0) >> given_to("a", 1) << ()

@@ -221,8 +221,8 @@ class ElectedPeers:
                 self._start(lambda: self._ask_for_lead(above))
             case candidate.AskWhoLeads():
                 self._start(self._ask_who_leads)
-            case candidate.Lead(found=found):
-                self._begin_reign(found)
+            case candidate.Lead(found=found, witnesses=witnesses):
+                self._begin_reign(found, witnesses)
             case candidate.WriteAgain():
                 if self._reign is not None:
                     self._reign.gate.write_again()
@@ -344,12 +344,12 @@ class ElectedPeers:
         _log.warning("this node no longer leads job %s: %s", voter.job_id, why)
         self._take(candidate.Left())
 
-    def _begin_reign(self, found: Ledger) -> None:
+    def _begin_reign(self, found: Ledger, witnesses: tuple[str, ...]) -> None:
         assert self._won is not None, "the lead was won"
         lead, asked_at_s = self._won
         self._reign = Reign(
             self._voter, lead, self._post, self._vouch, lambda: self._state.fence.until_s, self.colleagues.take,
-            outage=self._outage, asked_at_s=asked_at_s, found=found,
+            outage=self._outage, asked_at_s=asked_at_s, found=found, witnesses=witnesses,
         )  # fmt: skip
         self.colleagues.is_leader = True
         _log.info("this node leads job %s (term %d)", self._voter.job_id, lead.term)

@@ -38,8 +38,12 @@ class Reign:
     def __init__(
         self, voter: Voter, lead: Lead, post: Post, vouch: Callable[[float], None], fence_until_s: Callable[[], float],
         on_aside: Callable[[str, Aside], None], *, outage: BackendOutage, asked_at_s: float, found: Ledger,
+        witnesses: tuple[str, ...],
     ) -> None:  # fmt: skip
-        """`vouch` moves the fence of this node, and `fence_until_s` tells it; `found`: the ledger of this run."""
+        """`vouch` moves the fence of this node, and `fence_until_s` tells it; `found`: the ledger of this run.
+
+        `witnesses`: those that the backend names.
+        """
         self._voter = voter
         self._post = post
         self._vouch = vouch
@@ -48,9 +52,7 @@ class Reign:
         self._renewal = lead_renewal.initial_state(lead.ttl_s, asked_at_s=asked_at_s, now_s=now_s)
         self.lead = lead
         self.found = found
-        self.gate = OrderGate(
-            self._deliver, outage, valid_until_s=asked_at_s + lead.ttl_s, witnesses=self.found.witnesses
-        )
+        self.gate = OrderGate(self._deliver, outage, valid_until_s=asked_at_s + lead.ttl_s, witnesses=witnesses)
         self.server = ClusterServer(
             job_id=voter.job_id,
             own_name=voter.node,

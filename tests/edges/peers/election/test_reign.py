@@ -52,7 +52,7 @@ def of(lead: Lead, met_term: int = 0) -> tuple[Reign, Fence, list[Ordered | Repo
     found, _ = of_this_run(read_ledger(lead.state), term=lead.term, met_term=met_term)
     reign = Reign(
         voter, lead, posted.append, own_fence.vouch, lambda: own_fence.until_s, lambda _, __: None,
-        outage=BackendOutage("job"), asked_at_s=anyio.current_time(), found=found,
+        outage=BackendOutage("job"), asked_at_s=anyio.current_time(), found=found, witnesses=found.witnesses,
     )  # fmt: skip
     return reign, own_fence, posted
 
