@@ -84,6 +84,11 @@ _FAULTS_AND_RESTARTS = {
     "restart_requested": Kind(_NEWS, "Somebody, or a rank, has asked for a restart."),
     "restart_refused": Kind(_NEWS, "A restart was asked for and is not possible now.", "The reason says why."),
     "control_requested": Kind(_NEWS, "A rank has asked for something through the workload control API."),
+    "deadlock_ended": Kind(
+        _NEWS,
+        "After a fault, all ranks that are left wait in collectives with ranks that are gone: they are ended at once.",
+        "A handler for SIGTERM cannot save there; save at intervals.",
+    ),
     "fault_folded": Kind(
         _NEWS, "A fault belongs to the restart that is in progress; it takes nothing from the budget."
     ),

@@ -42,6 +42,7 @@ class TakeStacks(msgspec.Struct, frozen=True):
     cycle: int
     accused: tuple[int, ...]  # global ranks
     budget_s: float
+    apart_s: float = 0.0  # at least this long between the two looks at each process
 
 
 class ActOnHang(msgspec.Struct, frozen=True):
@@ -91,6 +92,13 @@ class WindDown(msgspec.Struct, frozen=True):
     grace_s: float | None = None  # None: as configured
 
 
+class EndDeadlocked(msgspec.Struct, frozen=True):
+    """A restart waits for ranks of which none can go on: kill what is left of the cycle now."""
+
+    cycle: int
+    reason: str
+
+
 class Conclude(msgspec.Struct, frozen=True):
     """The job has ended with this verdict, the same on every node."""
 
@@ -124,5 +132,5 @@ class StandBack(msgspec.Struct, frozen=True):
 
 Order = (
     StartCycle | JoinAgain | UseStore | TakeStacks | ActOnHang | TellMembers | ReplaceRanks | SettleCall | WindDown
-    | Conclude | Introduce | Resign | Stay | StandBack
+    | EndDeadlocked | Conclude | Introduce | Resign | Stay | StandBack
 )  # fmt: skip

@@ -78,6 +78,7 @@ class StopWorkers(msgspec.Struct, frozen=True):
 
     signal: int
     grace_s: float
+    for_restart: bool = False  # report workers that linger
 
 
 class KillWorkers(msgspec.Struct, frozen=True):
@@ -146,6 +147,10 @@ class WorkersSucceeded(msgspec.Struct, frozen=True):
     lost: tuple[int, ...] = ()
 
 
+class WorkersLinger(msgspec.Struct, frozen=True):
+    """Workers have not ended by the signal of a restart."""
+
+
 class WorkersGone(msgspec.Struct, frozen=True):
     """Nothing of the cycle is left. `cause` is None where no worker failed by itself."""
 
@@ -172,5 +177,5 @@ class HangFaulted(msgspec.Struct, frozen=True):
     reason: str
 
 
-GroupReport = WorkersRun | RankExited | WorkersFaulted | WorkersSucceeded | WorkersGone
+GroupReport = WorkersRun | RankExited | WorkersFaulted | WorkersSucceeded | WorkersLinger | WorkersGone
 HangReport = HangFound | HangEnded | HangFaulted

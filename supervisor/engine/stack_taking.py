@@ -22,7 +22,9 @@ class StackTaking:
         return self._stacks.is_stopped(pid)
 
     async def evidence(self, job: JobRecord, action: node_messages.CollectEvidence) -> Evidence:
-        evidence = await self.collect(job, cycle=action.cycle, budget_s=action.budget_s, accused=action.accused)
+        evidence = await self.collect(
+            job, cycle=action.cycle, budget_s=action.budget_s, accused=action.accused, apart_s=action.apart_s
+        )
         facts = tuple(self._with_sections(job, action.cycle, each) for each in evidence.facts)
         return msgspec.structs.replace(evidence, facts=facts)
 
@@ -34,6 +36,7 @@ class StackTaking:
         budget_s: float,
         rank: int | None = None,
         accused: tuple[int, ...] = (),
+        apart_s: float = 0.0,
     ) -> Evidence:
         """Returns the stacks of running ranks, accused ones first, within the budget."""
         first_rank = job.first_rank
@@ -46,7 +49,7 @@ class StackTaking:
         async def ask(of_rank: int, timeout_s: float) -> str | None:
             return await self._workers.ask_stacks(job.spec.job_id, cycle, of_rank - first_rank, timeout_s=timeout_s)
 
-        return await self._stacks.collect(pids, ask=ask, budget_s=budget_s, accused=accused)
+        return await self._stacks.collect(pids, ask=ask, budget_s=budget_s, accused=accused, apart_s=apart_s)
 
     async def looked_at(self, job: JobRecord, *, rank: int | None, budget_s: float) -> Evidence:
         """Returns the same for a person, who also wants to know which processes do not run, whatever their stacks."""

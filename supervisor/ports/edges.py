@@ -144,8 +144,12 @@ class StackSource(Protocol):
         ask: Callable[[int, float], Awaitable[str | None]],
         budget_s: float,
         accused: tuple[int, ...] = (),
+        apart_s: float = 0.0,
     ) -> Evidence:
-        """Returns stacks of these ranks (rank -> pid), accused ones first. `Evidence.notes` says what is missing."""
+        """Returns stacks of these ranks (rank -> pid), accused ones first. `Evidence.notes` says what is missing.
+
+        `apart_s`: at least this long between the two looks at each process.
+        """
         ...
 
     def is_stopped(self, pid: int) -> bool:

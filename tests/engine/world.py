@@ -209,6 +209,7 @@ class FakeStacks:
         ask: Callable[[int, float], Awaitable[str | None]],
         budget_s: float,
         accused: tuple[int, ...] = (),
+        apart_s: float = 0.0,
     ) -> Evidence:
         self.asked.append(dict(pids))
         facts = tuple(

@@ -276,6 +276,14 @@ class ElasticRules(_message.Message):
     min_nodes: int
     def __init__(self, min_nodes: _Optional[int] = ..., max_nodes: _Optional[int] = ..., join_timeout_s: _Optional[float] = ..., last_call_timeout_s: _Optional[float] = ...) -> None: ...
 
+class EndDeadlocked(_message.Message):
+    __slots__ = ["cycle", "reason"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    reason: str
+    def __init__(self, cycle: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
 class Events(_message.Message):
     __slots__ = ["events", "is_last"]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
@@ -687,9 +695,10 @@ class NodeSucceeded(_message.Message):
     def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., lost: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ["act_on_hang", "conclude", "join_again", "replace_ranks", "settle_call", "start_cycle", "stay", "take_stacks", "tell_members", "use_store", "wind_down"]
+    __slots__ = ["act_on_hang", "conclude", "end_deadlocked", "join_again", "replace_ranks", "settle_call", "start_cycle", "stay", "take_stacks", "tell_members", "use_store", "wind_down"]
     ACT_ON_HANG_FIELD_NUMBER: _ClassVar[int]
     CONCLUDE_FIELD_NUMBER: _ClassVar[int]
+    END_DEADLOCKED_FIELD_NUMBER: _ClassVar[int]
     JOIN_AGAIN_FIELD_NUMBER: _ClassVar[int]
     REPLACE_RANKS_FIELD_NUMBER: _ClassVar[int]
     SETTLE_CALL_FIELD_NUMBER: _ClassVar[int]
@@ -701,6 +710,7 @@ class Order(_message.Message):
     WIND_DOWN_FIELD_NUMBER: _ClassVar[int]
     act_on_hang: ActOnHang
     conclude: Conclude
+    end_deadlocked: EndDeadlocked
     join_again: JoinAgain
     replace_ranks: ReplaceRanks
     settle_call: SettleCall
@@ -710,7 +720,7 @@ class Order(_message.Message):
     tell_members: TellMembers
     use_store: UseStore
     wind_down: WindDown
-    def __init__(self, start_cycle: _Optional[_Union[StartCycle, _Mapping]] = ..., join_again: _Optional[_Union[JoinAgain, _Mapping]] = ..., use_store: _Optional[_Union[UseStore, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., act_on_hang: _Optional[_Union[ActOnHang, _Mapping]] = ..., tell_members: _Optional[_Union[TellMembers, _Mapping]] = ..., replace_ranks: _Optional[_Union[ReplaceRanks, _Mapping]] = ..., settle_call: _Optional[_Union[SettleCall, _Mapping]] = ..., wind_down: _Optional[_Union[WindDown, _Mapping]] = ..., conclude: _Optional[_Union[Conclude, _Mapping]] = ..., stay: _Optional[_Union[Stay, _Mapping]] = ...) -> None: ...
+    def __init__(self, start_cycle: _Optional[_Union[StartCycle, _Mapping]] = ..., join_again: _Optional[_Union[JoinAgain, _Mapping]] = ..., use_store: _Optional[_Union[UseStore, _Mapping]] = ..., take_stacks: _Optional[_Union[TakeStacks, _Mapping]] = ..., act_on_hang: _Optional[_Union[ActOnHang, _Mapping]] = ..., tell_members: _Optional[_Union[TellMembers, _Mapping]] = ..., replace_ranks: _Optional[_Union[ReplaceRanks, _Mapping]] = ..., settle_call: _Optional[_Union[SettleCall, _Mapping]] = ..., wind_down: _Optional[_Union[WindDown, _Mapping]] = ..., conclude: _Optional[_Union[Conclude, _Mapping]] = ..., stay: _Optional[_Union[Stay, _Mapping]] = ..., end_deadlocked: _Optional[_Union[EndDeadlocked, _Mapping]] = ...) -> None: ...
 
 class Ordered(_message.Message):
     __slots__ = ["job_id", "order"]
@@ -729,9 +739,10 @@ class Part(_message.Message):
     def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ...) -> None: ...
 
 class ProcessFacts(_message.Message):
-    __slots__ = ["children", "cpu_share", "is_still", "kernel_place", "state", "stop_signal", "tracer", "waits_on_futex"]
+    __slots__ = ["children", "cpu_share", "is_idle", "is_still", "kernel_place", "state", "stop_signal", "tracer", "waits_on_futex"]
     CHILDREN_FIELD_NUMBER: _ClassVar[int]
     CPU_SHARE_FIELD_NUMBER: _ClassVar[int]
+    IS_IDLE_FIELD_NUMBER: _ClassVar[int]
     IS_STILL_FIELD_NUMBER: _ClassVar[int]
     KERNEL_PLACE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -740,13 +751,14 @@ class ProcessFacts(_message.Message):
     WAITS_ON_FUTEX_FIELD_NUMBER: _ClassVar[int]
     children: _containers.RepeatedCompositeFieldContainer[ChildProcess]
     cpu_share: float
+    is_idle: bool
     is_still: bool
     kernel_place: str
     state: str
     stop_signal: str
     tracer: str
     waits_on_futex: bool
-    def __init__(self, state: _Optional[str] = ..., is_still: bool = ..., cpu_share: _Optional[float] = ..., stop_signal: _Optional[str] = ..., tracer: _Optional[str] = ..., kernel_place: _Optional[str] = ..., waits_on_futex: bool = ..., children: _Optional[_Iterable[_Union[ChildProcess, _Mapping]]] = ...) -> None: ...
+    def __init__(self, state: _Optional[str] = ..., is_still: bool = ..., cpu_share: _Optional[float] = ..., stop_signal: _Optional[str] = ..., tracer: _Optional[str] = ..., kernel_place: _Optional[str] = ..., waits_on_futex: bool = ..., children: _Optional[_Iterable[_Union[ChildProcess, _Mapping]]] = ..., is_idle: bool = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ["close_logs", "read_events", "read_logs", "set_cordon", "show_part", "show_stacks", "show_whole", "tell_news", "tell_sections"]
@@ -929,7 +941,7 @@ class ReplaceRanks(_message.Message):
     def __init__(self, cycle: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ["call_report", "job_opened", "leave_asked", "node_cordoned", "node_down", "node_excluded", "node_failed", "node_joined", "node_stands", "node_stopped", "node_succeeded", "restart_asked", "stacks_taken", "stacks_wanted", "stop_asked", "store_served", "verdict_taken"]
+    __slots__ = ["call_report", "job_opened", "leave_asked", "node_cordoned", "node_down", "node_excluded", "node_failed", "node_joined", "node_stands", "node_stopped", "node_succeeded", "restart_asked", "stacks_taken", "stacks_wanted", "stop_asked", "store_served", "verdict_taken", "workers_linger"]
     CALL_REPORT_FIELD_NUMBER: _ClassVar[int]
     JOB_OPENED_FIELD_NUMBER: _ClassVar[int]
     LEAVE_ASKED_FIELD_NUMBER: _ClassVar[int]
@@ -947,6 +959,7 @@ class Report(_message.Message):
     STOP_ASKED_FIELD_NUMBER: _ClassVar[int]
     STORE_SERVED_FIELD_NUMBER: _ClassVar[int]
     VERDICT_TAKEN_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_LINGER_FIELD_NUMBER: _ClassVar[int]
     call_report: CallReport
     job_opened: JobOpened
     leave_asked: LeaveAsked
@@ -964,7 +977,8 @@ class Report(_message.Message):
     stop_asked: StopAsked
     store_served: StoreServed
     verdict_taken: VerdictTaken
-    def __init__(self, job_opened: _Optional[_Union[JobOpened, _Mapping]] = ..., node_joined: _Optional[_Union[NodeJoined, _Mapping]] = ..., node_failed: _Optional[_Union[NodeFailed, _Mapping]] = ..., node_down: _Optional[_Union[NodeDown, _Mapping]] = ..., node_succeeded: _Optional[_Union[NodeSucceeded, _Mapping]] = ..., node_stopped: _Optional[_Union[NodeStopped, _Mapping]] = ..., verdict_taken: _Optional[_Union[VerdictTaken, _Mapping]] = ..., store_served: _Optional[_Union[StoreServed, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., stacks_wanted: _Optional[_Union[StacksWanted, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., node_excluded: _Optional[_Union[NodeExcluded, _Mapping]] = ..., stop_asked: _Optional[_Union[StopAsked, _Mapping]] = ..., restart_asked: _Optional[_Union[RestartAsked, _Mapping]] = ..., node_cordoned: _Optional[_Union[NodeCordoned, _Mapping]] = ..., leave_asked: _Optional[_Union[LeaveAsked, _Mapping]] = ..., node_stands: _Optional[_Union[NodeStands, _Mapping]] = ...) -> None: ...
+    workers_linger: WorkersLinger
+    def __init__(self, job_opened: _Optional[_Union[JobOpened, _Mapping]] = ..., node_joined: _Optional[_Union[NodeJoined, _Mapping]] = ..., node_failed: _Optional[_Union[NodeFailed, _Mapping]] = ..., node_down: _Optional[_Union[NodeDown, _Mapping]] = ..., node_succeeded: _Optional[_Union[NodeSucceeded, _Mapping]] = ..., node_stopped: _Optional[_Union[NodeStopped, _Mapping]] = ..., verdict_taken: _Optional[_Union[VerdictTaken, _Mapping]] = ..., store_served: _Optional[_Union[StoreServed, _Mapping]] = ..., call_report: _Optional[_Union[CallReport, _Mapping]] = ..., stacks_wanted: _Optional[_Union[StacksWanted, _Mapping]] = ..., stacks_taken: _Optional[_Union[StacksTaken, _Mapping]] = ..., node_excluded: _Optional[_Union[NodeExcluded, _Mapping]] = ..., stop_asked: _Optional[_Union[StopAsked, _Mapping]] = ..., restart_asked: _Optional[_Union[RestartAsked, _Mapping]] = ..., node_cordoned: _Optional[_Union[NodeCordoned, _Mapping]] = ..., leave_asked: _Optional[_Union[LeaveAsked, _Mapping]] = ..., workers_linger: _Optional[_Union[WorkersLinger, _Mapping]] = ..., node_stands: _Optional[_Union[NodeStands, _Mapping]] = ...) -> None: ...
 
 class Reported(_message.Message):
     __slots__ = ["job_id", "report"]
@@ -1185,14 +1199,16 @@ class Straggler(_message.Message):
     def __init__(self, section: _Optional[str] = ..., node: _Optional[str] = ..., ranks: _Optional[_Iterable[int]] = ..., is_node: bool = ..., ratio: _Optional[float] = ..., took_s: _Optional[float] = ..., median_s: _Optional[float] = ..., of_ranks: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class TakeStacks(_message.Message):
-    __slots__ = ["accused", "budget_s", "cycle"]
+    __slots__ = ["accused", "apart_s", "budget_s", "cycle"]
     ACCUSED_FIELD_NUMBER: _ClassVar[int]
+    APART_S_FIELD_NUMBER: _ClassVar[int]
     BUDGET_S_FIELD_NUMBER: _ClassVar[int]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     accused: _containers.RepeatedScalarFieldContainer[int]
+    apart_s: float
     budget_s: float
     cycle: int
-    def __init__(self, cycle: _Optional[int] = ..., accused: _Optional[_Iterable[int]] = ..., budget_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, cycle: _Optional[int] = ..., accused: _Optional[_Iterable[int]] = ..., budget_s: _Optional[float] = ..., apart_s: _Optional[float] = ...) -> None: ...
 
 class TellClosed(_message.Message):
     __slots__ = ["failed", "reason"]
@@ -1361,3 +1377,11 @@ class Word(_message.Message):
     rank_fault: _worker_pb2.RankFault
     started: Started
     def __init__(self, started: _Optional[_Union[Started, _Mapping]] = ..., lost: _Optional[_Union[Lost, _Mapping]] = ..., call_enter: _Optional[_Union[_worker_pb2.CallEnter, _Mapping]] = ..., iteration_began: _Optional[_Union[_worker_pb2.IterationBegan, _Mapping]] = ..., rank_fault: _Optional[_Union[_worker_pb2.RankFault, _Mapping]] = ..., faults_reported: _Optional[_Union[_worker_pb2.FaultsReported, _Mapping]] = ..., barrier_arrive: _Optional[_Union[_worker_pb2.BarrierArrive, _Mapping]] = ..., call_leave: _Optional[_Union[_worker_pb2.CallLeave, _Mapping]] = ..., exchange_value: _Optional[_Union[_worker_pb2.ExchangeValue, _Mapping]] = ...) -> None: ...
+
+class WorkersLinger(_message.Message):
+    __slots__ = ["cycle", "node"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    node: str
+    def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ...) -> None: ...

@@ -22,6 +22,7 @@ from supervisor.core.cluster import (
     endings,
     evidence,
     hang_first,
+    lingering_workers,
     membership,
     node_loss,
     resignation,
@@ -136,6 +137,8 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             return _step_calls(state, event, now_s, jitter)
         case cluster_messages.StacksWanted() | cluster_messages.StacksTaken():
             return _step_evidence(state, event, now_s)
+        case cluster_messages.WorkersLinger():
+            return lingering_workers.ask(state, event, now_s)
         case (
             cluster_messages.NodeExcluded() | cluster_messages.NodeCordoned() | cluster_messages.NodeSilent()
             | cluster_messages.NodeHeard()
@@ -367,6 +370,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                 # Running nodes must stop at once; where nothing runs, even a new spawner waits for the delay.
                 is_announced = runs or not delay_s
                 phase = rounds.gathering(state.rules, reason, now_s, delay_s=delay_s, is_announced=is_announced)
+                phase = msgspec.structs.replace(phase, is_by_fault=runs and not event.may_be_stop)
                 if event.may_be_stop:
                     phase = msgspec.structs.replace(phase, untold=reason, untold_until_s=now_s + rounds.STOP_FOLLOWS_S)
                 else:
@@ -401,6 +405,8 @@ def _node_succeeded(state: State, event: cluster_messages.NodeSucceeded, now_s: 
 def _step_evidence(state: State, event: evidence.Event, now_s: float) -> Outcome:
     if not isinstance(event, cluster_messages.DeadlineReached) and event.cycle != state.cycle:
         return state, ()
+    if isinstance(event, cluster_messages.StacksTaken) and lingering_workers.awaits(state, event):
+        return lingering_workers.answer(state, event, now_s)
     nodes: tuple[str, ...] = ()
     if isinstance(event, cluster_messages.StacksWanted):
         if not isinstance(state.phase, Running):

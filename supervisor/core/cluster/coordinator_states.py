@@ -11,7 +11,7 @@ from supervisor.core.calls import call_state
 from supervisor.core.cluster import evidence, restart_policy
 from supervisor.core.cluster.membership import Member, Members, MemberState
 from supervisor.core.cluster.messages import Action, Event, NodeFailed, NodeLost, NodeStands, Publish
-from supervisor.core.facts import JobEvent, JobRules, RestartRules, Verdict
+from supervisor.core.facts import Evidence, JobEvent, JobRules, RestartRules, Verdict
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.orders import UseStore
 
@@ -35,6 +35,15 @@ class TakingOver(msgspec.Struct, frozen=True):
     later: list[Event] = msgspec.field(default_factory=list[Event])  # reports that arrive meanwhile
 
 
+class Inquiry(msgspec.Struct):
+    """All nodes look at workers that linger (lingering_workers.py). Changes in place."""
+
+    nodes: tuple[str, ...]
+    until_s: float  # a later answer may be about another moment
+    awaited: dict[str, None]
+    parts: list[Evidence] = msgspec.field(default_factory=list[Evidence])
+
+
 class Gathering(msgspec.Struct, frozen=True):
     """The next cycle's round is open."""
 
@@ -49,6 +58,8 @@ class Gathering(msgspec.Struct, frozen=True):
     is_shortage_told: bool = False  # people know that enough nodes have joined, but not the right ones
     untold: str = ""  # what was decided, and is told once the cycle is ordered, or at `untold_until_s`
     untold_until_s: float = 0.0
+    is_by_fault: bool = False  # ranks of the last cycle are gone, by something other than a stop
+    inquiry: Inquiry | None = None
 
 
 class Running(msgspec.Struct, frozen=True):

@@ -98,7 +98,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             | cluster_messages.CallReport() | cluster_messages.StacksWanted() | cluster_messages.NodeExcluded()
             | cluster_messages.NodeCordoned() | cluster_messages.NodeSilent() | cluster_messages.NodeHeard()
             | cluster_messages.RestartAsked() | cluster_messages.JobForbidden() | cluster_messages.NodeLost()
-            | cluster_messages.LeaveAsked()
+            | cluster_messages.LeaveAsked() | cluster_messages.WorkersLinger()
         ):  # fmt: skip
             return state, ()  # It crossed the order to stop, which the node answers next.
         case _:

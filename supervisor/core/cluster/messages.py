@@ -141,6 +141,13 @@ class StacksTaken(msgspec.Struct, frozen=True):
     evidence: Evidence
 
 
+class WorkersLinger(msgspec.Struct, frozen=True):
+    """Some workers of the node have not ended by the SIGTERM of a restart."""
+
+    node: str
+    cycle: int
+
+
 class NodeExcluded(msgspec.Struct, frozen=True):
     """A rank has asked that this node take no part in later cycles."""
 
@@ -221,8 +228,8 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 
 Event = (
     JobOpened | NodeJoined | NodeFailed | NodeDown | NodeSucceeded | NodeStopped | NodeLost | VerdictTaken
-    | StoreServed | CallReport | StacksWanted | StacksTaken | NodeExcluded | NodeCordoned | StopAsked | RestartAsked
-    | LeaveAsked | JobForbidden | NodeSilent | NodeHeard | NodeStands | DeadlineReached
+    | StoreServed | CallReport | StacksWanted | StacksTaken | WorkersLinger | NodeExcluded | NodeCordoned | StopAsked
+    | RestartAsked | LeaveAsked | JobForbidden | NodeSilent | NodeHeard | NodeStands | DeadlineReached
 )  # fmt: skip
 
 

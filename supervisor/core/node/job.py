@@ -26,7 +26,7 @@ from supervisor.core.stop_verdict import has_left
 
 Order = (
     orders.StartCycle | orders.JoinAgain | orders.UseStore | orders.WindDown | orders.Conclude | orders.Introduce
-    | orders.Resign | orders.Stay | orders.StandBack
+    | orders.Resign | orders.Stay | orders.StandBack | orders.EndDeadlocked
 )  # fmt: skip
 Report = group.GroupReport | group.HangReport
 Event = node_messages.SpawnerReport | Order | job_wishes.Wish | Report | node_messages.DeadlineReached
@@ -106,6 +106,8 @@ def _hear_of_workers(state: State, event: Report, now_s: float) -> Outcome:
             return state, ()
         case group.WorkersGone():
             return moves.leave_stopping(state, event, now_s)
+        case group.WorkersLinger():
+            return state, (moves.tell(state, cluster_messages.WorkersLinger(state.node, state.cycle)),)
         case group.WorkersRun():
             return _workers_run(state, now_s)
         case group.WorkersFaulted(reason, of_call, may_be_stop):
@@ -143,6 +145,8 @@ def _obey(state: State, event: Order, now_s: float) -> Outcome:
             return job_leaving.stay(state, reason)
         case orders.StandBack(reason):
             return _stand_back(state, reason)
+        case orders.EndDeadlocked(cycle):
+            return _end_deadlocked(state, cycle)
         case _:
             assert_never(event)
 
@@ -342,6 +346,15 @@ def _stand_back(state: State, reason: str) -> Outcome:
             return state, ()
         case _:
             assert_never(state.phase)
+
+
+def _end_deadlocked(state: State, cycle: int) -> Outcome:
+    """Ends what a restart waits for in vain. A stop of the job gives its ranks their time."""
+    match state.phase:
+        case phases.Stopping(phases.Rejoin() | phases.StartNext()) if cycle == state.cycle:
+            return state, (group.KillWorkers(),)
+        case _:
+            return state, ()
 
 
 def _conclude(state: State, verdict: Verdict) -> Outcome:

@@ -154,8 +154,7 @@ class JobFold:
     def _obey(self, order: orders.Order) -> None:
         """Passes the coordinator's order to its machine; an order for another cycle changes nothing."""
         if type(order) in _OF_CYCLE:
-            of_cycle = cast("_OfCycle", order)
-            if of_cycle.cycle == self._job.cycle:
+            if (of_cycle := cast("_OfCycle", order)).cycle == self._job.cycle:
                 self._obey_in_cycle(of_cycle)
             return
         self._to_job(cast("job.Order", order))
@@ -165,8 +164,9 @@ class JobFold:
 
     def _obey_in_cycle(self, order: _OfCycle) -> None:
         match order:
-            case orders.TakeStacks(cycle, accused, budget_s):
-                self.actions.append(node_messages.CollectEvidence(self._job.rules.job_id, cycle, budget_s, accused))
+            case orders.TakeStacks(cycle, accused, budget_s, apart_s):
+                collect = node_messages.CollectEvidence(self._job.rules.job_id, cycle, budget_s, accused, apart_s)
+                self.actions.append(collect)
             case orders.ActOnHang():
                 self._to_hangs(hang_response.EvidenceTaken(order.verdict))
                 for local_rank in range(len(self._watches)):

@@ -128,7 +128,8 @@ def stop_group(state: State, then: phases.Then, reason: str, order: group.Order 
     if isinstance(state.phase, phases.Finished):
         text = f"what the workers of cycle {state.cycle} left running is being ended"
     state = enter(state, phases.Stopping(then), reason)
-    return state, (say(state, "workers_stopping", text), order or stop_order(state))
+    order = order or msgspec.structs.replace(stop_order(state), for_restart=True)
+    return state, (say(state, "workers_stopping", text), order)
 
 
 def wind_down(state: State, event: orders.WindDown) -> Outcome:

@@ -394,6 +394,7 @@ class CollectEvidence(msgspec.Struct, frozen=True):
     cycle: int
     budget_s: float
     accused: tuple[int, ...] = ()
+    apart_s: float = 0.0  # at least this long between the two looks at each process
 
 
 class CheckNode(msgspec.Struct, frozen=True):

@@ -33,9 +33,13 @@ from supervisor.core.workers import (
     Worker,
     WorkersFaulted,
     WorkersGone,
+    WorkersLinger,
     WorkersRun,
     WorkersSucceeded,
 )  # fmt: skip
+
+LINGERS_S = 0.3  # after a restart's signal: by then, a worker without a handler has ended
+LINGERS_FACTOR = 3.0  # and so much longer until the next report
 
 # --- states --------------------------------------------------------------------------------------------------------
 
@@ -85,6 +89,8 @@ class Terminating(msgspec.Struct, frozen=True):
     signal: int
     kill_at_s: float
     first: int | None = None
+    lingers_at_s: float | None = None  # then it is reported that workers linger; None: nobody wants to know
+    lingers_again_s: float = 0.0  # how much later again
 
 
 class Killing(msgspec.Struct, frozen=True):
@@ -129,8 +135,8 @@ def step(state: State, event: Event, *, now_s: float, rules: JobRules) -> Outcom
             return (Prepared(cycle), ()) if isinstance(state, Empty) else (state, ())
         case StartWorkers():
             return _spawn(state, event, rules)
-        case StopWorkers(signal, grace_s):
-            return _stop(state, signal, now_s + grace_s, rules)
+        case StopWorkers():
+            return _stop(state, event, now_s, rules)
         case KillWorkers():
             return _kill(state, rules)
         case KillRanks():
@@ -151,8 +157,8 @@ def next_deadline_s(state: State) -> float | None:
     match state:
         case Starting(workers=workers, grace_until_s=until_s) | Running(workers=workers, grace_until_s=until_s):
             earliest_s = until_s
-        case Terminating(workers=workers, kill_at_s=kill_at_s):
-            earliest_s = kill_at_s
+        case Terminating(workers=workers, kill_at_s=kill_at_s, lingers_at_s=lingers_at_s):
+            earliest_s = kill_at_s if lingers_at_s is None else min(kill_at_s, lingers_at_s)
         case Faulted(workers=workers):
             earliest_s = None
         case Empty() | Prepared() | Done() | Killing():
@@ -253,15 +259,21 @@ def _pass_deadlines(state: State, now_s: float, rules: JobRules) -> Outcome:
         return state, ()
     if isinstance(state, Terminating) and now_s >= state.kill_at_s:
         return _kill(state, rules)
+    lingering: tuple[Action, ...] = ()
+    if isinstance(state, Terminating) and state.lingers_at_s is not None and now_s >= state.lingers_at_s:
+        again_s = LINGERS_FACTOR * state.lingers_again_s
+        state = msgspec.structs.replace(state, lingers_at_s=now_s + again_s, lingers_again_s=again_s)
+        lingering = (WorkersLinger(),)
     due = tuple(each.local_rank for each in state.workers if each.kill_at_s is not None and now_s >= each.kill_at_s)
-    actions: tuple[Action, ...] = ()
+    actions = lingering
     if due:
         workers = tuple(
             msgspec.structs.replace(each, kill_at_s=None, killed=True) if each.local_rank in due else each
             for each in state.workers
         )
         state = msgspec.structs.replace(state, workers=workers)
-        actions = (node_messages.SignalWorkers(rules.job_id, state.cycle, int(signals.SIGKILL), due, tree=True),)
+        kill = node_messages.SignalWorkers(rules.job_id, state.cycle, int(signals.SIGKILL), due, tree=True)
+        actions = (*actions, kill)
     if isinstance(state, Starting | Running) and state.grace_until_s is not None and now_s >= state.grace_until_s:
         done = next(each for each in state.workers if each.succeeded and each.excuse is Excuse.NONE)
         alive = ", ".join(str(each.rank) for each in state.workers if not each.ended)
@@ -318,8 +330,10 @@ def _respawn(state: State, local_ranks: tuple[int, ...], rules: JobRules) -> Out
 # --- how they are ended --------------------------------------------------------------------------------------------
 
 
-def _stop(state: State, signal: int, kill_at_s: float, rules: JobRules) -> Outcome:
+def _stop(state: State, order: StopWorkers, now_s: float, rules: JobRules) -> Outcome:
     """Signals every process tree, including stopped processes. A second stop never prolongs the first grace period."""
+    signal, kill_at_s = order.signal, now_s + order.grace_s
+    lingers_at_s = now_s + LINGERS_S if order.for_restart else None
     match state:
         case Empty(workers):
             return state, (_gone(workers, None, ()),)  # The spawner was lost, and they with it.
@@ -329,7 +343,11 @@ def _stop(state: State, signal: int, kill_at_s: float, rules: JobRules) -> Outco
             return _kill(state, rules)
         case Terminating():
             if signal == state.signal:
-                return msgspec.structs.replace(state, kill_at_s=min(kill_at_s, state.kill_at_s)), ()
+                kill_at_s, lingers_at_s = (
+                    min(kill_at_s, state.kill_at_s),
+                    state.lingers_at_s if order.for_restart else None,
+                )
+                return msgspec.structs.replace(state, kill_at_s=kill_at_s, lingers_at_s=lingers_at_s), ()
             kill_at_s = min(kill_at_s, state.kill_at_s)
             first = state.first
         case Faulted():
@@ -342,7 +360,7 @@ def _stop(state: State, signal: int, kill_at_s: float, rules: JobRules) -> Outco
         return _kill(state, rules)
     workers = tuple(each if each.ended else msgspec.structs.replace(each, signalled=True) for each in state.workers)
     send = node_messages.SignalWorkers(rules.job_id, state.cycle, signal, resume=True)
-    return Terminating(state.cycle, workers, signal, kill_at_s, first), (send,)
+    return Terminating(state.cycle, workers, signal, kill_at_s, first, lingers_at_s, LINGERS_S), (send,)
 
 
 def _kill(state: State, rules: JobRules) -> Outcome:

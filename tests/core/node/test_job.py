@@ -295,7 +295,7 @@ def test_ranks_that_are_being_stopped_cannot_hang() -> None:
 def test_processes_in_state_d_do_not_wedge_a_restart() -> None:
     job = running(rules(2)).exit(0, 1, code=1)
     job.pass_to(15.0)
-    assert job.actions == [KillTree(JOB, 0)]
+    assert job.of(KillTree) == [KillTree(JOB, 0)]
     job.send(WorkersEmptied(JOB, 0, stuck_pids=(100,)))
     assert job.actions == [PrepareStore(JOB, 1)]
     assert "100" in job.said("workers_stuck")[0]

@@ -21,6 +21,7 @@ from supervisor.core.workers import (
     StopWorkers,
     WorkersFaulted,
     WorkersGone,
+    WorkersLinger,
     WorkersRun,
     WorkersSucceeded,
 )
@@ -110,6 +111,26 @@ def test_a_stop_gives_exactly_the_grace_and_then_ends_everything() -> None:
     play >> DeadlineReached() << ()
     play >> WorkersEmptied(JOB, 0, (101,)) << WorkersGone(None, all_succeeded=False, stuck_pids=(101,))
     assert group.next_deadline_s(play.state) is None
+
+
+def test_workers_that_linger_after_the_signal_of_a_restart_are_reported_ever_more_rarely() -> None:
+    play = running()
+    play.at(1.0) >> StopWorkers(TERM, 15.0, for_restart=True) << SignalWorkers(JOB, 0, TERM, resume=True)
+    for at_s in (1.3, 2.2, 4.9, 13.0):
+        assert group.next_deadline_s(play.state) == pytest.approx(at_s, abs=1e-3)
+        play.at(at_s - 0.01) >> DeadlineReached() << ()
+        play.at(at_s + 1e-5) >> DeadlineReached() << WorkersLinger()  # late by rounding
+    play.at(16.0) >> DeadlineReached() << KillTree(JOB, 0)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_stop_of_the_job_reports_no_worker_that_lingers(later: bool) -> None:
+    play = running()
+    play.at(1.0) >> StopWorkers(TERM, 15.0, for_restart=later)
+    if later:
+        play.at(1.1) >> StopWorkers(TERM, 15.0) << ()
+    assert group.next_deadline_s(play.state) == 16.0
+    play.at(15.9) >> DeadlineReached() << ()
 
 
 def test_escapees_are_ended_though_all_workers_left_in_time() -> None:

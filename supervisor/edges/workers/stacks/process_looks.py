@@ -20,6 +20,7 @@ from supervisor.edges.machine.own_process.threads import in_thread
 THREADS_MAX = 4  # each may wait in the kernel indefinitely
 CHILDREN_MAX = 64
 FILE_BYTES_MAX = 64 * 1024
+IDLE_S = 0.5  # who writes nothing for a shorter time may only pause
 FUTEX_CALLS = frozenset({"449", "455"} | {{"x86_64": "202", "aarch64": "98"}.get(os.uname().machine, "")})
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -38,6 +39,7 @@ class Look(msgspec.Struct, frozen=True):
     call: str = ""  # number of the main thread's current system call
     kernel_place: str = ""
     children: tuple[ChildProcess, ...] = ()
+    written_bytes: int | None = None  # by it and its children; None: nobody may know
 
 
 class ProcessLooks:
@@ -84,6 +86,7 @@ def facts_of(first: Look | None, second: Look | None, *, apart_s: float) -> Proc
         is_still=_is_still(first, second),
         cpu_share=(second.cpu_ticks - first.cpu_ticks) / TICKS_PER_S / apart_s if apart_s > 0 else 0.0,
         waits_on_futex=_is_in_futex(first) and _is_in_futex(second),
+        is_idle=apart_s >= IDLE_S and _is_idle(first, second),
     )
 
 
@@ -96,6 +99,14 @@ def _is_still(first: Look, second: Look) -> bool:
     if ProcessState.RUNNING in (first.state, second.state):
         return False
     return (first.state, first.switches, first.call) == (second.state, second.switches, second.call)
+
+
+def _is_idle(first: Look, second: Look) -> bool:
+    """Whether neither it nor a child wrote anything, and no child ran. False where the kernel does not say."""
+    if first.written_bytes is None or first.written_bytes != second.written_bytes:
+        return False
+    ran = (ProcessState.RUNNING, ProcessState.UNINTERRUPTIBLE)
+    return not any(child.state in ran for child in (*first.children, *second.children))
 
 
 def _is_in_futex(look: Look) -> bool:
@@ -143,7 +154,15 @@ def _look_closely(pid: int, seen: dict[int, Look]) -> None:
     found = msgspec.structs.replace(seen[pid], children=children, kernel_place="" if place == "0" else place)
     seen[pid] = found
     call = _read(f"/proc/{pid}/syscall").partition(" ")[0].strip()
-    seen[pid] = msgspec.structs.replace(found, call=call)
+    written = [_written_bytes(each) for each in (pid, *(child.pid for child in children))]
+    written_bytes = sum(each for each in written if each is not None) if None not in written else None
+    seen[pid] = msgspec.structs.replace(found, call=call, written_bytes=written_bytes)
+
+
+def _written_bytes(pid: int) -> int | None:
+    """Returns how many bytes the process has written to files and pipes since its start."""
+    lines = (line.partition(": ") for line in _read(f"/proc/{pid}/io").splitlines())
+    return next((int(value) for name, _, value in lines if name == "wchar"), None)
 
 
 def _state_of(pid: int) -> ProcessState:

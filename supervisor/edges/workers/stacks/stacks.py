@@ -87,7 +87,7 @@ class StackCollector:
         self._accused_slots = anyio.CapacityLimiter(cores)
 
     async def collect(
-        self, pids: Mapping[int, int], *, ask: Ask, budget_s: float, accused: tuple[int, ...] = ()
+        self, pids: Mapping[int, int], *, ask: Ask, budget_s: float, accused: tuple[int, ...] = (), apart_s: float = 0.0
     ) -> Evidence:
         """Returns the stacks of these ranks (rank -> pid) within `budget_s`, those of accused ranks first.
 
@@ -99,19 +99,22 @@ class StackCollector:
         self.unreaped()
         first = [rank for rank in dict.fromkeys(accused) if rank in pids]
         others = [rank for rank in pids if rank not in accused]
-        looks = (await self._looks.take(pids, at_most_s=min(FIRST_LOOK_S_MAX, this.left_s())), dict[int, Look]())
+        looks = (
+            await self._looks.take(pids, at_most_s=min(max(FIRST_LOOK_S_MAX, apart_s), this.left_s())),
+            dict[int, Look](),
+        )
         looked_s = anyio.current_time()
         with anyio.CancelScope(deadline=this.end_s):
             async with anyio.create_task_group() as tasks:
                 alone_s = ACCUSED_ALONE_SHARE * budget_s
                 await self._look_at(first, ACCUSED_HEAD_START_SHARE, self._accused_slots, this, tasks, alone_s)
                 await self._look_at(others, HEAD_START_SHARE, self._slots, this, tasks, budget_s)
-            rest_s = looked_s + LOOKS_APART_S - anyio.current_time()
+            rest_s = looked_s + max(LOOKS_APART_S, apart_s) - anyio.current_time()
             if rest_s > 0:
                 await pause(rest_s, why="what did not move between two looks may only have had no time to")
             looks[1].update(await self._looks.take(pids, at_most_s=this.left_s()))
             await self._read_sources(this)
-        apart_s = anyio.current_time() - looked_s
+        apart_s = anyio.current_time() - looked_s  # longer than was wanted, on a busy node
         return Evidence(
             groups=grouped(this.stacks),
             notes=_notes(this, [*first, *others], budget_s),

@@ -14,12 +14,15 @@ import anyio
 import pytest
 
 from supervisor.core.process_facts import ProcessFacts, ProcessState
-from supervisor.edges.workers.stacks.process_looks import Look, ProcessLooks, facts_of, is_stopped
+from supervisor.edges.workers.stacks.process_looks import IDLE_S, Look, ProcessLooks, facts_of, is_stopped
 
+WRITING = "[(open('/dev/null', 'wb', 0).write(b'x'), time.sleep(0.05)) for _ in range(10_000)]"
 SCRIPTS = {
     "sleeps": "print(flush=True); time.sleep(600)",
     "spins": "print(flush=True)\nwhile True: pass",
     "locked": "lock = threading.Lock(); lock.acquire(); print(flush=True); lock.acquire()",
+    "writes": f"threading.Thread(target=lambda: {WRITING}).start(); print(flush=True); time.sleep(600)",
+    "has a child that writes": f"os.fork() or {WRITING}; print(flush=True); time.sleep(600)",
     "lost a child": "print(os.spawnlp(os.P_NOWAIT, 'true', 'true'), flush=True); time.sleep(600)",
     # Its child waits for a writer before it executes anything; until then the parent waits in the kernel.
     "state D": (
@@ -69,6 +72,20 @@ async def test_a_stopped_process_is_named_with_its_signal(start: Start) -> None:
     assert (facts.state, facts.is_still) == (ProcessState.STOPPED, True)
     assert facts.stop_signal in ("SIGSTOP", "")  # kernels before 6.0 do not report it
     assert is_stopped(pid)
+
+
+@pytest.mark.parametrize(("name", "is_idle"), [("sleeps", True), ("writes", False), ("has a child that writes", False)])
+async def test_one_that_writes_in_a_thread_or_a_child_is_told_from_one_that_only_waits(
+    start: Start, name: str, is_idle: bool
+) -> None:
+    looks, pid = ProcessLooks(), start(name)
+    first = await looks.take({0: pid}, at_most_s=5)
+    await anyio.sleep(IDLE_S)
+    second = await looks.take({0: pid}, at_most_s=5)
+    for apart_s, expected in ((IDLE_S, is_idle), (0.02, False)):
+        facts = facts_of(first.get(0), second.get(0), apart_s=apart_s)
+        assert facts is not None
+        assert facts.is_idle is expected
 
 
 async def test_one_that_computes_is_told_from_one_that_waits(start: Start) -> None:

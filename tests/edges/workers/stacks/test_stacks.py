@@ -158,3 +158,14 @@ async def test_a_slow_py_spy_leaves_the_rank_the_time_to_answer_itself(tmp_path:
     pid = int((tmp_path / "pid").read_text())
     await until(lambda: _state(pid) in ("Z", ""))
     await collector.collect({}, ask=nobody, budget_s=1.0)  # reaps it
+
+
+@pytest.mark.alone
+async def test_two_looks_are_as_far_apart_as_was_wanted(start: Start):
+    pids = {0: start("sleeping").pid}
+    began_s = time.monotonic()
+    evidence = await StackCollector().collect(pids, ask=nobody, budget_s=GENEROUS_S, apart_s=0.7)
+    assert 0.7 <= time.monotonic() - began_s < GENEROUS_S
+    (facts,) = evidence.facts
+    assert facts.process is not None
+    assert facts.process.is_idle
