@@ -106,9 +106,16 @@ def open_reader(*state_dirs: Path) -> JournalReader:
             _check_owner(path)
             connections.append(_open_for_reading(path))
         except (sqlite3.Error, OSError) as error:
-            remedy = "the next supervisor sets it aside" if isinstance(error, sqlite3.Error) else "check its mode"
-            raise ConfigurationError(f"cannot read journal {path}: {error}; {remedy}") from error
+            raise ConfigurationError(f"cannot read journal {path}: {error}; {_remedy(error)}") from error
     return JournalReader(connections)
+
+
+def _remedy(error: sqlite3.Error | OSError) -> str:
+    if isinstance(error, OSError):
+        return "check its mode"
+    if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+        return f"its supervisor has been writing for {BUSY_TIMEOUT_S:g} s, so the disk is slow; try again"
+    return "the next supervisor sets it aside"
 
 
 def _check_owner(path: Path) -> None:

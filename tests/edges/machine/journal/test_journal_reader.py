@@ -56,6 +56,18 @@ def test_a_broken_journal_is_a_clear_error_for_readers(tmp_path: Path) -> None:
         open_reader(tmp_path)
 
 
+def test_a_journal_that_is_being_written_for_too_long_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with started(tmp_path) as journal:
+        journal.save(report())
+    monkeypatch.setattr(journal_reader, "BUSY_TIMEOUT_S", 0.1)
+    with contextlib.closing(sqlite3.connect(tmp_path / "journal.db", isolation_level=None)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(ConfigurationError, match=r"database is locked; .* the disk is slow; try again"):
+            open_reader(tmp_path)
+
+
 @pytest.mark.parametrize("damage", ["[" * 30_000, "{}", '{"recorded_by": 5}', "", "\\ud800"])
 def test_a_row_that_can_not_be_read_hides_no_other_job(tmp_path: Path, damage: str) -> None:
     whole = report("whole", 2_000, JobState.SUCCEEDED)
