@@ -74,6 +74,7 @@ def limited(launch: Launch, limit: str, *words: str) -> subprocess.CompletedProc
     )  # fmt: skip
 
 
+@pytest.mark.alone  # a command takes descriptors for each supervisor of this user that it finds
 @pytest.mark.parametrize("command", ["status", "jobs", "events", "stop"])
 def test_a_command_works_or_names_the_limit(running: Launch, command: str) -> None:
     """The library with which it asks ended it with SIGABRT where it found no room for its threads."""
