@@ -40,6 +40,11 @@ _JOB_CYCLES = {
     "workers_stopping": Kind(_ROUTINE, "The ranks of the cycle are signalled; the grace period begins."),
     "workers_stopped": Kind(_ROUTINE, "No process of the cycle is left."),
     "stop_requested": Kind(_NEWS, "Somebody has requested the end of the job."),
+    "ranks_awaited": Kind(
+        _NEWS,
+        "Ranks that are to end still run: how long they have, and what they do, as far as it can be seen.",
+        "Nothing, if they save. A thread that is no daemon, or a child process, keeps a rank alive.",
+    ),
     "job_succeeded": Kind(_ROUTINE, "All ranks have ended with 0."),
     "job_failed": Kind(
         _LOSS,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from supervisor.core.facts import HangLimits
 
+RANKS_SHOWN_MAX = 8  # in a sentence, unless they are consecutive
+
 
 def control_sentence(action: str, description: str, *, rank: int, node: str) -> str:
     wishes = {
@@ -24,6 +26,16 @@ def limits_sentence(limits: HangLimits) -> str:
         ("outside of sections", limits.out_of_section_s),
     ]
     return ", ".join(f"{name} {'off' if limit_s is None else f'{limit_s:.1f} s'}" for name, limit_s in values)
+
+
+def named_ranks(ranks: tuple[int, ...]) -> str:
+    """Returns "rank 3", "ranks 0 to 7", or "ranks 0, 2, 5"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    more = f" and {len(ranks) - RANKS_SHOWN_MAX} more" if len(ranks) > RANKS_SHOWN_MAX else ""
+    return f"ranks {', '.join(map(str, ranks[:RANKS_SHOWN_MAX]))}{more}"
 
 
 def running_again_sentence(cycle: int, took_s: float, used: int, budget: int) -> str:

@@ -23,6 +23,21 @@ class Frame(msgspec.Struct, frozen=True):
         return f"{self.name} ({self.file.rpartition('/')[2]}:{self.line})"
 
 
+class NamedThread(msgspec.Struct, frozen=True):
+    """A Python thread that is not the main thread."""
+
+    name: str
+    frames: tuple[Frame, ...]  # the innermost last
+
+
+class RankLook(msgspec.Struct, frozen=True):
+    """Where the Python threads of a rank are."""
+
+    rank: int
+    frames: tuple[Frame, ...]  # of the main thread, the innermost last
+    threads: tuple[NamedThread, ...] = ()
+
+
 class ProcessState(enum.StrEnum):
     """The state of the main thread as the kernel reports it."""
 

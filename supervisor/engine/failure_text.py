@@ -26,6 +26,7 @@ _PURPOSE: dict[type[node_messages.Action], str] = {
     node_messages.KillSpawner: "kill the spawner",
     node_messages.ReadProgress: "read a rank's progress",
     node_messages.CollectEvidence: "take stacks",
+    node_messages.LookAtRanks: "look at the ranks",
     node_messages.CheckNode: "check the node",
     node_messages.AwaitGpuMemory: "wait for GPU memory",
     node_messages.Publish: "publish an event",

@@ -215,8 +215,8 @@ class EnginePerformer:
                 progress = self._edges.workers.read_progress(action.job_id, action.cycle, action.local_rank)
                 if progress is not None:
                     return (node_messages.ProgressRead(action.job_id, action.cycle, action.local_rank, progress),)
-            case node_messages.CollectEvidence():
-                self._attempt(job, action, lambda: self._collect(job, action))
+            case node_messages.CollectEvidence() | node_messages.LookAtRanks():
+                self._attempt(job, action, lambda: self._look_at_ranks(job, action))
             case node_messages.CheckNode() | node_messages.AwaitGpuMemory():
                 return self._look_at_node(job, action)
             case node_messages.Publish():
@@ -405,9 +405,15 @@ class EnginePerformer:
             return (node_messages.GpuMemorySeen(action.job_id, action.cycle, MemoryReport(is_free=True)),)
         return ()
 
-    async def _collect(self, job: JobRecord, action: node_messages.CollectEvidence) -> None:
-        evidence = await self._stacks.evidence(job, action)
-        self._inbox.post(node_messages.EvidenceCollected(action.job_id, action.cycle, evidence))
+    async def _look_at_ranks(
+        self, job: JobRecord, action: node_messages.CollectEvidence | node_messages.LookAtRanks
+    ) -> None:
+        if isinstance(action, node_messages.CollectEvidence):
+            evidence = await self._stacks.evidence(job, action)
+            self._inbox.post(node_messages.EvidenceCollected(action.job_id, action.cycle, evidence))
+        else:
+            looks = await self._stacks.threads(job, cycle=action.cycle, budget_s=action.budget_s)
+            self._inbox.post(node_messages.RanksLookedAt(action.job_id, action.cycle, looks))
 
 
 def _whereabouts(spawner: Spawner) -> str:

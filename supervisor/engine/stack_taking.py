@@ -6,7 +6,7 @@ import msgspec
 
 from supervisor.core.facts import Evidence
 from supervisor.core.node import messages as node_messages
-from supervisor.core.process_facts import ProcessState, RankFacts
+from supervisor.core.process_facts import ProcessState, RankFacts, RankLook
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import StackSource, Workers
 
@@ -39,17 +39,16 @@ class StackTaking:
         apart_s: float = 0.0,
     ) -> Evidence:
         """Returns the stacks of running ranks, accused ones first, within the budget."""
-        first_rank = job.first_rank
-        pids = {
-            first_rank + local_rank: pid
-            for local_rank, pid in sorted(job.pids.items())
-            if job.runs(cycle) and rank in (None, first_rank + local_rank)
-        }
+        first_rank, pids = job.first_rank, _pids(job, cycle, rank)
 
         async def ask(of_rank: int, timeout_s: float) -> str | None:
             return await self._workers.ask_stacks(job.spec.job_id, cycle, of_rank - first_rank, timeout_s=timeout_s)
 
         return await self._stacks.collect(pids, ask=ask, budget_s=budget_s, accused=accused, apart_s=apart_s)
+
+    async def threads(self, job: JobRecord, *, cycle: int, budget_s: float) -> tuple[RankLook, ...]:
+        """Returns where all threads of the ranks are that still run."""
+        return await self._stacks.look(_pids(job, cycle), budget_s=budget_s)
 
     async def looked_at(self, job: JobRecord, *, rank: int | None, budget_s: float) -> Evidence:
         """Returns the same for a person, who also wants to know which processes do not run, whatever their stacks."""
@@ -61,6 +60,12 @@ class StackTaking:
         progress = self._workers.read_progress(job.spec.job_id, cycle, facts.rank - job.first_rank)
         sections = tuple(name for name, _ in progress.open_sections) if progress is not None else ()
         return msgspec.structs.replace(facts, sections=sections)
+
+
+def _pids(job: JobRecord, cycle: int, rank: int | None = None) -> dict[int, int]:
+    """Returns the processes of these ranks, or of all; none if the newest workers are of another cycle."""
+    ranks = {job.first_rank + local_rank: pid for local_rank, pid in sorted(job.pids.items()) if job.runs(cycle)}
+    return {each: pid for each, pid in ranks.items() if rank in (None, each)}
 
 
 def _halted(job: JobRecord, facts: RankFacts) -> str:

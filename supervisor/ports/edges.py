@@ -21,6 +21,7 @@ from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.node_health import Finding
 from supervisor.core.orders import Order
+from supervisor.core.process_facts import RankLook
 from supervisor.ports.reports import JobReport, RecordedEvent
 
 
@@ -150,6 +151,10 @@ class StackSource(Protocol):
 
         `apart_s`: at least this long between the two looks at each process.
         """
+        ...
+
+    async def look(self, pids: Mapping[int, int], *, budget_s: float) -> tuple[RankLook, ...]:
+        """Returns where all threads of these ranks (rank -> pid) are; omits ranks that could not be read in time."""
         ...
 
     def is_stopped(self, pid: int) -> bool:

@@ -111,6 +111,8 @@ class OneNode:
                     self._coordinate(report)
                 case messages.Publish(event=said):
                     self.events.append(said)
+                case messages.LookAtRanks():
+                    pass  # Its answer, which may be missing, changes only what people read.
                 case messages.EndSpawner() if self.spawner_obeys:
                     self.actions.append(action)
                     self._send(messages.SpawnerLost(JOB, NOW, "the spawner ended because it was asked to"))

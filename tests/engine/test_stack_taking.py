@@ -32,3 +32,11 @@ async def test_a_person_who_asks_for_stacks_reads_which_ranks_are_stopped(tmp_pa
         evidence = await world.stack_taking.looked_at(world.jobs["j"], rank=None, budget_s=1.0)
         pid = PID_OF_RANK_0 + 1
         assert evidence.notes == (f"rank 1 (pid {pid}) is stopped (SIGSTOP); `kill -CONT {pid}` continues it",)
+
+
+async def test_the_threads_of_the_running_ranks_are_looked_at(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        await world.submit(JobSpec("j", ("t.py",), local_world_size=2))
+        looks = await world.stack_taking.threads(world.jobs["j"], cycle=0, budget_s=1.0)
+        assert [(each.rank, each.frames[-1].line) for each in looks] == [(0, PID_OF_RANK_0), (1, PID_OF_RANK_0 + 1)]
+        assert await world.stack_taking.threads(world.jobs["j"], cycle=1, budget_s=1.0) == ()

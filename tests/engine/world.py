@@ -19,7 +19,7 @@ from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node_health import Finding
-from supervisor.core.process_facts import ProcessFacts, ProcessState, RankFacts
+from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts, RankLook
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
@@ -218,6 +218,9 @@ class FakeStacks:
             if pid in self.stopped
         )
         return Evidence(groups=(StackGroup(tuple(pids), "main (t.py:1)"),), source="fake", facts=facts)
+
+    async def look(self, pids: Mapping[int, int], *, budget_s: float) -> tuple[RankLook, ...]:
+        return tuple(RankLook(rank, (Frame("/t.py", "main", pid),)) for rank, pid in pids.items())
 
     def is_stopped(self, pid: int) -> bool:
         return pid in self.stopped

@@ -24,10 +24,12 @@ from supervisor.core.node.messages import (
     JobAbandoned,
     KillSpawner,
     KillTree,
+    LookAtRanks,
     MoveFence,
     NodeChecked,
     PrepareStore,
     Publish,
+    RanksLookedAt,
     ReadProgress,
     ReconnectRanks,
     RespawnWorkers,
@@ -61,6 +63,8 @@ def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Ev
             return (SpawnerBroken(job_id, reason),)
         case CollectEvidence(cycle=cycle):
             return (EvidenceCollected(job_id, cycle, Evidence(notes=(reason,))),)
+        case LookAtRanks(cycle=cycle):
+            return (RanksLookedAt(job_id, cycle),)
         case CheckNode(check=check, number=number):
             return (NodeChecked(job_id, check, number, (Finding(check, Health.UNANSWERED, reason),)),)
         case AwaitGpuMemory(cycle=cycle):

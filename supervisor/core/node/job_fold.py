@@ -276,7 +276,7 @@ class JobFold:
                     assert_never(action)
 
     def _to_plain(self, event: plain_ranks.Event) -> None:
-        ranks = plain_ranks.Ranks(self._rank(0), self._monitors, self._watches, self._job.limits, self._job.lost_at_s)
+        ranks = plain_ranks.Ranks(self._rank(0), self._monitors, self._watches, self._job, self._group)
         self._plain, actions = plain_ranks.step(
             self._plain, event, now_s=self._now_s, cycle=self._job.cycle, ranks=ranks, rules=self._job.rules
         )

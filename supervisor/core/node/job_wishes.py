@@ -11,14 +11,12 @@ from supervisor.core import orders
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobEvent
 from supervisor.core.job_phases import State
-from supervisor.core.job_sentences import control_sentence, limits_sentence
+from supervisor.core.job_sentences import control_sentence, limits_sentence, named_ranks
 from supervisor.core.node import job_leaving
 from supervisor.core.node import job_moves as moves
 from supervisor.core.node import messages as node_messages
 from supervisor.core.stop_verdict import SAME_SIGNAL_S
 from supervisor.core.workers import Worker
-
-RANKS_SHOWN_MAX = 8  # in a sentence, unless they are consecutive
 
 Wish = (
     node_messages.StopRequested | node_messages.LeaveRequested | node_messages.RestartRequested
@@ -114,21 +112,12 @@ def _awaited(state: State, event: node_messages.StopRequested) -> str:
     """Returns the reason with what is waited for now, and for how long: whoever sent the signal looks on."""
     if not event.signal or not event.running:
         return event.reason
-    ranks, is_one = _shown(event.running), len(event.running) == 1
+    ranks, is_one = named_ranks(event.running), len(event.running) == 1
     if state.stop_at_s is not None:
         return f"{event.reason} again: {ranks} {'is' if is_one else 'are'} killed"
     grace_s = moves.stop_order(state, event.signal, event.grace_s).grace_s
     who, whom = ("has", "it") if is_one else ("have", "them")
     return f"{event.reason}: {ranks} {who} {grace_s:g} s to end; another one kills {whom} at once"
-
-
-def _shown(ranks: tuple[int, ...]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]} to {ranks[-1]}"
-    more = f" and {len(ranks) - RANKS_SHOWN_MAX} more" if len(ranks) > RANKS_SHOWN_MAX else ""
-    return f"ranks {', '.join(map(str, ranks[:RANKS_SHOWN_MAX]))}{more}"
 
 
 def _restart_requested(state: State, reason: str) -> Outcome:

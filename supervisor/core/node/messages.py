@@ -14,6 +14,7 @@ from supervisor.core.facts import Assignment, Evidence, HangLimits, JobEvent, Jo
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.node_health import CheckPlan, Finding
 from supervisor.core.orders import Order
+from supervisor.core.process_facts import RankLook
 
 # --- events: from people, the spawner, clients, the clock ----------------------------------------------------------
 
@@ -118,6 +119,14 @@ class RankPrinted(msgspec.Struct, frozen=True):
     cycle: int
     local_rank: int
     at_s: float
+
+
+class RanksLookedAt(msgspec.Struct, frozen=True):
+    """What the ranks still do, as far as it can be seen (answer to LookAtRanks)."""
+
+    job_id: str
+    cycle: int
+    looks: tuple[RankLook, ...] = ()
 
 
 class WorkersEmptied(msgspec.Struct, frozen=True):
@@ -267,7 +276,7 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 SpawnerReport = SpawnerReady | SpawnerLost | StoreReady | StoreFailed
 WorkerReport = WorkerSpawned | SpawnFailed | WorkerExited | WorkersEmptied
 ClientReport = ClientJoined | ClientLeft | ProgressRead | RankSaid
-PlainReport = RankStopped | RankContinued | RankPrinted  # what the spawner sees of a rank that says nothing
+PlainReport = RankStopped | RankContinued | RankPrinted | RanksLookedAt  # what is seen of a rank that says nothing
 JobNews = (
     SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected | StopRequested
     | LeaveRequested | RestartRequested | Ordered | FenceMoved | SupervisorReturned
@@ -397,6 +406,14 @@ class CollectEvidence(msgspec.Struct, frozen=True):
     apart_s: float = 0.0  # at least this long between the two looks at each process
 
 
+class LookAtRanks(msgspec.Struct, frozen=True):
+    """See what the ranks still do that are to end; answered by RanksLookedAt."""
+
+    job_id: str
+    cycle: int
+    budget_s: float
+
+
 class CheckNode(msgspec.Struct, frozen=True):
     """Run one check of this node; answered by NodeChecked with the same number, which counts its looks."""
 
@@ -434,6 +451,6 @@ class FinishJob(msgspec.Struct, frozen=True):
 
 Action = (
     StartSpawner | PrepareStore | ForkAhead | SpawnWorkers | RespawnWorkers | TellRanks | ReconnectRanks | SignalWorkers
-    | KillTree | MoveFence | EndSpawner | KillSpawner | ReadProgress | CollectEvidence | CheckNode | AwaitGpuMemory
-    | Publish | TellCoordinator | FinishJob
+    | KillTree | MoveFence | EndSpawner | KillSpawner | ReadProgress | CollectEvidence | LookAtRanks | CheckNode
+    | AwaitGpuMemory | Publish | TellCoordinator | FinishJob
 )  # fmt: skip

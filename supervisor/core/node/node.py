@@ -52,6 +52,7 @@ from supervisor.core.node.messages import (
     RankContinued,
     RankPrinted,
     RankSaid,
+    RanksLookedAt,
     RankStopped,
     SpawnerLost,
     SpawnerReady,
@@ -72,7 +73,7 @@ _OfJob = News | NodeChecked | GpuMemorySeen
 _OfCycle = (
     WorkerSpawned | SpawnFailed | WorkerExited | WorkerEndSeen | WorkersEmptied | ClientJoined | ClientLeft
     | ProgressRead | LimitsCalculated | ControlRequested | EvidenceCollected | RankSaid | RankStopped | RankContinued
-    | RankPrinted
+    | RankPrinted | RanksLookedAt
 )  # fmt: skip
 
 # Events are looked up by kind: isinstance over so many kinds would cost more than the decision.

@@ -1,8 +1,8 @@
 """What does the node notice about its ranks without a word from their script?
 
 Folds what needs no line of code in the script: which configured limits nothing has armed (limit_arming.py), which
-ranks a signal has stopped (stopped_ranks.py), whose main thread executes nothing (main_thread_watch.py), and when the
-script was seen again after a restart (script_seen.py).
+ranks a signal has stopped (stopped_ranks.py), whose main thread executes nothing (main_thread_watch.py), when the
+script was seen again after a restart (script_seen.py), and which ranks a stop waits for (ending_ranks.py).
 """
 
 from __future__ import annotations
@@ -12,16 +12,19 @@ from typing import assert_never
 
 import msgspec
 
+from supervisor.core import job_phases
 from supervisor.core import workers as group
-from supervisor.core.facts import HangLimits, JobRules
+from supervisor.core.facts import JobRules
 from supervisor.core.node import (
     call_watch,
+    ending_ranks,
     hang_response,
     limit_arming,
     main_thread_watch,
     rank_monitor,
     script_seen,
     stopped_ranks,
+    worker_group,
 )
 from supervisor.core.node import messages as node_messages
 
@@ -31,24 +34,26 @@ class State(msgspec.Struct, frozen=True):
     stops: stopped_ranks.State = msgspec.field(default_factory=stopped_ranks.initial_state)
     main_threads: main_thread_watch.State = msgspec.field(default_factory=main_thread_watch.initial_state)
     seen: script_seen.State = msgspec.field(default_factory=script_seen.initial_state)
+    ending: ending_ranks.State = msgspec.field(default_factory=ending_ranks.initial_state)
 
 
 Event = (
     group.PrepareWorkers | group.StopWorkers | group.KillWorkers | group.LoseWorkers
     | node_messages.WorkerSpawned | node_messages.WorkerExited | node_messages.ClientJoined
     | node_messages.ProgressRead | node_messages.RankStopped | node_messages.RankContinued | node_messages.RankPrinted
-    | node_messages.SupervisorReturned | node_messages.DeadlineReached
+    | node_messages.RanksLookedAt | node_messages.SupervisorReturned | node_messages.DeadlineReached
 )  # fmt: skip
-Action = limit_arming.Action | hang_response.RankHung
+Action = limit_arming.Action | ending_ranks.Action | hang_response.RankHung
 Outcome = tuple[State, tuple[Action, ...]]
 
 _NOT_OF_ARMING = (
     node_messages.WorkerExited | node_messages.RankStopped | node_messages.RankContinued | node_messages.RankPrinted
-    | node_messages.SupervisorReturned
+    | node_messages.RanksLookedAt | node_messages.SupervisorReturned
 )  # fmt: skip
 _NOT_OF_MAIN_THREADS = (
     node_messages.ClientJoined | node_messages.RankStopped | node_messages.RankContinued | node_messages.RankPrinted
-)
+    | node_messages.RanksLookedAt
+)  # fmt: skip
 
 
 class Ranks(msgspec.Struct, frozen=True):
@@ -57,8 +62,8 @@ class Ranks(msgspec.Struct, frozen=True):
     first_rank: int
     monitors: Sequence[rank_monitor.State]
     watches: Sequence[call_watch.State]
-    calculated: HangLimits | None  # limits for clients that come
-    lost_at_s: float | None = None  # since when the job is not running
+    job: job_phases.State
+    group: worker_group.State
 
     def rank(self, local_rank: int) -> int:
         return self.first_rank + local_rank
@@ -73,7 +78,7 @@ class Ranks(msgspec.Struct, frozen=True):
         if isinstance(monitor, rank_monitor.Watching | rank_monitor.Reading | rank_monitor.Hung):
             limits = monitor.limits
         else:
-            limits = self.calculated or rules.hang_limits
+            limits = self.job.limits or rules.hang_limits
         both_s = (limits.heartbeat_s, rules.auto_heartbeat_s)
         return min((limit_s for limit_s in both_s if limit_s is not None), default=None)
 
@@ -109,11 +114,20 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, ranks: Ranks, 
     if isinstance(event, script_seen.Event):
         seen, more = script_seen.step(
             seen, event, now_s=now_s, job_id=rules.job_id, cycle=cycle,
-            first_rank=ranks.first_rank, lost_at_s=ranks.lost_at_s,
+            first_rank=ranks.first_rank, lost_at_s=ranks.job.lost_at_s,
         )  # fmt: skip
         actions += more
-    same = arming is state.arming and stops is state.stops and main_threads is state.main_threads and seen is state.seen
-    return (state if same else State(arming, stops, main_threads, seen)), tuple(actions)
+    ending = state.ending
+    if isinstance(event, ending_ranks.Event):
+        alive = tuple(each.rank for each in worker_group.workers_of(ranks.group) if not each.ended)
+        ending, told = ending_ranks.step(
+            ending, event, now_s=now_s, job_id=rules.job_id, cycle=cycle,
+            alive=alive, by_signal=ranks.job.stop_signal != 0,
+        )  # fmt: skip
+        actions += told
+    same = arming is state.arming and stops is state.stops and main_threads is state.main_threads
+    same = same and seen is state.seen and ending is state.ending
+    return (state if same else State(arming, stops, main_threads, seen, ending)), tuple(actions)
 
 
 def next_deadline_s(state: State) -> float | None:
@@ -121,6 +135,7 @@ def next_deadline_s(state: State) -> float | None:
         limit_arming.next_deadline_s(state.arming),
         stopped_ranks.next_deadline_s(state.stops),
         main_thread_watch.next_deadline_s(state.main_threads),
+        ending_ranks.next_deadline_s(state.ending),
     )
     return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
@@ -158,7 +173,7 @@ def _stop_event(event: Event, ranks: Ranks, rules: JobRules) -> stopped_ranks.Ev
             return event
         case (
             node_messages.WorkerSpawned() | node_messages.ClientJoined() | node_messages.ProgressRead()
-            | node_messages.RankPrinted() | node_messages.SupervisorReturned()
+            | node_messages.RankPrinted() | node_messages.RanksLookedAt() | node_messages.SupervisorReturned()
         ):  # fmt: skip
             return None
         case _:

@@ -6,20 +6,27 @@ from __future__ import annotations
 import signal as signals
 
 from supervisor.core.facts import HangLimits, JobRules, Progress
-from supervisor.core.node import call_watch, messages, plain_ranks, rank_monitor
+from supervisor.core.job_phases import Running, State
+from supervisor.core.node import call_watch, messages, plain_ranks, rank_monitor, worker_group
 from supervisor.core.node.hang_response import RankHung
 from supervisor.core.node.messages import DeadlineReached, Publish
 from supervisor.core.node.plain_ranks import Ranks
-from supervisor.core.workers import PrepareWorkers, StopWorkers
+from supervisor.core.workers import PrepareWorkers, StopWorkers, Worker
 from tests.core.one_node import JOB
 from tests.core.playbook import Playbook
 
 STOPPED = messages.RankStopped(JOB, 0, 1, 812, int(signals.SIGSTOP), 1.0)
 
 
+def ranks_of(monitor: rank_monitor.State, rules: JobRules, calculated: HangLimits | None = None) -> Ranks:
+    job = State("a", rules, Running(), limits=calculated, stop_signal=int(signals.SIGTERM))
+    group = worker_group.Running(0, (Worker(0, 4, 811), Worker(1, 5, 812)))
+    return Ranks(4, (monitor, monitor), (call_watch.Idle(), call_watch.Idle()), job, group)
+
+
 def playing(monitor: rank_monitor.State, *, calculated: HangLimits | None = None) -> Playbook[plain_ranks.State]:
     rules = JobRules(JOB, 2, hang_limits=HangLimits(heartbeat_s=5.0))
-    ranks = Ranks(4, (monitor, monitor), (call_watch.Idle(), call_watch.Idle()), calculated)
+    ranks = ranks_of(monitor, rules, calculated)
     return Playbook(plain_ranks.step, plain_ranks.initial_state(), cycle=0, ranks=ranks, rules=rules)
 
 
@@ -46,6 +53,16 @@ def test_who_is_being_ended_is_not_judged() -> None:
     assert plain_ranks.next_deadline_s(play.state) is None
 
 
+def test_ranks_that_take_their_time_to_end_are_told_by_global_rank() -> None:
+    play = playing(rank_monitor.Gone())
+    play.at(0.0) >> StopWorkers(15, 30.0) << ()
+    assert plain_ranks.next_deadline_s(play.state) == 2.0
+    play.at(2.0) >> DeadlineReached() << messages.LookAtRanks(JOB, 0, 1.0)
+    play >> messages.RanksLookedAt(JOB, 0)
+    (said,) = play.of(Publish)
+    assert said.event.reason == "ranks 4 to 5 have 28 s left to end; another signal kills them at once"
+
+
 def test_only_the_node_of_rank_0_reports_limits_that_nothing_arms() -> None:
     play = playing(rank_monitor.Silent())  # its first rank is 4
     play >> PrepareWorkers(0)
@@ -55,7 +72,7 @@ def test_only_the_node_of_rank_0_reports_limits_that_nothing_arms() -> None:
 
 def test_a_silent_main_thread_is_a_hang_of_that_rank() -> None:
     rules = JobRules(JOB, 2, hang_limits=HangLimits(heartbeat_s=60.0), auto_heartbeat_s=5.0)
-    ranks = Ranks(4, (rank_monitor.Silent(), rank_monitor.Silent()), (call_watch.Idle(), call_watch.Idle()), None)
+    ranks = ranks_of(rank_monitor.Silent(), rules)
     play = Playbook(plain_ranks.step, plain_ranks.initial_state(), cycle=0, ranks=ranks, rules=rules)
     play.at(1.0) >> messages.WorkerSpawned(JOB, 0, 1, 812)
     play.at(6.0) >> DeadlineReached() << messages.ReadProgress(JOB, 0, 1)

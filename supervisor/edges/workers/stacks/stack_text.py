@@ -14,13 +14,15 @@ from typing import Any
 import msgspec
 
 from supervisor.core.facts import StackGroup
-from supervisor.core.process_facts import Frame
+from supervisor.core.process_facts import Frame, NamedThread
 
 FRAMES_MAX = 256
 FRAMES_JUDGED_MAX = 64  # the innermost frames, which show what a rank does
 NAME_CHARACTERS_MAX = 200
 PATH_CHARACTERS_MAX = 4096
 LINE_MAX = 2**31 - 1
+THREADS_MAX = 64  # of one process
+THREAD_FRAMES_MAX = 16  # the innermost ones
 TEXT_CHARACTERS_MAX = 4 * 1024 * 1024
 
 Stack = tuple[Frame, ...]  # the innermost last
@@ -35,6 +37,7 @@ class Reading(msgspec.Struct, frozen=True):
     stack: Stack  # of the main thread
     gil_stack: Stack = ()  # of the thread that holds the GIL; empty: none does, or it is unknown
     gil_is_main: bool = False
+    threads: tuple[NamedThread, ...] = ()  # all but the main thread
 
 
 def from_py_spy(output: bytes, pid: int) -> Reading | None:
@@ -45,9 +48,15 @@ def from_py_spy(output: bytes, pid: int) -> Reading | None:
         main = next((thread for thread in threads if thread["os_thread_id"] == pid), threads[-1])
         holder = next((thread for thread in threads if thread.get("owns_gil") is True), None)
         stack, gil_stack = _frames(main), () if holder is None else _frames(holder)
+        others = [thread for thread in threads if thread is not main][:THREADS_MAX]
+        named = tuple(NamedThread(_thread_name(each), _frames(each)[-THREAD_FRAMES_MAX:]) for each in others)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    return Reading(stack, gil_stack, holder is main) if stack else None
+    return Reading(stack, gil_stack, holder is main, named) if stack else None
+
+
+def _thread_name(thread: dict[str, Any]) -> str:
+    return str(thread.get("thread_name") or "without a name")[:NAME_CHARACTERS_MAX]
 
 
 def _frames(thread: dict[str, Any]) -> Stack:

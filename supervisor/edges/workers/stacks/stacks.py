@@ -21,7 +21,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.core.facts import Evidence
-from supervisor.core.process_facts import RankFacts
+from supervisor.core.process_facts import RankFacts, RankLook
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.workers.stacks.process_looks import Look, ProcessLooks, facts_of, is_stopped
 from supervisor.edges.workers.stacks.source_line import source_line
@@ -122,6 +122,23 @@ class StackCollector:
             took_s=anyio.current_time() - began_s,
             facts=tuple(_facts(this, rank, looks[0].get(rank), looks[1].get(rank), apart_s) for rank in pids),
         )
+
+    async def look(self, pids: Mapping[int, int], *, budget_s: float) -> tuple[RankLook, ...]:
+        """Returns where all threads are, as far as py-spy says so in time; see ports.StackSource."""
+        this = _Round(pids, _ask_nobody, anyio.current_time() + budget_s)
+        self.unreaped()
+
+        async def read(rank: int) -> None:
+            async with self._slots:
+                reading = await self._by_py_spy(rank, this)
+            if reading is not None:
+                this.readings[rank] = reading
+
+        with anyio.CancelScope(deadline=this.end_s):
+            async with anyio.create_task_group() as tasks:
+                for rank in pids:
+                    tasks.start_soon(read, rank)
+        return tuple(RankLook(rank, each.stack, each.threads) for rank, each in sorted(this.readings.items()))
 
     def is_stopped(self, pid: int) -> bool:
         """Returns whether the process is stopped; see ports.StackSource."""
@@ -249,6 +266,10 @@ class StackCollector:
             if process.poll() is None:
                 process.send_signal(signal.SIGKILL)
                 self._unreaped.append(process)  # reaped at the next look: a kill takes a moment, and time is up
+
+
+async def _ask_nobody(rank: int, timeout_s: float) -> None:
+    del rank, timeout_s
 
 
 def _facts(this: _Round, rank: int, first: Look | None, second: Look | None, apart_s: float) -> RankFacts:

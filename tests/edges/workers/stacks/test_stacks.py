@@ -19,6 +19,8 @@ SCRIPTS = {
     "sleeping": "import time\ndef stand():\n  print(flush=True); time.sleep(600)",
     "holding": "import ctypes\nsleep = ctypes.PyDLL(None).sleep\ndef stand():\n  print(flush=True); sleep(600)",
     "busy": "def stand():\n  print(flush=True)\n  while True: pass",
+    "threaded": "import threading, time\ndef work(): time.sleep(600)\ndef stand():\n"
+    "  threading.Thread(target=work, name='uploader').start(); print(flush=True)",
     "calling": "def deep(n): return deep(n - 1) if n else 0\ndef stand():\n  print(flush=True)\n  while True: deep(20)",
 }
 GENEROUS_S = 20.0  # this machine may be slow; the budget's own test is below
@@ -48,9 +50,31 @@ def start(tmp_path: Path):
         process.communicate()
 
 
+async def test_the_threads_of_a_rank_whose_main_thread_has_ended_are_seen(start: Start):
+    process = start("threaded")
+    deadline_s = time.monotonic() + GENEROUS_S
+    while True:  # Its main thread may still be on its way.
+        (look,) = await StackCollector().look({3: process.pid}, budget_s=GENEROUS_S)
+        if look.frames[-1].name == "_shutdown" or time.monotonic() > deadline_s:
+            break
+    assert (look.rank, look.frames[-1].name) == (3, "_shutdown")
+    ((name, frames),) = [(each.name, each.frames) for each in look.threads]
+    assert name == "uploader"
+    assert str(frames[-1]) == "work (threaded.py:2)"
+
+
+async def test_a_look_at_the_threads_ends_in_time_and_leaves_out_who_is_gone(start: Start):
+    process = start("sleeping")
+    process.kill()
+    process.wait()
+    assert await StackCollector().look({0: process.pid}, budget_s=GENEROUS_S) == ()
+    assert await StackCollector().look({0: start("busy").pid}, budget_s=0.0) == ()
+
+
 @pytest.mark.parametrize("stopped", [False, True])
 async def test_a_rank_is_seen_where_it_stands(start: Start, stopped: bool):
-    processes = [start(name) for name in SCRIPTS]
+    names = [name for name in SCRIPTS if name != "threaded"]
+    processes = [start(name) for name in names]
     if stopped:
         for process in processes:
             os.kill(process.pid, signal.SIGSTOP)
@@ -59,7 +83,7 @@ async def test_a_rank_is_seen_where_it_stands(start: Start, stopped: bool):
     assert evidence.notes == ()
     assert evidence.source == "py-spy"
     assert {group.ranks for group in evidence.groups} == {(0,), (1,), (2,), (3,)}
-    for name, group in zip(SCRIPTS, sorted(evidence.groups, key=lambda group: group.ranks), strict=True):
+    for name, group in zip(names, sorted(evidence.groups, key=lambda group: group.ranks), strict=True):
         lines = group.stack.splitlines()
         assert lines[0].startswith(f"<module> ({name}.py:")
         assert lines[1].startswith(f"stand ({name}.py:")
