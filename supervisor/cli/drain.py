@@ -1,36 +1,68 @@
-"""`holdfast drain`: this node takes no new jobs; returns once it has none, so that its service may stop for good."""
+"""`holdfast drain`: a node takes no new jobs, and leaves those that go on without it; returns once it has none."""
 
 from __future__ import annotations
 
+import platform
+import threading
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 
-from supervisor.cli import output
+from supervisor.cli import INTERRUPTED, output
+from supervisor.cli.control import ask_node
+from supervisor.cli.interrupt import ends_at_once
 from supervisor.cli.owners import name_of, who_asks
 from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import Answering, Supervisors, add_place_arguments
-from supervisor.errors import HoldfastError, NoSupervisorError, NotPermittedError
+from supervisor.core.event_weights import Weight, weight
+from supervisor.edges.machine.clock import Clock
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.errors import HoldfastError, NoAnswerError, NoSupervisorError, NotFoundError, NotPermittedError
+from supervisor.ports.reports import JobReport, NodeReport, RecordedEvent
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--reason", help="why, shown by holdfast nodes (default: who asked)")
-    parser.add_argument("--stop-jobs", action="store_true", help="end the jobs; otherwise they run to their end")
+    parser.add_argument("--reason", help="why, shown by holdfast nodes beside who asked")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--node", metavar="NODE", help="another node of a job that runs here (default: this node)")
+    which.add_argument(
+        "--stop-jobs", action="store_true", help="end the jobs; otherwise those that must run to their end"
+    )
     add_place_arguments(parser)
 
 
 def execute(arguments: Namespace) -> int:
-    reason = arguments.reason or f"holdfast drain by {who_asks()}"
+    reason = f"holdfast drain by {who_asks()} on {platform.node()}"
+    if arguments.reason:
+        reason = f"{reason}: {arguments.reason}"
     with Supervisors(arguments, waits=True) as supervisors:
-        asked = [each for each in supervisors.answering if not each.is_private]
-        if not asked:
-            supervisors.silence.check("drain this node")
-            others = "; ".join(_jobs_of_their_own(supervisors)) or "there is nothing to do"
-            raise NoSupervisorError(f"cannot drain this node: no holdfast daemon runs here; {others}")
-        _cordon([each for each in supervisors.own if not each.is_private] or asked, reason)
+        if not arguments.node:
+            asked = [each for each in supervisors.answering if not each.is_private]
+            _drain_own(supervisors, asked, reason, stops=arguments.stop_jobs)
+        elif asked := [each for each in supervisors.own if _is_named(each, arguments.node)]:
+            _drain_own(supervisors, asked, reason, stops=False)
+        else:
+            _drain_other(supervisors, arguments.node, reason)
+    return 0
+
+
+# --- this node ------------------------------------------------------------------------------------------------------
+
+
+def _drain_own(supervisors: Supervisors, asked: Sequence[Answering], reason: str, *, stops: bool) -> None:
+    if not asked:
+        supervisors.silence.check("drain this node")
+        others = "; ".join(_jobs_of_their_own(supervisors)) or "there is nothing to do"
+        raise NoSupervisorError(f"cannot drain this node: no holdfast daemon runs here; {others}")
+    asked_at_ns = Clock().unix_ns()
+    told = _cordon(asked, supervisors.own, reason, leaves=not stops)
+    with ends_at_once(INTERRUPTED, last_words=_last_words([node for _, node in told])):
         refused: list[HoldfastError] = []
-        for each in asked:
+        for each, node in told:
             try:
-                _await_end(each, reason, stops=arguments.stop_jobs)
+                if stops:
+                    _stop_jobs(each, reason)
+                _await_ends(each, node, asked_at_ns)
             except HoldfastError as error:
                 refused.append(error)  # The jobs of the others are waited for all the same.
         if refused:
@@ -38,9 +70,11 @@ def execute(arguments: Namespace) -> int:
         others = _jobs_of_their_own(supervisors)
     for each in others:
         output.say(each)
+    if all(each.is_private for each in asked):  # They had a name in their jobs, and have ended.
+        output.say("this node has left its jobs; no holdfast daemon runs here, so nothing keeps new ones away")
+        return
     none = "the service of this node has no jobs" if others else "this node has no jobs"
     output.say(f"{none} and takes none: its service may stop; holdfast uncordon undoes this")
-    return 0
 
 
 def _jobs_of_their_own(supervisors: Supervisors) -> list[str]:
@@ -53,24 +87,135 @@ def _jobs_of_their_own(supervisors: Supervisors) -> list[str]:
     ]
 
 
-def _cordon(asked: Sequence[Answering], reason: str) -> None:
-    """Cordons the node. If several users share it, only root's own supervisor does so; those of a user refuse."""
+def _cordon(
+    asked: Sequence[Answering], own: Sequence[Answering], reason: str, *, leaves: bool
+) -> list[tuple[Answering, NodeReport]]:
+    """Cordons the node, and asks its jobs to go on without it. If several users share it, only root may do so."""
+    told: list[tuple[Answering, NodeReport]] = []
     refused: list[NotPermittedError] = []
     for each in asked:
+        node = NodeReport("", "cordoned", reason)
         try:
-            own = each.client.cordon("", reason=reason)  # its own node, whatever that is called in its jobs
-            output.say(f"node {own.name} (supervisor {own.supervisor_pid}) takes no new jobs: {own.reason}")
+            node = each.client.cordon("", reason=reason, leaves=leaves)  # whatever it is called in its jobs
+            if each in own and not each.is_private:
+                output.say(f"node {node.name} (supervisor {node.supervisor_pid}) takes no new jobs: {node.reason}")
         except NotPermittedError as error:
             refused.append(error)
+        told.append((each, node))
     if len(refused) == len(asked):
         raise refused[0]
+    return told
 
 
-def _await_end(supervisor: Answering, reason: str, *, stops: bool) -> None:
+def _stop_jobs(supervisor: Answering, reason: str) -> None:
     for job in supervisor.client.jobs():
-        if stops:
-            supervisor.client.stop(job.job_id, reason=reason, of_node=True)
-        why = f": {job.reason}" if any(node.unreachable_pid is not None for node in job.nodes) else ""
-        output.say(f"waiting for job {name_of(job.job_id, supervisor.uid)} ({job.state}){why}")
-        for _ in SteadyClient(supervisor.client, job.job_id, say=output.say).watch(on_note=output.say, this_node=True):
-            pass  # Only its end counts.
+        supervisor.client.stop(job.job_id, reason=reason, of_node=True)
+
+
+def _await_ends(supervisor: Answering, node: NodeReport, asked_at_ns: int) -> None:
+    with suppress(NoSupervisorError) if supervisor.is_private else nullcontext():  # It ends with its job.
+        for job in supervisor.client.jobs():
+            _await_end(supervisor, job, node, asked_at_ns)
+
+
+def _await_end(supervisor: Answering, job: JobReport, node: NodeReport, asked_at_ns: int) -> None:
+    name, leaves = name_of(job.job_id, supervisor.uid), job.job_id in node.leaves
+    if not leaves:
+        why = f": {job.reason}" if any(each.unreachable_pid is not None for each in job.nodes) else ""
+        output.say(f"waiting for job {name} ({job.state}){why}")
+    if supervisor.is_private:
+        stream = supervisor.client.watch(job.job_id, follow=True, this_node=True, on_note=output.say)
+    else:
+        stream = SteadyClient(supervisor.client, job.job_id, say=output.say).watch(on_note=output.say, this_node=True)
+    is_said = False
+    for told in stream:
+        if isinstance(told, RecordedEvent):
+            if leaves and told.at_ns >= asked_at_ns:
+                _tell(name, told)
+        elif leaves and not is_said:
+            output.say(f"node {told.nodes[0].name} is to leave job {name}: {node.reason}")
+            is_said = True
+
+
+def _tell(name: str, event: RecordedEvent) -> None:
+    if event.kind == "leave_refused":
+        output.say(f"{event.reason}; waiting for the end of job {name}, unless holdfast drain is typed again")
+    elif event.kind != "leave_requested" and weight(event.kind) > Weight.ROUTINE:
+        output.say(f"job {name}: {event.reason}")
+
+
+def _last_words(nodes: Sequence[NodeReport]) -> str:
+    names = " and ".join(dict.fromkeys(each.name for each in nodes if each.name))
+    left = ", ".join(dict.fromkeys(job_id for each in nodes for job_id in each.leaves))
+    leaves = f", and leaves job {left} all the same" if left else ""
+    return f"node {names} stays cordoned{leaves}; holdfast uncordon {names} lets it take jobs again"
+
+
+# --- another node ---------------------------------------------------------------------------------------------------
+
+
+def _is_named(supervisor: Answering, name: str) -> bool:
+    """Whether this node has that name, by itself or in one of its jobs."""
+    with suppress(NoSupervisorError):  # It has just ended.
+        jobs = [job.job_id for job in supervisor.client.jobs()]
+        if not jobs:
+            return name in {each.name for each in supervisor.client.nodes()}
+        parts = [told for job_id in jobs for told in supervisor.client.watch(job_id, this_node=True)]
+        return any(isinstance(part, JobReport) and part.nodes[0].name == name for part in parts)
+    return False
+
+
+def _drain_other(supervisors: Supervisors, name: str, reason: str) -> None:
+    each, node, known = _ask_other(supervisors, name, reason)
+    output.say(f"node {name} takes no new jobs: {node.reason}")
+    with ends_at_once(INTERRUPTED, last_words=_last_words([node])):
+        for job_id in node.job_ids:
+            if job_id in known:
+                _await_left(each.client, job_id, node, known[job_id])
+    others = [job_id for job_id in node.job_ids if job_id not in known]
+    if others:
+        raise NoAnswerError(
+            f"cannot wait for job {', '.join(others)} of node {name}, in which this node has no part: type holdfast "
+            f"drain on node {name}"
+        )
+    output.say(f"node {name} has no jobs and takes none; holdfast uncordon {name} undoes this")
+
+
+def _ask_other(supervisors: Supervisors, name: str, reason: str) -> tuple[Answering, NodeReport, dict[str, int]]:
+    """Returns who has asked the node, what it answered, and the last event so far of each job here."""
+    refused: list[NotFoundError] = []
+    for each in sorted(supervisors.own, key=lambda each: each.is_private):
+        known = {job.job_id: _last_event(each.client, job.job_id) for job in each.client.jobs()}
+        try:
+            return each, each.client.cordon(name, reason=reason, leaves=True), known
+        except NotFoundError as error:
+            refused.append(error)
+    ask_node(supervisors, name, verb="drain")  # Its refusal names the nodes that all supervisors know.
+    raise refused[0]
+
+
+def _last_event(client: ControlClient, job_id: str) -> int:
+    return max((told.sequence for told in client.watch(job_id) if isinstance(told, RecordedEvent)), default=0)
+
+
+def _await_left(client: ControlClient, job_id: str, node: NodeReport, last_event: int) -> None:
+    if job_id in node.leaves:
+        output.say(f"node {node.name} is to leave job {job_id}: {node.reason}")
+    else:
+        output.say(f"waiting for job {job_id}, which node {node.name} was not asked to leave")
+    threading.Thread(target=_tell_events, args=(client, job_id, last_event), daemon=True).start()
+    job = client.until_left(job_id, node.name)
+    part = next((each for each in job.nodes if each.name == node.name), None)
+    if job.state.has_ended:
+        output.say(f"job {job_id} has ended: {job.reason}")
+    elif part is not None and part.lost_at_ns is not None:
+        output.say(f"node {node.name} is lost: {part.reason}")
+    else:
+        output.say(f"node {node.name} has left job {job_id}, which goes on without it")
+
+
+def _tell_events(client: ControlClient, job_id: str, last_event: int) -> None:
+    with suppress(HoldfastError):
+        for told in client.watch(job_id, after_sequence=last_event, follow=True):
+            if isinstance(told, RecordedEvent) and told.kind != "node_left":
+                _tell(job_id, told)

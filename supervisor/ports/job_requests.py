@@ -57,6 +57,10 @@ class JobRequests(Protocol):
         """Returns the job once it is taken over. Asks its nodes, or none (`this_node`); silent ones as last heard."""
         ...
 
+    async def until_left(self, job_id: str, node: str) -> None:
+        """Waits until a node has no part in the job, or the job has ended here. There may be no such job."""
+        ...
+
     async def look_at_all(self) -> Sequence[JobReport]:
         """Does the same for all jobs."""
         ...
@@ -97,8 +101,11 @@ class JobRequests(Protocol):
         """Leads a rendezvous. Returns False if the address is another node's, or another process leads there."""
         ...
 
-    async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
-        """Cordons or uncordons a node; `node` "": this one. Raises NotFoundError or NoAnswerError."""
+    async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "", leaves: bool = False) -> NodeReport:
+        """Cordons or uncordons a node; `node` "": this one. Raises NotFoundError or NoAnswerError.
+
+        `leaves`: its jobs on several nodes are to go on without it; the report names them.
+        """
         ...
 
 

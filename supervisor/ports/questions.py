@@ -89,6 +89,7 @@ class SetCordon(msgspec.Struct, frozen=True):
 
     cordoned: bool
     reason: str = ""
+    leaves: bool = False  # the jobs that it shares with other nodes are to go on without it
 
 
 class TellSections(msgspec.Struct, frozen=True):

@@ -94,6 +94,7 @@ class NodeReport(msgspec.Struct, frozen=True):
     version: str = ""
     started_at_ns: int = 0
     checks: tuple[CheckReport, ...] = ()  # those that its jobs have requested
+    leaves: tuple[str, ...] = ()  # jobs that it was asked to leave, in the answer to that
 
 
 class CycleInfo(msgspec.Struct, frozen=True):

@@ -42,6 +42,7 @@ from supervisor.ports.questions import (
 from supervisor.ports.reports import JobReport, LogBytes, NodeReport, RecordedEvent
 from supervisor.queries import remote_logs
 from supervisor.queries.cluster_view import ClusterView
+from supervisor.queries.departures import Departures
 from supervisor.queries.job_service import STACKS_FOR_PEOPLE_S, JobService
 
 NODE_ANSWER_S = 1.0  # a node that takes longer to answer is shown as last heard
@@ -94,6 +95,7 @@ class ClusterJobService:
         self.node = job_service.node
         self.cordon = job_service.cordon
         self.uncordon = job_service.uncordon
+        self._departures = Departures(job_service, colleagues)
 
     def subscribe(self, job_id: str) -> AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]:
         return self._job_service.subscribe(job_id)
@@ -110,6 +112,10 @@ class ClusterJobService:
         return msgspec.structs.replace(
             report, submitted_at_ns=own.submitted_at_ns, log_dir=own.log_dir, supervisor_pid=own.supervisor_pid
         )
+
+    async def until_left(self, job_id: str, node: str) -> None:
+        if self._view.is_shared(job_id) and not self._has_ended(job_id):
+            await self._departures.until_left(job_id, node)
 
     async def look_at_all(self) -> Sequence[JobReport]:
         found = {report.job_id: report for report in self._job_service.jobs()}
@@ -246,35 +252,41 @@ class ClusterJobService:
         assert isinstance(answer, Stacks), "the codec lets nothing else through as an answer to ShowStacks"
         return answer.evidence
 
-    async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
+    async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "", leaves: bool = False) -> NodeReport:
+        wish = SetCordon(cordoned, reason, leaves)
         own = {self._view.own_name(job_id) for job_id in self._job_service.live_jobs()} | {
             self._job_service.node().name
         }
         if node in ("", *own):
-            return await self._set_own_cordon(node, cordoned, reason)
-        known, lost = own, ""
+            return await self._set_own_cordon(node, wish)
+        known, gone = own, ""
         for job_id, (report, _) in (await self._look_at_shared()).items():
             for each in report.nodes:
-                if each.name == node and each.lost_at_ns is None:
-                    question = SetCordon(cordoned, reason)
-                    answer = await self._colleagues.ask(job_id, node, question, timeout_s=ORDER_ANSWER_S)
+                if each.name != node:
+                    continue
+                if each.state == "left":
+                    gone = "it has left the job"
+                elif each.lost_at_ns is not None:
+                    gone = each.reason
+                else:
+                    answer = await self._colleagues.ask(job_id, node, wish, timeout_s=ORDER_ANSWER_S)
                     assert isinstance(answer, Done), "the codec lets nothing else through as an answer to SetCordon"
                     return answer.node
-                lost = each.reason if each.name == node else lost
             known |= {each.name for each in report.nodes}
-        if lost:
-            raise NotFoundError(f"cannot change node {node}: {lost}")
-        verb = "cordon" if cordoned else "uncordon"
+        verb = "drain" if leaves else "cordon" if cordoned else "uncordon"
+        if gone:
+            raise NotFoundError(f"cannot {verb} node {node}: {gone}")
         names = ", ".join(sorted(known))
         raise NotFoundError(f"cannot {verb} node {node[:80]}: it is not among the nodes known here, {names}")
 
-    async def _set_own_cordon(self, name: str, cordoned: bool, reason: str) -> NodeReport:
+    async def _set_own_cordon(self, name: str, wish: SetCordon) -> NodeReport:
         """Cordons this node. `name`: its name in the job for which that is requested; "": its own name."""
-        if cordoned:
-            self._job_service.cordon(reason)
+        if wish.cordoned:
+            self._job_service.cordon(wish.reason)
         else:
             self._job_service.uncordon()
-        own = self._job_service.node()
+        left = self._job_service.leave_jobs(wish.reason) if wish.leaves else ()
+        own = msgspec.structs.replace(self._job_service.node(), leaves=left)
         if self._keep_cordon is not None:
             await self._keep_cordon(own.reason)
         return msgspec.structs.replace(own, name=name or own.name)
@@ -369,8 +381,8 @@ class ClusterJobService:
                 return await self._read_events(job_id, after_sequence, min(wait_s, EVENTS_WAIT_MAX_S))
             case ShowStacks(budget_s, rank):
                 return Stacks(await self._job_service.stacks(job_id, rank, min(budget_s, 2 * STACKS_FOR_PEOPLE_S)))
-            case SetCordon(cordoned, reason):
-                return Done(await self._set_own_cordon(self._view.own_name(job_id), cordoned, reason))
+            case SetCordon():
+                return Done(await self._set_own_cordon(self._view.own_name(job_id), question))
             case TellSections():
                 self._check_leads(job_id)
                 return self._take_sections(job_id, by, question)

@@ -248,6 +248,13 @@ class JobService:
         self._cordon_reason = None
         self._tell_cordon("")
 
+    def leave_jobs(self, reason: str) -> tuple[str, ...]:
+        """Asks that the live jobs on several nodes go on without this one. Returns them."""
+        left = tuple(job_id for job_id in self.live_jobs() if self._jobs[job_id].spec.nodes is not None)
+        for job_id in left:
+            self._inbox.post(node_messages.LeaveRequested(job_id, reason))
+        return left
+
     async def next_cordon(self) -> str:
         """Waits until somebody cordons or uncordons the node; returns why it is cordoned then, "" if it is not."""
         await self._cordon_asked.wait()

@@ -147,7 +147,7 @@ async def test_a_node_is_cordoned_from_any_other(tmp_path: Path):
         with pytest.raises(NotFoundError, match=r"cannot uncordon node n9: it is not among .* n0, n1"):
             await shared.job_service.set_cordon("n9", cordoned=False)
         await shared.report(NodeLost("n1", "node n1 is lost: silence"))
-        with pytest.raises(NotFoundError, match="cannot change node n1: node n1 is lost: silence"):
+        with pytest.raises(NotFoundError, match="cannot uncordon node n1: node n1 is lost: silence"):
             await shared.job_service.set_cordon("n1", cordoned=False)
 
 

@@ -609,9 +609,10 @@ class NodeJoined(_message.Message):
     def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., cause: _Optional[_Union[Cause, _Mapping]] = ...) -> None: ...
 
 class NodeReport(_message.Message):
-    __slots__ = ["checks", "job_ids", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
+    __slots__ = ["checks", "job_ids", "leaves", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -620,13 +621,14 @@ class NodeReport(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     checks: _containers.RepeatedCompositeFieldContainer[CheckReport]
     job_ids: _containers.RepeatedScalarFieldContainer[str]
+    leaves: _containers.RepeatedScalarFieldContainer[str]
     name: str
     reason: str
     started_at_ns: int
     state: str
     supervisor_pid: int
     version: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ..., leaves: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class NodeStands(_message.Message):
     __slots__ = ["all_succeeded", "assignment", "cycle", "first_failure", "leave", "left", "left_ago_s", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_is_final", "stop_reason", "stop_signal", "store_host", "store_port"]
@@ -1053,12 +1055,14 @@ class ServeRoundStore(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class SetCordon(_message.Message):
-    __slots__ = ["cordoned", "reason"]
+    __slots__ = ["cordoned", "leaves", "reason"]
     CORDONED_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     cordoned: bool
+    leaves: bool
     reason: str
-    def __init__(self, cordoned: bool = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, cordoned: bool = ..., reason: _Optional[str] = ..., leaves: bool = ...) -> None: ...
 
 class SettleCall(_message.Message):
     __slots__ = ["call", "cycle", "reason", "stands"]

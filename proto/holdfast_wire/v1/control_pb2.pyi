@@ -33,12 +33,14 @@ class Check(_message.Message):
     def __init__(self, check: _Optional[str] = ..., subject: _Optional[str] = ..., verdict: _Optional[str] = ..., reason: _Optional[str] = ..., took_s: _Optional[float] = ..., found_at_ns: _Optional[int] = ...) -> None: ...
 
 class CordonNodeRequest(_message.Message):
-    __slots__ = ["name", "reason"]
+    __slots__ = ["leaves", "name", "reason"]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    leaves: bool
     name: str
     reason: str
-    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., leaves: bool = ...) -> None: ...
 
 class Event(_message.Message):
     __slots__ = ["at_ns", "cycle", "details", "iteration", "job_id", "kind", "node", "rank", "reason", "sequence"]
@@ -72,10 +74,12 @@ class Event(_message.Message):
     def __init__(self, at_ns: _Optional[int] = ..., job_id: _Optional[str] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., node: _Optional[str] = ..., rank: _Optional[int] = ..., kind: _Optional[str] = ..., reason: _Optional[str] = ..., details: _Optional[_Mapping[str, str]] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class GetJobRequest(_message.Message):
-    __slots__ = ["job_id"]
+    __slots__ = ["job_id", "until_left"]
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_LEFT_FIELD_NUMBER: _ClassVar[int]
     job_id: str
-    def __init__(self, job_id: _Optional[str] = ...) -> None: ...
+    until_left: str
+    def __init__(self, job_id: _Optional[str] = ..., until_left: _Optional[str] = ...) -> None: ...
 
 class GetNodeRequest(_message.Message):
     __slots__ = ["name"]
@@ -238,9 +242,10 @@ class LogChunk(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., cycle: _Optional[int] = ..., is_stderr: bool = ..., data: _Optional[bytes] = ..., note: _Optional[str] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ["checks", "job_ids", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
+    __slots__ = ["checks", "job_ids", "leaves", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -249,13 +254,14 @@ class Node(_message.Message):
     VERSION_FIELD_NUMBER: _ClassVar[int]
     checks: _containers.RepeatedCompositeFieldContainer[Check]
     job_ids: _containers.RepeatedScalarFieldContainer[str]
+    leaves: _containers.RepeatedScalarFieldContainer[str]
     name: str
     reason: str
     started_at_ns: int
     state: str
     supervisor_pid: int
     version: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., leaves: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Rank(_message.Message):
     __slots__ = ["cycle_started_at_ns", "exit_code", "exit_signal", "heartbeat_age_s", "heartbeat_limit_s", "local_rank", "node", "pid", "rank", "sections", "state"]

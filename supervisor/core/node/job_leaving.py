@@ -1,7 +1,8 @@
 """When does a node that was asked to leave its job leave, and how long does it wait for its leader?
 
 The leader decides whether the node leaves. If no leader answers, the node leaves by itself: it stops its own ranks and
-ends, and the others take it for lost.
+ends, and the others take it for lost. Ranks of a node that an operator drains go on until a leader answers, however
+long that takes: nobody is about to end the node.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ def ask(state: State, asked: LeaveAsked, now_s: float) -> Outcome:
     if before is not None:
         is_again = asked.signal != 0 and now_s - before.asked_at_s >= SAME_SIGNAL_S
         return leave_alone(state, before, at_once=True) if is_again else (state, ())
-    patience_s = ANSWER_S if type(state.phase) in _WAITS else ANSWER_WITH_RANKS_S
-    state = msgspec.structs.replace(state, leaving=Leaving(asked, now_s, now_s + patience_s))
+    alone_at_s = None if asked.with_ranks and not asked.or_stop else now_s + ANSWER_WITH_RANKS_S
+    if type(state.phase) in _WAITS:
+        alone_at_s = now_s + ANSWER_S
+    state = msgspec.structs.replace(state, leaving=Leaving(asked, now_s, alone_at_s))
     return state, (moves.say(state, "leave_requested", asked.reason), moves.tell(state, asked))
 
 

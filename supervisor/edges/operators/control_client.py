@@ -6,6 +6,7 @@ A supervisor may be another user's program, which answers slowly or without end.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Callable, Generator, Mapping
 from functools import cache
@@ -112,6 +113,11 @@ class ControlClient:
     def job(self, job_id: str) -> JobReport:
         return job_from_wire(self._call("GetJob", wire.GetJobRequest(job_id=job_id), wire.Job))
 
+    def until_left(self, job_id: str, node: str) -> JobReport:
+        """Returns the job once the node has no part in it, or the job has ended."""
+        request = wire.GetJobRequest(job_id=job_id, until_left=node)
+        return job_from_wire(self._call("GetJob", request, wire.Job, math.inf))
+
     def jobs(self, *, include_ended: bool = False, within_s: float | None = None) -> list[JobReport]:
         """Returns the jobs of all pages. `within_s` None: LIST_TIMEOUT_S. Raises ExhaustedError if they have no end."""
         timeout_s = within_s or LIST_TIMEOUT_S
@@ -213,8 +219,10 @@ class ControlClient:
             raise self._unending("list the nodes", f"{LIST_NODES_MAX:,} nodes")
         return [node_from_wire(node) for node in response.nodes]
 
-    def cordon(self, name: str, *, reason: str) -> NodeReport:
-        return node_from_wire(self._call("CordonNode", wire.CordonNodeRequest(name=name, reason=reason), wire.Node))
+    def cordon(self, name: str, *, reason: str, leaves: bool = False) -> NodeReport:
+        """`leaves`: see ports.JobRequests.set_cordon."""
+        request = wire.CordonNodeRequest(name=name, reason=reason, leaves=leaves)
+        return node_from_wire(self._call("CordonNode", request, wire.Node))
 
     def uncordon(self, name: str) -> NodeReport:
         return node_from_wire(self._call("UncordonNode", wire.UncordonNodeRequest(name=name), wire.Node))
@@ -240,7 +248,7 @@ class ControlClient:
         )
         timeout_s = timeout_s or CALL_TIMEOUT_S
         with self._errors(told_s or timeout_s):
-            return call(request, timeout=timeout_s)
+            return call(request, timeout=timeout_s if timeout_s < math.inf else None)
 
     def _stream(
         self, method: str, request: Message, response: type[Response], timeout_s: float | None

@@ -160,6 +160,7 @@ def node_to_wire(report: NodeReport) -> wire.Node:
         version=report.version,
         started_at_ns=report.started_at_ns,
         checks=[_check_to_wire(each) for each in report.checks],
+        leaves=report.leaves,
     )
 
 

@@ -19,7 +19,7 @@ from supervisor.config.job_spec_json import job_spec_from_json
 from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators import log_merge, log_streams
-from supervisor.edges.operators.callers import CLIENT, limits_of_caller
+from supervisor.edges.operators.callers import CLIENT, is_root, limits_of_caller
 from supervisor.edges.operators.control_codec import (
     SERVICE,
     code_of,
@@ -108,6 +108,8 @@ class ControlService:
         return wire.SubmitJobResponse(job_id=job_id)
 
     async def _get_job(self, request: wire.GetJobRequest) -> Message:
+        if request.until_left:
+            await self._job_service.until_left(request.job_id, request.until_left)
         return job_to_wire(await self._find(request.job_id, "show"))
 
     async def _list_jobs(self, request: wire.ListJobsRequest) -> Message:
@@ -157,13 +159,14 @@ class ControlService:
 
     def _check_node_is_theirs(self) -> None:
         """Raises if the caller may not change the node: a node that several users share belongs to root."""
-        if self._for_users and os.geteuid():
+        if self._for_users and os.geteuid() and not is_root():
             raise NotPermittedError("cannot change the node: several users share it; ask root to do it")
 
     async def _cordon_node(self, request: wire.CordonNodeRequest) -> Message:
         self._check_node_is_theirs()
+        reason = _reason(request.reason)
         return node_to_wire(
-            await self._job_service.set_cordon(request.name, cordoned=True, reason=_reason(request.reason))
+            await self._job_service.set_cordon(request.name, cordoned=True, reason=reason, leaves=request.leaves)
         )
 
     async def _uncordon_node(self, request: wire.UncordonNodeRequest) -> Message:
@@ -342,14 +345,16 @@ class _Fault(HoldfastError):
 
 
 def _refusal(name: str, error: Exception) -> CallError:
+    while isinstance(error, ExceptionGroup):
+        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
+    if isinstance(error, CallError):  # The client has left.
+        return error
     refusal = _in_words(name, error)
     code = Status.INTERNAL if isinstance(refusal, _Fault) else code_of(refusal)
     return CallError(code, redacted_text(str(refusal))[:MESSAGE_CHARACTERS_MAX], refusal_to_wire(refusal))
 
 
 def _in_words(name: str, error: Exception) -> HoldfastError:
-    while isinstance(error, ExceptionGroup):
-        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     if isinstance(error, HoldfastError):
         return error
     if isinstance(error, OSError):  # the disk, or there is no thread, descriptor or inotify instance left

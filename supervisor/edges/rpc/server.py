@@ -76,7 +76,11 @@ class Call:
         return message
 
     async def send(self, message: bytes) -> None:
-        await self._connection.send(self._number, self, framed(message))
+        """Raises CallError if the client has left this call."""
+        try:
+            await self._connection.send(self._number, self, framed(message))
+        except H2Error as error:
+            raise CallError(Status.CANCELLED, "cannot answer: the client has left this call") from error
 
     def take(self, data: bytes, flow_bytes: int) -> None:
         self.messages.take(data, flow_bytes)

@@ -74,6 +74,7 @@ class FakeJobService:
         self.other_nodes: list[NodeReport] = []
         self._sequence = dict.fromkeys(self.reports, 0)
         self.looks = 0
+        self.waited_for: list[tuple[str, str]] = []
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
         self.submitted.append((spec, dict(environment)))
@@ -93,6 +94,9 @@ class FakeJobService:
 
     async def look_at_all(self) -> Sequence[JobReport]:
         return self.jobs()
+
+    async def until_left(self, job_id: str, node: str) -> None:
+        self.waited_for.append((job_id, node))
 
     async def until_complete(self, job_id: str) -> None:
         """Everything is here."""
@@ -168,14 +172,14 @@ class FakeJobService:
     async def nodes(self) -> Sequence[NodeReport]:
         return [self._node, *self.other_nodes]
 
-    async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "") -> NodeReport:
+    async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "", leaves: bool = False) -> NodeReport:
         if node not in ("", self._node.name):
             verb = "cordon" if cordoned else "uncordon"
             raise NotFoundError(f"cannot {verb} node {node}: it is not among the nodes known here, {self._node.name}")
         if cordoned and self._node.state == "cordoned":
             raise NotNowError("cannot cordon n0: it is cordoned")
         self._node = replace(self._node, state="cordoned" if cordoned else "ready", reason=reason)
-        return self._node
+        return replace(self._node, leaves=("train",) if leaves else ())
 
     def publish(self, job_id: str, kind: str = "worker_exited", reason: str = "because", lost: bool = False) -> None:
         """Records an event; `lost`: watchers are behind and do not get it."""

@@ -1,0 +1,65 @@
+"""When has a node left a job, for people who drain it from another node?
+
+The leader knows, and is asked again after each event. While no leader answers, nothing is known.
+"""
+
+from __future__ import annotations
+
+import anyio
+
+from supervisor.errors import NoAnswerError
+from supervisor.ports.pauses import pause
+from supervisor.ports.questions import LEADER, Colleagues, Events, ReadEvents, ShowWhole, Whole
+from supervisor.ports.reports import JobReport
+from supervisor.queries.job_service import JobService
+
+ANSWER_S = 5.0
+EVENT_WAIT_S = 20.0  # the longest time until the leader is asked again although nothing has happened
+NO_LEADER_S = 1.0
+UNNAMED_S = 10.0  # longer than a new leader waits for the nodes of its job
+_GONE = frozenset({"left", "lost", "refused", "stopped"})  # see core/cluster/roster.py
+
+
+class Departures:
+    def __init__(self, job_service: JobService, colleagues: Colleagues) -> None:
+        self._job_service = job_service
+        self._colleagues = colleagues
+
+    async def until_left(self, job_id: str, node: str) -> None:
+        """Returns once the node has no part in the job on several nodes, or the job has ended here."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._end_with_job, job_id, tasks.cancel_scope)
+            await self._watch(job_id, node)
+            tasks.cancel_scope.cancel()
+
+    async def _end_with_job(self, job_id: str, scope: anyio.CancelScope) -> None:
+        await self._job_service.wait(job_id)
+        scope.cancel()
+
+    async def _watch(self, job_id: str, node: str) -> None:
+        last, wait_s, was_named = 0, 0.0, True
+        while True:
+            try:
+                question = ReadEvents(last, wait_s)
+                events = await self._colleagues.ask(job_id, LEADER, question, timeout_s=ANSWER_S + wait_s)
+                assert isinstance(events, Events), "the codec lets nothing else through as an answer to ReadEvents"
+                if events.events:
+                    last, wait_s = events.events[-1].sequence, 0.0
+                    continue
+                whole = await self._colleagues.ask(job_id, LEADER, ShowWhole(), timeout_s=ANSWER_S)
+                assert isinstance(whole, Whole), "the codec lets nothing else through as an answer to ShowWhole"
+            except NoAnswerError:
+                await pause(NO_LEADER_S, why="no leader answers at this moment")
+                last, wait_s = 0, 0.0  # the next leader counts its events itself
+                continue
+            state = _state(whole.job, node)
+            if state in _GONE or not (state or was_named):
+                return
+            wait_s, was_named = EVENT_WAIT_S, bool(state)
+            if not state:
+                await pause(UNNAMED_S, why="a new leader may hear the node later")
+
+
+def _state(report: JobReport, node: str) -> str:
+    """Returns the node's state; "": it is not named."""
+    return next((each.state for each in report.nodes if each.name == node), "")
