@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import secrets
 import sys
@@ -70,13 +71,6 @@ class ClusterJob:
         home = self.folder / f"node{number}"
         for place in (home, home / "claims", home / "state", home / "run", home / "tmp"):
             place.mkdir(exist_ok=True, mode=0o700)
-        environment = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ} | {
-            "HOLDFAST_CLAIM_DIR": str(home / "claims"),
-            "HOLDFAST_STATE_DIR": str(home / "state"),
-            "XDG_RUNTIME_DIR": str(home / "run"),
-            "TMPDIR": str(home / "tmp"),
-            "PYTHONPATH": str(Path(__file__).parents[2]),
-        }
         conf = f"token_file={self.token}{self.conf}"
         meeting = ("--rdzv-id", self.job_id, "--rdzv-endpoint", endpoint, "--rdzv-conf", conf)
         command = (
@@ -90,9 +84,26 @@ class ClusterJob:
             str(self.pace_s),
         )
         with (home / "output").open("ab") as output:
-            run = self.lab.nodes[number].start(*command, environment=environment, output=output)
+            run = self.lab.nodes[number].start(*command, environment=self.environment(number), output=output)
         self.runs[number] = run
         return run
+
+    def environment(self, number: int) -> dict[str, str]:
+        home = self.folder / f"node{number}"
+        return {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ} | {
+            "HOLDFAST_CLAIM_DIR": str(home / "claims"),
+            "HOLDFAST_STATE_DIR": str(home / "state"),
+            "XDG_RUNTIME_DIR": str(home / "run"),
+            "TMPDIR": str(home / "tmp"),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+        }
+
+    def socket_dir(self, number: int) -> str:
+        """Returns where commands on that node ask its newest run; "": nowhere yet."""
+        known = (self.folder / f"node{number}" / "run" / "holdfast-private").glob("*.json")
+        newest = max(known, key=lambda path: path.stat().st_mtime_ns, default=None)
+        folder = json.loads(newest.read_text())["dir"] if newest is not None else ""
+        return folder if folder and (Path(folder) / "control.sock").exists() else ""
 
     def start_leader(self) -> Started:
         """Starts the leader; returns once the others can join."""

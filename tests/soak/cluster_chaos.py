@@ -49,6 +49,7 @@ class Chaos:
         self.undos: list[tuple[float, Undo]] = []
         self.again_at_s: dict[int, float] = {}  # ended runs' nodes, and when the run restarts
         self.round: list[str] = []
+        self.struck = ""  # the last kind
 
     def say(self, text: str) -> None:
         print(f"{time.monotonic() - self.began_s:8.2f} {text}", flush=True)
@@ -148,7 +149,7 @@ class Chaos:
     def _strike(self) -> None:
         if not self.round:
             self.round = self.dice.sample(sorted(self.kinds), len(self.kinds))
-        kind = self.round.pop()
+        self.struck = kind = self.round.pop()
         self.done[kind] += 1
         self.say(f"step {self.job.steps_saved():5}: {kind}: {self.kinds[kind]()}")
 

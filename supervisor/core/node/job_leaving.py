@@ -65,8 +65,11 @@ def waiting(state: State, order: type, now_s: float) -> State:
     if leaving is None or leaving.is_alone:
         return state
     if type(state.phase) in _WAITS:
-        if leaving.alone_at_s is None or order is orders.Resign:
+        if order is orders.Resign:
             leaving = msgspec.structs.replace(leaving, alone_at_s=now_s + ANSWER_S)
+        elif leaving.alone_at_s is None:  # Its ranks have ended; if it leads, it waits for those of the others.
+            patience_s = ANSWER_S + state.rules.workers_stop_timeout_s
+            leaving = msgspec.structs.replace(leaving, alone_at_s=now_s + patience_s)
     elif order in _ANSWERS:
         leaving = msgspec.structs.replace(leaving, alone_at_s=None)
     return msgspec.structs.replace(state, leaving=leaving) if leaving is not state.leaving else state

@@ -62,7 +62,21 @@ def test_with_on_sigterm_leave_its_ranks_go_on_until_the_leader_answers() -> Non
     state, _ = job.step(state, orders.JoinAgain(4, "node b leaves"), now_s=1.0)
     assert job.next_deadline_s(state) is None, "its ranks have their grace period"
     state, _ = job.step(state, group.WorkersGone(None, False, ()), now_s=9.0)
-    assert (type(state.phase), job.next_deadline_s(state)) == (phases.Rendezvous, 9.0 + ANSWER_S)
+    patience_s = ANSWER_S + RULES.workers_stop_timeout_s  # if it leads, the ranks of others may take that long
+    assert (type(state.phase), job.next_deadline_s(state)) == (phases.Rendezvous, 9.0 + patience_s)
+    state, _ = job.step(state, orders.Resign("it leaves"), now_s=12.0)
+    assert job.next_deadline_s(state) == 12.0 + ANSWER_S
+
+
+def test_a_drained_node_with_ranks_waits_for_a_leader_as_long_as_it_takes() -> None:
+    state, _ = job.step(in_phase(phases.Running()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    assert job.next_deadline_s(state) is None
+    state, actions = job.step(state, orders.Introduce(), now_s=60.0)
+    (stands,) = told(actions, NodeStands)
+    assert isinstance(stands, NodeStands)
+    assert stands.leave == LeaveAsked("b", "by kim", with_ranks=True)
+    state, _ = job.step(in_phase(phases.Rendezvous()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    assert job.next_deadline_s(state) == ANSWER_S, "nothing runs there"
 
 
 def test_a_node_that_nobody_answers_leaves_by_itself_and_reports_no_verdict() -> None:
