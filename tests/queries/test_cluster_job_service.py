@@ -39,8 +39,8 @@ def spare(question: Question) -> Answer:
     match question:
         case ShowPart():
             return part("n1")
-        case SetCordon(cordoned, reason):
-            return Done(NodeReport("n1", "cordoned" if cordoned else "ready", reason))
+        case SetCordon(cordoned, reason, leaves):
+            return Done(NodeReport("n1", "cordoned" if cordoned else "ready", reason, leaves=("j",) if leaves else ()))
         case ShowStacks():
             return Stacks(Evidence((StackGroup((2, 3), "main"),), source="py-spy"))
         case _:
@@ -149,6 +149,20 @@ async def test_a_node_is_cordoned_from_any_other(tmp_path: Path):
         await shared.report(NodeLost("n1", "node n1 is lost: silence"))
         with pytest.raises(NotFoundError, match="cannot uncordon node n1: node n1 is lost: silence"):
             await shared.job_service.set_cordon("n1", cordoned=False)
+
+
+async def test_a_node_is_asked_to_leave_from_any_other(tmp_path: Path):
+    async with shared_job(tmp_path) as shared:
+        await shared.bring_spare()
+        shared.colleagues.answers["n1"] = spare
+        assert (await shared.job_service.set_cordon("n1", cordoned=True, reason="why", leaves=True)).leaves == ("j",)
+        done = await shared.job_service.answer("j", "n1", SetCordon(cordoned=True, reason="by kim", leaves=True))
+        assert isinstance(done, Done)
+        assert (done.node.name, done.node.state, done.node.leaves) == ("n0", "cordoned", ("j",))
+        await shared.world.settle()
+        kinds = {each.kind: each.reason for each in shared.world.journal.events}
+        assert kinds["leave_requested"] == "by kim"
+        assert kinds["leave_refused"].startswith("cannot take node n0 out of job j: it leads the job")
 
 
 async def test_a_leader_answers_its_nodes(tmp_path: Path):

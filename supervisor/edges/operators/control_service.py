@@ -345,16 +345,14 @@ class _Fault(HoldfastError):
 
 
 def _refusal(name: str, error: Exception) -> CallError:
-    while isinstance(error, ExceptionGroup):
-        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
-    if isinstance(error, CallError):  # The client has left.
-        return error
     refusal = _in_words(name, error)
     code = Status.INTERNAL if isinstance(refusal, _Fault) else code_of(refusal)
     return CallError(code, redacted_text(str(refusal))[:MESSAGE_CHARACTERS_MAX], refusal_to_wire(refusal))
 
 
 def _in_words(name: str, error: Exception) -> HoldfastError:
+    while isinstance(error, ExceptionGroup):
+        error = cast("ExceptionGroup[Exception]", error).exceptions[0]
     if isinstance(error, HoldfastError):
         return error
     if isinstance(error, OSError):  # the disk, or there is no thread, descriptor or inotify instance left

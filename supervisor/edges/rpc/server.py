@@ -76,11 +76,7 @@ class Call:
         return message
 
     async def send(self, message: bytes) -> None:
-        """Raises CallError if the client has left this call."""
-        try:
-            await self._connection.send(self._number, self, framed(message))
-        except H2Error as error:
-            raise CallError(Status.CANCELLED, "cannot answer: the client has left this call") from error
+        await self._connection.send(self._number, self, framed(message))
 
     def take(self, data: bytes, flow_bytes: int) -> None:
         self.messages.take(data, flow_bytes)

@@ -136,6 +136,14 @@ async def test_nodes_are_cordoned_by_name(tmp_path: Path) -> None:
             await to_thread.run_sync(client.uncordon, "n1")
 
 
+async def test_a_node_is_asked_to_leave_and_waited_for(tmp_path: Path) -> None:
+    async with asked(tmp_path, running()) as (job_service, client, _):
+        node = await to_thread.run_sync(lambda: client.cordon("n0", reason="disk", leaves=True))
+        assert node.leaves == ("train",)
+        assert (await to_thread.run_sync(lambda: client.until_left(JOB, "n1"))).job_id == JOB
+        assert job_service.waited_for == [(JOB, "n1")]
+
+
 async def test_watch_is_a_snapshot_then_all_events_to_the_end(tmp_path: Path) -> None:
     async with asked(tmp_path, running()) as (job_service, client, _):
         job_service.publish(JOB)
