@@ -167,6 +167,36 @@ def test_a_node_that_root_has_cordoned_takes_no_job_of_a_user(service: Service, 
     )
 
 
+def test_root_alone_drains_the_node_and_asks_the_jobs_of_all_users(service: Service):
+    refused = service.holdfast(ALICE, "drain", groups=TEAM)
+    assert (refused.returncode, refused.stderr.count("several users share it; ask root to do it")) == (1, 1)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{probe.getsockname()[1]}"
+    run = service.started(
+        ALICE, *HOLDFAST, "run", "--job-id", "on-nodes", "--nnodes", "1:2", "--rdzv-endpoint", endpoint,
+        "--rdzv-conf", "last_call_timeout=1", WHO_AM_I, "stay", groups=TEAM,
+    )  # fmt: skip
+    until(lambda: service.jobs(ALICE).get("on-nodes", {}).get("state") == "running", "a job that may have more nodes")
+    drain = service.started(0, *HOLDFAST, "drain", "--reason", "new cable")
+    try:
+
+        def events() -> str:
+            return service.holdfast(ALICE, "events", "on-nodes", groups=TEAM).stdout
+
+        until(lambda: "cannot take node" in events(), "the answer of the job's leader")
+        assert f"holdfast drain by root on {NODE}: new cable" in events()
+        drain.send_signal(signal.SIGINT)
+        said = drain.communicate(timeout=many_users.END_S)[1]
+        assert drain.returncode == 130
+        assert f"node {NODE} stays cordoned" in said
+    finally:
+        assert service.holdfast(0, "uncordon", NODE).returncode == 0
+        drain.kill()
+        service.holdfast(ALICE, "stop", "on-nodes", "--wait", groups=TEAM)
+        run.communicate(timeout=many_users.END_S)
+
+
 FLOOD = """
 import socket, sys
 while True:
