@@ -65,10 +65,6 @@ def test_it_drains_its_own_node_which_is_not_the_first_by_name(tmp_path: Path) -
         assert drain.wait(20) == 0
         assert (second.home / "state" / "cordoned").read_text().strip().endswith("new cable")
         assert not (first.home / "state" / "cordoned").exists()
-        assert (
-            second.commands[-1]
-            .read_text()
-            .startswith(
-                f"holdfast: node {platform.node()} (supervisor {second.process.pid}) takes no new jobs: new cable\n"
-            )
-        )
+        who = f"node {platform.node()} (supervisor {second.process.pid})"
+        why = f"holdfast drain by root on {platform.node()}: new cable"
+        assert second.commands[-1].read_text().startswith(f"holdfast: {who} takes no new jobs: {why}\n")
