@@ -60,9 +60,7 @@ def _drain_own(supervisors: Supervisors, asked: Sequence[Answering], reason: str
         refused: list[HoldfastError] = []
         for each, node in told:
             try:
-                if stops:
-                    _stop_jobs(each, reason)
-                _await_ends(each, node, asked_at_ns)
+                _await_ends(each, node, asked_at_ns, stops=stops)
             except HoldfastError as error:
                 refused.append(error)  # The jobs of the others are waited for all the same.
         if refused:
@@ -107,14 +105,11 @@ def _cordon(
     return told
 
 
-def _stop_jobs(supervisor: Answering, reason: str) -> None:
-    for job in supervisor.client.jobs():
-        supervisor.client.stop(job.job_id, reason=reason, of_node=True)
-
-
-def _await_ends(supervisor: Answering, node: NodeReport, asked_at_ns: int) -> None:
+def _await_ends(supervisor: Answering, node: NodeReport, asked_at_ns: int, *, stops: bool) -> None:
     with suppress(NoSupervisorError) if supervisor.is_private else nullcontext():  # It ends with its job.
         for job in supervisor.client.jobs():
+            if stops:
+                supervisor.client.stop(job.job_id, reason=node.reason, of_node=True)
             _await_end(supervisor, job, node, asked_at_ns)
 
 
