@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from supervisor import __version__
+
 LOAD_QUIET = 0.5
 
 
@@ -40,7 +42,7 @@ class Conditions:
             memory_gib=round(memory_bytes / 2**30, 1),
             kernel=platform.release(),
             python=platform.python_version(),
-            versions={"holdfast": _version("holdfast-torch"), "torch": _version("torch")},
+            versions={"holdfast": __version__, "torch": _version("torch")},
             load_before=os.getloadavg()[0],
         )
 
