@@ -25,5 +25,6 @@ out=$(CDPATH='' cd -- "$out" && pwd)
 cd "$here"
 "$tools" -m grpc_tools.protoc -I. "--python_out=$out" "--pyi_out=$out" \
     holdfast_wire/v1/worker.proto holdfast_wire/v1/cluster.proto holdfast_wire/v1/etcd.proto \
+    holdfast_wire/v1/health.proto holdfast_wire/v1/reflection.proto holdfast_wire/v1/rpc_status.proto \
     nvhcd/nvhcd.proto
 "$tools" -m grpc_tools.protoc -I. "--python_out=$out" "--pyi_out=$out" "--grpc_python_out=$out" holdfast_wire/v1/control.proto

@@ -13,6 +13,7 @@ from tests.soak import (
     elected_cluster,
     fuzz,
     hostile_user,
+    lowest,
     others,
     packages,
     pauses,
@@ -72,13 +73,23 @@ def _parsed() -> argparse.Namespace:
     fuzzed.add_argument("--seed", type=int, help="of an earlier run, to repeat its inputs")
     fuzzed.add_argument("--only", action="append", default=[], metavar="NAME", help="only this reader, or these")
     fuzzed.set_defaults(main=fuzz.main)
-    packed = soaks.add_parser("packages", help="wheel and Debian package on every Python and Debian that can be had")
+    _add_packages(soaks.add_parser("packages", help="wheel and Debian package on every Python and Debian there is"))
+    _add_lowest(soaks.add_parser("lowest", help="the suite with the lowest versions that pyproject.toml allows"))
+    return parser.parse_args()
+
+
+def _add_packages(packed: argparse.ArgumentParser) -> None:
     packed.add_argument("--roots", default="~/.cache/holdfast-tests/roots", help="where bare Debians are kept")
     packed.add_argument(
         "--torch", action="append", default=[], metavar="VERSION", help="also train with it, on each Python (5 GB each)"
     )
     packed.set_defaults(main=packages.main)
-    return parser.parse_args()
+
+
+def _add_lowest(low: argparse.ArgumentParser) -> None:
+    low.add_argument("--also", action="append", default=["torch"], metavar="REQUIREMENT", help="installed, too")
+    low.add_argument("tests", nargs="*", default=["tests"], help="only these tests")
+    low.set_defaults(main=lowest.main)
 
 
 def _end(number: int, frame: object) -> None:

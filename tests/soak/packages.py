@@ -24,6 +24,7 @@ RELEASES = ("bookworm", "trixie", "forky")
 MIRROR = "http://deb.debian.org/debian"
 EPOCH = "1700000000"
 STEP_S = 900.0
+PROTOBUFS = ("3.20.3", "4.25.8", "5.29.5")  # as training environments pin it
 
 SCRIPT = """
 import os, sys
@@ -103,7 +104,8 @@ def main(arguments: argparse.Namespace) -> list[str]:
             wrong += [] if same else [f"{path.name} is not reproducible"]
         (folder / "train.py").write_text(TRAIN)
         on_torch = _on_torch(folder, first, arguments.torch)
-        for tried, error in itertools.chain(_on_pythons(folder, first), on_torch, _in_roots(folder, first, roots)):
+        tries = (_on_pythons(folder, first), _beside_protobuf(folder, first), on_torch, _in_roots(folder, first, roots))
+        for tried, error in itertools.chain(*tries):
             print(f"{tried}: {error or 'well'}", flush=True)
             wrong += [f"{tried}: {error}"] if error else []
     return wrong
@@ -130,6 +132,22 @@ def _on_pythons(folder: Path, dist: Path) -> Iterator[tuple[str, str]]:
             [str(place / "bin/holdfast"), *RUN, str(folder / "script.py")],
         )
         yield f"wheel on Python 3.{minor}", next((error for step in steps if (error := _error(step))), "")
+
+
+def _beside_protobuf(folder: Path, dist: Path) -> Iterator[tuple[str, str]]:
+    """The supervisor's extra leaves the protobuf of a training environment as it is."""
+    wheel = next(dist.glob("*.whl"))
+    for version in PROTOBUFS:
+        place = folder / f"protobuf-{version}"
+        steps = (
+            [sys.executable, "-m", "venv", "--without-pip", str(place)],
+            [*_pip(place), f"protobuf=={version}"],
+            [*_pip(place), f"{wheel}[supervisor]"],
+            [str(place / "bin/python"), "-c", f"import google.protobuf as p; assert p.__version__ == {version!r}"],
+            [str(place / "bin/holdfast"), *RUN, str(folder / "script.py")],
+            [str(place / "bin/holdfast"), "jobs"],
+        )
+        yield f"wheel beside protobuf {version}", next((error for step in steps if (error := _error(step))), "")
 
 
 def _on_torch(folder: Path, dist: Path, versions: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError
-from google.rpc import error_details_pb2, status_pb2  # pyright: ignore[reportMissingTypeStubs]
 from holdfast_wire.v1 import control_pb2 as wire
+from holdfast_wire.v1 import rpc_status_pb2
 
 from supervisor.core import printable
 from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.core.stragglers.messages import Straggler
-from supervisor.edges.operators.control_codec import CODES, ERROR_DOMAIN
+from supervisor.edges.operators.control_codec import CODES, ERROR_DOMAIN, ERROR_INFO
 from supervisor.errors import HoldfastError
 from supervisor.ports.reports import (
     CheckReport,
@@ -179,10 +179,12 @@ def notes_from_wire(notes: Iterable[str]) -> tuple[str, ...]:
 def refusal_from_wire(trailer: bytes) -> HoldfastError | None:
     """Returns the error that the other side raised; None if the trailer is not ours."""
     try:
-        status = status_pb2.Status.FromString(trailer)
+        status = rpc_status_pb2.RpcStatus.FromString(trailer)
         for detail in status.details:
-            info = error_details_pb2.ErrorInfo()
-            if detail.Unpack(info) and info.domain == ERROR_DOMAIN:
+            if detail.type_url != ERROR_INFO:
+                continue
+            info = rpc_status_pb2.ErrorInfo.FromString(detail.value)
+            if info.domain == ERROR_DOMAIN:
                 kinds = {kind.reason: kind for kind in CODES}
                 return kinds.get(info.reason, HoldfastError)(*notes_from_wire([status.message]))
     except DecodeError:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2  # pyright: ignore[reportMissingTypeStubs]
 from holdfast_wire.v1 import control_pb2 as wire
+from holdfast_wire.v1 import rpc_status_pb2
 
 from supervisor import errors
 from supervisor.config.nodes_check import is_of_this_machine
@@ -18,6 +18,7 @@ from supervisor.ports.reports import CheckReport, JobNodeReport, JobReport, Node
 
 SERVICE = "holdfast.v1.Supervisor"
 ERROR_DOMAIN = "holdfast"
+ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 REQUEST_BYTES_MAX = 4 << 20
 ANSWER_BYTES_MAX = 64 << 20  # a job with 100,000 ranks on 10,000 nodes has about 15
 
@@ -180,9 +181,11 @@ def code_of(error: HoldfastError) -> int:
 
 def refusal_to_wire(error: HoldfastError) -> bytes:
     """Encodes an error as google.rpc.Status with ErrorInfo, for the trailer grpc-status-details-bin."""
-    detail = any_pb2.Any()
-    detail.Pack(error_details_pb2.ErrorInfo(reason=error.reason, domain=ERROR_DOMAIN))
-    return status_pb2.Status(code=code_of(error), message=_told(str(error)), details=[detail]).SerializeToString()
+    info = rpc_status_pb2.ErrorInfo(reason=error.reason, domain=ERROR_DOMAIN)
+    detail = any_pb2.Any(type_url=ERROR_INFO, value=info.SerializeToString())
+    return rpc_status_pb2.RpcStatus(
+        code=code_of(error), message=_told(str(error)), details=[detail]
+    ).SerializeToString()
 
 
 def _told(text: str) -> str:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
 
 import anyio
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import DecodeError
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
+from holdfast_wire.v1 import health_pb2, reflection_pb2
 
 from supervisor.edges.operators.control_codec import SERVICE
 from supervisor.edges.rpc.server import Call, Handler
@@ -18,7 +16,6 @@ from supervisor.edges.rpc.statuses import CallError, Status
 
 HEALTH = "grpc.health.v1.Health"
 REFLECTION = "grpc.reflection.v1alpha.ServerReflection"
-_Message: TypeAlias = Any  # these packages have no stubs
 _SERVICES = (SERVICE, HEALTH, REFLECTION)
 
 
@@ -30,7 +27,7 @@ def handlers() -> Mapping[bytes, Handler]:
     }
 
 
-async def _status(call: Call) -> _Message:
+async def _status(call: Call) -> health_pb2.HealthCheckResponse:
     try:
         service = health_pb2.HealthCheckRequest.FromString(await call.receive() or b"").service
     except DecodeError as error:
@@ -63,7 +60,7 @@ async def _reflect(call: Call) -> None:
         await call.send(answer.SerializeToString())
 
 
-def _fill(answer: _Message, request: _Message) -> None:
+def _fill(answer: reflection_pb2.ServerReflectionResponse, request: reflection_pb2.ServerReflectionRequest) -> None:
     pool = descriptor_pool.Default()
     try:
         match request.WhichOneof("message_request"):
@@ -83,7 +80,7 @@ def _fill(answer: _Message, request: _Message) -> None:
         answer.error_response.error_message = str(error)
 
 
-def _add_files(answer: _Message, file: FileDescriptor) -> None:
+def _add_files(answer: reflection_pb2.ServerReflectionResponse, file: FileDescriptor) -> None:
     """Adds a file and all files that it needs."""
     found: dict[str, FileDescriptor] = {}
     waiting = [file]

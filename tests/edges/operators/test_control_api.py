@@ -63,7 +63,7 @@ async def test_a_refusal_has_a_canonical_code_and_error_info(tmp_path: Path) -> 
             await ask(channel, "GetJob", wire.GetJobRequest(job_id="other"), wire.Job)
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
         assert "cannot show job other" in (caught.value.details() or "")
-        trailers = dict(cast("Any", caught.value.trailing_metadata()))
+        trailers = dict(tuple(cast("Any", caught.value.trailing_metadata())))
         assert isinstance(refusal_from_wire(trailers["grpc-status-details-bin"]), NotFoundError)
 
 

@@ -1,0 +1,55 @@
+"""Does the suite pass with the lowest versions that pyproject.toml allows? It makes an environment for that."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.deploy.sources import ROOT
+
+BOUND = re.compile(r"([\w.-]+)>=([\w.]+)")
+EXTRAS = ("supervisor", "top", "web", "otel")
+
+
+def constraints() -> list[str]:
+    """Returns the dependencies of a user's installation at their lowest versions, as pip reads them.
+
+    The tests' own tools want a newer protobuf than the lowest: `packages` runs a job beside old ones.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [each for extra in EXTRAS for each in project["optional-dependencies"][extra]]
+    return [f"{found[1]}=={found[2]}" for each in wanted if (found := BOUND.fullmatch(each))]
+
+
+def main(arguments: argparse.Namespace) -> list[str]:
+    """Returns what has failed."""
+    with tempfile.TemporaryDirectory(prefix="holdfast-lowest-") as name:
+        place, lowest = Path(name, "environment"), Path(name, "lowest.txt")
+        lowest.write_text("\n".join(constraints()) + "\n")
+        python = str(place / "bin/python")
+        pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--prefer-binary"]
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
+        subprocess.run([*pip, "-c", str(lowest), "-r", str(lowest), *_tools(), *arguments.also], check=True)
+        purelib = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
+        (purelib / "_holdfast.pth").write_text(f"{ROOT}\n{ROOT / 'proto'}\n")
+        command = [python, "-m", "pytest", "-m", "not soak and not alone and not peers", *arguments.tests]
+        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+    return [f"the suite with {', '.join(constraints())}: exit code {code}"] if code else []
+
+
+def _tools() -> Iterator[str]:
+    """Yields what the tests themselves need; linters are not among it."""
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    bound = {each.partition("==")[0] for each in constraints()}
+    for each in groups["dev"]:
+        if isinstance(each, str) and not re.match(r"ruff|pyright|import-linter|types-", each):
+            found = BOUND.match(each)
+            if found is None or found[1] not in bound:
+                yield each
