@@ -87,7 +87,8 @@ def _state(own: JobReport, roster: Roster, known: Mapping[str, Known]) -> tuple[
     if len(reasons) == 1:
         return JobState.RUNNING, reasons.pop()
     up = sum(rank.state == "running" for _, part in parts for rank in part.ranks)
-    return JobState.RUNNING, f"{up} ranks run on {len(parts)} nodes"
+    ranks = "1 rank runs" if up == 1 else f"{up} ranks run"
+    return JobState.RUNNING, f"{ranks} on {len(parts)} nodes"
 
 
 def _lacking(roster: Roster, unheard: Mapping[str, int]) -> str:

@@ -250,7 +250,7 @@ def test_exclude_this_node_ends_a_job_that_has_no_other_once_its_rank_fails(star
     assert launch.traced("mark"), "the request alone must stop nothing"
     (end,) = told(launch, "job_failed")
     assert "rank 1 asked to exclude node" in str(end["reason"])
-    assert "bad GPU; 0 nodes are left where 1 are needed" in str(end["reason"])
+    assert "bad GPU; 0 nodes are left where 1 is needed" in str(end["reason"])
     assert "restart_decided" not in launch.kinds()
 
 

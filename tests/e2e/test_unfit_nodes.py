@@ -89,7 +89,7 @@ def test_with_too_few_nodes_left_the_job_ends_everywhere_with_the_reason(tmp_pat
         assert [process.wait(LIMIT_S) for process in job.processes] == [1, 1]
         for number in (1, 2):
             assert "node 127.0.0.2 is unhealthy" in job.output(number)
-            assert "1 nodes are left where 2 are needed" in job.output(number)
+            assert "1 node is left where 2 are needed" in job.output(number)
         assert not list(tmp_path.glob("1-*"))
 
 

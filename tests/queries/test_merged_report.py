@@ -46,6 +46,12 @@ def test_the_parts_are_one():
     ]  # fmt: skip
 
 
+def test_ranks_that_run_are_counted_in_good_english():
+    found, starts = running(active("a", 0), active("b", 1)), "cycle 1 starts"
+    assert whole(found, a=part("a", 0), b=part("b", 2, reason=starts)).reason == "2 ranks run on 2 nodes"
+    assert whole(found, a=part("a", 0), b=part("b", reason=starts)).reason == "1 rank runs on 2 nodes"
+
+
 def with_checks(known: Known, *checks: CheckReport) -> Known:
     own = JobNodeReport("itself", "ready", checks=checks)
     return msgspec.structs.replace(known, part=msgspec.structs.replace(known.part, nodes=(own,)))

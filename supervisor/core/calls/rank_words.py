@@ -93,6 +93,8 @@ def _arrived(state: State, member: int, word: BarrierArrive) -> Orders:
             state.now.is_completed = True
             return [Tell(tuple(state.members), CallCompleted(*state.position))]
         case Barrier.ITERATION:
+            if Interruption.HARD_TIMEOUT in state.now.faults.get(member, ()):
+                return []  # Its process is being ended: the next iteration waits for that, and does not count it.
             if isinstance(state.phase, Running):
                 text = "went to the iteration barrier without a fault of its own"
                 call_state.add_fault(state, member, Interruption.EXCEPTION, text, rank=word.rank)
@@ -166,7 +168,8 @@ def hear_lost(state: State, member: int, word: Lost) -> Orders:
     state.ended[member] = word.reason
     state.now.left.pop(member, None)  # Its replacement process has not stayed either.
     if newcomers.lose(state, member, may_come_again=word.failed):
-        return _replacement_lost(state, member, word.reason)
+        is_over = isinstance(state.phase, Idle) and not word.failed  # The call has succeeded, and the script ends.
+        return [] if is_over else _replacement_lost(state, member, word.reason)
     unfit = state.unfit.pop(member, None)
     if unfit is not None and word.failed and state.is_open:
         state.unfit_ended[member] = unfit

@@ -33,7 +33,7 @@ from supervisor.core.cluster.messages import (
     Send,
 )
 from supervisor.core.cluster.placement import Placement, place
-from supervisor.core.cluster.shortage import missing_sentence, names
+from supervisor.core.cluster.shortage import counted, missing_sentence, names
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
 from supervisor.core.fence import LEFT_S
 
@@ -186,7 +186,9 @@ def excluded_verdict(state: State) -> Verdict | None:
     if left >= state.policy.rules.min_nodes:
         return None
     why = "; ".join(each.excluded for each in members.values() if each.excluded)
-    reason = f"{why}; {left} nodes are left where {state.policy.rules.min_nodes} are needed"
+    needed = state.policy.rules.min_nodes
+    are_left = f"{counted(left)} {'is' if left == 1 else 'are'} left"
+    reason = f"{why}; {are_left} where {needed} {'is' if needed == 1 else 'are'} needed"
     return Verdict(JobState.FAILED, 1, reason)
 
 

@@ -27,7 +27,7 @@ def missing_sentence(
     parts += _others(members, before)
     unheard = min_nodes - sum(each.state not in (MemberState.LOST, MemberState.REFUSED) for each in members.values())
     if unheard > 0:
-        parts.append(f"{_nodes(unheard)} more {'has' if unheard == 1 else 'have'} not come yet")
+        parts.append(f"{counted(unheard)} more {'has' if unheard == 1 else 'have'} not come yet")
     return "; ".join(parts)
 
 
@@ -46,14 +46,14 @@ def _domains(members: Mapping[str, Member], rules: RendezvousRules, segment: int
     needed = min_nodes // segment
     if whole >= needed:
         return []
-    parts = [f"{whole} of {needed} segments of {_nodes(segment)} are complete"]
+    parts = [f"{whole} of {needed} segments of {counted(segment)} are complete"]
     lacking = sorted(
         (segment - len(nodes) % segment, domain, len(nodes))
         for domain, nodes in domains.items()
         if len(nodes) % segment
     )
     if lacking:
-        texts = [f"{domain} has {_nodes(count)} and lacks {lack}" for lack, domain, count in lacking]
+        texts = [f"{domain} has {counted(count)} and lacks {lack}" for lack, domain, count in lacking]
         parts.append(f"NVLink domain {names(texts)}")
     without = [node for node, facts in ready.items() if not facts.domain]
     if without:
@@ -98,5 +98,5 @@ def _of(nodes: Sequence[str]) -> str:
     return f"node{'s' if len(nodes) > 1 else ''} {names(nodes)} {'are' if len(nodes) > 1 else 'is'}"
 
 
-def _nodes(count: int) -> str:
+def counted(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"

@@ -6,8 +6,18 @@ import pytest
 from holdfast_wire import call_bounds
 
 from supervisor.core.calls import rank_words
-from supervisor.core.calls.call_state import Idle, LastCall, Member, Over, Restarting, Running, State, begin_iteration
-from supervisor.core.calls.decisions import Tell
+from supervisor.core.calls.call_state import (
+    Idle,
+    LastCall,
+    Member,
+    Newcomer,
+    Over,
+    Restarting,
+    Running,
+    State,
+    begin_iteration,
+)
+from supervisor.core.calls.decisions import Say, Tell
 from supervisor.core.calls.words import (
     EXCHANGE_NAMES_MAX,
     EXCHANGE_NAMES_OPEN_MAX,
@@ -82,6 +92,28 @@ def test_the_death_of_a_rank_that_was_ended_for_its_hang_is_no_second_fault() ->
     rank_words.hear_lost(state, 1, KILLED)
     assert list(state.now.faults[1]) == [Interruption.HARD_TIMEOUT]
     assert state.now.replaceable == [("a", 1)]
+
+
+def test_a_rank_that_is_being_ended_for_its_hang_is_not_counted_into_the_next_iteration() -> None:
+    state = running()
+    rank_words.hear(state, 1, RankFault(1, 2, -1, Interruption.HARD_TIMEOUT, "stood still"))
+    for member in range(3):
+        rank_words.hear(state, member, BarrierArrive(1, 2, Barrier.ITERATION, member, True))
+    assert state.now.unarrived == {1}, "it has survived SIGTERM, and SIGKILL follows"
+    rank_words.hear_lost(state, 1, KILLED)
+    assert state.now.unarrived == set()
+    assert list(state.members) == [0, 2]
+
+
+@pytest.mark.parametrize("phase", [Idle(), Running()])
+def test_a_new_process_that_ends_well_because_the_call_has_succeeded_is_no_news(phase: Idle | Running) -> None:
+    state = running()
+    state.newcomers[1] = Newcomer("a")
+    state.phase = phase
+    said = rank_words.hear_lost(state, 1, Lost(Interruption.TERMINATED, "exited with code 0", failed=False))
+    assert [type(each) for each in said] == ([Say] if isinstance(phase, Running) else [])
+    state.newcomers[1] = Newcomer("a")
+    assert rank_words.hear_lost(state, 1, KILLED), "an end with an error is told"
 
 
 def test_names_are_bounded_and_a_flood_costs_each_word_the_same() -> None:

@@ -302,7 +302,7 @@ def test_an_excluded_node_is_missed_at_its_next_fault() -> None:
     play = running()
     play >> NodeExcluded("a", "rank 1 asked to exclude node a: bad link") << ()
     play >> NodeFailed("a", 0, "rank 0 died")
-    reason = "rank 0 died; rank 1 asked to exclude node a: bad link; 0 nodes are left where 1 are needed"
+    reason = "rank 0 died; rank 1 asked to exclude node a: bad link; 0 nodes are left where 1 is needed"
     assert concluded(play) == Verdict(JobState.FAILED, 1, reason)
 
 

@@ -218,7 +218,7 @@ def test_a_job_goes_on_without_excluded_nodes_while_there_may_be_enough() -> Non
     play >> NodeExcluded("b", "rank 0 asked to exclude node b") >> NodeFailed("b", 1, "x")
     (order, *_) = {each.order for each in play.of(Send)}
     assert isinstance(order, WindDown)
-    assert order.reason.endswith("1 nodes are left where 2 are needed")
+    assert order.reason.endswith("1 node is left where 2 are needed")
 
 
 # --- refusals ------------------------------------------------------------------------------------------------------
