@@ -70,6 +70,7 @@ class HoldfastRendezvous(RendezvousHandler):
         self._options = agent_options
         self._agent = Agent(agent_options)
         self._store: TCPStore | None = None  # of the newest round; it is served while it is referenced
+        self._is_closed = False  # by this node; the leader's answer takes a moment
 
     def get_backend(self) -> str:
         return BACKEND
@@ -84,6 +85,8 @@ class HoldfastRendezvous(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         """Blocks until this node is in a round. Raises one of torch's errors for a rendezvous."""
+        if self._is_closed:
+            raise RendezvousClosedError(f"cannot join job {self._run_id}: this node has closed the rendezvous")
         self._agent.join()
         while True:
             match self._agent.next_order():
@@ -99,9 +102,10 @@ class HoldfastRendezvous(RendezvousHandler):
                     )
 
     def is_closed(self) -> bool:
-        return self._agent.closed is not None
+        return self._is_closed or self._agent.closed is not None
 
     def set_closed(self) -> None:
+        self._is_closed = True
         self._agent.close("it was asked to", failed=False)
 
     def num_nodes_waiting(self) -> int:

@@ -149,6 +149,9 @@ def test_a_job_that_ends_well_is_closed_for_all_and_a_surplus_node_ends_well(tor
     surplus = torchruns.join(third)
     until(lambda: _knows_of(torchruns, 3), "the third node")
     first.set_closed()
+    assert first.is_closed(), "without a moment in which it is not"
+    with pytest.raises(RendezvousClosedError, match="cannot join job job: this node has closed the rendezvous"):
+        first.next_rendezvous()
     with pytest.raises(RendezvousGracefulExitError, match="has closed the rendezvous"):
         surplus.result(LIMIT_S)
     until(second.is_closed, "the close")
