@@ -100,6 +100,7 @@ class Sweep:
         self._on_found = on_found
         self._zombies: set[tuple[int, int]] = set()
         self._missed = False
+        self._is_blind = False  # files can't be opened, so a process that was not seen may be there
         self.found: dict[tuple[int, int], Entry] = {}  # by pid and start
 
     def run(self, give_up_at_s: float) -> bool:
@@ -111,12 +112,12 @@ class Sweep:
                 return False
             before = len(self.found)
             missed = self._look()
-            if missed:
+            if missed and not self._is_blind:
                 self._chase()
             if len(self.found) > before:
                 quiet, noisy_until_s = 0, now_s + NOISY_S
             else:
-                quiet = 0 if missed and now_s < noisy_until_s else quiet + 1
+                quiet = 0 if self._is_blind or (missed and now_s < noisy_until_s) else quiet + 1
         return True
 
     def note_missed(self) -> None:
@@ -126,11 +127,12 @@ class Sweep:
     def _look(self) -> bool:
         """Kills what is meant. Returns whether a process has ended meanwhile."""
         entries: list[Entry] = []
-        missed = False
+        missed = self._is_blind = False
         for pid in all_pids():
             entry = look_up(pid)
             if entry is None:
                 missed = True
+                self._is_blind = self._is_blind or not _can_open()
                 continue
             entries.append(entry)
             if self._related is None and not entry.has_ended:
@@ -168,6 +170,15 @@ class Sweep:
             self.found[key] = entry
             self._on_found(entry)
             send(entry, signal.SIGKILL, to_group=self._with_groups)
+
+
+def _can_open() -> bool:
+    """Whether there are file descriptors left: without them, no process is seen."""
+    try:
+        with open("/proc/self/stat", "rb"):
+            return True
+    except OSError:
+        return False
 
 
 def _newest_pid() -> int:

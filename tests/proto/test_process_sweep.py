@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -130,3 +131,19 @@ def test_what_can_not_be_ended_in_time_is_said(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(process_sweep, "look_up", another)
     monkeypatch.setattr(process_sweep, "send", has_no_effect)
     assert not Sweep(lambda _: True, with_groups=False).run(time.monotonic() + 0.05)
+
+
+def test_a_look_without_file_descriptors_finds_nobody_and_proves_nothing(
+    family: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parent, _, _ = family
+
+    def exhausted(path: str, mode: str) -> object:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    sweep = Sweep(lambda entry: entry.pid == parent, with_groups=False)
+    monkeypatch.setattr(process_sweep, "open", exhausted, raising=False)
+    assert not sweep.run(time.monotonic() + process_sweep.NOISY_S + 0.5)
+    monkeypatch.undo()
+    assert sweep.run(soon())
+    assert [entry.pid for entry in sweep.found.values()] == [parent]
