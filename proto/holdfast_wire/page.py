@@ -43,6 +43,10 @@ WORD_USE = 13  # one of the USE_ values; a supervisor that got the page from ano
 # CLOCK_BOOTTIME, which counts while the machine is suspended, or one of the LEASE_ values.
 WORD_LEASE_UNTIL_NS = 14
 
+# How long the main thread has executed nothing at the most, of silences that are over; only in the pages of
+# main_thread_pages.py.
+WORD_SILENCE_LONGEST_NS = 15
+
 LEASE_UNKNOWN = 0  # an older supervisor, which grants none
 LEASE_ENDED = 1  # a time that is over
 LEASE_UNBOUNDED = (1 << 63) - 1  # a time that never comes: no other node can take the place of this one

@@ -195,6 +195,7 @@ class Exited(NamedTuple):
     """A worker was reaped. Exactly one of code and signal is not None.
 
     `error`: the most telling line of the file that torch's @record writes (TORCHELASTIC_ERROR_FILE); "": none.
+    `silence_longest_s`: for how long its main thread has executed nothing at the most; None: it was not watched.
     """
 
     cycle: int
@@ -207,6 +208,7 @@ class Exited(NamedTuple):
     at_ns: int
     error: str = ""
     error_at_unix_s: float | None = None
+    silence_longest_s: float | None = None
 
 
 class RankStopped(NamedTuple):

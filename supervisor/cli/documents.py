@@ -43,6 +43,7 @@ def job_document(job: FoundJob) -> Document:
         "log_dir": report.log_dir,
         "command": list(report.command),
         "supervisor_pid": report.supervisor_pid,
+        "script": report.script,
         "stragglers": [_straggler_document(each) for each in report.stragglers],
     }
 
@@ -98,6 +99,8 @@ def _rank_document(rank: RankReport) -> Document:
         "state": rank.state,
         "heartbeat_age_s": _seconds(rank.heartbeat_age_s),
         "heartbeat_limit_s": _seconds(rank.heartbeat_limit_s),
+        "main_thread_age_s": _seconds(rank.main_thread_age_s),
+        "main_thread_limit_s": _seconds(rank.main_thread_limit_s),
         "sections": [
             {"name": each.name, "age_s": _seconds(each.age_s), "limit_s": each.limit_s} for each in rank.sections
         ],

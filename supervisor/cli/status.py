@@ -141,6 +141,7 @@ def job_text(found: FoundJob, page: output.Paper) -> str:
         ("state", ""),
         ("reason", report.reason),
         ("cycle", f"{report.cycle}" + (f", iteration {report.iteration}" if report.iteration else "")),
+        ("script", report.script),
         ("restarts", f"{report.restarts_used} used of {report.max_restarts}"),
         ("submitted", output.local_time(report.submitted_at_ns)),
         ("command", " ".join(report.command)),
@@ -223,8 +224,13 @@ def _rank_row(rank: RankReport, now_ns: int) -> tuple[str, ...]:
 
 
 def heartbeat_cell(rank: RankReport) -> str:
-    """Returns how long the rank has been silent, and its limit."""
+    """Returns how the rank is watched: how long it has been silent, and its limit."""
     limit = "" if rank.heartbeat_limit_s is None else f" (limit {output.duration(rank.heartbeat_limit_s)})"
     if rank.heartbeat_age_s is not None:
         return f"{output.duration(rank.heartbeat_age_s)} ago{limit}"
+    if rank.main_thread_age_s is not None:
+        told = f"main thread {output.duration(rank.main_thread_age_s)} ago"
+        return (
+            told if rank.main_thread_limit_s is None else f"{told} (limit {output.duration(rank.main_thread_limit_s)})"
+        )
     return f"none yet{limit}" if limit else "not monitored"

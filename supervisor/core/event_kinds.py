@@ -158,6 +158,12 @@ _HANGS = {
         "Call what the reason names, or leave the limit out.",
     ),
     "limits_calculated": Kind(_ROUTINE, "The ranks have calculated new limits from their measurements."),
+    "main_threads_measured": Kind(
+        _ROUTINE,
+        "The longest time in which a main thread of this node executed no Python code in a cycle, and then went on "
+        "(--ft-auto-heartbeat-timeout).",
+        "If it comes near the limit, choose a longer one: five times the longest leaves room.",
+    ),
 }
 _NODES = {
     "rendezvous_waits": Kind(

@@ -261,6 +261,7 @@ class RankView(msgspec.Struct, frozen=True):
     exit: WorkerExit | None = None
     limits: HangLimits | None = None  # None: no client has connected to be watched
     progress: Progress | None = None  # as last read; the page is newer
+    in_call: bool = False  # the Wrapper's timeouts decide, not the limit of its main thread
 
 
 class JobView(msgspec.Struct, frozen=True):
@@ -278,3 +279,4 @@ class JobView(msgspec.Struct, frozen=True):
     )  # for the next client: calculated limits override configured ones
     verdict: Verdict | None = None  # once it has ended
     checks: tuple[CheckView, ...] = ()  # this node's
+    script: str = ""  # when it was seen again after a restart; only on the node of rank 0

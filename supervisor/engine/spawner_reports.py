@@ -13,6 +13,7 @@ from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Workers
 
 NS_PER_S = 1_000_000_000
+SAFETY_FACTOR = 5  # as that of learned limits, by default
 
 
 def cycle_log_closed(message: link.CycleLogClosed) -> JobEvent:
@@ -51,6 +52,7 @@ class SpawnerReports:
         self._number = number  # the spawner's number within the job
         self._workers = workers
         self._publisher = publisher
+        self._silences: dict[int, tuple[float, int]] = {}  # by cycle: the longest of a main thread, and its rank
 
     def read(self, message: link.FromSpawner) -> Iterator[node_messages.Event]:
         """Yields the events that follow from a message, in order."""
@@ -86,10 +88,12 @@ class SpawnerReports:
             case link.Exited():
                 if job.runs(message.cycle):
                     job.pids.pop(message.local_rank, None)
+                self._note_silence(message)
                 yield node_messages.WorkerExited(job_id, message.cycle, self._exit(message))
             case link.RankStopped() | link.RankContinued() | link.FirstOutput():
                 yield _seen(job_id, message)
             case link.Emptied():
+                self._tell_silence(message.cycle)
                 yield node_messages.WorkersEmptied(job_id, message.cycle, message.stuck_pids)
             case link.OutputDropped() | link.CycleLogClosed() | link.Learned():
                 self._publish(message)
@@ -109,6 +113,23 @@ class SpawnerReports:
             case link.Learned():
                 self._publisher.publish(job, JobEvent("preload_learned", message.reason, cycle=job.cycle))
                 self._tell_slower(message.lost)
+
+    def _note_silence(self, message: link.Exited) -> None:
+        if message.silence_longest_s is not None:
+            found = (message.silence_longest_s, self._job.first_rank + message.local_rank)
+            self._silences[message.cycle] = max(found, self._silences.get(message.cycle, found))
+
+    def _tell_silence(self, cycle: int) -> None:
+        """Reports, once per cycle, what helps people to choose the limit of main threads."""
+        longest_s, rank = self._silences.pop(cycle, (0.0, 0))
+        limit_s = self._job.spec.auto_heartbeat_s
+        if longest_s and limit_s is not None:
+            reason = (
+                f"the longest time without Python code was {longest_s:.1f} s, of rank {rank} (limit {limit_s:g} s); "
+                f"{SAFETY_FACTOR} times that is {SAFETY_FACTOR * longest_s:.0f} s"
+            )
+            details = (("longest_s", f"{longest_s:.3f}"), ("limit_s", f"{limit_s:g}"))
+            self._publisher.publish(self._job, JobEvent("main_threads_measured", reason, cycle, rank, details))
 
     def _tell_slower(self, sentence: str) -> None:
         """Reports, once per job, what each worker loads again unnecessarily, and the remedy."""

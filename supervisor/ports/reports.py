@@ -33,6 +33,15 @@ class RankReport(msgspec.Struct, frozen=True):
     cycle_started_at_ns: int | None = None
     exit_code: int | None = None
     exit_signal: int | None = None
+    main_thread_age_s: float | None = None  # since it executed Python code; None: it is not watched
+    main_thread_limit_s: float | None = None  # None: the Wrapper's timeouts decide instead
+
+    def without_ages(self) -> RankReport:
+        """Returns the rank without what was true only at the moment of the report."""
+        return msgspec.structs.replace(
+            self, heartbeat_age_s=None, heartbeat_limit_s=None, main_thread_age_s=None, main_thread_limit_s=None,
+            sections=(),
+        )  # fmt: skip
 
 
 class CheckReport(msgspec.Struct, frozen=True):
@@ -81,6 +90,7 @@ class JobReport(msgspec.Struct, frozen=True):
     command: tuple[str, ...] = ()  # as the user typed it, without its secrets
     supervisor_pid: int = 0
     stragglers: tuple[Straggler, ...] = ()  # the slowest first
+    script: str = ""  # when it was seen again after a restart
 
 
 class NodeReport(msgspec.Struct, frozen=True):

@@ -313,6 +313,7 @@ class JobService:
             command=job.shown_command,
             supervisor_pid=os.getpid(),
             stragglers=self._slow.of(job),
+            script=view.script if view is not None and job.verdict is None else "",
         )
 
     def _state(self) -> str:
@@ -361,9 +362,12 @@ class JobService:
 
     def _rank_report(self, job: JobRecord, rank: RankView) -> RankReport:
         now_s = self._clock.now_s()
-        progress = None
-        if rank.limits is not None and job.verdict is None:
-            progress = self._workers.read_progress(job.spec.job_id, job.cycle, rank.local_rank) or rank.progress
+        progress, executed_at_s = None, None
+        limit_s = job.spec.auto_heartbeat_s
+        if job.verdict is None and rank.exit is None and (rank.limits is not None or limit_s is not None):
+            progress = self._workers.read_progress(job.spec.job_id, job.cycle, rank.local_rank)
+            executed_at_s = progress.executed_at_s if progress is not None else None
+            progress = (progress or rank.progress) if rank.limits is not None else None
         limits = dict(rank.limits.sections) if rank.limits is not None else {}
         heartbeat_at_s = progress.heartbeat_at_s if progress is not None else None
         hang_limits = rank.limits or HangLimits(heartbeat_s=None)
@@ -376,6 +380,8 @@ class JobService:
             pid=rank.pid,
             heartbeat_age_s=max(0.0, now_s - heartbeat_at_s) if heartbeat_at_s is not None else None,
             heartbeat_limit_s=heartbeat_limit_s,
+            main_thread_age_s=max(0.0, now_s - executed_at_s) if executed_at_s is not None else None,
+            main_thread_limit_s=limit_s if executed_at_s is not None and not rank.in_call else None,
             sections=tuple(
                 SectionReport(name, max(0.0, now_s - opened_at_s), limits.get(name))
                 for name, opened_at_s in (progress.open_sections if progress is not None else ())

@@ -51,6 +51,7 @@ def merged(
             _node(each, known.get(each.name), unheard.get(each.name), only_bad=only_bad) for each in roster.nodes
         ),
         ranks=_ranks(roster, known, now_ns),
+        script="" if ended else _script(own, known),
     )
 
 
@@ -72,6 +73,12 @@ def apart(report: JobReport, *, own: JobReport, heard_at_ns: int, now_ns: int) -
         nodes=nodes or own.nodes,
         ranks=tuple(ranks[number] for number in sorted(ranks)),
     )
+
+
+def _script(own: JobReport, known: Mapping[str, Known]) -> str:
+    """Returns what the node of rank 0 says."""
+    parts = (each.part for each in known.values() if each.answers and each.lost_at_ns is None)
+    return next((part.script for part in (own, *parts) if part.script), "")
 
 
 def _state(own: JobReport, roster: Roster, known: Mapping[str, Known]) -> tuple[JobState, str]:
@@ -148,7 +155,7 @@ def _ranks(roster: Roster, known: Mapping[str, Known], now_ns: int) -> tuple[Ran
 def _lost(rank: RankReport) -> RankReport:
     if rank.state in OVER:
         return rank
-    return msgspec.structs.replace(rank, state="lost", heartbeat_age_s=None, heartbeat_limit_s=None, sections=())
+    return msgspec.structs.replace(rank.without_ages(), state="lost")
 
 
 def _aged(rank: RankReport, age_s: float) -> RankReport:
@@ -157,4 +164,7 @@ def _aged(rank: RankReport, age_s: float) -> RankReport:
         return rank
     sections = tuple(SectionReport(each.name, each.age_s + age_s, each.limit_s) for each in rank.sections)
     heartbeat_age_s = None if rank.heartbeat_age_s is None else rank.heartbeat_age_s + age_s
-    return msgspec.structs.replace(rank, heartbeat_age_s=heartbeat_age_s, sections=sections)
+    main_thread_age_s = None if rank.main_thread_age_s is None else rank.main_thread_age_s + age_s
+    return msgspec.structs.replace(
+        rank, heartbeat_age_s=heartbeat_age_s, main_thread_age_s=main_thread_age_s, sections=sections
+    )

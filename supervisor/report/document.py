@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
+
 from supervisor.ports.reports import RecordedEvent
 from supervisor.report import summary
 from supervisor.report.phases import TROUBLES
@@ -47,6 +49,7 @@ def document_of(life: Life) -> dict[str, object]:
         "incidents": [_incident(each, life) for each in life.incidents],
         "runs": [_run(each) for each in life.runs],
         "stragglers": [_event(each) for each in life.stragglers],
+        "longest_silence": None if life.silence is None else msgspec.structs.asdict(life.silence),
         "marks": [_event(each) for each in life.marks],
         "settings": [{"name": each.name, "value": each.value, "source": each.source} for each in life.settings],
         "not_known": list(life.gaps),
@@ -69,6 +72,7 @@ def _incident(each: Incident, life: Life) -> dict[str, object]:
         "node": each.node,
         "culprit_nodes": list(each.nodes),
         "decision": each.decision,
+        "script": each.script,
         "also_failed": list(each.followers),
         "restarts_used": each.units_used,
         "phases": [_span(span) for span in each.phases],

@@ -76,6 +76,7 @@ def _facts(incident: Incident, life: Life) -> Iterator[str]:
         ("Also failed", text(words.ranks(incident.followers))),
         ("Outcome", text(OUTCOMES[incident.outcome])),
         ("Decision", text(incident.decision)),
+        ("Script", text(incident.script)),
         ("Restart budget", text(budget) if incident.outcome is not Outcome.TOLERATED else ""),
     ]
     yield '<dl class="facts">'

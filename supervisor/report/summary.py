@@ -41,7 +41,16 @@ def figures(life: Life) -> tuple[tuple[str, str, str], ...]:
         ("Lost to them", words.duration(lost_s), f"the longest {words.duration(longest)}" if lost_s else "nothing"),
         ("Restarts used", f"{life.restarts_used} of {life.max_restarts}", "of the budget of the whole job"),
         ("Ranks", f"{life.ranks:,}", f"on {words.plural(nodes, 'node')}"),
+        *_silence(life),
     )
+
+
+def _silence(life: Life) -> tuple[tuple[str, str, str], ...]:
+    found = life.silence
+    if found is None:
+        return ()
+    meaning = f"of a main thread, rank {found.rank} in cycle {found.cycle}; limit {words.duration(found.limit_s)}"
+    return (("Longest silence", words.duration(found.longest_s), meaning),)
 
 
 BASIS = "what the script loads and repeats after a restart counts as running"

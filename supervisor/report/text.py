@@ -36,7 +36,7 @@ def _lines(life: Life) -> Iterator[str]:
         yield f"reason: {words.plain(life.reason)}"
     yield ""
     for name, value, meaning in summary.figures(life):
-        yield f"  {name:<14} {value:>9}  {meaning}"
+        yield f"  {name:<15} {value:>9}  {meaning}"
     yield ""
     yield "where the time went:"
     rows = summary.spent(life)
@@ -69,6 +69,8 @@ def _incident(incident: Incident, life: Life) -> Iterator[str]:
     if incident.phases:
         phases = ", ".join(f"{SHORT[span.phase]} {words.duration(span.took_s)}" for span in incident.phases)
         yield f"{_INDENT}phases: {phases}"
+    if incident.script:
+        yield f"{_INDENT}script: {words.plain(incident.script)}"
     for said in incident.last_words[:1]:
         yield from _last_words(said)
 

@@ -29,6 +29,7 @@ def _rank(age_s: float | None, limit_s: float | None, *sections: SectionReport, 
         (_rank(None, None), 0.0, "-"),
         (_rank(1.0, 10.0, SectionReport("step", 9.0, 10.0)), 0.9, "1.0s/10s"),
         (_rank(1.0, 10.0, SectionReport("step", 9.0, None)), 0.1, "1.0s/10s"),
+        (RankReport(0, 0, "n0", "running", main_thread_age_s=3.0, main_thread_limit_s=6.0), 0.5, "3.0s/6.0s"),
     ],
 )
 def test_silence_is_told_as_a_share_of_its_limit(rank: RankReport, share: float, cell: str) -> None:

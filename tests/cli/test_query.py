@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -69,6 +70,31 @@ def test_status_as_json_has_the_documented_keys(home: Home) -> None:
 def test_the_heartbeat_of_a_rank(age_s: float | None, limit_s: float | None, cell: str) -> None:
     rank = RankReport(0, 0, "n0", "running", heartbeat_age_s=age_s, heartbeat_limit_s=limit_s)
     assert heartbeat_cell(rank) == cell
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "heartbeat_limit_s", "cell"),
+    [
+        (60.0, None, "main thread 0.1s ago (limit 1m00s)"),
+        (60.0, 45.0, "main thread 0.1s ago (limit 1m00s)"),  # that no rank has armed
+        (None, None, "main thread 0.1s ago"),  # in a wrapped call
+    ],
+)
+def test_a_script_that_says_nothing_is_watched_by_its_main_thread(
+    limit_s: float | None, heartbeat_limit_s: float | None, cell: str
+) -> None:
+    rank = RankReport(
+        0, 0, "n0", "running",
+        heartbeat_limit_s=heartbeat_limit_s, main_thread_age_s=0.1, main_thread_limit_s=limit_s,
+    )  # fmt: skip
+    assert heartbeat_cell(rank) == cell
+
+
+def test_status_says_when_the_script_was_seen_after_a_restart(home: Home) -> None:
+    sign = "first sign of the script after 2.41 s: output of rank 0, cycle 2"
+    with home.supervisor(msgspec.structs.replace(running(), script=sign)):
+        assert f"script      {sign}\n" in home.holdfast("status", JOB).out
+        assert json.loads(home.holdfast("status", JOB, "-o", "json").out)["jobs"][0]["script"] == sign
 
 
 def test_no_supervisor_is_an_empty_list_unless_one_was_named(home: Home) -> None:

@@ -83,12 +83,22 @@ def test_a_hang_is_found_without_a_line_of_code(start: Start, what: str) -> None
 
 @pytest.mark.parametrize(("preload", "limit"), [("auto", "6"), ("none", "20")])
 def test_pauses_below_the_limit_are_no_hang(start: Start, preload: str, limit: str) -> None:
-    """A rank pauses for 3 s, and the other waits for it; `none`: each rank and its store load torch themselves."""
+    """A rank pauses for 3 s, and the other waits for it; `none`: each rank and its store load torch themselves.
+
+    People see how the ranks are watched, and afterwards how long they were silent.
+    """
     launch = start(
         "--nproc-per-node", "2", "--ft-auto-heartbeat-timeout", limit, "--preload", preload, PLAIN, "20", "5:1:pause"
     )
+    launch.wait_for_trace("pause", timeout_s=60.0)
+    assert re.search(rf"main thread \d\.\ds ago \(limit {limit}", launch.holdfast("status", launch.job_id).stdout)
     assert launch.wait() == 0, launch.stderr_text()
     assert told(launch, "hang_detected") == []
+    (measured,) = told(launch, "main_threads_measured")
+    assert re.match(
+        r"the longest time without Python code was \d+\.\d s, of rank [01] \(limit ", str(measured["reason"])
+    )
+    assert float(measured["details"]["longest_s"]) > 3.0 - TICK_LATE_S  # pyright: ignore[reportIndexIssue, reportUnknownArgumentType]
     assert_nothing_left(launch)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from holdfast_wire import spawner_link as link
 
@@ -78,6 +79,24 @@ def test_an_exit_is_told_by_global_rank() -> None:
     assert (event.cycle, told.local_rank, told.rank, told.signal, told.at_s) == (2, 1, 5, 9, 2.0)
     assert told.out_of_memory
     assert not told.core_dumped
+
+
+def test_the_longest_silence_of_a_cycle_is_told_once_its_processes_are_gone() -> None:
+    job_service = JobService()
+    for local_rank, longest_s in ((0, 1.5), (1, 8.1)):
+        job_service.read(exited(2, local_rank, 0)._replace(silence_longest_s=longest_s))
+    job_service.read(link.Emptied(2, 0, ()))
+    assert job_service.journal.kinds() == [], "the job has no limit"
+    job_service.job.spec = msgspec.structs.replace(job_service.job.spec, auto_heartbeat_s=10.0)
+    for local_rank, longest_s in ((0, 1.5), (1, 8.1)):
+        job_service.read(exited(2, local_rank, 0)._replace(silence_longest_s=longest_s))
+    for _ in range(2):
+        job_service.read(link.Emptied(2, 0, ()))
+    (told,) = job_service.journal.events
+    assert (told.kind, told.cycle, told.rank) == ("main_threads_measured", 2, 5)
+    assert told.reason == (
+        "the longest time without Python code was 8.1 s, of rank 5 (limit 10 s); 5 times that is 40 s"
+    )
 
 
 def test_a_first_output_is_told_with_its_moment() -> None:

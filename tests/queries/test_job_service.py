@@ -175,6 +175,19 @@ async def test_a_person_sees_which_ranks_are_stopped_and_when_silence_ends(tmp_p
         assert world.job_service.jobs()[0].ranks[1].state == "stopped"
 
 
+async def test_a_main_thread_that_is_watched_shows_its_age(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        await world.submit(msgspec.structs.replace(spec(), auto_heartbeat_s=60.0))
+        now_s = world.clock.now_s()
+        world.workers.progress = {0: Progress(0.0, 0.0, executed_at_s=now_s - 3.0)}
+        report = world.job_service.job("j")
+        assert report is not None
+        assert [(each.main_thread_age_s, each.main_thread_limit_s) for each in report.ranks] == [
+            (3.0, 60.0), (None, None),
+        ]  # fmt: skip
+        assert [each.heartbeat_age_s for each in report.ranks] == [None, None]
+
+
 async def test_watchers_get_every_event_once_and_come_to_an_end(tmp_path: Path) -> None:
     async with World.opened(tmp_path) as world:
         spawner = await world.submit(spec(ranks=1))

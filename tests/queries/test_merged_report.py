@@ -16,7 +16,15 @@ NOW_NS = 100 * 10**9
 
 def part(name: str, *ranks: int, cycle: int = 1, state: JobState = JobState.RUNNING, reason: str = "all run") -> Known:
     rows = tuple(
-        RankReport(rank, number, name, "running", heartbeat_age_s=0.5, sections=(SectionReport("step", 1.0, 3.0),))
+        RankReport(
+            rank,
+            number,
+            name,
+            "running",
+            heartbeat_age_s=0.5,
+            main_thread_age_s=0.25,
+            sections=(SectionReport("step", 1.0, 3.0),),
+        )
         for number, rank in enumerate(ranks)
     )
     report = JobReport("j", state, 1, cycle=cycle, reason=reason, ranks=rows, log_dir=f"/logs/{name}")
@@ -122,6 +130,7 @@ def test_a_node_that_does_not_answer_is_shown_as_it_was_and_its_ages_grow():
     report = whole(running(active("a", 0), active("b", 1)), a=part("a", 0), b=silent)
     assert [rank.heartbeat_age_s for rank in report.ranks] == [0.5, 3.5]
     assert [rank.sections[0].age_s for rank in report.ranks] == [1.0, 4.0]
+    assert [rank.main_thread_age_s for rank in report.ranks] == [0.25, 3.25]
     assert [node.heard_at_ns for node in report.nodes] == [None, NOW_NS - 3 * 10**9]
 
 
@@ -165,3 +174,8 @@ def test_whatever_is_known_every_rank_is_there_once_and_every_node_too(
         if name in known and known[name].part.cycle == 1:
             rank = 2 * actives.index(name)
             assert next(each for each in report.ranks if each.rank == rank).node in actives
+
+
+def test_the_node_of_rank_0_says_when_the_script_was_seen():
+    seen = Known(msgspec.structs.replace(part("b", 0).part, script="seen"), NodeReport("b", "ready"), NOW_NS)
+    assert whole(running(active("b", 0), active("c", 1)), b=seen, c=part("c", 1)).script == "seen"

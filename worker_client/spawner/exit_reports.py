@@ -10,8 +10,13 @@ from .exits import Ending
 from .last_words import TAIL_BYTES, last_words
 
 
-def exited(child: Child, ending: Ending, at_ns: int, tail: bytes) -> spawner_link.Exited:
-    """Returns the report. `tail`: the end of its stderr, as far as that came through the spawner."""
+def exited(
+    child: Child, ending: Ending, at_ns: int, tail: bytes, *, silence_longest_s: float | None = None
+) -> spawner_link.Exited:
+    """Returns the report. `tail`: the end of its stderr, as far as that came through the spawner.
+
+    `silence_longest_s`: of its main thread, if that was watched.
+    """
     told = error_file.read(child.error_file if ending.code != 0 else "") or ("", None)
     if not told[0] and ending.code != 0:
         tail = tail or error_file.read_end(child.stderr_file, TAIL_BYTES)
@@ -27,4 +32,5 @@ def exited(child: Child, ending: Ending, at_ns: int, tail: bytes) -> spawner_lin
         at_ns=at_ns,
         error=told[0],
         error_at_unix_s=told[1],
+        silence_longest_s=silence_longest_s,
     )

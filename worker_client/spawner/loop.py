@@ -341,7 +341,8 @@ class Spawner:
             self._signalling.worker_ended(child.pid)
             tail = self._output.drain(child.cycle, child.local_rank)
             tail = tail or self._cycle_logs.drain(child.cycle, child.local_rank)
-            exited = exit_reports.exited(child, ending, at_ns, tail)
+            silence_longest_s = self._watch.silence_longest_s(child.local_rank)
+            exited = exit_reports.exited(child, ending, at_ns, tail, silence_longest_s=silence_longest_s)
             if self._link.lost:
                 self._records.write(exited)
             self._send(exited)

@@ -50,6 +50,14 @@ class MainThreadWatch:
         if self.fd >= 0:
             os.pwrite(self.fd, bytes(page.PAGE_BYTES), main_thread_pages.page_offset(local_rank))
 
+    def silence_longest_s(self, local_rank: int) -> float | None:
+        """Returns for how long the worker's main thread has executed nothing at the most; None: it is not watched."""
+        with suppress(OSError):
+            if self.fd >= 0:
+                offset = main_thread_pages.page_offset(local_rank) + 8 * page.WORD_SILENCE_LONGEST_NS
+                return int.from_bytes(os.pread(self.fd, 8, offset), sys.byteorder) / 1e9 or None
+        return None
+
     def begin(self, local_rank: int) -> None:
         """Begins to stamp, in the worker. If that can't be done, the script runs without being watched."""
         if self._mark is None:
@@ -84,9 +92,12 @@ class _Ticker:
         words = self._words
         while not self._never.acquire(timeout=self._interval_s):
             now_ns = time.monotonic_ns()
+            silence_ns = now_ns - (words[page.WORD_PENDING_SINCE_NS] or words[page.WORD_TICK_NS])
             silent_since_ns = self._mark.look(now_ns)
             if silent_since_ns and self._waits_for_its_own():
                 silent_since_ns = 0
+            if not silent_since_ns and silence_ns > words[page.WORD_SILENCE_LONGEST_NS]:
+                words[page.WORD_SILENCE_LONGEST_NS] = silence_ns
             words[page.WORD_PENDING_SINCE_NS] = silent_since_ns
             words[page.WORD_TICK_NS] = now_ns
 

@@ -389,7 +389,7 @@ class JobOpened(_message.Message):
     def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., training_iteration: _Optional[int] = ...) -> None: ...
 
 class JobReport(_message.Message):
-    __slots__ = ["command", "cycle", "ended_at_ns", "exit_code", "iteration", "job_id", "log_dir", "max_restarts", "nodes", "ranks", "reason", "restarts_used", "state", "stragglers", "submitted_at_ns", "supervisor_pid"]
+    __slots__ = ["command", "cycle", "ended_at_ns", "exit_code", "iteration", "job_id", "log_dir", "max_restarts", "nodes", "ranks", "reason", "restarts_used", "script", "state", "stragglers", "submitted_at_ns", "supervisor_pid"]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -402,6 +402,7 @@ class JobReport(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     RESTARTS_USED_FIELD_NUMBER: _ClassVar[int]
+    SCRIPT_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     STRAGGLERS_FIELD_NUMBER: _ClassVar[int]
     SUBMITTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
@@ -418,11 +419,12 @@ class JobReport(_message.Message):
     ranks: _containers.RepeatedCompositeFieldContainer[RankReport]
     reason: str
     restarts_used: int
+    script: str
     state: str
     stragglers: _containers.RepeatedCompositeFieldContainer[Straggler]
     submitted_at_ns: int
     supervisor_pid: int
-    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[str] = ..., submitted_at_ns: _Optional[int] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNodeReport, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankReport, _Mapping]]] = ..., exit_code: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., stragglers: _Optional[_Iterable[_Union[Straggler, _Mapping]]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., state: _Optional[str] = ..., submitted_at_ns: _Optional[int] = ..., cycle: _Optional[int] = ..., iteration: _Optional[int] = ..., max_restarts: _Optional[int] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., nodes: _Optional[_Iterable[_Union[JobNodeReport, _Mapping]]] = ..., ranks: _Optional[_Iterable[_Union[RankReport, _Mapping]]] = ..., exit_code: _Optional[int] = ..., ended_at_ns: _Optional[int] = ..., log_dir: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., stragglers: _Optional[_Iterable[_Union[Straggler, _Mapping]]] = ..., script: _Optional[str] = ...) -> None: ...
 
 class JobRules(_message.Message):
     __slots__ = ["auto_heartbeat_s", "completion_grace_s", "evidence_budget_s", "facts", "forks_ahead", "hang_limits", "job_id", "local_world_size", "prepares_ahead", "rank_termination_signal", "rendezvous", "restart", "term_timeout_s", "workers_stop_timeout_s"]
@@ -807,13 +809,15 @@ class RankFacts(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., process: _Optional[_Union[ProcessFacts, _Mapping]] = ..., has_exited: bool = ..., is_silent: bool = ..., sections: _Optional[_Iterable[str]] = ..., gil_frames: _Optional[_Iterable[_Union[Frame, _Mapping]]] = ..., gil_is_main: bool = ..., answers: bool = ..., source_line: _Optional[str] = ...) -> None: ...
 
 class RankReport(_message.Message):
-    __slots__ = ["cycle_started_at_ns", "exit_code", "exit_signal", "heartbeat_age_s", "heartbeat_limit_s", "local_rank", "node", "pid", "rank", "sections", "state"]
+    __slots__ = ["cycle_started_at_ns", "exit_code", "exit_signal", "heartbeat_age_s", "heartbeat_limit_s", "local_rank", "main_thread_age_s", "main_thread_limit_s", "node", "pid", "rank", "sections", "state"]
     CYCLE_STARTED_AT_NS_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     EXIT_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_AGE_S_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     LOCAL_RANK_FIELD_NUMBER: _ClassVar[int]
+    MAIN_THREAD_AGE_S_FIELD_NUMBER: _ClassVar[int]
+    MAIN_THREAD_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -825,12 +829,14 @@ class RankReport(_message.Message):
     heartbeat_age_s: float
     heartbeat_limit_s: float
     local_rank: int
+    main_thread_age_s: float
+    main_thread_limit_s: float
     node: str
     pid: int
     rank: int
     sections: _containers.RepeatedCompositeFieldContainer[SectionReport]
     state: str
-    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., pid: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., heartbeat_limit_s: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionReport, _Mapping]]] = ..., cycle_started_at_ns: _Optional[int] = ..., exit_code: _Optional[int] = ..., exit_signal: _Optional[int] = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., local_rank: _Optional[int] = ..., node: _Optional[str] = ..., state: _Optional[str] = ..., pid: _Optional[int] = ..., heartbeat_age_s: _Optional[float] = ..., heartbeat_limit_s: _Optional[float] = ..., sections: _Optional[_Iterable[_Union[SectionReport, _Mapping]]] = ..., cycle_started_at_ns: _Optional[int] = ..., exit_code: _Optional[int] = ..., exit_signal: _Optional[int] = ..., main_thread_age_s: _Optional[float] = ..., main_thread_limit_s: _Optional[float] = ...) -> None: ...
 
 class RankSections(_message.Message):
     __slots__ = ["rank", "times", "total_s"]

@@ -47,15 +47,25 @@ def silent_share(rank: RankReport) -> float:
     shares = [each.age_s / each.limit_s for each in rank.sections if each.limit_s]
     if rank.heartbeat_age_s is not None and rank.heartbeat_limit_s:
         shares.append(rank.heartbeat_age_s / rank.heartbeat_limit_s)
+    if rank.main_thread_age_s is not None and rank.main_thread_limit_s:
+        shares.append(rank.main_thread_age_s / rank.main_thread_limit_s)
     return max(shares, default=0.0)
 
 
 def silence(rank: RankReport) -> str:
-    """Returns the age of the last heartbeat and its limit: `1.2s/60s`."""
-    limit = "" if rank.heartbeat_limit_s is None else f"/{output.duration(rank.heartbeat_limit_s)}"
-    if rank.heartbeat_age_s is None:
+    """Returns the age of the last heartbeat, or of the main thread's last code, and its limit: `1.2s/60s`."""
+    age_s, limit_s = age_and_limit(rank)
+    limit = "" if limit_s is None else f"/{output.duration(limit_s)}"
+    if age_s is None:
         return f"none{limit}" if limit else "-"
-    return f"{output.duration(rank.heartbeat_age_s)}{limit}"
+    return f"{output.duration(age_s)}{limit}"
+
+
+def age_and_limit(rank: RankReport) -> tuple[float | None, float | None]:
+    """Returns the silence that a short view shows: of heartbeats, or of a main thread whose script sends none."""
+    if rank.heartbeat_age_s is None and rank.main_thread_age_s is not None:
+        return rank.main_thread_age_s, rank.main_thread_limit_s
+    return rank.heartbeat_age_s, rank.heartbeat_limit_s
 
 
 def most_silent(report: JobReport) -> RankReport | None:

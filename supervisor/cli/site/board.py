@@ -239,10 +239,7 @@ def _run_name(key: Key) -> str:
 
 def _without_ages(report: JobReport) -> JobReport:
     """Returns what changes only with an event."""
-    ranks = tuple(
-        msgspec.structs.replace(rank, heartbeat_age_s=None, heartbeat_limit_s=None, sections=())
-        for rank in report.ranks
-    )
+    ranks = tuple(rank.without_ages() for rank in report.ranks)
     return msgspec.structs.replace(report, ranks=ranks)
 
 

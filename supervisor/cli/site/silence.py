@@ -25,6 +25,7 @@ def ranks_document(report: JobReport, *, now_ns: int, aged_s: float, every_s: fl
 
 
 def _rank(rank: RankReport, now_ns: int) -> dict[str, object]:
+    age_s, limit_s = rows.age_and_limit(rank)
     return {
         "rank": rank.rank,
         "state": rows.state_of(rank),
@@ -32,7 +33,7 @@ def _rank(rank: RankReport, now_ns: int) -> dict[str, object]:
         "node": rank.node,
         "pid": rank.pid,
         "runs_s": None if rank.cycle_started_at_ns is None else (now_ns - rank.cycle_started_at_ns) / 1e9,
-        "age_s": rank.heartbeat_age_s,
-        "limit_s": rank.heartbeat_limit_s,
+        "age_s": age_s,
+        "limit_s": limit_s,
         "sections": [{"name": each.name, "age_s": each.age_s, "limit_s": each.limit_s} for each in rank.sections],
     }

@@ -24,6 +24,7 @@ from supervisor.core.node import (
     job_gate,
     memory_gate,
     rank_monitor,
+    script_seen,
     worker_group,
 )
 from supervisor.core.node.deadlines import Deadlines
@@ -158,6 +159,7 @@ def view(state: State, job_id: str) -> JobView | None:
         limits=life.limits or life.rules.hang_limits,
         verdict=job_phases.verdict_of(life),
         checks=(*fitness.checks_of(machines.fitness), *machines.reclaim.seen),
+        script=script_seen.shown(machines.plain.seen),
     )
 
 
@@ -312,7 +314,13 @@ def _rank_view(machines: JobMachines, worker: group_messages.Worker) -> RankView
         exit=worker.exit,
         limits=monitor.limits if watched else None,
         progress=monitor.progress if watched else None,
+        in_call=_is_in_call(machines, worker.local_rank),
     )
+
+
+def _is_in_call(machines: JobMachines, local_rank: int) -> bool:
+    watches = machines.watches
+    return local_rank < len(watches) and not isinstance(watches[local_rank], call_watch.Idle)
 
 
 def _is_hung(machines: JobMachines, monitor: rank_monitor.State, local_rank: int) -> bool:

@@ -20,6 +20,7 @@ from supervisor.core.workers import KillWorkers, LoseWorkers, PrepareWorkers, St
 
 class State(msgspec.Struct, frozen=True):
     lost_at_s: float | None = None  # since when the job was not running; None: there is nothing to report
+    told: str = ""  # the report about this cycle
 
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -62,6 +63,11 @@ def next_deadline_s(state: State) -> float | None:
     del state
 
 
+def shown(state: State) -> str:
+    """Returns what status says about this cycle's script after a restart; "" if there is nothing to say."""
+    return state.told if state.lost_at_s is None else "no sign of it yet after the restart"
+
+
 def _seen(state: State, job_id: str, cycle: int, rank: int, sign: str, at_s: float) -> Outcome:
     if state.lost_at_s is None:
         return state, ()
@@ -69,4 +75,4 @@ def _seen(state: State, job_id: str, cycle: int, rank: int, sign: str, at_s: flo
     took = f"{took_s:.2f} s" if took_s < 10 else f"{took_s:.0f} s"
     text = f"first sign of the script after {took}: {sign} of rank {rank}, cycle {cycle}"
     details = (("took_s", f"{took_s:.3f}"),)
-    return State(), (node_messages.Publish(job_id, JobEvent("script_seen", text, cycle, rank, details)),)
+    return State(told=text), (node_messages.Publish(job_id, JobEvent("script_seen", text, cycle, rank, details)),)

@@ -59,6 +59,7 @@ def job_from_wire(job: wire.Job) -> JobReport:
         command=tuple(printable.lines(word) for word in job.command),
         supervisor_pid=job.supervisor_pid,
         stragglers=tuple(_straggler_from_wire(each) for each in job.stragglers),
+        script=_sentence(job.script),
     )
 
 
@@ -81,6 +82,8 @@ def _rank_from_wire(rank: wire.Rank) -> RankReport:
         pid=rank.pid if rank.HasField("pid") else None,
         heartbeat_age_s=_number(rank.heartbeat_age_s) if rank.HasField("heartbeat_age_s") else None,
         heartbeat_limit_s=_number(rank.heartbeat_limit_s) if rank.HasField("heartbeat_limit_s") else None,
+        main_thread_age_s=_number(rank.main_thread_age_s) if rank.HasField("main_thread_age_s") else None,
+        main_thread_limit_s=_number(rank.main_thread_limit_s) if rank.HasField("main_thread_limit_s") else None,
         sections=tuple(
             SectionReport(
                 _name(each.name), _number(each.age_s), _number(each.limit_s) if each.HasField("limit_s") else None

@@ -57,6 +57,7 @@ def job_to_wire(report: JobReport) -> wire.Job:
         command=[_text(word) for word in shown_command(report.command)],
         supervisor_pid=report.supervisor_pid,
         stragglers=[_straggler_to_wire(each) for each in report.stragglers],
+        script=_told(report.script),
     )
 
 
@@ -127,6 +128,8 @@ def _rank_to_wire(rank: RankReport) -> wire.Rank:
         state=rank.state,
         heartbeat_age_s=rank.heartbeat_age_s,
         heartbeat_limit_s=rank.heartbeat_limit_s,
+        main_thread_age_s=rank.main_thread_age_s,
+        main_thread_limit_s=rank.main_thread_limit_s,
         sections=[
             wire.Section(name=_text(each.name), age_s=each.age_s, limit_s=each.limit_s) for each in rank.sections
         ],

@@ -128,11 +128,8 @@ class ExpectedJobs:
 
 def _unreached(known: JobReport, spawner: SilentSpawner | None, stop: StopAsked | None, *, node: str) -> JobReport:
     """Returns what people see of a job that is not taken over. `known`: as it was recorded last."""
-    ranks = tuple(
-        msgspec.structs.replace(each, heartbeat_age_s=None, heartbeat_limit_s=None, sections=())
-        for each in known.ranks
-    )  # fmt: skip
-    known = msgspec.structs.replace(known, ranks=ranks, supervisor_pid=os.getpid(), stragglers=())
+    ranks = tuple(each.without_ages() for each in known.ranks)
+    known = msgspec.structs.replace(known, ranks=ranks, supervisor_pid=os.getpid(), stragglers=(), script="")
     if stop is not None:
         reason = f"a stop was requested ({stop.reason}), and its spawner has not answered yet"
         known = msgspec.structs.replace(known, state=JobState.STOPPING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -49,7 +49,8 @@ def incidents_of(
     for event in events:
         found.take(event)
     found.finish(has_ended=has_ended)
-    told = [_told(each, number, cycles) for number, each in enumerate(found.collected, 1)]
+    seen = {event.cycle: event.reason for event in events if event.kind == "script_seen"}
+    told = [_told(each, number, cycles, seen) for number, each in enumerate(found.collected, 1)]
     return tuple(_not_into_the_next(told))
 
 
@@ -144,7 +145,7 @@ def opens(event: RecordedEvent) -> bool:
 # --- one of them ---------------------------------------------------------------------------------------------------
 
 
-def _told(found: _Collected, number: int, cycles: Sequence[Cycle]) -> Incident:
+def _told(found: _Collected, number: int, cycles: Sequence[Cycle], seen: Mapping[int, str]) -> Incident:
     events = found.events
     began_ns = {cycle.number: cycle.began_ns for cycle in cycles}
     started_ns = {cycle.number: cycle.started_ns for cycle in cycles}
@@ -174,6 +175,7 @@ def _told(found: _Collected, number: int, cycles: Sequence[Cycle]) -> Incident:
         units_used=max(units, default=None),
         stacks=_stacks(stacks, culprits),
         stacks_note=_stacks_note(stacks, by_kind.get("stacks_missing")),
+        script=seen.get(found.next_cycle, "") if found.next_cycle is not None else "",
         events=tuple(events),
     )
 

@@ -121,6 +121,7 @@ class Incident(msgspec.Struct, frozen=True):
     node: str = ""  # of the culprit
     nodes: tuple[str, ...] = ()  # of all culprits, if they ran on several
     decision: str = ""
+    script: str = ""  # when it was first seen after the restart
     followers: tuple[int, ...] = ()  # ranks that failed after it
     units_used: int | None = None  # of the restart budget, up to and with this one
     phases: tuple[Span, ...] = ()
@@ -142,6 +143,15 @@ class Setting(msgspec.Struct, frozen=True):
     name: str
     value: str
     source: str
+
+
+class LongestSilence(msgspec.Struct, frozen=True):
+    """The longest time in which a main thread executed no Python code, and then went on."""
+
+    longest_s: float
+    limit_s: float
+    rank: int | None
+    cycle: int
 
 
 class Life(msgspec.Struct, frozen=True):
@@ -166,6 +176,7 @@ class Life(msgspec.Struct, frozen=True):
     incidents: tuple[Incident, ...] = ()
     marks: tuple[RecordedEvent, ...] = ()  # other events that people should read
     stragglers: tuple[RecordedEvent, ...] = ()
+    silence: LongestSilence | None = None  # the longest of all that were measured
     settings: tuple[Setting, ...] = ()
     gaps: tuple[str, ...] = ()  # what is not known, and why
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -15,8 +16,9 @@ from supervisor.report.timeline.cycles import cycles_of
 from supervisor.report.timeline.event_ordering import in_order
 from supervisor.report.timeline.incidents import incidents_of
 from supervisor.report.timeline.runs import runs_of
-from supervisor.report.timeline.timeline import Incident, Life, Run, Setting
+from supervisor.report.timeline.timeline import Incident, Life, LongestSilence, Run, Setting
 
+_SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 MARKS_MAX = 2_000
 STRAGGLER = "straggler_"  # the prefix of event kinds about slow ranks
 
@@ -55,6 +57,7 @@ def life_of(report: JobReport, events: Iterable[RecordedEvent], *, now_ns: int) 
         incidents=with_phases(_with_nodes(incidents, runs), course, until_ns=until_ns),
         marks=marks[-MARKS_MAX:],
         stragglers=tuple(event for event in ordered if event.kind.startswith(STRAGGLER)),
+        silence=_silence(ordered),
         settings=settings,
         gaps=(*_gaps(report, ordered, len(marks)), *_other_nodes(report, settings)),
     )
@@ -69,6 +72,16 @@ def _with_nodes(incidents: tuple[Incident, ...], runs: Sequence[Run]) -> tuple[I
         nodes = dict.fromkeys(homes[each.cycle, rank] for rank in each.culprits if (each.cycle, rank) in homes)
         told.append(msgspec.structs.replace(each, nodes=tuple(nodes)) if len(nodes) > 1 else each)
     return tuple(told)
+
+
+def _silence(events: Sequence[RecordedEvent]) -> LongestSilence | None:
+    found: list[LongestSilence] = []
+    for event in events:
+        told = dict(event.details)
+        longest, limit = (_SECONDS.fullmatch(told.get(name, "")) for name in ("longest_s", "limit_s"))
+        if event.kind == "main_threads_measured" and longest and limit:
+            found.append(LongestSilence(float(longest[0]), float(limit[0]), event.rank, event.cycle))
+    return max(found, key=lambda each: each.longest_s, default=None)
 
 
 def _until_ns(report: JobReport, events: Sequence[RecordedEvent], now_ns: int) -> int:

@@ -28,15 +28,19 @@ def told(text: str, rank: int, took_s: str) -> Publish:
 def test_the_first_of_all_signs_is_told() -> None:
     play = playing()
     text = "first sign of the script after 2.41 s: output of rank 3, cycle 2"
+    assert script_seen.shown(play.state) == "no sign of it yet after the restart"
     play.at(12.5) >> RankPrinted(JOB, 2, 3, 12.41) << told(text, 3, "2.410")
     play >> JOINED << ()
+    assert script_seen.shown(play.state) == text
     play = playing()
     play.at(33.0) >> JOINED << told("first sign of the script after 23 s: the client of rank 1, cycle 2", 1, "23.000")
     assert script_seen.next_deadline_s(play.state) is None
 
 
 def test_nothing_is_told_at_the_start_by_other_nodes_and_once_the_workers_are_to_end() -> None:
-    playing(lost_at_s=None) >> JOINED << ()
+    play = playing(lost_at_s=None)
+    play >> JOINED << ()
+    assert script_seen.shown(play.state) == ""
     playing(first_rank=4) >> JOINED << ()
     play = playing()
     play >> StopWorkers(15, 1.0)

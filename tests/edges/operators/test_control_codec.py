@@ -29,7 +29,7 @@ SECONDS = st.just(0.0) | st.floats(1e-9, 1e9)
 RANKS = st.builds(
     RankReport, SMALL, SMALL, TEXT, TEXT, st.none() | SMALL, *[st.none() | SECONDS] * 2,
     st.lists(st.builds(SectionReport, TEXT, SECONDS, st.none() | SECONDS), max_size=3).map(tuple),
-    st.none() | TIMES, st.none() | SMALL, st.none() | SMALL,
+    st.none() | TIMES, st.none() | SMALL, st.none() | SMALL, *[st.none() | SECONDS] * 2,
 )  # fmt: skip
 CHECKS = st.lists(st.builds(CheckReport, TEXT, TEXT, TEXT, SECONDS, TEXT, TIMES), max_size=2).map(tuple)
 STRAGGLERS = st.builds(
@@ -39,7 +39,7 @@ REPORTS = st.builds(
     JobReport, TEXT, st.sampled_from(JobState), TIMES, SMALL, SMALL, SMALL, SMALL, TEXT,
     st.lists(st.builds(JobNodeReport, TEXT, TEXT, SMALL, checks=CHECKS), max_size=2).map(tuple),
     st.lists(RANKS, max_size=3).map(tuple), st.none() | SMALL, st.none() | TIMES, TEXT,
-    st.just(("train.py", "x")), SMALL, st.lists(STRAGGLERS, max_size=2).map(tuple),
+    st.just(("train.py", "x")), SMALL, st.lists(STRAGGLERS, max_size=2).map(tuple), TEXT,
 )  # fmt: skip
 EVENTS = st.builds(
     RecordedEvent, TEXT, SMALL, TIMES, TEXT, TEXT, SMALL, SMALL, TEXT, st.none() | SMALL,

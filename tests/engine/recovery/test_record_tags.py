@@ -18,7 +18,7 @@ import pytest
 from supervisor.core.job_phases import Running
 from supervisor.core.ledger import Ledger
 from supervisor.core.node import rank_monitor
-from supervisor.edges.machine.journal.journal_reader import report_from_json
+from supervisor.edges.machine.journal.journal_reader import report_from_json, report_to_json
 from supervisor.engine.recovery import record_text, snapshot_texts
 from supervisor.engine.recovery.earlier_record_tags import EARLIER
 from supervisor.engine.recovery.record_tags import KINDS, TAGS
@@ -76,8 +76,11 @@ def test_the_ledger_and_a_report_of_the_journal_are_read_as_each_version_wrote_t
         read = msgspec.json.decode(path.read_bytes(), type=Ledger)
         _check_same(json.loads(msgspec.json.encode(read)), json.loads(path.read_text()))
     assert msgspec.json.decode(ledgers[-1].read_bytes(), type=Ledger) == sample(Ledger)
-    for path in sorted(KEPT.glob("report-*.json")):
-        assert report_from_json(path.read_text()) == sample(JobReport), path
+    reports = sorted(KEPT.glob("report-*.json"))
+    for path in reports:
+        report = report_from_json(path.read_text())
+        _check_same(json.loads(report_to_json(report, recorded_by="a")), json.loads(path.read_text()))
+    assert report_from_json(reports[-1].read_text()) == sample(JobReport)
 
 
 def _check_same(now: object, then: object) -> None:

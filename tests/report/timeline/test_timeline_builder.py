@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from supervisor.core.facts import JobState
 from supervisor.core.silence import Silence
 from supervisor.ports.reports import RecordedEvent
+from supervisor.report.text import text_of
 from supervisor.report.timeline.event_ordering import moment_ns
 from supervisor.report.timeline.incidents import silence_s
-from supervisor.report.timeline.timeline import Life, Outcome, Phase, RunEnd, Trouble
+from supervisor.report.timeline.timeline import Life, LongestSilence, Outcome, Phase, RunEnd, Trouble
 from supervisor.report.timeline.timeline_builder import life_of
 from tests.report.timeline.jobs import BEGAN_NS, Told, killed_and_hung
 
@@ -42,6 +43,25 @@ def test_a_killed_rank_and_a_hang():
     assert hung.cost_s(life.until_ns) == pytest.approx(2.7)  # including the two seconds before it was noticed
     assert hung.phases[0].phase is Phase.UNNOTICED
     assert [group.ranks for group in hung.stacks] == ["2", "0, 1"]  # the culprit's own first
+
+
+def test_the_script_that_was_seen_after_a_restart_belongs_to_its_incident():
+    job = killed_and_hung()
+    job.say(30.0, "script_seen", "first sign of the script after 2.31 s: output of rank 0, cycle 1", cycle=1, rank=0)
+    killed, hung = told(job).incidents
+    assert killed.script == "first sign of the script after 2.31 s: output of rank 0, cycle 1"
+    assert hung.script == ""
+    assert "     script: first sign of the script after 2.31 s: output of rank 0, cycle 1\n" in text_of(told(job))
+
+
+def test_the_longest_silence_of_all_cycles_and_nodes_is_shown():
+    job = killed_and_hung()
+    for cycle, longest in ((0, "3.25"), (1, "41.500"), (2, "no number")):
+        details = (("longest_s", longest), ("limit_s", "60"))
+        job.say(30.0 + cycle, "main_threads_measured", cycle=cycle, rank=1, details=details)
+    life = told(job)
+    assert life.silence == LongestSilence(41.5, 60.0, 1, 1)
+    assert "Longest silence    41.5 s  of a main thread, rank 1 in cycle 1; limit 1 min 00 s" in text_of(life)
 
 
 def test_the_course_has_no_gap():

@@ -75,6 +75,15 @@ def test_who_waits_for_its_own_children_or_threads_is_not_silent(script: Script,
         assert longest_s < SILENT_S
 
 
+def test_the_longest_silence_that_is_over_is_reported_with_the_end(script: Script, watch_fd: int) -> None:
+    pauses = "import time\nfor for_s in (0.1, 0.6, 0.2):\n    time.sleep(for_s)\n    until = time.monotonic() + 0.2\n"
+    with rig(script(pauses + "    while time.monotonic() < until: pass"), watch_fd) as pausing:
+        pausing.spawn(worker(1))
+        exited = pausing.exited(1)
+    assert exited.silence_longest_s is not None
+    assert 0.6 - 2 * INTERVAL_S < exited.silence_longest_s < 0.6 + SILENT_S
+
+
 def test_a_worker_that_computes_ticks_and_one_that_executes_another_program_has_no_page(
     script: Script, watch_fd: int
 ) -> None:
