@@ -24,6 +24,7 @@ from supervisor.ports.reports import JobReport
 LINES = 10
 LINE_CHARACTERS_MAX = 300
 READ_TIMEOUT_S = 2.0
+OTHER_PRODUCT = "nvidia_resiliency_ext"  # named in the exception if it can't be imported
 
 ReadLogs = Callable[[LogChoice], Iterable[LogPiece]]
 
@@ -55,6 +56,8 @@ def tell_failure(
             text += [f"last lines of {where}:", *(f"  {line}" for line in lines)]
         else:
             text.append(f"{where} has printed nothing" if lines is not None else f"the output of {where} can't be read")
+    if OTHER_PRODUCT in report.reason:
+        text.append(f"the script imports {OTHER_PRODUCT}; Holdfast's client has the same names: import worker_client")
     text.append(f"logs: {report.log_dir}")
     only = f" --rank {rank}" if rank is not None else ""
     text.append(f"next: holdfast events {report.job_id}, or holdfast logs {report.job_id}{only}")

@@ -57,6 +57,15 @@ def test_a_person_who_has_just_read_the_error_does_not_read_it_again(
     assert ("last lines" in capsys.readouterr().err) == is_told
 
 
+@pytest.mark.parametrize(("module", "is_told"), [("nvidia_resiliency_ext", True), ("numpy", False)])
+def test_a_script_that_imports_the_other_product_is_told_what_to_import(
+    module: str, is_told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = f"rank 1 (pid 801) failed with exit code 1: ModuleNotFoundError: No module named '{module}'"
+    tell_failure(failed(reason), lambda _: iter(()))
+    assert ("import worker_client" in capsys.readouterr().err) == is_told
+
+
 def test_nobody_is_blamed_whom_the_verdict_does_not_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert culprit(failed("the spawner was lost: killed by SIGKILL")) is None
     assert culprit(failed("rank 12 failed")) is None  # no rank of this job

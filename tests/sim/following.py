@@ -130,6 +130,8 @@ class Client:
                 case leader_link.MoveFence(until_s):
                     self._world.note_fence(self.node, self.node.moment_s(until_s - FENCE_S), self.heard_s)
                     self._on_fence(until_s)
+                case leader_link.Say():
+                    pass
                 case leader_link.GiveUp(why, may_return):
                     self.may_return = may_return
                     self._lose(why)

@@ -87,7 +87,13 @@ class GiveUp(msgspec.Struct, frozen=True):
     may_return: bool = False
 
 
-Action = SendHeartbeat | EndLink | MoveFence | GiveUp
+class Say(msgspec.Struct, frozen=True):
+    """A sentence for people, who would otherwise read nothing until the leader is lost or back."""
+
+    text: str
+
+
+Action = SendHeartbeat | EndLink | MoveFence | GiveUp | Say
 
 # --- the machine ---------------------------------------------------------------------------------------------------
 
@@ -101,6 +107,7 @@ class State(msgspec.Struct, frozen=True):
     silent_since_s: float | None = None  # the last connection was ended for its silence
     is_gone: bool = False  # by the last attempt
     again: bool = False  # see Begun
+    is_told: bool = False  # people know that it is looked for
 
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
@@ -112,11 +119,15 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
         case NotReached(why, is_gone):
             ends_soon = is_gone and state.again and state.known_at_s is None  # A supervisor may be restarted.
             due_s = min(state.due_s, now_s + FENCE_S) if ends_soon else state.due_s
-            return msgspec.structs.replace(state, why=why, silent_since_s=None, is_gone=is_gone, due_s=due_s), ()
+            state, said = _say(state, why)
+            return msgspec.structs.replace(state, why=why, silent_since_s=None, is_gone=is_gone, due_s=due_s), said
         case LinkUp(said_at_s):
-            state = msgspec.structs.replace(state, is_up=True, known_at_s=said_at_s, silent_since_s=None, is_gone=False)
+            told = (Say(f"the leader at {state.leader} answers again"),) if state.is_told else ()
+            state = msgspec.structs.replace(
+                state, is_up=True, known_at_s=said_at_s, silent_since_s=None, is_gone=False, is_told=False
+            )
             state, actions = _beat(state, said_at_s, now_s, heard_at_s=now_s)
-            return state, (MoveFence(said_at_s + FENCE_S), *actions)
+            return state, (MoveFence(said_at_s + FENCE_S), *actions, *told)
         case Answered(said_at_s):
             if state.known_at_s is None:
                 return state, ()
@@ -125,8 +136,9 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
         case LinkLost(why):
             if state.known_at_s is None:
                 return state, ()
-            until_s = state.known_at_s + FENCE_S
-            return msgspec.structs.replace(state, is_up=False, due_s=until_s, why=why), ()
+            until_s, since_s = state.known_at_s + FENCE_S, state.silent_since_s
+            state, said = (state, ()) if since_s is None else _say(state, link_silence.silence(since_s, now_s))
+            return msgspec.structs.replace(state, is_up=False, due_s=until_s, why=why), said
         case DeadlineReached():
             return _judge(state, event, now_s) if now_s >= state.due_s else (state, ())
         case _:
@@ -148,6 +160,14 @@ def may_wait_for_relay(state: State, now_s: float) -> bool:
     One that was connected may not have the time; nor may one whose ranks run until it has found the next leader.
     """
     return state.known_at_s is None and now_s < state.due_s - DIRECTLY_S
+
+
+def _say(state: State, why: str) -> tuple[State, tuple[Say, ...]]:
+    """Says once that a leader that was known is looked for: after a silence, or a first attempt in vain."""
+    if state.is_told or state.known_at_s is None:
+        return state, ()
+    text = f"the leader at {state.leader} is looked for: {why}"
+    return msgspec.structs.replace(state, is_told=True), (Say(text),)
 
 
 def _judge(state: State, event: DeadlineReached, now_s: float) -> tuple[State, tuple[Action, ...]]:

@@ -18,6 +18,7 @@ from supervisor.core.election.leader_link import (
     LinkUp,
     MoveFence,
     NotReached,
+    Say,
     SendHeartbeat,
     State,
 )
@@ -83,7 +84,8 @@ def test_a_silent_connection_is_ended_in_time_for_another_one_and_the_loss_tells
     assert leader_link.next_deadline_s(play.state) == SILENCE_S
     play.at(SILENCE_S) >> DeadlineReached(heard_at_s=0.0) << EndLink("nothing was heard for 2.5 s")
     assert leader_link.next_deadline_s(play.state) is None, "its end is awaited"
-    play >> LinkLost("nothing was heard for 2.5 s") << ()
+    play >> LinkLost("nothing was heard for 2.5 s")
+    play.has(Say("the leader at h:1 is looked for: nothing was heard for 2.5 s"))
     (
         play.at(FENCE_S)
         >> DeadlineReached()
@@ -192,3 +194,21 @@ def test_the_leader_is_lost_at_the_fence_exactly_and_never_before(script: list[t
         assert state.known_at_s is not None
         assert deadline_s is not None
         assert deadline_s <= state.known_at_s + FENCE_S, "no moment at which the fence could be missed"
+
+
+def test_people_read_at_once_that_a_leader_is_looked_for_and_once_that_it_is_back() -> None:
+    play = connected()
+    play.at(1.0) >> LinkLost("reset") << ()  # Most often, the next attempt succeeds.
+    play.at(1.1) >> NotReached("connection refused")
+    play.has(Say("the leader at h:1 is looked for: connection refused"))
+    play.at(1.3) >> NotReached("connection refused") << ()
+    play.at(1.5) >> LinkUp(1.4)
+    play.has(Say("the leader at h:1 answers again"))
+    play.at(1.6) >> LinkLost("reset") << ()
+    play.at(1.7) >> LinkUp(1.65)
+    assert not play.of(Say)
+
+
+def test_a_leader_that_was_never_reached_is_waited_for_without_a_word() -> None:
+    play = link()
+    play >> Begun(10.0) >> NotReached("connection refused") << ()

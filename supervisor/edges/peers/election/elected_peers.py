@@ -279,7 +279,8 @@ class ElectedPeers:
         self._client = None
         why = self._lost[0] if self._lost else "its connection ended"
         if not link.cancel_called:
-            _log.warning("the leader of job %s is no longer heard: %s", self._voter.job_id, why)
+            then = "" if client.is_refused else "; the next leader is looked for"
+            _log.warning("the leader of job %s is no longer heard: %s%s", self._voter.job_id, why, then)
         was_heard = client.known_at_s is not None
         self._take(candidate.LinkLost(why, client.said_at_s, was_heard, client.is_refused))
 

@@ -238,9 +238,8 @@ class ClusterClient:
         return Line(pipe=pipe, door=NodesDoor(letter, self._door_key))
 
     def _note_silence(self, line: Line) -> None:
-        if not self._is_careful and self._loop.time() - line.heard_at_s > link_silence.ALIVE_S:
+        if self._loop.time() - line.heard_at_s > link_silence.ALIVE_S:
             self._is_careful = True
-            _log.info("the leader at %s went silent; from now on small packets are sent there", self._address)
 
     async def _connect(self, line: Line, host: str, port: int, limit_s: float) -> None:
         with anyio.fail_after(limit_s):
@@ -320,6 +319,8 @@ class ClusterClient:
                         line.end(why)
                 case leader_link.MoveFence(until_s):
                     self._on_fence(until_s)
+                case leader_link.Say(text):
+                    _log.warning("%s", text, extra={"job_id": self._job_id})
                 case leader_link.GiveUp(why, may_return):
                     self.may_return = may_return
                     raise LinkLostError(why)
