@@ -297,4 +297,6 @@ def test_an_exhausted_budget_says_how_much_was_used_and_what_failed_last(start: 
     where, noticed = str(end["reason"]).split("; first noticed: ")
     assert where.startswith("rank 0 is in hang_in_the_data_loader (monitored.py:")
     assert_says(noticed, "rank 0 sent no heartbeat for AGE (limit 0.4 s); restarts used 1 of 1")
-    assert str(end["reason"]) in launch.stderr_text()
+    why, _, used = str(end["reason"]).rpartition("; ")
+    assert why in launch.stderr_text()  # said when it was found, and not again at the end
+    assert f"the job ends: {used}" in launch.stderr_text()
