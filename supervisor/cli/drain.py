@@ -20,6 +20,8 @@ from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError, NoAnswerError, NoSupervisorError, NotFoundError, NotPermittedError
 from supervisor.ports.reports import JobReport, NodeReport, RecordedEvent
 
+AFTER_ALL = 1 << 62  # no job has so many events
+
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--reason", help="why, shown by holdfast nodes beside who asked")
@@ -155,7 +157,11 @@ def _is_named(supervisor: Answering, name: str) -> bool:
         jobs = [job.job_id for job in supervisor.client.jobs()]
         if not jobs:
             return name in {each.name for each in supervisor.client.nodes()}
-        parts = [told for job_id in jobs for told in supervisor.client.watch(job_id, this_node=True)]
+        parts = [
+            told
+            for job_id in jobs
+            for told in supervisor.client.watch(job_id, this_node=True, after_sequence=AFTER_ALL)
+        ]
         return any(isinstance(part, JobReport) and part.nodes[0].name == name for part in parts)
     return False
 

@@ -52,6 +52,19 @@ def test_an_array_queues_its_tasks_again_by_their_exit_codes(slurm: SlurmLab):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("example", ["job.sbatch", "spares.sbatch"])
+def test_a_job_that_fails_is_queued_again_unless_its_exit_code_is_final(slurm: SlurmLab, example: str):
+    job = submit(slurm, f"again-{example}", example, str(TRAIN), ".", "0", "task:1:first")
+    assert job.end() == ("COMPLETED", "0:0"), job.log()
+    assert "exit code 1 in try 1 of 10" in job.log()
+    assert job.shown()["Restarts"] == "1"
+    wrong = submit(slurm, f"wrong-{example}", example, "--no-such-flag", str(TRAIN))
+    assert wrong.end() == ("FAILED", "2:0"), wrong.log()
+    assert wrong.shown()["Restarts"] == "0"
+
+
+@pytest.mark.soak
 def test_a_spare_takes_the_place_of_a_node_without_power(slurm: SlurmLab):
     job = submit(slurm, "spare", "spares.sbatch", str(TRAIN), ".", "600")
     job.until_noted("started", RANKS)
@@ -79,7 +92,9 @@ def test_a_lost_node_that_is_back_before_slurm_removes_it_does_not_fail_the_job(
 
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("example", "flags"), [("spares.sbatch", ()), ("array.sbatch", ("--array=0",))])
+@pytest.mark.parametrize(
+    ("example", "flags"), [("job.sbatch", ()), ("spares.sbatch", ()), ("array.sbatch", ("--array=0",))]
+)
 def test_what_an_operator_has_stopped_is_not_queued_again(slurm: SlurmLab, example: str, flags: tuple[str, ...]):
     job = submit(slurm, f"stopped-{example}", example, str(TRAIN), ".", "600", flags=flags)
     (first, *_) = job.until_noted("started", RANKS if not flags else 2)
