@@ -1,8 +1,9 @@
 """May a simulated job begin a cycle again that an earlier leader has ordered already, or end as if it had not begun?
 
 Only a backend that has lost data allows it, and only while no process that knows better can tell the leader: each one
-has ended, stands still, or can't reach the backend and the leader. What was ordered before is then another history of
-the same run, and its cycles are others. Processes of both never train at once.
+has ended, stands still, can't reach the backend and the leader, or has a slow link, by which a connection may take too
+long. What was ordered before is then another history of the same run, and its cycles are others. Processes of both
+never train at once.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class Histories:
         since_s = max(
             host.paused_until_s,
             host.reach.backend_from_s,
+            host.reach.slow_until_s,
+            leader.reach.slow_until_s,
             world.backend.lost_until_s if world.backend is not None else 0.0,
             Path(world, host, leader).open_from_s,
             Path(world, leader, host).open_from_s,
