@@ -73,6 +73,7 @@ def test_every_seed_keeps_every_promise(first: int):
         (501307, 2, (1, 4)),  # two nodes that know different terms lead after the data is lost
         (60004828, 2, (0, 1)),  # a leader that is cut off before its first ledger is kept counts on no witness
         (60024110, 4, (0, 2, 4, 5)),  # after a loss of data, the only node that knows more has a slow link
+        (60043705, 1, (1,)),  # a job ends without a rank that is stuck in the kernel
         (32006651, 2, (0, 1, 2)),  # a node that knows of no loss leads after one that does
         (50008426, 3, (0,)),  # a message waits for a relay that is cut off, and its node has another connection
     ],

@@ -119,7 +119,8 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, ranks: Ranks, 
         actions += more
     ending = state.ending
     if isinstance(event, ending_ranks.Event):
-        alive = tuple(each.rank for each in worker_group.workers_of(ranks.group) if not each.ended)
+        is_over = isinstance(ranks.group, worker_group.Killing | worker_group.Empty)  # What the kernel keeps is left.
+        alive = tuple(each.rank for each in worker_group.workers_of(ranks.group) if not each.ended and not is_over)
         ending, told = ending_ranks.step(
             ending, event, now_s=now_s, job_id=rules.job_id, cycle=cycle,
             alive=alive, by_signal=ranks.job.stop_signal != 0,

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import signal as signals
 
+import msgspec
+
 from supervisor.core.facts import HangLimits, JobRules, Progress
 from supervisor.core.job_phases import Running, State
 from supervisor.core.node import call_watch, messages, plain_ranks, rank_monitor, worker_group
@@ -61,6 +63,19 @@ def test_ranks_that_take_their_time_to_end_are_told_by_global_rank() -> None:
     play >> messages.RanksLookedAt(JOB, 0)
     (said,) = play.of(Publish)
     assert said.event.reason == "ranks 4 to 5 have 28 s left to end; another signal kills them at once"
+
+
+def test_a_rank_that_is_left_behind_is_not_waited_for_any_more() -> None:
+    """The kernel keeps it (seed 60043705 of the simulator): the job has ended without it."""
+    rules = JobRules(JOB, 2)
+    before = ranks_of(rank_monitor.Gone(), rules)
+    state, _ = plain_ranks.step(
+        plain_ranks.initial_state(), StopWorkers(15, 30.0), now_s=0.0, cycle=0, ranks=before, rules=rules
+    )
+    workers = worker_group.workers_of(before.group)
+    for group in (worker_group.Killing(0, workers), worker_group.Empty(workers)):
+        after = msgspec.structs.replace(before, group=group)
+        assert plain_ranks.step(state, DeadlineReached(), now_s=2.0, cycle=0, ranks=after, rules=rules)[1] == ()
 
 
 def test_only_the_node_of_rank_0_reports_limits_that_nothing_arms() -> None:
