@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -130,6 +131,21 @@ def test_without_a_launchers_store_the_scripts_own_is_where_active_rank_0_is():
     assert entered(own, exchange, active_rank=0) == "20000"
     assert exchange.given == [(STORE_NAME, " 10.1.0.2")]
     assert os.environ["MASTER_ADDR"] == "10.1.0.2"
+
+
+@pytest.mark.usefixtures("on_two_nodes")
+def test_others_are_served_only_where_a_store_of_the_scripts_own_may_be_missing(monkeypatch: pytest.MonkeyPatch):
+    def serves() -> bool:
+        return not isinstance(RankVariables().serving_others(), contextlib.nullcontext)
+
+    assert not serves(), "the script has no torch.distributed"
+    monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace())  # pyright: ignore
+    assert serves()
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert not serves(), "the launcher serves it"
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert not serves(), "a rank of this node serves it itself"
 
 
 def test_a_server_that_has_died_leaves_the_old_address(monkeypatch: pytest.MonkeyPatch):
