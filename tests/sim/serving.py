@@ -153,6 +153,8 @@ class Server:
             return
         relay = None
         if may_be_sent_on and self._relays is not None:
+            if self.leader.verdict is not None:
+                self._relays.end()
             relay = self._relays.choose(self.leader.now_s())
         line.down.put(partial(client.greeted, line, relay))
 

@@ -71,6 +71,7 @@ def test_every_seed_keeps_every_promise(first: int):
         (9047232, 5, (0, 2, 4)),  # the data is lost while the verdict is on its way
         (9056998, 3, (2, 3, 9)),  # the leader of a new run learns how the run before has ended
         (501307, 2, (1, 4)),  # two nodes that know different terms lead after the data is lost
+        (60045765, 50, ()),  # relays leave at the job's end before their nodes have the verdict
         (60004828, 2, (0, 1)),  # a leader that is cut off before its first ledger is kept counts on no witness
         (60024110, 4, (0, 2, 4, 5)),  # after a loss of data, the only node that knows more has a slow link
         (60043705, 1, (1,)),  # a job ends without a rank that is stuck in the kernel

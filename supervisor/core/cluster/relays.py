@@ -3,7 +3,8 @@
 A leader takes `fan_out` connections itself. If the job may have more nodes, the first ones to arrive are asked to be
 relays, and newcomers are sent to a relay with room. A connected node is never moved; a node that loses its relay comes
 back to the leader like a newcomer. If no relay has room, the leader takes the node itself, unless relays that it has
-asked are still to come: then newcomers wait for them.
+asked are still to come: then newcomers wait for them. Once the job has ended, the relays leave, too: the leader takes
+every node that has not heard of the end.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Relays(msgspec.Struct):
     fan_out: int
     nodes: int
     direct: int = 0  # nodes that are connected to the leader itself
+    has_ended: bool = False
     _entering: list[float] = msgspec.field(default_factory=list[float])  # since when others are connecting to it
     _open: dict[str, Relay] = msgspec.field(default_factory=dict[str, Relay])  # the next to be chosen comes first
     _asked: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # and when
@@ -45,7 +47,7 @@ class Relays(msgspec.Struct):
 
     def is_needed(self, node: str, now_s: float) -> bool:
         """Whether this node, which is connected to the leader itself, should be a relay; if so, it counts as asked."""
-        if not self.wanted or node in self._open:
+        if self.has_ended or not self.wanted or node in self._open:
             return False
         self._asked.pop(node, None)
         self._forget(now_s)
@@ -57,6 +59,10 @@ class Relays(msgspec.Struct):
     def opened(self, node: str, host: str, port: int) -> None:
         self._asked.pop(node, None)
         self._open[node] = Relay(host, port)
+
+    def end(self) -> None:
+        """Notes that the job has ended: no node becomes a relay, or is sent to one, any more."""
+        self.has_ended = True
 
     def closed(self, node: str) -> None:
         self._open.pop(node, None)
@@ -79,6 +85,8 @@ class Relays(msgspec.Struct):
 
     def choose(self, now_s: float) -> Relay | None:
         """Returns a newcomer's relay, in turn; None: the leader takes it; LATER: it must wait for a relay."""
+        if self.has_ended:
+            return None
         while self._entering and now_s - self._entering[0] >= UNDER_WAY_S:
             del self._entering[0]
         if self.direct + len(self._entering) < self.fan_out:

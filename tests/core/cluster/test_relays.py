@@ -92,3 +92,14 @@ def test_no_relay_gets_more_than_it_can_carry(script: list[str]):
             case _:
                 continue
         assert children + under_way <= 3
+
+
+def test_once_the_job_has_ended_the_leader_takes_every_node_itself():
+    """Its relays leave, too, so a node that was sent to one of them would come back without the verdict."""
+    relays = Relays(fan_out=2, nodes=8)
+    relays.direct = 2
+    relays.opened("a", "10.0.0.1", 1)
+    assert relays.choose(0.0) is not None
+    relays.end()
+    assert relays.choose(0.0) is None
+    assert not relays.is_needed("b", 0.0)

@@ -163,7 +163,9 @@ class ClusterServer:
         return known_node.letters(self._nodes, self._gone, self._changed, whole=whole)
 
     async def until_all_is_heard(self) -> None:
-        """Waits until every node has everything sent to it, or is lost."""
+        """Waits until every node has everything sent to it, or is lost. The job has ended."""
+        if self._relays is not None:
+            self._relays.end()
         await self._turns.until_empty()
         await known_node.until_all_is_heard(list(self._nodes.values()))
 
