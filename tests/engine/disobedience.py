@@ -18,6 +18,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.core.facts import Evidence, HangLimits, Progress
 from supervisor.core.node import messages as node_messages
+from supervisor.core.process_facts import Frame, RankLook
 from supervisor.ports.edges import Spawner, nobody_asks
 from tests.engine.world import SetClock
 
@@ -102,9 +103,14 @@ class Population:
         ask: Callable[[int, float], Awaitable[str | None]],
         budget_s: float,
         accused: tuple[int, ...] = (),
+        apart_s: float = 0.0,
     ) -> Evidence:
         await self.schedule.sleep(self.schedule.random.uniform(0.0, 2 * budget_s))
         return Evidence(source="fake")
+
+    async def look(self, pids: Mapping[int, int], *, budget_s: float) -> tuple[RankLook, ...]:
+        await self.schedule.sleep(self.schedule.random.uniform(0.0, 2 * budget_s))
+        return tuple(RankLook(rank, (Frame("/t.py", "main", pid),)) for rank, pid in pids.items())
 
     def is_stopped(self, pid: int) -> bool:
         return False
