@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from supervisor.edges.machine.own_process import accepting
+from supervisor.edges.machine.own_process.handed_socket import handed
 from supervisor.edges.machine.processes.knocks import Knocks
 from supervisor.edges.operators.http_places import Place, Places
 
@@ -42,7 +43,8 @@ class Connections:
             if connection is None:
                 client.close()
                 continue
-            await asyncio.get_running_loop().connect_accepted_socket(lambda made=connection: made, client)
+            loop = asyncio.get_running_loop()
+            await handed(client, loop.connect_accepted_socket(lambda made=connection: made, client))
 
     def _admitted(self, client: socket.socket) -> Connection | None:
         """Gives the connection a place. Other users of this machine get so many per second, however fast they ask."""

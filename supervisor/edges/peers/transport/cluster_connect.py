@@ -13,6 +13,7 @@ import os
 import socket
 from collections.abc import Callable
 
+from supervisor.edges.machine.own_process.handed_socket import handed
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.edges.peers.transport.name_lookup import look_up
 
@@ -37,11 +38,7 @@ async def connect(line: Callable[[], Line], host: str, port: int, *, is_careful:
     """Connects, with small segments if `is_careful`. Raises OSError."""
     loop = asyncio.get_running_loop()
     sock = await _connected(loop, host, port, is_careful=is_careful)
-    try:
-        await loop.create_connection(line, sock=sock)
-    except BaseException:  # Whatever the error is, close the socket and raise it again.
-        sock.close()
-        raise
+    await handed(sock, loop.create_connection(line, sock=sock))
 
 
 async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int, *, is_careful: bool) -> socket.socket:

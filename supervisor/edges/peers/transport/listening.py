@@ -6,6 +6,7 @@ import asyncio  # anyio has no callbacks
 import errno
 import socket
 
+from supervisor.edges.machine.own_process.handed_socket import handed
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.name_lookup import look_up
 from supervisor.edges.peers.transport.own_address import is_loopback, is_meant_as_loopback
@@ -42,11 +43,7 @@ async def listen(address: PeerAddress, *, everywhere: bool = False) -> list[sock
 
 async def hold_accepted(line: asyncio.Protocol, sock: socket.socket) -> None:
     """Gives the connection to the line, or closes it. Raises OSError."""
-    try:
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: line, sock)
-    except BaseException:  # Whatever the error is, close the socket and raise it again.
-        sock.close()
-        raise
+    await handed(sock, asyncio.get_running_loop().connect_accepted_socket(lambda: line, sock))
 
 
 def listen_beside(host: str) -> tuple[socket.socket, int]:

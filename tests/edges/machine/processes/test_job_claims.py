@@ -12,6 +12,7 @@ import pytest
 from supervisor.edges.machine.processes import job_claims
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.errors import AlreadyExistsError
+from tests.e2e.launch import wait_until
 
 HOLDER = """
 import subprocess, sys
@@ -74,6 +75,7 @@ def test_a_process_that_was_stopped_is_named_with_what_ends_it(tmp_path: Path) -
         assert supervisor.stdout is not None
         child = int(supervisor.stdout.readline())
         os.kill(child, signal.SIGSTOP)
+        wait_until(lambda: " T " in Path(f"/proc/{child}/stat").read_text(), timeout_s=20, what="the stop")
         supervisor.kill()
         supervisor.wait(20)
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from supervisor.core.process_facts import NamedThread
 from supervisor.edges.workers.stacks.stack_text import (
     Frame,
     Reading,
@@ -43,7 +44,8 @@ def test_the_main_thread_is_found_and_the_innermost_frame_is_last():
         _py_spy((12, other), (11, main)),
         _py_spy((None, other), (None, main)),
     ):
-        assert from_py_spy(output, 11) == Reading((Frame("/app/train.py", "<module>", 3), LOAD))
+        beside = (NamedThread("without a name", (Frame("/x.py", "run", 1),)),)
+        assert from_py_spy(output, 11) == Reading((Frame("/app/train.py", "<module>", 3), LOAD), threads=beside)
     for output in (b"", b"{}", b"[]", b"[1]", b'[{"os_thread_id": 11}]', _py_spy((11, [])), b"[" * 100_000):
         assert from_py_spy(output, 11) is None
 
@@ -56,8 +58,10 @@ def test_the_thread_that_has_the_gil_is_told() -> None:
         {"os_thread_id": 12, "owns_gil": True, "frames": frames},
     ]
     train = (Frame("/app/train.py", "main", 3),)
-    assert from_py_spy(json.dumps(threads).encode(), 11) == Reading(train, (LOAD,))
-    assert from_py_spy(json.dumps(threads).encode(), 12) == Reading((LOAD,), (LOAD,), gil_is_main=True)
+    beside = (NamedThread("without a name", (LOAD,)),)
+    assert from_py_spy(json.dumps(threads).encode(), 11) == Reading(train, (LOAD,), threads=beside)
+    beside = (NamedThread("without a name", train),)
+    assert from_py_spy(json.dumps(threads).encode(), 12) == Reading((LOAD,), (LOAD,), gil_is_main=True, threads=beside)
 
 
 def test_a_dump_that_a_signal_forced_is_known() -> None:
