@@ -98,6 +98,7 @@ def workers(lab: labs.Lab) -> Iterator[dict[str, str]]:
         for name in ("alice", "bob"):
             run = _as(name, str(PROGRAM), "run", "--job-id", f"of-{name}", "/run/lab/worker.py")
             job = stack.enter_context(lab.popen(*run))
+            stack.callback(job.kill)  # where a test has failed, its end is not to be waited for
             assert job.stdout is not None
             pids[name] = job.stdout.readline().strip()
             jobs.append(job)

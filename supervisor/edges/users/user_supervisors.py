@@ -49,6 +49,7 @@ class _User(msgspec.Struct):
     clients: int = 0  # being handed over
     is_starting: bool = False
     failures: int = 0
+    was_stopped: bool = False  # by a signal, when it was last looked at, while the service ends
 
 
 class UserSupervisors:
@@ -296,7 +297,7 @@ class UserSupervisors:
         with anyio.move_on_after(END_TIMEOUT_S) as waiting:
             async with user.lock, anyio.create_task_group() as tasks:
                 tasks.start_soon(_cancel_if_stopped, user, waiting)
-                is_gone = await self._has_ended(user)
+                is_gone = await self._has_ended(user) and not user.was_stopped
                 tasks.cancel_scope.cancel()
         if not is_gone:
             _log.error("killing the supervisor of user id %s and its jobs: they have not ended", user.identity.uid)
@@ -338,10 +339,12 @@ class UserSupervisors:
 
 
 async def _cancel_if_stopped(user: _User, waiting: anyio.CancelScope) -> None:
-    """Cancels the wait for a supervisor that can do nothing. A debugger stops one for a moment only."""
-    was_stopped = False
-    while not was_stopped or not _is_stopped(user):
-        was_stopped = _is_stopped(user)
+    """Cancels the wait for a supervisor that can do nothing. A debugger stops one for a moment only.
+
+    One that is killed meanwhile, by systemd's watchdog, has not ended its jobs, and its unit may start again.
+    """
+    while not user.was_stopped or not _is_stopped(user):
+        user.was_stopped = _is_stopped(user)
         await pause(STOPPED_LOOKS_S, why="the kernel tells of a stopped process nobody but its parent")
     waiting.cancel()
 

@@ -276,6 +276,19 @@ async def test_the_end_of_all_waits_for_nobody_without_end(tmp_path: Path, soon:
         assert not any(map(user_process.is_running, fakes.records))
 
 
+async def test_a_watchdog_that_kills_a_stopped_one_meanwhile_has_not_ended_its_jobs(tmp_path: Path) -> None:
+    """Its unit would start again, and go on with them, when the service has gone."""
+    async with house(tmp_path) as (users, fakes):
+        await _come(users, ALICE)
+        process_table.send(_entry(fakes.records[0]), signal.SIGSTOP)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(users.end_all)
+            while words.End() not in fakes.heard:
+                await anyio.lowlevel.checkpoint()
+            fakes.end(54321)
+        assert fakes.killed == [fakes.records[0]]
+
+
 async def test_the_end_of_all_ends_the_jobs_of_one_that_has_just_crashed(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
         await _come(users, ALICE)
