@@ -50,10 +50,9 @@ def tell_failure(
         choice = LogChoice(rank=rank, cycle=report.cycle, tail_lines=LINES)
         lines = _read_bounded(lambda: last_lines((read_logs or _from_folder(report))(choice), secrets))
         where = f"rank {rank} in cycle {report.cycle}"
-        if lines and is_shown and lines[-1].strip() in report.reason:
-            pass
-        elif lines:
-            text += [f"last lines of {where}:", *(f"  {line}" for line in lines)]
+        if lines:
+            is_repeated = is_shown and lines[-1].strip() in report.reason
+            text += [] if is_repeated else [f"last lines of {where}:", *(f"  {line}" for line in lines)]
         else:
             text.append(f"{where} has printed nothing" if lines is not None else f"the output of {where} can't be read")
     if OTHER_PRODUCT in report.reason:

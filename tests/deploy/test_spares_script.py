@@ -1,6 +1,6 @@
-"""What does deploy/slurm/spares.sbatch leave behind if its own node is lost? With programs that stand in for Slurm's.
+"""What does deploy/slurm/spares.sbatch leave behind if its own node is lost?
 
-tests/slurm plays the script under a real Slurm.
+Stand-in programs play Slurm's commands here. tests/slurm plays the script under a real Slurm.
 """
 
 from __future__ import annotations
