@@ -23,7 +23,7 @@ from supervisor.edges.peers.relays.relay import TICK_S
 from supervisor.edges.peers.stream.cluster_client import AGAIN_S, PUT_OFF_S
 from supervisor.programs.simulation.timeline import What
 from tests.sim.network import Line, Path, Stream
-from tests.sim.relaying import OPENS_MAX_S, Trunk
+from tests.sim.relaying import OPENS_MAX_S, RelayDownstream
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -58,7 +58,7 @@ class Client:
         self.server = server
         self.up, self.down = Stream(world), Stream(world)  # numbered messages
         self.line: Line | None = None
-        self.trunk: Trunk | None = None  # this node is a relay
+        self.downstream: RelayDownstream | None = None  # this node is a relay
         self.heard_s = 0.0  # when the leader last heard it, in simulated time
         self.is_over = False
         self.may_return = False  # the lost leader; see leader_link.GiveUp
@@ -158,7 +158,7 @@ class Client:
 
     def _beat(self) -> None:
         if (line := self.line) is not None:
-            later_s = 0.0 if line.trunk is None else self._world.random.random() * TICK_S
+            later_s = 0.0 if line.downstream is None else self._world.random.random() * TICK_S
             line.up.put(partial(self.server.hear, self, line, self.node.now_s()), later_s=later_s)
 
     def hear(self, line: Line, said_at_s: float) -> None:
@@ -174,7 +174,7 @@ class Client:
         line = self.line
         if line is None or not (self.server.is_well and self.server.holds(self, line) and line.is_open):
             return
-        if not self.server.leader.is_running or (line.trunk is not None and not line.trunk.is_at_rest):
+        if not self.server.leader.is_running or (line.downstream is not None and not line.downstream.is_at_rest):
             return
         self.is_at_rest = True
         self._state = msgspec.structs.replace(self._state, due_s=math.inf)
@@ -188,7 +188,7 @@ class Client:
             return
         self.is_at_rest = False
         up_s, down_s = line.takes_s()
-        if line.trunk is not None:
+        if line.downstream is not None:
             up_s += self._world.random.random() * TICK_S
         heard_at_s = self._world.timeline.now_s - self._world.random.random() * ALIVE_S
         known_at_s = max(self._state.known_at_s or 0.0, self.node.local_s(heard_at_s - down_s - up_s))
@@ -217,10 +217,10 @@ class Client:
         line = self._try(None)
         server.leader.receive(partial(server.greet, self, line, may_be_sent_on=may_be_sent_on))
 
-    def _try(self, trunk: Trunk | None) -> Line:
-        line = self._attempt = Line(self._world, self.node, self.server.leader, trunk)
-        if trunk is not None:
-            trunk.lines[line] = self
+    def _try(self, downstream: RelayDownstream | None) -> Line:
+        line = self._attempt = Line(self._world, self.node, self.server.leader, downstream)
+        if downstream is not None:
+            downstream.lines[line] = self
         until_s = leader_link.next_deadline_s(self._state)
         assert until_s is not None, "the leader is not lost yet"
         now_s = self.node.now_s()
@@ -245,11 +245,11 @@ class Client:
             self._try_again("it waits for relays that are to take this node", pause_s=pause_s)
         else:
             self._may_be_sent_on = False
-            trunk = self.server.trunk_at(relay.port)
-            if trunk is None or not trunk.is_reached_by(self.node):
+            downstream = self.server.downstream_at(relay.port)
+            if downstream is None or not downstream.is_reached_by(self.node):
                 self._try_again("its relay can't be reached")
             else:
-                self._introduce(self._try(trunk))
+                self._introduce(self._try(downstream))
 
     def _introduce(self, line: Line) -> None:
         self._said_at_s = said_at_s = self.node.now_s()
@@ -301,8 +301,8 @@ class Client:
 
     def _has_ended(self, line: Line) -> None:
         line.has_node_ended = True
-        if line.trunk is not None:
-            line.trunk.forget(line)
+        if line.downstream is not None:
+            line.downstream.forget(line)
 
     def _lose_line(self, why: str) -> None:
         line = self.line
@@ -321,19 +321,19 @@ class Client:
     def serve_relay(self) -> None:
         """Serves as a relay, as the leader wants."""
         self._world.timeline.after(
-            self._world.random.uniform(0.0, OPENS_MAX_S), lambda: self.node.receive(self._open_trunk)
+            self._world.random.uniform(0.0, OPENS_MAX_S), lambda: self.node.receive(self._open_downstream)
         )
 
-    def _open_trunk(self) -> None:
+    def _open_downstream(self) -> None:
         is_reached = self.is_path_open and self.server.leader.is_running and self.server.is_open
         if not self.is_over and self.line is not None and self.node.verdict is None and is_reached:
-            self.trunk = self.server.begin_trunk(self) or self.trunk
+            self.downstream = self.server.begin_downstream(self) or self.downstream
 
     def carry_no_more(self) -> None:
         """Ends the relay: the nodes that it carried notice at once, and may go to another relay."""
-        if self.trunk is not None:
-            self.trunk.end_at_relay("the relay ends")
-            self.trunk = None
+        if self.downstream is not None:
+            self.downstream.end_at_relay("the relay ends")
+            self.downstream = None
 
     # --- the end
 

@@ -28,7 +28,7 @@ from tests.sim.faults import FOREVER_S
 from tests.sim.following import ALL_IS_WELL, Client
 from tests.sim.network import Reach
 from tests.sim.processes import OF_PROCESSES, Processes
-from tests.sim.relaying import Trunk
+from tests.sim.relaying import RelayDownstream
 from tests.sim.serving import Server
 from tests.sim.setup import JOB
 
@@ -58,7 +58,7 @@ class Host:
         self._follower = follower.State()  # if the leader is not elected
         self.iteration_unreadable_until_s = 0.0
         self.reach = Reach()
-        self.links: dict[Client | Trunk, None] = {}  # those with this process at one end
+        self.links: dict[Client | RelayDownstream, None] = {}  # those with this process at one end
         self.client: Client | None = None  # of the leader, if it is not elected
         self.voter: Voter | None = None  # if it is elected
         self.server: Server | None = None  # if it leads, and is not elected

@@ -18,7 +18,7 @@ from tests.sim.faults import FOREVER_S, SENT_AGAIN_MAX_S
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
-    from tests.sim.relaying import Trunk
+    from tests.sim.relaying import RelayDownstream
     from tests.sim.world import World
 
 SLOW_S = 0.5
@@ -141,14 +141,20 @@ class Line:
     """One connection of a node to its leader, or an attempt at it. Each end may end it; the other end learns that."""
 
     __slots__ = (
-        "down", "has_leader_ended", "has_node_ended", "leader_heard_at_s", "node_heard_at_s", "trunk", "up",
+        "down",
+        "downstream",
+        "has_leader_ended",
+        "has_node_ended",
+        "leader_heard_at_s",
+        "node_heard_at_s",
+        "up",
     )  # fmt: skip
 
-    def __init__(self, world: World, node: Host, leader: Host, trunk: Trunk | None = None) -> None:
-        """`trunk`: of the relay that carries it."""
-        hosts = (node, leader) if trunk is None else (node, trunk.relay, leader)
+    def __init__(self, world: World, node: Host, leader: Host, downstream: RelayDownstream | None = None) -> None:
+        """`downstream`: of the relay that carries it."""
+        hosts = (node, leader) if downstream is None else (node, downstream.relay, leader)
         self.up, self.down = Stream(world, Path(world, *hosts)), Stream(world, Path(world, *reversed(hosts)))
-        self.trunk = trunk
+        self.downstream = downstream
         self.has_node_ended = self.has_leader_ended = False
         self.node_heard_at_s, self.leader_heard_at_s = node.now_s(), leader.now_s()  # each by its own clock
 

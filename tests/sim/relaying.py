@@ -1,7 +1,8 @@
 """How does a node of a simulated job carry other nodes' connections to the leader?
 
-As edges/peers/relays/{relay,trunk}.py do: it forwards messages in both directions, keeps nothing (decision 0022), and
-tells the leader every TICK_S which nodes it has heard. If it or its connection ends, so do those that it carries.
+As edges/peers/relays/{relay,relay_downstream}.py do: it forwards messages in both directions, keeps nothing (decision
+0022), and tells the leader every TICK_S which nodes it has heard. If it or its connection ends, so do those that it
+carries.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 OPENS_MAX_S = 0.2  # from the leader's order to a relay that serves
 
 
-class Trunk:
+class RelayDownstream:
     """The connection of a relay. Like that of a node (following.py), it is at rest while nothing is wrong with it."""
 
     def __init__(self, relay: Host, server: Server, *, may_answer: Callable[[], bool]) -> None:
@@ -82,7 +83,7 @@ class Trunk:
         is_there = not self.has_leader_ended and server.leader.is_running and self.relay.is_running
         if is_there and server.is_well and self._line.is_open and not self.is_at_rest:
             self.is_at_rest = True
-            server.rest_trunk(self)
+            server.rest_downstream(self)
 
     def disturb(self) -> None:
         """Plays them from now on, and those of the nodes that it carries."""
@@ -94,7 +95,7 @@ class Trunk:
         line = self._line
         line.node_heard_at_s = max(line.node_heard_at_s, self.relay.local_s(heard_at_s))
         line.leader_heard_at_s = max(line.leader_heard_at_s, self._server.leader.local_s(heard_at_s - down_s))
-        self._server.wake_trunk(self)
+        self._server.wake_downstream(self)
         for client in list(self.lines.values()):
             client.disturb()
         if not self.relay.is_dead:
@@ -106,13 +107,13 @@ class Trunk:
         """Ends it at the leader, and tells the relay if that arrives."""
         if not self._server.leader.is_dead:
             self._line.down.put(partial(self._end_lines, why))
-        self._server.end_trunk(self, why)
+        self._server.end_downstream(self, why)
 
     def end_at_relay(self, why: str) -> None:
         """Ends the relay, and tells the leader and the nodes if that arrives."""
         if not self.has_relay_ended:
             self.disturb()
-            self._line.up.put(partial(self._server.end_trunk, self, why))
+            self._line.up.put(partial(self._server.end_downstream, self, why))
             self._end_lines(why)
 
     def _end_lines(self, why: str) -> None:

@@ -23,7 +23,7 @@ from supervisor.edges.peers.stream.cluster_server import REPLACED
 from supervisor.programs.simulation.timeline import What
 from tests.sim.following import CLOSED, Client, is_silence
 from tests.sim.network import Line
-from tests.sim.relaying import Trunk
+from tests.sim.relaying import RelayDownstream
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -79,8 +79,8 @@ class Server:
         self._rings_s = math.inf
         others, fan_out = len(world.setup.names) - 1, world.setup.fan_out
         self._relays = Relays(fan_out, others) if 0 < fan_out < others else None
-        self._trunks: dict[str, Trunk] = {}
-        self._by_port: list[Trunk] = []
+        self._downstreams: dict[str, RelayDownstream] = {}
+        self._by_port: list[RelayDownstream] = []
 
     def begin(self) -> None:
         self._links = node_links.initial_state(now_s=self.leader.now_s())
@@ -90,8 +90,8 @@ class Server:
         """Ends all connections."""
         self.is_open = False
         self.disturb()
-        for trunk in list(self._trunks.values()):
-            trunk.tell_relay(why)
+        for downstream in list(self._downstreams.values()):
+            downstream.tell_relay(why)
         for known in self._nodes.values():
             if known.line is not None:
                 self._leave(known.client, known.line, why)
@@ -159,7 +159,11 @@ class Server:
         line.down.put(partial(client.greeted, line, relay))
 
     def take_hello(self, client: Client, line: Line, said_at_s: float) -> None:
-        if line.has_node_ended or not self.is_open or (line.trunk is not None and line.trunk.has_leader_ended):
+        if (
+            line.has_node_ended
+            or not self.is_open
+            or (line.downstream is not None and line.downstream.has_leader_ended)
+        ):
             return
         if refusal := self._refusal(client):
             line.down.put(partial(client.refused, line, refusal))
@@ -195,14 +199,14 @@ class Server:
         elif known.line is not None:
             self._let_go(known, known.line)
         known.line, known.heard_at_s, line.leader_heard_at_s = line, self.leader.now_s(), self.leader.now_s()
-        self._count(known, is_direct=line.trunk is None)
+        self._count(known, is_direct=line.downstream is None)
         if self._relays is not None:
-            if line.trunk is not None:
-                self._relays.joined(line.trunk.relay.name)
+            if line.downstream is not None:
+                self._relays.joined(line.downstream.relay.name)
             else:
                 self._relays.entered()
         self._decide(node_links.LinkUp(Link(name)))
-        if line.trunk is None and self._relays is not None and self._relays.is_needed(name, self.leader.now_s()):
+        if line.downstream is None and self._relays is not None and self._relays.is_needed(name, self.leader.now_s()):
             client.down.put(partial(client.take, client.serve_relay))
 
     def miss(self, client: Client, line: Line, why: str) -> None:
@@ -229,13 +233,13 @@ class Server:
         known.client.up.stop()
         known.client.down.stop()
         self._count(known, is_direct=False)
-        if line.trunk is not None and self._relays is not None:
-            self._relays.left(line.trunk.relay.name)
+        if line.downstream is not None and self._relays is not None:
+            self._relays.left(line.downstream.relay.name)
 
     def _has_ended(self, line: Line) -> None:
         line.has_leader_ended = True
-        if line.trunk is not None:
-            line.trunk.forget(line)
+        if line.downstream is not None:
+            line.downstream.forget(line)
 
     def _count(self, known: _Known, *, is_direct: bool) -> None:
         if self._relays is not None:
@@ -244,36 +248,36 @@ class Server:
 
     # --- relays
 
-    def trunk_at(self, port: int) -> Trunk | None:
+    def downstream_at(self, port: int) -> RelayDownstream | None:
         return self._by_port[port] if port < len(self._by_port) else None
 
-    def begin_trunk(self, client: Client) -> Trunk | None:
+    def begin_downstream(self, client: Client) -> RelayDownstream | None:
         """Takes a relay. Returns None if it is not one of this job."""
         name = client.node.name
         known = self._nodes.get(name)
         if known is None or known.client is not client or self._relays is None:
             return None
-        if name in self._trunks:
-            self.end_trunk(self._trunks[name], "another connection has come in its place")
-        trunk = self._trunks[name] = Trunk(client.node, self, may_answer=self._may_answer)
+        if name in self._downstreams:
+            self.end_downstream(self._downstreams[name], "another connection has come in its place")
+        downstream = self._downstreams[name] = RelayDownstream(client.node, self, may_answer=self._may_answer)
         self._relays.opened(name, name, len(self._by_port))
-        self._by_port.append(trunk)
+        self._by_port.append(downstream)
         self._decide(node_links.LinkUp(Link(name, is_relay=True)))
-        trunk.begin()
-        return trunk
+        downstream.begin()
+        return downstream
 
-    def end_trunk(self, trunk: Trunk, why: str) -> None:
+    def end_downstream(self, downstream: RelayDownstream, why: str) -> None:
         """Learns that a relay is lost, and with it the connections that it carries; or ends it."""
-        name = trunk.relay.name
-        if self._trunks.get(name) is not trunk or self._relays is None:
+        name = downstream.relay.name
+        if self._downstreams.get(name) is not downstream or self._relays is None:
             return
-        trunk.disturb()
-        trunk.has_leader_ended = True
-        for line, client in list(trunk.lines.items()):
+        downstream.disturb()
+        downstream.has_leader_ended = True
+        for line, client in list(downstream.lines.items()):
             self.miss(client, line, f"its relay is lost: {why}")
-        del self._trunks[name]
+        del self._downstreams[name]
         self._relays.closed(name)
-        self._decide(node_links.LinkLost(Link(name, is_relay=True), why, trunk.leader_heard_at_s))
+        self._decide(node_links.LinkLost(Link(name, is_relay=True), why, downstream.leader_heard_at_s))
 
     # --- silence
 
@@ -317,15 +321,15 @@ class Server:
 
     def _ask_heard(self, link: Link) -> None:
         if link.is_relay:
-            if (trunk := self._trunks.get(link.node)) is not None:
-                self._decide(node_links.Heard(link, trunk.leader_heard_at_s))
+            if (downstream := self._downstreams.get(link.node)) is not None:
+                self._decide(node_links.Heard(link, downstream.leader_heard_at_s))
         elif (known := self._nodes.get(link.node)) is not None:
             self._decide(node_links.Heard(link, self._heard_at_s(known)))
 
     def _end_link(self, link: Link, why: str) -> None:
         if link.is_relay:
-            if (trunk := self._trunks.get(link.node)) is not None:
-                trunk.tell_relay(why)
+            if (downstream := self._downstreams.get(link.node)) is not None:
+                downstream.tell_relay(why)
         elif (known := self._nodes.get(link.node)) is not None and known.line is not None:
             if is_silence(why):
                 self._world.note_silence(self.leader, known.last_arrived_s)
@@ -354,11 +358,11 @@ class Server:
         known = self._nodes[client.node.name]
         self._watch(Link(client.node.name), max(known.heard_at_s, line.leader_heard_at_s))
 
-    def rest_trunk(self, trunk: Trunk) -> None:
-        self._links.links.pop(Link(trunk.relay.name, is_relay=True), None)
+    def rest_downstream(self, downstream: RelayDownstream) -> None:
+        self._links.links.pop(Link(downstream.relay.name, is_relay=True), None)
 
-    def wake_trunk(self, trunk: Trunk) -> None:
-        self._watch(Link(trunk.relay.name, is_relay=True), trunk.leader_heard_at_s)
+    def wake_downstream(self, downstream: RelayDownstream) -> None:
+        self._watch(Link(downstream.relay.name, is_relay=True), downstream.leader_heard_at_s)
 
     def _watch(self, link: Link, heard_at_s: float) -> None:
         if self.is_open and not self.leader.is_dead:
@@ -367,7 +371,7 @@ class Server:
 
     def disturb(self) -> None:
         """Plays all heartbeats from now on: something is wrong with the leader."""
-        for trunk in list(self._trunks.values()):
-            trunk.disturb()
+        for downstream in list(self._downstreams.values()):
+            downstream.disturb()
         for known in list(self._nodes.values()):
             known.client.disturb()

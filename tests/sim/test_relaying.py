@@ -29,7 +29,7 @@ def relayed(seed: int, *, fan_out: int = 2) -> Setup:
 def ways(world: World) -> dict[str, str]:
     """Returns the relay through which each node connects; "": directly."""
     return {
-        name: client.line.trunk.relay.name if client.line.trunk is not None else ""
+        name: client.line.downstream.relay.name if client.line.downstream is not None else ""
         for name, client in world.clients.items()
         if client.line is not None
     }

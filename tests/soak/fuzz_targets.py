@@ -33,7 +33,7 @@ from supervisor.edges.operators import control_answers, control_codec, http_serv
 from supervisor.edges.peers.codec import cluster_codec, question_codec
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.election import etcd_backend, reign
-from supervisor.edges.peers.relays.bundle import Bundle, Kind
+from supervisor.edges.peers.relays.multiplexer import Kind, Multiplexer
 from supervisor.edges.peers.transport.door import REFUSED, SENT_ON, NodesDoor, Proofs, letter_of
 from supervisor.edges.rpc.statuses import CallError
 from supervisor.edges.services import http_client
@@ -151,7 +151,7 @@ def _wires() -> Iterator[Target]:
     parts = [
         struct.pack(">BII", kind, 7, len(data)) + data for kind, data in ((1, b""), (2, b"x" * 9), (3, b""), (9, b"?"))
     ]
-    yield Target("bundles of relays", [b"".join(parts), *parts], _read_bundle, (ClusterProtocolError,), 0.1)
+    yield Target("multiplexers of relays", [b"".join(parts), *parts], _read_multiplexer, (ClusterProtocolError,), 0.1)
     words = [door_words.encode(each) for each in (
         door_words.Take(1), door_words.Taken(1), door_words.Idle(0), door_words.Cordon("why"), door_words.Leave(),
     )]  # fmt: skip
@@ -196,7 +196,7 @@ class _Page:
 
 
 class _Heard:
-    """The line below a bundle: hands over what the bundle hears with."""
+    """The line below a multiplexer: hands over what the multiplexer hears with."""
 
     def listen(self, hear: Callable[[bytes], None], *_: object) -> None:
         self.hear = hear
@@ -206,10 +206,10 @@ def _hear_part(kind: Kind, channel: int, data: bytes) -> None:
     """Takes any part."""
 
 
-def _read_bundle(data: bytes) -> None:
+def _read_multiplexer(data: bytes) -> None:
     async def read() -> None:
         line = _Heard()
-        Bundle(cast("Any", line), on_part=_hear_part, on_end=print)
+        Multiplexer(cast("Any", line), on_part=_hear_part, on_end=print)
         line.hear(data)
 
     asyncio.run(read())

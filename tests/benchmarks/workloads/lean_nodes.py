@@ -2,7 +2,7 @@
 
 One thread and one epoll play all nodes. Each node has its own connection, TLS, numbers and heartbeats, as
 decision 0019 has them; its reports are one sample with another name. A node's work for itself is left out: it checks
-no fence and no silence. The nodes of a relay are channels of its trunk: messages between them and the relay are
+no fence and no silence. The nodes of a relay are channels of its downstream: messages between them and the relay are
 left out too. The leader sees no difference.
 """
 
@@ -22,9 +22,9 @@ from supervisor.core.election.link_silence import ALIVE_S
 from supervisor.core.facts import JobRules
 from supervisor.edges.peers.codec import cluster_codec
 from supervisor.edges.peers.handshake.introduction import Who
-from supervisor.edges.peers.relays.bundle import Kind
+from supervisor.edges.peers.relays.multiplexer import Kind
 from supervisor.edges.peers.relays.relay import TICK_S
-from supervisor.edges.peers.relays.trunk import TICK
+from supervisor.edges.peers.relays.relay_downstream import TICK
 from supervisor.edges.peers.stream.cluster_client import PUT_OFF_S
 from supervisor.edges.peers.transport.cluster_link import CONFIRM_S, HEARTBEAT
 from supervisor.edges.peers.transport.cluster_session import numbered, read_numbered
@@ -48,7 +48,7 @@ class Node(Talk):
         self.player = player
         self._bytes = self.name.encode()
         self._wire: Wire | None = None
-        self._trunk: Trunk | None = None
+        self._downstream: RelayDownstream | None = None
         self.channel = 0
         self._sent = 0
         self._received = 0
@@ -65,20 +65,20 @@ class Node(Talk):
         else:
             self.take(data)
 
-    def enter_by(self, trunk: Trunk, channel: int) -> None:
-        self._trunk, self.channel = trunk, channel
+    def enter_by(self, downstream: RelayDownstream, channel: int) -> None:
+        self._downstream, self.channel = downstream, channel
 
     def write(self, data: bytes) -> None:
         if self._wire is not None:
             self._wire.write(data)
-        elif self._trunk is not None:
-            self._trunk.put(Kind.DATA, self.channel, data)
+        elif self._downstream is not None:
+            self._downstream.put(Kind.DATA, self.channel, data)
 
     def welcomed(self) -> None:
         self.player.under_way -= 1
         self.report(self.player.opened)
         self.report(self.player.joined)
-        if self._trunk is None:
+        if self._downstream is None:
             self.player.beats_of(self)
 
     def report(self, sample: bytes) -> None:
@@ -109,7 +109,7 @@ class Node(Talk):
         self.player.hear(self, payload)
 
 
-class Trunk(Talk):
+class RelayDownstream(Talk):
     """The leader's side of one relay."""
 
     def __init__(self, player: Player, node: Node, port: int) -> None:
@@ -125,7 +125,7 @@ class Trunk(Talk):
         self._wire.write(data)
 
     def welcomed(self) -> None:
-        self._player.trunks[self._port] = self
+        self._player.downstreams[self._port] = self
 
     def join(self, node: Node) -> None:
         self._nodes.append(node)
@@ -172,7 +172,7 @@ class Player:
         self.opened = self._encoded(JobOpened(SAMPLE, rules))
         self.joined = self._encoded(NodeJoined(SAMPLE, -1))
         self.nodes = [Node(self, number) for number in range(count)]
-        self.trunks: dict[int, Trunk] = {}
+        self.downstreams: dict[int, RelayDownstream] = {}
         self._relays = 0
         self.under_way = 0
         self.cycle = -1
@@ -181,7 +181,7 @@ class Player:
         self._put_off: deque[tuple[float, Node]] = deque()
         self._beats: deque[tuple[float, Node]] = deque()
         self._confirmations: deque[tuple[float, Node]] = deque()
-        self._flushes: list[Trunk] = []
+        self._flushes: list[RelayDownstream] = []
         self._tick_s = 0.0
 
     def _encoded(self, report: Event) -> bytes:
@@ -240,18 +240,18 @@ class Player:
             self._put_off.popleft()[1].enter()
         if now_s >= self._tick_s:
             self._tick_s = now_s + TICK_S
-            for trunk in self.trunks.values():
-                trunk.tell()
+            for downstream in self.downstreams.values():
+                downstream.tell()
         flushes, self._flushes = self._flushes, []
-        for trunk in flushes:
-            trunk.flush()
+        for downstream in flushes:
+            downstream.flush()
 
     # --- what nodes ask of it --------------------------------------------------------------------------------------
 
     def hear(self, node: Node, payload: bytes) -> None:
         frame = cluster_pb2.ClusterFrame.FromString(payload)
         if frame.WhichOneof("body") == "serve_relay":
-            Trunk(self, node, RELAY_PORT + self._relays)
+            RelayDownstream(self, node, RELAY_PORT + self._relays)
             self._relays += 1
             return
         match frame.ordered.order.WhichOneof("body"):
@@ -273,7 +273,7 @@ class Player:
         if tuple(place) == AGAIN:
             self._put_off.append((time.monotonic() + PUT_OFF_S, node))
         else:
-            self.trunks[int(place[1])].join(node)
+            self.downstreams[int(place[1])].join(node)
 
     def beats_of(self, node: Node) -> None:
         self._beats.append((time.monotonic() + ALIVE_S, node))
@@ -281,5 +281,5 @@ class Player:
     def confirm_later(self, node: Node) -> None:
         self._confirmations.append((time.monotonic() + CONFIRM_S, node))
 
-    def flush_later(self, trunk: Trunk) -> None:
-        self._flushes.append(trunk)
+    def flush_later(self, downstream: RelayDownstream) -> None:
+        self._flushes.append(downstream)

@@ -12,7 +12,7 @@ from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.programs.log_service import introduction
 from tests.edges.peers.handshake.test_introduction import knows
-from tests.edges.peers.relays.test_bundle import LIMIT_S, wired
+from tests.edges.peers.relays.test_multiplexer import LIMIT_S, wired
 
 JOB = "job"
 

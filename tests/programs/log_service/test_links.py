@@ -15,7 +15,7 @@ from holdfast_wire.log_pieces import Piece
 from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.callers import Callers
 from supervisor.programs.log_service.links import Links
-from tests.edges.peers.relays.test_bundle import wired
+from tests.edges.peers.relays.test_multiplexer import wired
 from tests.edges.peers.transport.test_cluster_line import line_and_peer, until
 
 LIMIT_S = 30.0

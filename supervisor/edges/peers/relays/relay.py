@@ -18,8 +18,8 @@ from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.handshake import introduction
 from supervisor.edges.peers.handshake.acceptor import Acceptor
 from supervisor.edges.peers.handshake.introduction import Who
-from supervisor.edges.peers.relays.bundle import Bundle, Kind
-from supervisor.edges.peers.relays.trunk import TICK
+from supervisor.edges.peers.relays.multiplexer import Kind, Multiplexer
+from supervisor.edges.peers.relays.relay_downstream import TICK
 from supervisor.edges.peers.transport import cluster_link, listening
 from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_session import SessionError
@@ -37,48 +37,48 @@ class Relay:
         """`door_key`: the leader's."""
         self._who = who
         self._tls = LeadersTls(tls)
-        self._children: dict[int, Bundle] = {}
+        self._children: dict[int, Multiplexer] = {}
         self._beats: dict[int, bytes] = {}  # the newest of each node, not reported to the leader yet
         self._told: dict[int, dict[int, bytes]] = {}  # by tick: reported, but not answered yet
         self._tick = 0
         self._last = 0  # channel
-        self._trunk: Bundle | None = None
+        self._upstream: Multiplexer | None = None
         self._acceptor = Acceptor(
             self._serve, door_key=door_key, has_token=bool(token_of(tls)), has_certificates=tls is not None
         )
         self._tasks: TaskGroup | None = None
 
-    async def run(self, trunk: Line, listeners: list[socket.socket]) -> None:
+    async def run(self, upstream: Line, listeners: list[socket.socket]) -> None:
         """Runs until the leader is lost, or it is cancelled. Closes all connections."""
         try:
-            self._trunk = Bundle(trunk, on_part=self._hear_leader, on_end=lambda _: None)
+            self._upstream = Multiplexer(upstream, on_part=self._hear_leader, on_end=lambda _: None)
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._acceptor.run, listeners)
-                self._tasks.start_soon(self._tell, trunk)
-                why = await trunk.until_ended()
+                self._tasks.start_soon(self._tell, upstream)
+                why = await upstream.until_ended()
                 _log.info("this node is no longer a relay of job %s: %s", self._who.job_id, why)
                 self._tasks.cancel_scope.cancel()
         finally:
             self._tls.close()
-            trunk.end("the relay ends", says_all=True)
+            upstream.end("the relay ends", says_all=True)
             for child in list(self._children.values()):
                 child.line.end("the relay has lost the leader", says_all=True)
 
     # --- the leader ------------------------------------------------------------------------------------------------
 
-    async def _tell(self, trunk: Line) -> None:
-        assert self._trunk is not None
+    async def _tell(self, upstream: Line) -> None:
+        assert self._upstream is not None
         while True:
             await pause(TICK_S, why="what all nodes have said since then is told at once")
-            heard_at_s, now_s = trunk.heard_at_s, anyio.current_time()
+            heard_at_s, now_s = upstream.heard_at_s, anyio.current_time()
             if link_silence.death(heard_at_s=heard_at_s + TICK_S, waits_since_s=None, now_s=now_s):
-                trunk.end(link_silence.silence(heard_at_s, now_s))
+                upstream.end(link_silence.silence(heard_at_s, now_s))
                 return
             self._tick += 1
             beats, self._beats = self._beats, {}
             self._told[self._tick] = beats
             told = b"".join([TICK.pack(self._tick), *(TICK.pack(channel) for channel in beats)])
-            self._trunk.put(Kind.BEAT, 0, told)
+            self._upstream.put(Kind.BEAT, 0, told)
 
     def _hear_leader(self, kind: Kind, channel: int, data: bytes) -> None:
         if kind is Kind.BEAT:
@@ -129,26 +129,26 @@ class Relay:
         return is_held
 
     def _hold(self, line: Line) -> None:
-        assert self._trunk is not None
+        assert self._upstream is not None
         self._last += 1
         channel = self._last
-        self._trunk.put(Kind.OPEN, channel)
-        bundle = Bundle(line, on_part=partial(self._hear_node, channel), on_end=partial(self._lose, channel))
+        self._upstream.put(Kind.OPEN, channel)
+        multiplexer = Multiplexer(line, on_part=partial(self._hear_node, channel), on_end=partial(self._lose, channel))
         if not line.ended:
-            self._children[channel] = bundle
+            self._children[channel] = multiplexer
 
     def _hear_node(self, channel: int, kind: Kind, _: int, data: bytes) -> None:
-        assert self._trunk is not None
+        assert self._upstream is not None
         if kind is Kind.BEAT:
             self._beats[channel] = data
         elif kind is Kind.DATA:
-            self._trunk.put(Kind.DATA, channel, data)
+            self._upstream.put(Kind.DATA, channel, data)
         elif kind is Kind.CLOSE and channel in self._children:
             self._children[channel].line.end("the node has ended it")
 
     def _lose(self, channel: int, why: str) -> None:
         del why
-        assert self._trunk is not None
+        assert self._upstream is not None
         self._beats.pop(channel, None)
         self._children.pop(channel, None)
-        self._trunk.put(Kind.CLOSE, channel)
+        self._upstream.put(Kind.CLOSE, channel)

@@ -35,8 +35,8 @@ from supervisor.edges.peers.codec.cluster_frames import (
 )
 from supervisor.edges.peers.handshake import introduction
 from supervisor.edges.peers.handshake.introduction import Who
-from supervisor.edges.peers.relays.hop import Hop
 from supervisor.edges.peers.relays.own_relay import INTRODUCED_S, OwnRelay
+from supervisor.edges.peers.relays.relay_client import RelayClient
 from supervisor.edges.peers.stream.archive import Archive
 from supervisor.edges.peers.transport import cluster_connect, cluster_link
 from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
@@ -111,7 +111,7 @@ class ClusterClient:
         self._door_key = key_of(token_of(tls))
         self._tls = tls
         self._session: ssl.SSLSession | None = None  # of the last connection
-        self._hop: Hop | None = None  # of the last connection through a relay
+        self._relay_client: RelayClient | None = None  # of the last connection through a relay
         self._may_be_sent_on = True  # False: the relay was not reachable
         self._was_put_off = False  # until there are relays
         self._tasks: TaskGroup | None = None
@@ -262,14 +262,14 @@ class ClusterClient:
                 introduction.check_user(outer, has_secrets=self._tls is not None)
                 introduction.check_greeting(first)
                 await introduction.introduce(outer, self._who)
-                hop = Hop(outer, on_beat=self._take_answer)
-                introduction.check_greeting(await hop.line.receive())
+                relay_client = RelayClient(outer, on_beat=self._take_answer)
+                introduction.check_greeting(await relay_client.line.receive())
                 said_at_s = self._loop.time()
-                await self._introduce(hop.line)
-            self._hop = hop
-            self._conversation.hold(hop.line, on_end=lambda _: None)
+                await self._introduce(relay_client.line)
+            self._relay_client = relay_client
+            self._conversation.hold(relay_client.line, on_end=lambda _: None)
             is_held = self._may_be_sent_on = True
-            return hop.line, said_at_s
+            return relay_client.line, said_at_s
         except (introduction.StrangerError, introduction.RefusalError) as error:
             raise LinkLostError(f"the relay at {host} refuses this node: {error}") from error
         finally:
@@ -339,8 +339,8 @@ class ClusterClient:
 
     def _send_heartbeat(self) -> None:
         heartbeat = _HEARTBEAT.pack(cluster_link.HEARTBEAT, self._loop.time())
-        if self._hop is not None and self._hop.line is self._conversation.line:
-            self._hop.beat(heartbeat)
+        if self._relay_client is not None and self._relay_client.line is self._conversation.line:
+            self._relay_client.beat(heartbeat)
         else:
             self._conversation.beat(heartbeat)
 

@@ -36,7 +36,7 @@ from supervisor.edges.peers.codec.cluster_frames import (
 )
 from supervisor.edges.peers.handshake import introduction
 from supervisor.edges.peers.handshake.acceptor import Acceptor
-from supervisor.edges.peers.relays.trunk import Trunk
+from supervisor.edges.peers.relays.relay_downstream import RelayDownstream
 from supervisor.edges.peers.stream import known_node
 from supervisor.edges.peers.stream.archive import Archive
 from supervisor.edges.peers.stream.known_node import KnownNode
@@ -101,7 +101,7 @@ class ClusterServer:
             has_certificates=tls is not None,
             choose=self._choose_relay if self._relays is not None else None,
         )  # fmt: skip
-        self._trunks: dict[str, Trunk] = {}
+        self._downstreams: dict[str, RelayDownstream] = {}
         self._turns = Turns()
         self._confirm_later = Later(cluster_link.CONFIRM_S)
         self._tasks: TaskGroup | None = None
@@ -123,8 +123,8 @@ class ClusterServer:
             self._tls.close()
             for known in self._nodes.values():
                 known.conversation.let_go("the leader ends", says_all=True)
-            for trunk in list(self._trunks.values()):
-                trunk.end("the leader ends")
+            for downstream in list(self._downstreams.values()):
+                downstream.end("the leader ends")
 
     def send(self, node: str, order: Order) -> None:
         """Keeps an order until the node has it. Drops it if the node is unknown (or no longer known)."""
@@ -184,7 +184,7 @@ class ClusterServer:
                 await listening.hold_accepted(line, accepted)
                 hello = self._greet(line, await line.receive())
             if hello.relay_port:
-                self._begin_trunk(line, hello)
+                self._begin_downstream(line, hello)
             else:
                 self._hold(line, hello, is_direct=True)
             is_held = True
@@ -262,29 +262,29 @@ class ClusterServer:
         relay = self._relays.choose(anyio.current_time()) if self._relays is not None else None
         return (relay.host, relay.port) if relay is not None else None
 
-    def _begin_trunk(self, line: Line, hello: Hello) -> None:
+    def _begin_downstream(self, line: Line, hello: Hello) -> None:
         assert self._relays is not None
-        if (before := self._trunks.pop(hello.node, None)) is not None:
+        if (before := self._downstreams.pop(hello.node, None)) is not None:
             before.end("another connection has come in its place")
-        trunk = self._trunks[hello.node] = Trunk(
+        downstream = self._downstreams[hello.node] = RelayDownstream(
             line,
-            make_line=self._make_branch,
+            make_line=self._make_channel_line,
             on_joined=partial(self._relays.joined, hello.node),
             on_left=partial(self._relays.left, hello.node),
             may_answer=self._may_answer,
-            on_end=lambda why: self._end_trunk(hello.node, trunk, why),
+            on_end=lambda why: self._end_downstream(hello.node, downstream, why),
         )
         self._relays.opened(hello.node, line.address("peername"), hello.relay_port)
         self._decide(node_links.LinkUp(Link(hello.node, is_relay=True)))
 
-    def _end_trunk(self, node: str, trunk: Trunk, why: str) -> None:
+    def _end_downstream(self, node: str, downstream: RelayDownstream, why: str) -> None:
         _log.info("node %s is no longer a relay of job %s: %s", node, self._job_id, why)
-        if self._trunks.get(node) is trunk and self._relays is not None:
-            del self._trunks[node]
+        if self._downstreams.get(node) is downstream and self._relays is not None:
+            del self._downstreams[node]
             self._relays.closed(node)
-            self._decide(node_links.LinkLost(Link(node, is_relay=True), why, trunk.line.heard_at_s))
+            self._decide(node_links.LinkLost(Link(node, is_relay=True), why, downstream.line.heard_at_s))
 
-    def _make_branch(self) -> Line:
+    def _make_channel_line(self) -> Line:
         """Makes the connection of a node that comes through a relay, before its first message."""
         line = Line(greeting=introduction.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
 
@@ -349,15 +349,15 @@ class ClusterServer:
 
     def _ask_heard(self, link: Link) -> None:
         if link.is_relay:
-            if (trunk := self._trunks.get(link.node)) is not None:
-                self._decide(node_links.Heard(link, trunk.line.heard_at_s))
+            if (downstream := self._downstreams.get(link.node)) is not None:
+                self._decide(node_links.Heard(link, downstream.line.heard_at_s))
         elif (known := self._nodes.get(link.node)) is not None:
             talk = known.conversation
             self._decide(node_links.Heard(link, talk.last_heard_s, talk.waits_since_s))
 
     def _end_link(self, link: Link, why: str) -> None:
         if link.is_relay:
-            line = trunk.line if (trunk := self._trunks.get(link.node)) is not None else None
+            line = downstream.line if (downstream := self._downstreams.get(link.node)) is not None else None
         else:
             line = known.conversation.line if (known := self._nodes.get(link.node)) is not None else None
         if line is not None:

@@ -10,7 +10,7 @@ from supervisor.edges.peers.handshake import introduction
 from supervisor.edges.peers.handshake.introduction import STRANGER, RefusalError, StrangerError, Who
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.edges.peers.transport.cluster_session import SessionError
-from tests.edges.peers.relays.test_bundle import LIMIT_S, wired
+from tests.edges.peers.relays.test_multiplexer import LIMIT_S, wired
 
 NODE = Who("job", "node-1", "a start of it")
 

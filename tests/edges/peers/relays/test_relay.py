@@ -44,8 +44,8 @@ class Crowd:
 
     def relays(self) -> dict[str, int]:
         """Returns the relays, with the number of nodes of each."""
-        trunks = self.server._trunks  # pyright: ignore[reportPrivateUsage]
-        return {name: len(trunk._lines) for name, trunk in trunks.items()}  # pyright: ignore[reportPrivateUsage]
+        downstreams = self.server._downstreams  # pyright: ignore[reportPrivateUsage]
+        return {name: len(downstream._lines) for name, downstream in downstreams.items()}  # pyright: ignore[reportPrivateUsage]
 
     def direct(self) -> set[str]:
         nodes = self.server._nodes  # pyright: ignore[reportPrivateUsage]

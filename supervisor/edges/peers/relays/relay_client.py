@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio  # anyio has no callbacks
 from collections.abc import Callable
 
-from supervisor.edges.peers.relays.bundle import Branch, Bundle, Kind
+from supervisor.edges.peers.relays.multiplexer import ChannelTransport, Kind, Multiplexer
 from supervisor.edges.peers.transport.cluster_line import Line
 
 
-class Hop:
+class RelayClient:
     """The connection to a relay. `line` is the connection to the leader through it. The relay gets the heartbeats."""
 
     def __init__(self, outer: Line, *, on_beat: Callable[[bytes], None]) -> None:
@@ -18,11 +18,11 @@ class Hop:
         self._outer = outer
         self._on_beat = on_beat
         self.line = Line()
-        self._bundle = Bundle(outer, on_part=self._take, on_end=self._ended)
-        self.line.connection_made(Branch(self._bundle, 0, on_closed=self._close))
+        self._multiplexer = Multiplexer(outer, on_part=self._take, on_end=self._ended)
+        self.line.connection_made(ChannelTransport(self._multiplexer, 0, on_closed=self._close))
 
     def beat(self, heartbeat: bytes) -> None:
-        self._bundle.put(Kind.BEAT, 0, heartbeat)
+        self._multiplexer.put(Kind.BEAT, 0, heartbeat)
 
     def _take(self, kind: Kind, channel: int, data: bytes) -> None:
         del channel  # there is only one
@@ -37,5 +37,5 @@ class Hop:
 
     def _close(self) -> None:
         """Closes later: the line ends for its own reason."""
-        self._bundle.flush()
+        self._multiplexer.flush()
         self._loop.call_soon(lambda: self._outer.end("the connection by the relay has ended", says_all=True))

@@ -12,14 +12,14 @@ import struct
 from collections.abc import Callable
 
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.relays.bundle import Branch, Bundle, Kind
+from supervisor.edges.peers.relays.multiplexer import ChannelTransport, Kind, Multiplexer
 from supervisor.edges.peers.transport.cluster_line import Line
 
 CHANNELS_MAX = 4096
 TICK = struct.Struct(">I")
 
 
-class Trunk:
+class RelayDownstream:
     def __init__(
         self,
         line: Line,
@@ -38,7 +38,7 @@ class Trunk:
         self._on_joined = on_joined
         self._on_left = on_left
         self._on_end = on_end
-        self._bundle = Bundle(
+        self._multiplexer = Multiplexer(
             line,
             on_part=self._take,
             on_end=self._ended,
@@ -49,10 +49,10 @@ class Trunk:
     @property
     def line(self) -> Line:
         """Returns the connection to the relay."""
-        return self._bundle.line
+        return self._multiplexer.line
 
     def end(self, why: str) -> None:
-        self._bundle.line.end(why, says_all=True)
+        self._multiplexer.line.end(why, says_all=True)
 
     def _take(self, kind: Kind, channel: int, data: bytes) -> None:
         line = self._lines.get(channel)
@@ -61,7 +61,7 @@ class Trunk:
                 if line is not None or len(self._lines) >= CHANNELS_MAX:
                     raise ClusterProtocolError("cannot take a node from a relay: its channel is taken")
                 line = self._lines[channel] = self._make_line()
-                line.connection_made(Branch(self._bundle, channel))
+                line.connection_made(ChannelTransport(self._multiplexer, channel))
                 self._on_joined()
             case Kind.DATA:
                 if line is not None and not line.ended:
@@ -82,7 +82,7 @@ class Trunk:
             if channel in lines:
                 lines[channel].heard_at_s = now_s
         if self._may_answer is None or self._may_answer():
-            self._bundle.put(Kind.BEAT, 0, data[: TICK.size])
+            self._multiplexer.put(Kind.BEAT, 0, data[: TICK.size])
 
     def _pause(self) -> None:
         for line in self._lines.values():

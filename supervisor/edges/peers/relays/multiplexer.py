@@ -1,8 +1,8 @@
 """How do many connections share one, and why does an error in one of them leave the others alone?
 
-A bundle carries parts: bytes of a channel, its beginning and end, and heartbeats. Parts of one turn of the event loop
-go out in one piece. Bytes of a channel are those of a separate connection. TLS protects each hop, not the channel: a
-relay is a node of the job, which knows the token or has a certificate like both ends of the channel.
+A multiplexer carries parts: bytes of a channel, its beginning and end, and heartbeats. Parts of one turn of the event
+loop go out in one piece. Bytes of a channel are those of a separate connection. TLS protects each hop, not the channel:
+a relay is a node of the job, which knows the token or has a certificate like both ends of the channel.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def _nothing() -> None:
     """Does nothing."""
 
 
-class Bundle:
-    """A bundle over a line whose sides have authenticated each other."""
+class Multiplexer:
+    """A multiplexer over a line whose sides have authenticated each other."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class Bundle:
         at = 0
         while at < len(payload):
             if len(payload) - at < _PART.size:
-                raise ClusterProtocolError("cannot read a bundle: its last part is cut")
+                raise ClusterProtocolError("cannot read a multiplexer: its last part is cut")
             kind, channel, length = _PART.unpack_from(payload, at)
             at += _PART.size + length
             if at > len(payload):
-                raise ClusterProtocolError("cannot read a bundle: its last part is cut")
+                raise ClusterProtocolError("cannot read a multiplexer: its last part is cut")
             if kind in _KINDS:  # a newer version may send others
                 self._on_part(_KINDS[kind], channel, payload[at - length : at])
 
@@ -92,34 +92,34 @@ class Bundle:
 _KINDS = {kind.value: kind for kind in Kind}
 
 
-class Branch(asyncio.Transport):
-    """The transport below a line that goes through a bundle."""
+class ChannelTransport(asyncio.Transport):
+    """The transport below a line that goes through a multiplexer."""
 
-    def __init__(self, bundle: Bundle, channel: int, *, on_closed: Callable[[], None] = _nothing) -> None:
-        super().__init__({"peername": bundle.line.peer})
-        self._bundle = bundle
+    def __init__(self, multiplexer: Multiplexer, channel: int, *, on_closed: Callable[[], None] = _nothing) -> None:
+        super().__init__({"peername": multiplexer.line.peer})
+        self._multiplexer = multiplexer
         self._channel = channel
         self._on_closed = on_closed
         self._is_open = True
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._is_open:
-            self._bundle.put(Kind.DATA, self._channel, bytes(data))
+            self._multiplexer.put(Kind.DATA, self._channel, bytes(data))
 
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._bundle.put(Kind.CLOSE, self._channel)
+            self._multiplexer.put(Kind.CLOSE, self._channel)
             self._on_closed()
 
     def abort(self) -> None:
         self.close()
 
     def pause_reading(self) -> None:
-        """Does nothing: the data of one bundle is already here."""
+        """Does nothing: the data of one multiplexer is already here."""
 
     def resume_reading(self) -> None:
         """Does nothing: it never paused."""
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Does nothing: the bundle's line has the limits."""
+        """Does nothing: the multiplexer's line has the limits."""
