@@ -11,7 +11,8 @@ HEAD = """\
 
 <!-- Written by docs/make_commands.py from the commands' own help. Do not edit: run `make docs`. -->
 
-This page shows the `--help` of each command; the manual pages (`man holdfast-run`) show the same.
+This page lists all options of each command, as the manual pages do (`man holdfast-run`). `holdfast run --help` shows
+the usual ones, `--help-all` all.
 [Configuration](../configuration.md) explains the flags of `run` and `daemon` with their keys and variables;
 [Exit codes](exit-codes.md) explains how a command ends.
 """

@@ -29,8 +29,8 @@ LAST_ANSWERS_S = 2  # for what is under way when the command is stopped
 EXAMPLES = """\
 examples:
   holdfast web
-  holdfast web --control                            (with buttons that stop and restart jobs)
-  ssh -L 8790:127.0.0.1:8790 NODE holdfast web      (then open the printed address on your own machine)
+  holdfast web --control                            # with buttons that stop and restart jobs
+  ssh -L 8790:127.0.0.1:8790 NODE holdfast web      # then open the printed address on your own machine
 
 Anybody with the token sees all jobs that you see. Only with --control can the page stop and restart them.
 """

@@ -1,0 +1,131 @@
+"""Is each message that the documents show one that Holdfast prints?
+
+A message counts as ours if texts of the sources cover all of its words but values: numbers, files, names of ranks and
+nodes. A text with values in it (an f-string) covers words by its constant parts, in their order.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from tests.docs.pages import ROOT, Block, blocks, pages, spans
+
+HOLE = "\0"
+LETTERS_MIN = 5  # of a text; shorter ones would cover any message
+EXCERPT_MIN = 8  # characters of a message between two values, where it quotes a part of a longer one
+# Tell of changes and reasons, not of what is printed.
+HISTORY = ("docs/decisions/", "docs/architecture/", "docs/simulation.md", "docs/reference/commands.md")
+# What the examples call their functions, jobs, people, nodes and reasons; units and short words that code joins texts
+# with; heads of tables that are in capitals, or Slurm's.
+_WORDS = (
+    "first second fourth night-7 kim new fan uploader upload train load load_batch all_reduce backward forward mib"
+    " <module> train.py data.py step loss n1 node1 node2 node3 vm running active lost job node n m x file name uid"
+    " holdfast sigkill sigstop rank write s ms of ago now user timestamp nodelist root cannot why remedy"
+    " is has it and in pid end python runs days most done"
+)
+VALUES = frozenset(_WORDS.split())
+AROUND = "();:,."  # a word
+VALUE = re.compile(r"[^a-z]*|.*\d.*|.*[/…].*|'.*'")
+
+
+@cache
+def _texts() -> tuple[str, ...]:
+    """Returns the texts of the sources, docstrings left out, with a hole for each value."""
+    sources = [
+        path.read_text() for name in ("supervisor", "worker_client", "deploy") for path in (ROOT / name).rglob("*.py")
+    ]
+    sources += ["\n".join(block.lines) for block in blocks("python") if block.page.startswith("docs/tutorial")]
+    found: set[str] = set()
+    for source in sources:
+        tree = ast.parse(source)
+        docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                parts = (each.value if isinstance(each, ast.Constant) else HOLE for each in node.values)
+                found.add("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+                found.add(re.sub(r"\{[^}]*\}", HOLE, node.value))
+    lines = {line.strip().lower() for text in found for line in text.splitlines()}
+    return tuple(line for line in lines if sum(each.isalpha() for each in line) >= LETTERS_MIN)
+
+
+@cache
+def _all_texts() -> str:
+    return "\n".join(_texts())
+
+
+def _covered(message: str) -> set[int]:
+    """Returns the positions of the message that texts of the sources cover."""
+    covered: set[int] = set()
+    for found in re.finditer(r"(?:(?![A-Z_]+\b)[^…\d])+", message):
+        excerpt = found[0].strip().lower()
+        if len(excerpt) >= EXCERPT_MIN and excerpt in _all_texts():
+            covered.update(range(*found.span()))
+    message = message.lower()
+    for text in _texts():
+        parts = [part for part in text.split(HOLE) if part.strip()]
+        if not all(part in message for part in parts):
+            continue
+        for found in re.finditer("(.*?)".join(f"({re.escape(part)})" for part in parts), message):
+            for number in range(1, len(parts) * 2, 2):
+                covered.update(range(*found.span(number)))
+    return covered
+
+
+def _unknown(message: str) -> list[str]:
+    """Returns the words of a message that are neither a value nor printed by Holdfast."""
+    covered = _covered(message)
+    return [
+        found[0]
+        for found in re.finditer(r'[^\s"{}]+', message.lower())
+        if not covered.issuperset(range(*found.span()))
+        and found[0].strip(AROUND) not in VALUES
+        and VALUE.fullmatch(found[0].strip(AROUND)) is None
+    ]
+
+
+def _printed(block: Block) -> Iterator[str]:
+    console = block.language == "console"
+    yield from (line for line in block.lines if line.strip() and not (console and line.startswith("$ ")))
+
+
+def _shown() -> list[tuple[str, str]]:
+    """Returns each message that a document shows, with its place."""
+    shown = [
+        (f"{block.page}:{block.line}", line)
+        for block in blocks("text", "console")
+        if not block.page.startswith(HISTORY)
+        for line in _printed(block)
+    ]
+    shown += [
+        (f"{span.page}:{span.line}", span.text)
+        for span in spans()
+        if span.page in ("docs/troubleshooting.md", "docs/preload.md")
+        and " " in span.text
+        and not re.match(r"holdfast |--|pip |systemctl |journalctl |import |if |os[.]", span.text)
+    ]
+    for page in pages():
+        name = str(page.relative_to(ROOT))
+        text = re.sub(r"`[^`]*`|^\s*```.*?^\s*```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+        quoted = re.findall(r'(?<!\S)[(]?"([^"\s][^"]* [^"]* [^"]*[^"\s])"', text)
+        shown += [(name, " ".join(each.split())) for each in quoted if not name.startswith(HISTORY)]
+    return shown
+
+
+def test_each_message_is_one_that_holdfast_prints() -> None:
+    shown = _shown()
+    wrong = [(place, message, unknown) for place, message in shown if (unknown := _unknown(message))]
+    assert len(shown) > 60
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+@pytest.mark.parametrize(
+    "message", ["rank 3 was eaten by wolves", "holdfast: restarting at leisure, restarts used 1 of 3"]
+)
+def test_a_message_that_nobody_prints_is_found(message: str) -> None:
+    assert _unknown(message)
