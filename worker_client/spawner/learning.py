@@ -2,7 +2,8 @@
 
 The first lesson comes as soon as every worker of a cycle has begun to import torch: a successor that loads it can be
 started beside them. The next one comes when they have imported nothing for some seconds: it has all installed modules
-that every worker has imported before its process group, if their import took long enough.
+that every worker has imported before its process group, and the parts of torch after it, if their import took long
+enough.
 """
 
 from __future__ import annotations

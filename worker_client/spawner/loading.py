@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext, suppress
 from typing import NamedTuple
 
-from . import child_state, preload, rank_reads
+from . import child_state, compile_facts, preload, rank_reads
 
 Objection = Callable[[set[str]], str]  # what forbids a fork after these modules were loaded; "" where nothing does
 
@@ -83,6 +83,8 @@ def load(steps: Iterable[str], objection: Objection | None = None) -> Failure | 
             os.environ[name] = value
         if failure is not None:
             break
+    else:
+        compile_facts.find_out()  # With the variables that the script sets; what it sets itself does not stay.
     restore_environment(before)
     if failure is not None:
         return failure

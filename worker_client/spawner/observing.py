@@ -3,9 +3,9 @@
 A newly forked worker has a watch on the finders of the import system. The watch notes the first import of each
 installed module that no other installed module requested, and that of torch in any case. It uses a page shared with
 the spawner, so it takes no descriptor of the worker, and wakes the spawner with a signal that the spawner waits for
-anyway. The watch removes itself at the first import after the process group was created, or after the spawner has
-learned enough. An audit hook would see the same, but can't be removed and costs a microsecond for each audited
-operation.
+anyway. Once there is a process group, only parts of torch count: torch.compile loads some of its own at the first step.
+The watch removes itself at the first import after the spawner has learned enough. An audit hook would see the same, but
+can't be removed and costs a microsecond for each audited operation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from importlib.machinery import FileFinder, ModuleSpec
 from types import ModuleType
 from typing import NamedTuple
 
-from . import identity
+from . import identity, preload
 
 SLOT_BYTES = 32 * 1024
 IMPORTS_MAX = 200
@@ -160,8 +160,10 @@ class _Watch:
             self._slot.stamp(now_ns)
             if self._has_torch or name != "torch":
                 return  # Torch counts wherever it comes from: Lightning may be imported before it.
-        if self._slot.is_closed or len(self._imports) >= IMPORTS_MAX or _has_group():
+        if self._slot.is_closed or len(self._imports) >= IMPORTS_MAX:
             self._end()
+        elif _has_group() and not preload.is_of_torch(name):
+            return
         elif origin.startswith(self._installed) and _is_import():
             self._look(name, now_ns, is_below=is_below)
 
