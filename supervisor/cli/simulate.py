@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import statistics
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from supervisor.cli import output
+from supervisor.cli.simulate_history import fields_of
 from supervisor.errors import InvalidRequestError
 from supervisor.programs.simulation.picture import picture
 from supervisor.programs.simulation.question import Life, Question
@@ -37,6 +38,7 @@ examples:
   holdfast simulate --nodes 128 --mtbf 90d --checkpoint-every 10m --load 5m --spares 0
   holdfast simulate --nodes 1000 --spares 8 -o json
   holdfast simulate --nodes 1000 --spares 8 -o life.svg
+  holdfast simulate --from-report job.json --checkpoint-every 5m
 """
 _Kind = Callable[[str], object]
 
@@ -67,10 +69,15 @@ def add_arguments(parser: ArgumentParser) -> None:
         default = getattr(_DEFAULTS, name)
         told = _shown(kind, default)
         parser.add_argument(
-            flag, dest=name, type=kind, default=default, metavar=metavar, help=f"{text} (default: {told})"
+            flag, dest=name, type=kind, default=SUPPRESS, metavar=metavar, help=f"{text} (default: {told})"
         )
 
-    parser.add_argument("--nodes", type=output.count, required=True, metavar="N", help="nodes that train")
+    parser.add_argument("--nodes", type=output.count, default=SUPPRESS, metavar="N", help="nodes that train")
+    parser.add_argument(
+        "--from-report", type=Path, metavar="F.json",
+        help="take nodes, ranks, faults and checkpoints from a real job, as holdfast report JOB -o F.json writes them; "
+        "other options replace what it says",
+    )  # fmt: skip
     add("--spares", "spares", output.count, "N", "hot spares beside them")
     add("--ranks-per-node", "ranks_per_node", output.count, "N", "ranks on each node")
     add("--duration", "duration_s", seconds, "TIME", "how long to simulate")
@@ -97,7 +104,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    question = Question(**{name: getattr(arguments, name) for name in Question.__struct_fields__ if name in arguments})
+    question = _question(arguments)
     _check(question, arguments)
     seeds = range(arguments.seed, arguments.seed + arguments.runs)
     lives = [simulate(question, seed=seed) for seed in seeds]
@@ -120,6 +127,29 @@ def _shown(kind: _Kind, value: float) -> str:
         unit = next(unit for unit in ("d", "h", "m", "s", "ms") if value >= UNITS_S[unit] or unit == "ms")
         return f"{value / UNITS_S[unit]:g}{unit}"
     return f"{value:g}" if kind is share else str(value)
+
+
+def _question(arguments: Namespace) -> Question:
+    found = (
+        {}
+        if arguments.from_report is None
+        else fields_of(_read(arguments.from_report), name=str(arguments.from_report))
+    )
+    found.update({name: getattr(arguments, name) for name in Question.__struct_fields__ if name in arguments})
+    if "nodes" not in found:
+        raise InvalidRequestError(
+            "cannot simulate: the number of nodes is not given; give --nodes N or --from-report F.json"
+        )
+    return Question(**found)  # type: ignore[arg-type]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidRequestError(
+            f"cannot read {path}: {error.strerror}; give the file of holdfast report JOB -o F.json"
+        ) from error
 
 
 def _check(question: Question, arguments: Namespace) -> None:

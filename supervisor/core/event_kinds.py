@@ -158,6 +158,12 @@ _HANGS = {
         "Call what the reason names, or leave the limit out.",
     ),
     "limits_calculated": Kind(_ROUTINE, "The ranks have calculated new limits from their measurements."),
+    "checkpoints_measured": Kind(
+        _ROUTINE,
+        "How many checkpoints the ranks have written in this cycle, and how long one takes. Reported each time that "
+        "the count has doubled.",
+        "The report says what they cost, and which interval would cost least.",
+    ),
     "main_threads_measured": Kind(
         _ROUTINE,
         "The longest time in which a main thread of this node executed no Python code in a cycle, and then went on "

@@ -1,4 +1,4 @@
-"""How do the sections of all ranks reach the node that compares them, and who learns which ranks are slow?
+"""How do the sections of all ranks reach the node that compares them, and who learns what they show?
 
 A rank that closes a section only stamps its page. So this node checks its ranks' pages from time to time, and sends
 changes to the job's leader. Nobody waits for it: lost data is sent with the next check, since the numbers only grow. A
@@ -14,6 +14,7 @@ from typing import Protocol
 import msgspec
 from anyio.abc import TaskGroup
 
+from supervisor.core import checkpoint_times
 from supervisor.core.stragglers import stragglers
 from supervisor.core.stragglers.messages import RankSections, SectionsTold
 from supervisor.engine.event_publisher import EventPublisher
@@ -63,6 +64,7 @@ class _Compared(msgspec.Struct):
 
     job: JobRecord
     state: stragglers.State = msgspec.field(default_factory=stragglers.initial_state)
+    checkpoints: checkpoint_times.State = msgspec.field(default_factory=checkpoint_times.initial_state)
     nodes: set[str] = msgspec.field(default_factory=set[str])
 
 
@@ -112,10 +114,11 @@ class SectionWatch:
         known.nodes.add(node)
         pace_s = max(LOOK_S, PACE_S * len(known.nodes))
         event = SectionsTold(node, told.cycle, told.names, told.ranks)
-        known.state, actions = stragglers.step(
-            known.state, event, now_s=self._clock.now_s(), patience_s=max(PATIENCE_MIN_S, PATIENCE_PACES * pace_s)
-        )
+        now_s, patience_s = self._clock.now_s(), max(PATIENCE_MIN_S, PATIENCE_PACES * pace_s)
+        known.state, found = stragglers.step(known.state, event, now_s=now_s, patience_s=patience_s)
+        known.checkpoints, measured = checkpoint_times.step(known.checkpoints, event, now_s=now_s)
         self._slow.note(job, stragglers.named(known.state))
+        actions = (*found, *measured)
         for action in actions:
             self._publisher.publish(job, action.event)
         if actions:

@@ -50,6 +50,7 @@ def document_of(life: Life) -> dict[str, object]:
         "runs": [_run(each) for each in life.runs],
         "stragglers": [_event(each) for each in life.stragglers],
         "longest_silence": None if life.silence is None else msgspec.structs.asdict(life.silence),
+        "checkpoints": None if life.checkpoints is None else msgspec.structs.asdict(life.checkpoints),
         "marks": [_event(each) for each in life.marks],
         "settings": [{"name": each.name, "value": each.value, "source": each.source} for each in life.settings],
         "not_known": list(life.gaps),

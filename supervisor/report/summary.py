@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from supervisor.core.facts import JobState
 from supervisor.report import words
@@ -42,6 +43,7 @@ def figures(life: Life) -> tuple[tuple[str, str, str], ...]:
         ("Restarts used", f"{life.restarts_used} of {life.max_restarts}", "of the budget of the whole job"),
         ("Ranks", f"{life.ranks:,}", f"on {words.plural(nodes, 'node')}"),
         *_silence(life),
+        *_checkpoints(life),
     )
 
 
@@ -51,6 +53,25 @@ def _silence(life: Life) -> tuple[tuple[str, str, str], ...]:
         return ()
     meaning = f"of a main thread, rank {found.rank} in cycle {found.cycle}; limit {words.duration(found.limit_s)}"
     return (("Longest silence", words.duration(found.longest_s), meaning),)
+
+
+def _checkpoints(life: Life) -> Iterator[tuple[str, str, str]]:
+    found = life.checkpoints
+    if found is None:
+        return
+    pause, interval = words.duration(found.pause_s), words.duration(found.interval_s)
+    share = found.pause_s / (found.interval_s + found.pause_s) if found.pause_s else 0.0
+    yield "Checkpoints", words.percent(share), f"of the running time: {pause} each, every {interval} of training"
+    if found.best_interval_s is None or found.cost_share is None or found.best_cost_share is None:
+        return
+    now, best = words.percent(found.cost_share), words.percent(found.best_cost_share)
+    between = words.duration(found.between_faults_s or 0.0)
+    yield (
+        "Best interval",
+        words.duration(found.best_interval_s),
+        f"between checkpoints, at a fault every {between} ({found.faults} so far): checkpoints and repeated steps "
+        f"would cost {best} instead of {now} (Daly 2006)",
+    )
 
 
 BASIS = "what the script loads and repeats after a restart counts as running"

@@ -154,6 +154,20 @@ class LongestSilence(msgspec.Struct, frozen=True):
     cycle: int
 
 
+class Checkpoints(msgspec.Struct, frozen=True):
+    """What is known of the job's checkpoints. None: no fault has struck the job yet."""
+
+    section: str
+    times: int  # at least; the last few of a cycle may not be counted
+    pause_s: float  # how long one takes, on the slowest rank
+    interval_s: float  # of training between two
+    faults: int  # that lost steps
+    between_faults_s: float | None = None  # of running time
+    cost_share: float | None = None  # of running time: checkpoints, and steps that are repeated
+    best_interval_s: float | None = None
+    best_cost_share: float | None = None
+
+
 class Life(msgspec.Struct, frozen=True):
     """The life of one job, as far as its events show it."""
 
@@ -177,6 +191,7 @@ class Life(msgspec.Struct, frozen=True):
     marks: tuple[RecordedEvent, ...] = ()  # other events that people should read
     stragglers: tuple[RecordedEvent, ...] = ()
     silence: LongestSilence | None = None  # the longest of all that were measured
+    checkpoints: Checkpoints | None = None
     settings: tuple[Setting, ...] = ()
     gaps: tuple[str, ...] = ()  # what is not known, and why
 

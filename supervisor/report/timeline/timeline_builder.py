@@ -11,12 +11,13 @@ from supervisor.config.told_settings import SOURCE, VALUE
 from supervisor.core.event_weights import ENDS, Weight, weight
 from supervisor.core.facts import JobState
 from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.report.timeline.checkpoints import checkpoints_of
 from supervisor.report.timeline.course import course_of, with_phases
 from supervisor.report.timeline.cycles import cycles_of
 from supervisor.report.timeline.event_ordering import in_order
 from supervisor.report.timeline.incidents import incidents_of
 from supervisor.report.timeline.runs import runs_of
-from supervisor.report.timeline.timeline import Incident, Life, LongestSilence, Run, Setting
+from supervisor.report.timeline.timeline import Incident, Life, LongestSilence, Phase, Run, Setting
 
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 MARKS_MAX = 2_000
@@ -58,6 +59,9 @@ def life_of(report: JobReport, events: Iterable[RecordedEvent], *, now_ns: int) 
         marks=marks[-MARKS_MAX:],
         stragglers=tuple(event for event in ordered if event.kind.startswith(STRAGGLER)),
         silence=_silence(ordered),
+        checkpoints=checkpoints_of(
+            ordered, cycles, incidents, running_s=sum(span.took_s for span in course if span.phase is Phase.RUNNING)
+        ),
         settings=settings,
         gaps=(*_gaps(report, ordered, len(marks)), *_other_nodes(report, settings)),
     )
