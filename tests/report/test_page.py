@@ -21,6 +21,7 @@ from supervisor.report.svg import picture_of
 from supervisor.report.text import text_of
 from supervisor.report.timeline.timeline import LastWords, Life
 from supervisor.report.timeline.timeline_builder import life_of
+from tests.deploy.sources import ROOT
 from tests.report.timeline.jobs import BEGAN_NS, Told, killed_and_hung, large
 
 EVIL = "</script><script>alert(1)</script>\x1b[31m\x00<img src=x onerror=alert(2)>\"'&]]>--><!--"
@@ -107,6 +108,15 @@ def test_any_word_of_a_job_adds_no_element(word: str):
     count = [tag for tag, _ in Seen(page(with_words("plain"))).elements]
     assert [tag for tag, _ in Seen(page(with_words(word))).elements] == count
     ElementTree.fromstring(picture_of(with_words(word)).encode("utf-8", "replace"))
+
+
+def test_no_template_has_a_way_around_the_escape():
+    templates = sorted((ROOT / "supervisor/report/page").glob("*.html"))
+    assert templates
+    for path in templates:
+        assert not re.search(r"\bsafe\b|\bautoescape\b|\bMarkup\b", path.read_text()), path
+    marking = [path.name for path in (ROOT / "supervisor").rglob("*.py") if "import Markup" in path.read_text()]
+    assert marking == ["page.py"]
 
 
 def test_every_name_is_given_once_and_every_link_leads_somewhere():
