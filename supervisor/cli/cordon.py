@@ -1,4 +1,7 @@
-"""`holdfast cordon NODE`: the node takes no new jobs; running jobs go on."""
+"""`holdfast cordon NODE`: the node takes no new jobs; running jobs go on.
+
+The supervisor of a job that was started without a daemon ends with the job, and so does its cordon: that is said.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 def execute(arguments: Namespace) -> int:
     with Supervisors(arguments, waits=True) as supervisors:
         client = ask_node(supervisors, arguments.node, verb="cordon")
-        client.cordon(arguments.node, reason=arguments.reason or f"holdfast cordon by {who_asks()}")
-    output.say(f"node {arguments.node} takes no new jobs; undo this with holdfast uncordon {arguments.node}")
+        told = client.cordon(arguments.node, reason=arguments.reason or f"holdfast cordon by {who_asks()}")
+    what = "takes no new jobs"
+    if told.cordon_ends:
+        jobs = " and ".join(told.job_ids) or "its job"
+        what = f"takes part in no later cycle of {jobs}; no holdfast daemon keeps later jobs away from it"
+    output.say(f"node {arguments.node} {what}; undo this with holdfast uncordon {arguments.node}")
     return 0

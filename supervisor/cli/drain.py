@@ -81,10 +81,22 @@ def _jobs_of_their_own(supervisors: Supervisors) -> list[str]:
     """Returns sentences about jobs that belong to no service: nothing keeps a user from starting them."""
     return [
         f"job {job.report.job_id} runs under a supervisor of its own (pid {job.report.supervisor_pid}), which no drain "
-        f"waits for: holdfast stop {job.report.job_id} ends it"
+        f"of this node asks: {_remedy(job.supervisor, job.report.job_id)}"
         for job in supervisors.jobs(include_ended=False)
         if job.supervisor is not None and job.supervisor.is_private
     ]
+
+
+def _remedy(supervisor: Answering, job_id: str) -> str:
+    """Returns what a person can type instead."""
+    try:
+        nodes = supervisor.client.nodes()
+        name = _name_in(supervisor, job_id) if len(nodes) > 1 else ""
+    except NoSupervisorError:
+        return "it has just ended"
+    if name:
+        return f"holdfast drain --node {name} takes this node out of it, holdfast stop {job_id} ends it on all nodes"
+    return f"holdfast stop {job_id} ends it"
 
 
 def _cordon(
@@ -157,18 +169,22 @@ def _is_named(supervisor: Answering, name: str) -> bool:
         jobs = [job.job_id for job in supervisor.client.jobs()]
         if not jobs:
             return name in {each.name for each in supervisor.client.nodes()}
-        parts = [
-            told
-            for job_id in jobs
-            for told in supervisor.client.watch(job_id, this_node=True, after_sequence=AFTER_ALL)
-        ]
-        return any(isinstance(part, JobReport) and part.nodes[0].name == name for part in parts)
+        return name in {_name_in(supervisor, job_id) for job_id in jobs}
     return False
+
+
+def _name_in(supervisor: Answering, job_id: str) -> str:
+    """Returns what this node is called in that job, "" if the job is gone. Raises NoSupervisorError."""
+    for told in supervisor.client.watch(job_id, this_node=True, after_sequence=AFTER_ALL):
+        if isinstance(told, JobReport):
+            return told.nodes[0].name
+    return ""
 
 
 def _drain_other(supervisors: Supervisors, name: str, reason: str) -> None:
     each, node, known = _ask_other(supervisors, name, reason)
-    output.say(f"node {name} takes no new jobs: {node.reason}")
+    if not node.cordon_ends:
+        output.say(f"node {name} takes no new jobs: {node.reason}")
     with ends_at_once(INTERRUPTED, last_words=_last_words([node])):
         for job_id in node.job_ids:
             if job_id in known:
@@ -179,6 +195,9 @@ def _drain_other(supervisors: Supervisors, name: str, reason: str) -> None:
             f"cannot wait for job {', '.join(others)} of node {name}, in which this node has no part: type holdfast "
             f"drain on node {name}"
         )
+    if node.cordon_ends:
+        output.say(f"node {name} has left its job; no holdfast daemon keeps new ones away from it")
+        return
     output.say(f"node {name} has no jobs and takes none; holdfast uncordon {name} undoes this")
 
 

@@ -124,7 +124,11 @@ class Supervisors:
                 self._refusals.append(f"the supervisor at {path} was not asked: {found.why_not}")
         private_dir.sweep()
         for registered in () if self._is_explicit else private_registry.registered():
-            self._add(registered.directory / socket_dir.CONTROL_SOCKET, is_private=True, pid=registered.pid)
+            self._add(
+                registered.directory / socket_dir.CONTROL_SOCKET,
+                is_private=not registered.is_daemon,
+                pid=registered.pid,
+            )
 
     def _comes_back(self, socket_path: Path) -> bool:
         """Returns whether a supervisor answers there in the end, if its jobs run on without one."""
@@ -168,7 +172,7 @@ class Supervisors:
         if not found.why_not:
             client = self._closing.enter_context(ControlClient(path))
             self.answering.append(Answering(client, is_private, found.uid, pid or found.pid))
-        elif is_private and found.is_slow:
+        elif pid and found.is_slow:
             self._miss(path, pid, found.why_not)
 
     @property

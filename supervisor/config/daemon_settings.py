@@ -21,6 +21,8 @@ from supervisor.config.setting import Group, Setting
 from supervisor.config.user_service import UserService, UserShares
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
+OF_JOB_VARIABLE = "HOLDFAST_SUPERVISOR_OF"  # set by deploy/slurm/prolog.sh, whose epilog looks for it
+
 _DIR = values.text("DIR", empty=False)
 _FILE = values.text("PATH", empty=False)
 
@@ -162,6 +164,7 @@ class DaemonSettings(msgspec.Struct, frozen=True):
     warnings: tuple[str, ...] = ()
     event_hooks: EventHooks = EventHooks()
     user_service: UserService = UserService()
+    is_of_one_job: bool = False  # Slurm's prolog has started it for a job, in a folder that only the job's steps know
 
 
 def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSettings:
@@ -200,6 +203,7 @@ def parse_daemon(argv: Sequence[str], *, environ: Mapping[str, str]) -> DaemonSe
         warnings=warnings,
         event_hooks=_event_hooks(given),
         user_service=_user_service(given),
+        is_of_one_job=bool(environ.get(OF_JOB_VARIABLE)),
     )
 
 

@@ -105,6 +105,7 @@ class NodeReport(msgspec.Struct, frozen=True):
     started_at_ns: int = 0
     checks: tuple[CheckReport, ...] = ()  # those that its jobs have requested
     leaves: tuple[str, ...] = ()  # jobs that it was asked to leave, in the answer to that
+    cordon_ends: bool = False  # in the answer to a cordon: it ends with the node's job, since no daemon keeps it
 
 
 class CycleInfo(msgspec.Struct, frozen=True):

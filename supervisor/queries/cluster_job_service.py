@@ -72,12 +72,14 @@ class ClusterJobService:
         take_sections: TakeSections,
         read_logs: LogReader | None = None,
         keep_cordon: Callable[[str], Awaitable[None]] | None = None,
+        cordon_ends: bool = False,
         lead_for_torchrun: Callable[[RendezvousWish], Awaitable[bool]] | None = None,
         until_told: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """`read_logs` None: no other node reads them. `keep_cordon` gets why the node is cordoned, "" if it is not;
-        None: it is kept nowhere. `lead_for_torchrun` None: it is not done here. `until_told` waits for the last events
-        of a job's other nodes; None: there are none."""
+        None: it is not kept here. `cordon_ends`: this supervisor ends with its job, and the cordon with it.
+        `lead_for_torchrun` None: it is not done here. `until_told` waits for the last events of a job's other nodes;
+        None: there are none."""
         self._job_service = job_service
         self._view = view
         self._colleagues = colleagues
@@ -85,6 +87,7 @@ class ClusterJobService:
         self._take_sections = take_sections
         self._read_logs = read_logs
         self._keep_cordon = keep_cordon
+        self._cordon_ends = cordon_ends
         self._lead_for_torchrun = lead_for_torchrun
         self._until_told = until_told
         self.submit = job_service.submit
@@ -286,7 +289,8 @@ class ClusterJobService:
         else:
             self._job_service.uncordon()
         left = self._job_service.leave_jobs(wish.reason) if wish.leaves else ()
-        own = msgspec.structs.replace(self._job_service.node(), leaves=left)
+        cordon_ends = wish.cordoned and self._cordon_ends
+        own = msgspec.structs.replace(self._job_service.node(), leaves=left, cordon_ends=cordon_ends)
         if self._keep_cordon is not None:
             await self._keep_cordon(own.reason)
         return msgspec.structs.replace(own, name=name or own.name)

@@ -6,6 +6,7 @@ import logging
 import os
 import signal as signals
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from supervisor.edges.operators.traces import otlp
 from supervisor.engine.output_plan import Console
 from supervisor.wiring.place import Place
 from supervisor.wiring.returning import make_room
-from supervisor.wiring.supervisor import Running, open_supervisor, peers_of_jobs, sweep
+from supervisor.wiring.supervisor import Running, open_supervisor, peers_of_jobs, registered, sweep
 
 _log = logging.getLogger("holdfast")
 
@@ -91,9 +92,10 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
             notifier.store(gate.listener.fileno(), fd_store.CONTROL)
         notifier.ready(f"serving {folder}")
         _log.info("supervisor %s serves %s", os.getpid(), folder)
-        await stopped.wait()
-        notifier.stopping("ending the jobs")
-        await running.job_service.end_all("the node's supervisor was stopped")
+        with registered(folder, is_daemon=True) if settings.is_of_one_job else nullcontext():
+            await stopped.wait()
+            notifier.stopping("ending the jobs")
+            await running.job_service.end_all("the node's supervisor was stopped")
     notifier.close()
     return 0
 

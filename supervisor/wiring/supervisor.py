@@ -292,9 +292,9 @@ def peers_of_jobs(base: Base) -> contextlib.AbstractAsyncContextManager[PeersAnd
 
 
 @contextlib.contextmanager
-def registered(folder: Path) -> Generator[None]:
-    """Lets commands of this user find the private supervisor that serves in `folder`, within the block."""
-    registration = private_registry.register(folder, os.getpid(), Clock().unix_ns())
+def registered(folder: Path, *, is_daemon: bool = False) -> Generator[None]:
+    """Lets commands of this user find the supervisor that serves in `folder`, within the block."""
+    registration = private_registry.register(folder, os.getpid(), Clock().unix_ns(), is_daemon=is_daemon)
     if registration.warning:
         _log.warning("%s", registration.warning)
     try:

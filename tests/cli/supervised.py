@@ -111,7 +111,7 @@ class Home:
 
     @contextmanager
     def supervisor(
-        self, *reports: JobReport, place: Path | None = None, private: bool = False
+        self, *reports: JobReport, place: Path | None = None, private: bool = False, registered: bool = False
     ) -> Generator[RunningSupervisor]:
         """Runs a supervisor process that ends with the block; its jobs are then in the journal."""
         folder = place or self.service_dir
@@ -130,16 +130,18 @@ class Home:
         running = RunningSupervisor(process)
         try:
             running.expect("ready")
-            if private:
+            if private or registered:
                 with mock.patch.object(user_dirs, "SHARED_TEMPS", (self.root,)):
-                    private_registry.register(folder, process.pid, 1, environment=self.environment)
+                    private_registry.register(
+                        folder, process.pid, 1, is_daemon=registered, environment=self.environment
+                    )
             yield running
         finally:
             running.end()
 
 
 class RunningSupervisor:
-    """Takes lines: "publish JOB", "silence JOB", "end JOB"."""
+    """Takes lines: "publish JOB", "silence JOB", "end JOB", "forget"."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

@@ -74,6 +74,20 @@ def test_stop_restart_and_cordon_act_and_say_so(tmp_path: Path) -> None:
         assert '"state": "stopped"' in home.holdfast("status", "train", "-o", "json").out
 
 
+def test_a_cordon_that_nothing_keeps_is_told_as_such(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with home.supervisor(running()) as supervisor:
+        assert home.holdfast("cordon", "n0").err == (
+            "holdfast: node n0 takes no new jobs; undo this with holdfast uncordon n0\n"
+        )
+        home.holdfast("uncordon", "n0")
+        supervisor.tell("forget")
+        assert home.holdfast("cordon", "n0").err == (
+            "holdfast: node n0 takes part in no later cycle of train-7f3a; no holdfast daemon keeps later jobs away "
+            "from it; undo this with holdfast uncordon n0\n"
+        )
+
+
 def test_drain_takes_no_new_jobs_and_returns_once_there_are_none(tmp_path: Path) -> None:
     home = Home(tmp_path)
     with home.supervisor(running()):

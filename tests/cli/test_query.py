@@ -123,6 +123,15 @@ def test_private_supervisors_are_seen_too(home: Home) -> None:
         assert [job["job_id"] for job in json.loads(only.out)["jobs"]] == ["mine"]
 
 
+def test_a_daemon_that_slurms_prolog_has_started_is_seen_and_drained_without_its_folder(home: Home) -> None:
+    place = home.root / "slurm"
+    with home.supervisor(running("in-step"), place=place, registered=True):
+        assert [job["job_id"] for job in json.loads(home.holdfast("status", "-o", "json").out)["jobs"]] == ["in-step"]
+        assert "(private)" not in home.holdfast("nodes").out
+        drained = home.holdfast("drain", "--stop-jobs")
+        assert (drained.code, "takes none" in drained.err) == (0, True), drained.err
+
+
 def test_a_job_is_named_by_a_unique_beginning(home: Home) -> None:
     with home.supervisor(running("train-1"), running("train-2"), running("bert")):
         assert "bert" in home.holdfast("status", "be").out

@@ -29,6 +29,11 @@ def test_defaults() -> None:
     assert parse() == DaemonSettings()
 
 
+def test_whether_slurms_prolog_has_started_it_for_a_job() -> None:
+    assert parse(environ={"HOLDFAST_SUPERVISOR_OF": "812"}).is_of_one_job
+    assert not parse(environ={"HOLDFAST_SUPERVISOR_OF": ""}).is_of_one_job
+
+
 def test_where_metrics_are_served(tmp_path: Path) -> None:
     assert parse("--metrics", "127.0.0.1:9464").metrics == ("127.0.0.1", 9464)
     assert from_file(tmp_path, "metrics: 0.0.0.0:9464").metrics == ("0.0.0.0", 9464)

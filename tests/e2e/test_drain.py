@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.timeout(60)
 
 NO_SUPERVISOR = 69
-OWN = "job {0} runs under a supervisor of its own (pid {1}), which no drain waits for: holdfast stop {0} ends it"
+OWN = (
+    "job {0} runs under a supervisor of its own (pid {1}), which no drain of this node asks: holdfast stop {0} ends it"
+)
 
 
 def private_job(start: Start, tmp_path: Path) -> Launch:

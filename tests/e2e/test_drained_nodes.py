@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import signal
 import subprocess
 from collections.abc import Generator
@@ -20,6 +21,7 @@ from tests.etcd_server import Etcd, etcd
 BY = f"holdfast drain by root on {platform.node()}"
 INTERRUPTED = 130
 TRY_AGAIN = 75
+NO_SUPERVISOR = 69
 
 
 @pytest.fixture
@@ -99,15 +101,21 @@ def end_well(job: Nodes, *left: int, units: int = 0) -> None:
 def test_from_another_node_a_node_with_ranks_is_replaced_by_the_spare(tmp_path: Path) -> None:
     with nodes(tmp_path, "2:3") as job:
         begin(job, 1, 2, 3)
+        command = [str(HOLDFAST), "drain"]
+        plain = subprocess.run(command, env=job.environment(2), capture_output=True, text=True, check=False)
+        assert plain.returncode == NO_SUPERVISOR
+        instead = f"takes this node out of it, holdfast stop {job.job_id} ends it on all nodes"
+        assert "cannot drain this node: no holdfast daemon runs here" in plain.stderr
+        assert re.search(rf"holdfast drain --node 127\.0\.0\.\d {instead}", plain.stderr), plain.stderr
         said = Drain(job, 3, "--node", "127.0.0.2", "--reason", "new fan").done()
         reason = f"{BY}: new fan"
-        assert said.splitlines()[:2] == [
-            f"holdfast: node 127.0.0.2 takes no new jobs: {reason}",
+        assert said.splitlines()[:1] == [
             f"holdfast: node 127.0.0.2 is to leave job {job.job_id}: {reason}",
         ]
         leaves = f"node 127.0.0.2 leaves the job ({reason}); restarting at once, no unit of the budget is used"
         assert f"job {job.job_id}: {leaves}\n" in said
         assert f"node 127.0.0.2 has left job {job.job_id}, which goes on without it\n" in said
+        assert said.endswith("node 127.0.0.2 has left its job; no holdfast daemon keeps new ones away from it\n")
         job.until_running(1, 4)
         assert f"node 127.0.0.2 has left the job ({reason}); the job goes on without it" in job.output(2)
         end_well(job, 2)

@@ -141,7 +141,8 @@ async def test_a_node_is_cordoned_from_any_other(tmp_path: Path):
         assert await shared.job_service.set_cordon("n1", cordoned=True, reason="why") == NodeReport(
             "n1", "cordoned", "why"
         )
-        assert (await shared.job_service.set_cordon("", cordoned=True, reason="own")).reason == "own"
+        own = await shared.job_service.set_cordon("", cordoned=True, reason="own")
+        assert (own.reason, own.cordon_ends) == ("own", False)
         await shared.world.settle()
         assert "node n0 takes part in no later cycle: own" in [each.reason for each in shared.world.journal.events]
         with pytest.raises(NotFoundError, match=r"cannot uncordon node n9: it is not among .* n0, n1"):

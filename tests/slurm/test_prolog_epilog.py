@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from tests.slurm.batch import TRAIN, submit
-from tests.slurm.slurm_lab import USER_ID, SlurmLab
+from tests.slurm.slurm_lab import HOME, USER_ID, SlurmLab
 
 COMMENT = ("--comment=holdfast",)
 LEFTOVER = """#!/bin/bash
@@ -24,6 +24,9 @@ def test_the_prolog_starts_a_supervisor_of_the_user_and_nothing_of_it_is_left(sl
     folder = f"/run/holdfast-slurm/{job.number}"
     assert {rank["HOLDFAST_SOCKET"] for rank in ranks} == {f"{folder}/worker/worker.sock"}
     assert {(rank["uid"], rank["oom_score_adj"]) for rank in ranks} == {(USER_ID, 0)}
+    as_user = ("setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups", "env", f"HOME={HOME}")
+    shown = slurm.on_node(1, *as_user, "holdfast", "status")  # in another shell: it knows nothing of the job
+    assert f"slurm-{job.number}-" in shown.stdout, shown
     job.let_end()
     assert job.end() == ("COMPLETED", "0:0"), job.log()
     slurm.until_idle()

@@ -9,9 +9,10 @@ import tempfile
 from pathlib import Path
 
 import anyio
+import pytest
 
-from supervisor.config.daemon_settings import parse_daemon
-from supervisor.edges.machine.folders import socket_dir
+from supervisor.config.daemon_settings import OF_JOB_VARIABLE, parse_daemon
+from supervisor.edges.machine.folders import private_registry, socket_dir, user_dirs
 from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.wiring.daemon import serve_node
 
@@ -53,3 +54,25 @@ async def test_a_daemon_serves_until_it_is_stopped_and_stays_cordoned(tmp_path: 
             os.kill(os.getpid(), signal.SIGTERM)
         assert codes == [0]
     assert said.has("this node is still cordoned (new cable)")
+
+
+async def test_one_that_slurms_prolog_has_started_is_found_from_any_shell_of_its_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (tmp_path,))
+    monkeypatch.setattr(user_dirs, "RUNTIME_DIRS", tmp_path / "none")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    state = tmp_path / "state"
+    with tempfile.TemporaryDirectory() as name, anyio.fail_after(LIMIT_S):
+        for environ in ({}, {OF_JOB_VARIABLE: "812"}):
+            folder = Path(name) / f"s{len(environ)}"
+            settings = parse_daemon(["--socket-dir", str(folder), "--state-dir", str(state)], environ=environ)
+            said = Said()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(serve_node, settings, (said,))
+                while not said.has(f"serves {folder}"):  # noqa: ASYNC110 - a log has no event
+                    await anyio.sleep(0.01)
+                found = [(each.directory, each.is_daemon) for each in private_registry.registered()]
+                assert found == ([(folder, True)] if environ else [])
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert private_registry.registered() == ()

@@ -65,6 +65,7 @@ async def test_without_other_nodes_all_is_answered_here_and_a_cordon_is_kept(tmp
         await counter.job_service.until_complete("j")
         node = await counter.job_service.set_cordon("", cordoned=True, reason="new cable")
         assert (node.state, kept) == ("cordoned", ["new cable"])
+        assert node.cordon_ends, "this supervisor is private"
         with pytest.raises(InvalidRequestError, match="this supervisor serves one job alone"):
             await counter.job_service.lead_rendezvous(RendezvousWish("r", "127.0.0.1", 1))
 

@@ -611,8 +611,9 @@ class NodeJoined(_message.Message):
     def __init__(self, node: _Optional[str] = ..., cycle: _Optional[int] = ..., cause: _Optional[_Union[Cause, _Mapping]] = ...) -> None: ...
 
 class NodeReport(_message.Message):
-    __slots__ = ["checks", "job_ids", "leaves", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
+    __slots__ = ["checks", "cordon_ends", "job_ids", "leaves", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
+    CORDON_ENDS_FIELD_NUMBER: _ClassVar[int]
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -622,6 +623,7 @@ class NodeReport(_message.Message):
     SUPERVISOR_PID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     checks: _containers.RepeatedCompositeFieldContainer[CheckReport]
+    cordon_ends: bool
     job_ids: _containers.RepeatedScalarFieldContainer[str]
     leaves: _containers.RepeatedScalarFieldContainer[str]
     name: str
@@ -630,7 +632,7 @@ class NodeReport(_message.Message):
     state: str
     supervisor_pid: int
     version: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ..., leaves: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ..., leaves: _Optional[_Iterable[str]] = ..., cordon_ends: bool = ...) -> None: ...
 
 class NodeStands(_message.Message):
     __slots__ = ["all_succeeded", "assignment", "cycle", "first_failure", "leave", "left", "left_ago_s", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_is_final", "stop_reason", "stop_signal", "store_host", "store_port"]

@@ -244,8 +244,9 @@ class LogChunk(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., cycle: _Optional[int] = ..., is_stderr: bool = ..., data: _Optional[bytes] = ..., note: _Optional[str] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ["checks", "job_ids", "leaves", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
+    __slots__ = ["checks", "cordon_ends", "job_ids", "leaves", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
+    CORDON_ENDS_FIELD_NUMBER: _ClassVar[int]
     JOB_IDS_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +256,7 @@ class Node(_message.Message):
     SUPERVISOR_PID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     checks: _containers.RepeatedCompositeFieldContainer[Check]
+    cordon_ends: bool
     job_ids: _containers.RepeatedScalarFieldContainer[str]
     leaves: _containers.RepeatedScalarFieldContainer[str]
     name: str
@@ -263,7 +265,7 @@ class Node(_message.Message):
     state: str
     supervisor_pid: int
     version: str
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., leaves: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[Check, _Mapping]]] = ..., leaves: _Optional[_Iterable[str]] = ..., cordon_ends: bool = ...) -> None: ...
 
 class Rank(_message.Message):
     __slots__ = ["cycle_started_at_ns", "exit_code", "exit_signal", "heartbeat_age_s", "heartbeat_limit_s", "local_rank", "main_thread_age_s", "main_thread_limit_s", "node", "pid", "rank", "sections", "state"]

@@ -163,6 +163,7 @@ def node_from_wire(node: wire.Node) -> NodeReport:
         started_at_ns=max(0, node.started_at_ns),
         checks=tuple(_check_from_wire(each) for each in node.checks[:JOB_PARTS_MAX]),
         leaves=tuple(_name(each) for each in node.leaves[:JOBS_OF_NODE_MAX]),
+        cordon_ends=node.cordon_ends,
     )
 
 

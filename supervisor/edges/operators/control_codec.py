@@ -165,6 +165,7 @@ def node_to_wire(report: NodeReport) -> wire.Node:
         started_at_ns=report.started_at_ns,
         checks=[_check_to_wire(each) for each in report.checks],
         leaves=report.leaves,
+        cordon_ends=report.cordon_ends,
     )
 
 

@@ -75,6 +75,7 @@ class FakeJobService:
         self._sequence = dict.fromkeys(self.reports, 0)
         self.looks = 0
         self.waited_for: list[tuple[str, str]] = []
+        self.cordon_ends = False  # this is a private supervisor
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
         self.submitted.append((spec, dict(environment)))
@@ -179,7 +180,8 @@ class FakeJobService:
         if cordoned and self._node.state == "cordoned":
             raise NotNowError("cannot cordon n0: it is cordoned")
         self._node = replace(self._node, state="cordoned" if cordoned else "ready", reason=reason)
-        return replace(self._node, leaves=("train",) if leaves else ())
+        ends = cordoned and self.cordon_ends
+        return replace(self._node, leaves=("train",) if leaves else (), cordon_ends=ends, job_ids=tuple(self.reports))
 
     def publish(self, job_id: str, kind: str = "worker_exited", reason: str = "because", lost: bool = False) -> None:
         """Records an event; `lost`: watchers are behind and do not get it."""
@@ -245,7 +247,10 @@ def _say(text: str) -> None:
 
 
 async def _main(socket_path: Path, state_dir: Path, reports: list[JobReport], node_name: str) -> None:
-    """Serves; stdin has lines "publish JOB", "silence JOB" and "end JOB". The end of stdin ends the process."""
+    """Serves; stdin has lines "publish JOB", "silence JOB", "end JOB" and "forget": a cordon ends with it.
+
+    The end of stdin ends the process.
+    """
     journal = Journal(state_dir, on_alarm=_say)
     journal.start()
     job_service = FakeJobService(*reports, node_name=node_name, journal=journal)
@@ -263,6 +268,8 @@ async def _main(socket_path: Path, state_dir: Path, reports: list[JobReport], no
                     job_service.publish(job_id, reason="a line from the test")
                 elif verb == "silence":
                     job_service.silence(job_id, 30.0)
+                elif verb == "forget":
+                    job_service.cordon_ends = True
                 elif verb == "end":
                     job_service.end(job_id, JobState.SUCCEEDED, "all ranks exited with code 0")
                 sys.stdout.write("done\n")

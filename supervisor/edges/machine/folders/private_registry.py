@@ -1,7 +1,8 @@
-"""Which private supervisors does this user have on the node?
+"""Which supervisors does this user have on the node that are at no usual place?
 
-Each has an entry in folders of the user's own, where his commands look, too. The entries only help to find supervisors:
-if none can be written, the job keeps running and a warning says so.
+Each private one has an entry in folders of the user's own, where his commands look, too, and so has one that Slurm's
+prolog has started for a job. The entries only help to find supervisors: if none can be written, the job keeps running
+and a warning says so.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ class RegisteredSupervisor(msgspec.Struct, frozen=True):
     directory: Path
     pid: int
     started_at_ns: int  # Unix time
+    is_daemon: bool = False
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -36,6 +38,7 @@ class _Entry(msgspec.Struct, frozen=True):
     started_ticks: records.Ticks
     boot_id: str
     pid_namespace: int | None
+    is_daemon: bool = False
 
 
 class Registration:
@@ -52,9 +55,14 @@ class Registration:
 
 
 def register(
-    directory: Path, pid: int, started_at_ns: int, *, environment: Mapping[str, str] | None = None
+    directory: Path,
+    pid: int,
+    started_at_ns: int,
+    *,
+    is_daemon: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> Registration:
-    """Lets this user's commands find the private supervisor `pid`. Never raises."""
+    """Lets this user's commands find the supervisor `pid`. `is_daemon`: it is no private one. Never raises."""
     entry = process_table.look_up(pid)
     body = _Entry(
         dir=str(directory),
@@ -63,6 +71,7 @@ def register(
         started_ticks=entry.started_ticks if entry else 0,
         boot_id=process_table.boot_id(),
         pid_namespace=process_table.namespace(pid, "pid"),
+        is_daemon=is_daemon,
     )
     name, text = f"{pid}-{body.started_ticks}.json", json.dumps(msgspec.to_builtins(body))
     written: list[Path] = []
@@ -79,7 +88,7 @@ def register(
     warning = ""
     if faults and not written:
         warning = (
-            f"{'; '.join(faults)}; this run is not listed by holdfast status, which finds it with "
+            f"{'; '.join(faults)}; what runs here is not listed by holdfast status, which finds it with "
             f"--socket-dir {directory} alone"
         )
     elif faults and os.path.lexists(own := user_dirs.own_dirs(environment)[0]) and closed_dir.fault_of(own):
@@ -88,7 +97,7 @@ def register(
 
 
 def registered(*, environment: Mapping[str, str] | None = None) -> tuple[RegisteredSupervisor, ...]:
-    """Returns the live private supervisors of this user, oldest first. Removes entries of dead ones."""
+    """Returns the live supervisors of this user that are registered, oldest first. Removes entries of dead ones."""
     found: dict[tuple[int, int], RegisteredSupervisor] = {}
     for place in (*_in_runtime_dirs(environment), *user_dirs.own_dirs(environment)):
         if closed_dir.fault_of(place):
@@ -124,7 +133,7 @@ def _read_entry(path: Path) -> RegisteredSupervisor | None:
         written = records.read(path, _Entry, bytes_max=REGISTRATION_BYTES_MAX)
     except OSError:
         return None
-    entry = RegisteredSupervisor(Path(written.dir), written.pid, written.started_at_ns)
+    entry = RegisteredSupervisor(Path(written.dir), written.pid, written.started_at_ns, written.is_daemon)
     is_of_this_boot = written.boot_id == process_table.boot_id()
     if is_of_this_boot and written.pid_namespace != process_table.namespace(os.getpid(), "pid"):
         # In another pid namespace the pid means nothing.
