@@ -20,7 +20,7 @@ from supervisor.edges.machine.processes.peer_credentials import Peer
 BETWEEN = "/"  # no job id holds it
 
 
-class Knock(msgspec.Struct, frozen=True):
+class ProbeResult(msgspec.Struct, frozen=True):
     """What a socket answered. `why_not` "": it accepts connections. `uid`: whose supervisor is behind it."""
 
     why_not: str
@@ -29,7 +29,7 @@ class Knock(msgspec.Struct, frozen=True):
     is_slow: bool = False  # somebody listens, but has not accepted so far
 
 
-def knock(socket_path: Path) -> Knock:
+def probe_supervisor(socket_path: Path) -> ProbeResult:
     """Connects once, within a second. Needs no gRPC."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(socket_dir.PROBE_TIMEOUT_S)
@@ -37,11 +37,11 @@ def knock(socket_path: Path) -> Knock:
             probe.connect(str(socket_path))
             peer = Peer.of(probe)
             uid = _owner(socket_path, peer.uid)
-            return Knock("", uid, peer.pid if uid == peer.uid else 0)
+            return ProbeResult("", uid, peer.pid if uid == peer.uid else 0)
         except (TimeoutError, BlockingIOError):  # Its queue is full.
-            return Knock(f"it does not accept within {socket_dir.PROBE_TIMEOUT_S:g} s", is_slow=True)
+            return ProbeResult(f"it does not accept within {socket_dir.PROBE_TIMEOUT_S:g} s", is_slow=True)
         except OSError as error:
-            return Knock((error.strerror or str(error)).lower())
+            return ProbeResult((error.strerror or str(error)).lower())
 
 
 def _owner(socket_path: Path, listener_uid: int) -> int:

@@ -20,7 +20,7 @@ from supervisor.errors import InvalidRequestError
 def execute_argv(argv: Sequence[str]) -> int:
     """Serves until it is released; returns the exit code. Raises HoldfastError."""
     parser = ArgumentParser(prog="holdfast serve-user", allow_abbrev=False, add_help=False)
-    parser.add_argument("--door-fd", type=int)
+    parser.add_argument("--door-fd", dest="handover_fd", type=int)
     parser.add_argument("--service-dir", type=Path, default=Path("/run/holdfast"))
     parser.add_argument("--instance")
     given, rest = parser.parse_known_args(argv)
@@ -28,10 +28,10 @@ def execute_argv(argv: Sequence[str]) -> int:
         from supervisor.edges.users import unit_start
 
         unit_start.execute(given.service_dir, given.instance)
-    if given.door_fd is None:
+    if given.handover_fd is None:
         raise InvalidRequestError("cannot serve a user: holdfast daemon --users starts this command; run that")
     settings = parse_daemon(rest, environ={})
-    settings = msgspec.structs.replace(settings, user_service=UserService(door_fd=given.door_fd))
+    settings = msgspec.structs.replace(settings, user_service=UserService(handover_fd=given.handover_fd))
     from supervisor.wiring.daemon import serve_node
 
     return anyio.run(serve_node, settings, backend_options={"use_uvloop": True})

@@ -110,7 +110,7 @@ class Supervisors:
             if self._add_users_of(candidate.path):
                 continue
             path = candidate.path / socket_dir.CONTROL_SOCKET
-            found = owners.knock(path)
+            found = owners.probe_supervisor(path)
             if not found.why_not or self._comes_back(path):
                 self._add(path, is_private=False)
             elif found.is_slow:
@@ -168,7 +168,7 @@ class Supervisors:
 
         if any(each.client.socket_path == path for each in self.answering):
             return
-        found = owners.knock(path)
+        found = owners.probe_supervisor(path)
         if not found.why_not:
             client = self._closing.enter_context(ControlClient(path))
             self.answering.append(Answering(client, is_private, found.uid, pid or found.pid))

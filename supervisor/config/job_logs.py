@@ -49,7 +49,7 @@ def server_log_prefix(logs: JobLogs, server: LogServer) -> str:
     return f"{(logs.supervisor_log or logs.cycle_prefix).removesuffix(DEFAULT_SUFFIX)}_grpc"
 
 
-def log_door(worker_socket: str, job_id: str) -> str:
+def log_sender_socket(worker_socket: str, job_id: str) -> str:
     """Returns the socket of this node's sender, for its log processes; beside that of the workers, and no longer."""
     digest = hashlib.sha256(job_id.encode("utf-8", "surrogateescape")).hexdigest()
     return f"{os.path.dirname(worker_socket)}/log.{digest[:6]}"

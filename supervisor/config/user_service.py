@@ -50,7 +50,7 @@ class UserService(msgspec.Struct, frozen=True):
     users: tuple[str, ...] = ()
     shares: UserShares = UserShares()
     unit: str = ""  # a template, up to the @; "": the service starts supervisors itself
-    door_fd: int = -1  # of the supervisor of one of the users: where root's process sends its clients
+    handover_fd: int = -1  # of the supervisor of one of the users: where root's process sends its clients
 
 
 def names_in(text: str) -> tuple[str, ...]:

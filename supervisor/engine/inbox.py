@@ -1,4 +1,4 @@
-"""Which events wait to be handled? This is the only door between the edges and the engine.
+"""Which events wait to be handled? This is the only way between the edges and the engine.
 
 Events wait in one lane per job, and the lanes are emptied in turn: however many events one job has, another job's exit
 waits for only a few of them. A source that may send any number of events, such as a worker, waits for its turn, so its

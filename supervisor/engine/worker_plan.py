@@ -8,7 +8,13 @@ from typing import Any
 import msgspec
 from holdfast_wire.spawner_link import StreamPlan, WorkerPlan
 
-from supervisor.config.job_logs import current_cycle_info, cycle_log_path, log_door, rank_prefix, scheduler_job_id
+from supervisor.config.job_logs import (
+    current_cycle_info,
+    cycle_log_path,
+    log_sender_socket,
+    rank_prefix,
+    scheduler_job_id,
+)
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.numa import numactl_prefix
 from supervisor.core.facts import Assignment
@@ -85,7 +91,7 @@ def _cycle_log(spec: JobSpec, assignment: Assignment, rank: int, worker_socket: 
     return {
         "cycle_log": cycle_log_path(spec.logs.cycle_prefix, assignment.cycle),
         "cycle_log_prefix": rank_prefix(rank, assignment.world_size),
-        "cycle_log_door": log_door(worker_socket, spec.job_id) if spec.has_log_server else "",
+        "cycle_log_door": log_sender_socket(worker_socket, spec.job_id) if spec.has_log_server else "",
     }
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from anyio.abc import TaskGroup
 
-from supervisor.config.job_logs import log_door
+from supervisor.config.job_logs import log_sender_socket
 from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.edges.machine.logs.cycle_info import CycleInfoFiles
 from supervisor.edges.machine.logs.job_words import JobWords, WordsPlace
@@ -35,8 +35,8 @@ def open_words(stack: contextlib.AsyncExitStack, place: Place, jobs: Mapping[str
         job = jobs.get(job_id)
         if job is None:
             return WordsPlace()
-        door = log_door(str(place.worker_socket), job_id) if job.spec.has_log_server else ""
-        return WordsPlace(job.spec.logs.supervisor_log, door, job.submitted_at_ns)
+        sender_socket = log_sender_socket(str(place.worker_socket), job_id) if job.spec.has_log_server else ""
+        return WordsPlace(job.spec.logs.supervisor_log, sender_socket, job.submitted_at_ns)
 
     words = stack.enter_context(contextlib.closing(JobWords(place_of, place.node_name)))
     words.open()

@@ -42,7 +42,8 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     listener = _tcp_listener(settings)
     meter = Meter()
     handlers = (*log_handlers, MeterHandler(meter), *otlp.handlers(settings.otlp_traces))
-    file = CordonFile(place.state_dir) if settings.user_service.door_fd < 0 else None  # else root's process keeps it
+    # Root's process keeps the cordon of a supervisor that it started.
+    file = CordonFile(place.state_dir) if settings.user_service.handover_fd < 0 else None
     async with open_supervisor(
         place,
         log_handlers=handlers,
@@ -54,7 +55,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
             await _stay_cordoned(running, file)
         if running.returning is not None:
             await running.returning.run(running.tasks)
-        api = ControlApi(running.counter, running.journal, for_users=settings.user_service.door_fd >= 0)
+        api = ControlApi(running.counter, running.journal, for_users=settings.user_service.handover_fd >= 0)
         if listener is not None:
             await running.tasks.start(api.serve_tcp, listener)
         gate = _gate(running, api)
@@ -74,15 +75,16 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
             stopped.set()
 
         await running.tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1"), on_signal)
-        if settings.user_service.door_fd >= 0:
+        if settings.user_service.handover_fd >= 0:
             from supervisor.wiring.handed_over_connections import (
-                serve_own_door,  # Late: a service of one user has none.
+                serve_handed_over_connections,  # Late: a service of one user has none.
             )
 
             stays = settings.listen is not None or settings.metrics is not None
             running.tasks.start_soon(
                 partial(
-                    serve_own_door, settings.user_service.door_fd, gate=gate, job_service=running.job_service,
+                    serve_handed_over_connections, settings.user_service.handover_fd, gate=gate,
+                    job_service=running.job_service,
                     end=stopped.set, make_room=leave, stays=stays,
                 )
             )  # fmt: skip

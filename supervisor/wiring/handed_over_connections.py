@@ -8,8 +8,8 @@ from collections.abc import Callable
 import anyio
 
 from supervisor.edges.operators.control_gate import ControlGate
-from supervisor.edges.users import door_words as words
-from supervisor.edges.users.user_link import OwnDoor
+from supervisor.edges.users import user_link_messages as messages
+from supervisor.edges.users.user_link import HandoverReceiver
 from supervisor.ports.pauses import pause
 from supervisor.queries.job_service import JobService
 
@@ -18,8 +18,8 @@ IDLE_S = 60.0  # without jobs and clients; then it asks root's process whether i
 _log = logging.getLogger("holdfast.users")
 
 
-async def serve_own_door(
-    door_fd: int,
+async def serve_handed_over_connections(
+    handover_fd: int,
     *,
     gate: ControlGate,
     job_service: JobService,
@@ -31,33 +31,33 @@ async def serve_own_door(
     """Serves until cancelled. `stays`: it is needed even without jobs."""
     told = ""  # the cordon, as root's process knows it
 
-    def hear(word: words.ToUser) -> None:
+    def hear(message: messages.ToUser) -> None:
         nonlocal told
-        match word:
-            case words.Cordon(reason):
+        match message:
+            case messages.Cordon(reason):
                 told = reason
                 if reason:
                     job_service.cordon(reason)
                 else:
                     job_service.uncordon()
-            case words.Leave() | words.End():
+            case messages.Leave() | messages.End():
                 end()
-            case words.MakeRoom():
+            case messages.MakeRoom():
                 make_room()
             case _:
-                _log.debug("%s has no meaning here", word)
+                _log.debug("%s has no meaning here", message)
 
     async def tell_cordons() -> None:
         while True:
             reason = await job_service.next_cordon()
             if reason != told:
-                door.say(words.Cordon(reason))
+                receiver.say(messages.Cordon(reason))
 
-    door = OwnDoor(door_fd, take=gate.admit, hear=hear)
+    receiver = HandoverReceiver(handover_fd, take=gate.admit, hear=hear)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(door.run)
+        tasks.start_soon(receiver.run)
         tasks.start_soon(tell_cordons)
         while not stays:
             await pause(idle_s, why="nobody tells that nobody has come for a while")
             if not gate.connections and not job_service.live_jobs():
-                door.say_idle()
+                receiver.say_idle()

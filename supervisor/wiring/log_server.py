@@ -16,7 +16,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from supervisor.config.job_logs import log_door
+from supervisor.config.job_logs import log_sender_socket
 from supervisor.config.job_spec import EMBEDDED
 from supervisor.core.announcements import Announcement, JobEnded, LeadChanged
 from supervisor.core.facts import JobEvent
@@ -27,7 +27,7 @@ from supervisor.wiring.place import Place
 if TYPE_CHECKING:
     from supervisor.edges.machine.logs.log_tier import LogTier
 
-DOOR_BACKLOG = 64
+SENDER_BACKLOG = 64
 SENDER_LOG = "log_sender.log"  # in the folder of the run's logs
 SENDER_ENDS_IN_S = 15.0  # after its supervisor: orphaned log processes give up by then
 
@@ -44,8 +44,8 @@ class _JobTiers:
 
     def __init__(self, job: JobRecord) -> None:
         self.job = job
-        self.door: socket.socket | None = None
-        self.door_inode = 0
+        self.listener: socket.socket | None = None
+        self.listener_inode = 0
         self.sender: LogTier | None = None
         self.servers: list[LogTier] = []
         self.root: LogTier | None = None
@@ -75,9 +75,9 @@ class LogFunnel:
         self._colleagues = colleagues
         self._on_finish = on_finish
 
-    def _door_of(self, job_id: str) -> str:
+    def _sender_socket_of(self, job_id: str) -> str:
         """Returns the socket that takes this node's output for the files of a job."""
-        return log_door(str(self._place.worker_socket), job_id)
+        return log_sender_socket(str(self._place.worker_socket), job_id)
 
     def submitted(self, job_id: str) -> None:
         job = self._jobs[job_id]
@@ -85,12 +85,14 @@ class LogFunnel:
             return
         tiers = self._tiers[job_id] = _JobTiers(job)
         try:
-            tiers.door = _listen(Path(self._door_of(job_id)))
-            tiers.door_inode = Path(self._door_of(job_id)).stat().st_ino
+            tiers.listener = _listen(Path(self._sender_socket_of(job_id)))
+            tiers.listener_inode = Path(self._sender_socket_of(job_id)).stat().st_ino
         except OSError as error:
             self._tell(job, f"cannot take the lines of this node's workers: {error.strerror}")
             return
-        tiers.sender = self._start(tiers, self._sender_settings(job, tiers.door.fileno()), "the sender of this node")
+        tiers.sender = self._start(
+            tiers, self._sender_settings(job, tiers.listener.fileno()), "the sender of this node"
+        )
         self._tell_address(tiers)
 
     def finished(self, job_id: str) -> None:
@@ -164,7 +166,7 @@ class LogFunnel:
             on_lost=lambda why: self._tell(tiers.job, f"{what} is replaced: {why}"),
             on_away=lambda: self._tell_address(tiers),
             on_warning=lambda warning: self._tell(tiers.job, warning),
-            door_fd=tiers.door.fileno() if tiers.door is not None and is_sender else -1,
+            listening_fd=tiers.listener.fileno() if tiers.listener is not None and is_sender else -1,
         )
         ended, scope = anyio.Event(), anyio.CancelScope()
         if not is_sender:
@@ -185,15 +187,15 @@ class LogFunnel:
         finally:
             ended.set()
             if tier is tiers.sender:
-                self._close_door(tiers)
+                self._close_listener(tiers)
 
-    def _close_door(self, tiers: _JobTiers) -> None:
-        """Closes the door once no sender needs it. The job's next run may have its own door there already."""
-        if tiers.door is not None:
-            tiers.door.close()
-        path = Path(self._door_of(tiers.job.spec.job_id))
+    def _close_listener(self, tiers: _JobTiers) -> None:
+        """Closes the listener once no sender needs it. The job's next run may have its own there already."""
+        if tiers.listener is not None:
+            tiers.listener.close()
+        path = Path(self._sender_socket_of(tiers.job.spec.job_id))
         with contextlib.suppress(FileNotFoundError):
-            if path.stat().st_ino == tiers.door_inode:
+            if path.stat().st_ino == tiers.listener_inode:
                 path.unlink()
 
     def _tell(self, job: JobRecord, sentence: str) -> None:
@@ -230,13 +232,13 @@ class LogFunnel:
             "ends_with_supervisor": not self._place.private,
         }
 
-    def _sender_settings(self, job: JobRecord, door_fd: int) -> dict[str, object]:
+    def _sender_settings(self, job: JobRecord, listening_fd: int) -> dict[str, object]:
         from supervisor.edges.machine.logs.log_tier import END_MARGIN_S
 
         assert job.spec.nodes is not None
         name = job.spec.nodes.name
         return {
-            **self._shared_settings(job), "tier": "sender", "name": f"node {name}", "door_fd": door_fd,
+            **self._shared_settings(job), "tier": "sender", "name": f"node {name}", "door_fd": listening_fd,
             "graceful_s": min(SENDER_ENDS_IN_S, job.spec.log_server.graceful_s + END_MARGIN_S),
             "log_path": f"{job.log_dir}/{SENDER_LOG}",
         }  # fmt: skip
@@ -276,7 +278,7 @@ class LogFunnel:
 def _listen(path: Path) -> socket.socket:
     """Returns a listening socket, which the process that accepts waits for. Raises OSError."""
     path.unlink(missing_ok=True)
-    return listening(path, mode=0o600, backlog=DOOR_BACKLOG, kind=socket.SOCK_STREAM)
+    return listening(path, mode=0o600, backlog=SENDER_BACKLOG, kind=socket.SOCK_STREAM)
 
 
 def _address(host: str, port: int) -> str:

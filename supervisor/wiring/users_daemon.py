@@ -31,9 +31,9 @@ from supervisor.edges.machine.processes.logins import Logins
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits, limits_of
 from supervisor.edges.operators.refused_peer import refuse
 from supervisor.edges.operators.traces import otlp
-from supervisor.edges.users import front_door, user_process
+from supervisor.edges.users import connection_dispatcher, user_process
 from supervisor.edges.users.admission import Admission
-from supervisor.edges.users.front_door import FrontDoor
+from supervisor.edges.users.connection_dispatcher import ConnectionDispatcher
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
 from supervisor.edges.users.user_process import StartedSupervisor, start_supervisor
@@ -41,7 +41,7 @@ from supervisor.edges.users.user_supervisors import UserSupervisors
 from supervisor.edges.users.user_units import UserUnits
 from supervisor.errors import ConfigurationError, HoldfastError
 
-NICE = -10  # a user who floods the door with connections must not delay the others
+NICE = -10  # a user who floods the socket with connections must not delay the others
 
 _log = logging.getLogger("holdfast.users")
 
@@ -113,20 +113,20 @@ class _Service:
                 self._folders, SupervisorProcesses(self), tasks, login_of=logins.of, cordon=cordon,
                 keep_cordon=kept.keep,
             )  # fmt: skip
-            door = FrontDoor(
+            dispatcher = ConnectionDispatcher(
                 self._listener, admission=self._admission, login_of=logins.of, hand_over=users.hand_over, refuse=refuse
             )
             await tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"), self._on_signal)
             await users.find_again()
             if _of_operators(self._settings):
                 await users.begin(ROOT, limits_of(os.getpid()))
-            tasks.start_soon(door.run)
+            tasks.start_soon(dispatcher.run)
             tasks.start_soon(self._notifier.keep_watchdog)
             self._notifier.store(self._listener.fileno(), fd_store.CONTROL)
             self._say_ready()
             _log.info("service %s lets in %s", os.getpid(), ", ".join(self._settings.user_service.users))
             while (number := await self._signal()) == signals.SIGHUP:
-                await self._reload(door)
+                await self._reload(dispatcher)
             if number == signals.SIGUSR1:
                 self._notifier.stopping("leaving the jobs to the next service")
                 users.make_room()
@@ -148,13 +148,13 @@ class _Service:
             await self._signalled.wait()
         return self._signals.pop(0)
 
-    async def _reload(self, door: FrontDoor) -> None:
+    async def _reload(self, dispatcher: ConnectionDispatcher) -> None:
         """Applies admission and shares at once; other settings apply to supervisors that start later."""
         self._notifier.reloading(Clock())
         try:
             settings = await in_thread(self._reread)
             otlp.check_for_users(settings.otlp_traces)
-            door.admission = await in_thread(partial(Admission, settings.user_service.users))
+            dispatcher.admission = await in_thread(partial(Admission, settings.user_service.users))
             self._settings = settings
             if self._units is not None:
                 uids = [
@@ -212,7 +212,7 @@ def _control_socket(folder: Path) -> Generator[socket.socket]:
     listener = fd_store.kept_listener(fd_store.take_kept(), fd_store.CONTROL, path)
     if listener is None:
         try:
-            listener = front_door.bind(path)
+            listener = connection_dispatcher.bind(path)
         except OSError as error:
             raise ConfigurationError(
                 f"cannot listen on {path}: {error.strerror or error}; choose another directory with --socket-dir"

@@ -18,7 +18,7 @@ import pytest
 import uvicorn
 
 from supervisor.cli.site import connections
-from supervisor.edges.machine.processes.knocks import Knocks
+from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.operators import http_places
 from supervisor.edges.operators.http_places import as_it_is
 from tests.cli.supervised import Home
@@ -154,7 +154,7 @@ async def test_a_connection_whose_request_head_is_not_whole_in_time_ends(monkeyp
 
 @pytest.mark.parametrize("uid", [os.geteuid(), OTHER])
 async def test_other_users_get_so_many_connections_per_second(uid: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "Knocks", partial(Knocks, 2, 0.001))
+    monkeypatch.setattr(connections, "ConnectionRateLimit", partial(ConnectionRateLimit, 2, 0.001))
 
     def user_at(*_: object) -> int:
         return uid

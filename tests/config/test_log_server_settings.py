@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.config.job_logs import JobLogs, LogServer, log_door, server_log_prefix
+from supervisor.config.job_logs import JobLogs, LogServer, log_sender_socket, server_log_prefix
 from tests.config.runs import request
 
 NODES = ("--nnodes", "2", "--rdzv-id", "j", "--rdzv-endpoint", "127.0.0.1:29400")
@@ -48,7 +48,7 @@ def test_the_servers_own_logs_stand_beside_the_jobs(logs: JobLogs, server: LogSe
 
 
 def test_the_socket_of_a_sender_is_no_longer_than_that_of_the_workers() -> None:
-    door = log_door("/run/holdfast/worker/worker.sock", "job-1")
-    assert door.startswith("/run/holdfast/worker/log.")
-    assert len(door) <= len("/run/holdfast/worker/worker.sock")
-    assert door != log_door("/run/holdfast/worker/worker.sock", "job-2")
+    sender_socket = log_sender_socket("/run/holdfast/worker/worker.sock", "job-1")
+    assert sender_socket.startswith("/run/holdfast/worker/log.")
+    assert len(sender_socket) <= len("/run/holdfast/worker/worker.sock")
+    assert sender_socket != log_sender_socket("/run/holdfast/worker/worker.sock", "job-2")

@@ -115,7 +115,7 @@ def test_files_and_sockets_of_a_user_are_closed_to_others(service: Service, fact
     assert refused.stderr.count("Permission denied") == 3
 
 
-def test_only_root_gets_to_the_doors_behind_the_front_one(service: Service, facts: dict[str, object]):
+def test_only_root_reaches_the_sockets_behind_the_control_socket(service: Service, facts: dict[str, object]):
     folder, _ = service.supervisor_of(ALICE, TEAM)
     for name, kind in (
         ("door.sock", "SOCK_SEQPACKET"),
@@ -227,7 +227,7 @@ print(json.dumps(took_s))
 
 
 @pytest.mark.alone
-def test_a_user_who_floods_the_door_does_not_keep_the_others_out(service: Service, facts: dict[str, object]):
+def test_a_user_who_floods_the_socket_does_not_keep_the_others_out(service: Service, facts: dict[str, object]):
     """Before there was a bound per user, bob got in once in nine attempts, after 8 s."""
     path = str(service.socket_dir / "control.sock")
     assert service.jobs(BOB) == {}

@@ -70,7 +70,7 @@ class Client:
         self._attempt: Line | None = None
         self._attempts = 0
         self._said_at_s: float | None = None  # the last that the leader may have heard, while there is no connection
-        self._may_be_sent_on = True
+        self._may_be_redirected = True
         self._was_put_off = False
         self._to, self._from = Path(world, node, server.leader), Path(world, server.leader, node)
         node.links[self] = server.leader.links[self] = None
@@ -207,10 +207,10 @@ class Client:
         """Makes an attempt."""
         if self.is_over or self.line is not None or self._attempt is not None:
             return
-        server, may_be_sent_on = self.server, self._may_be_sent_on
+        server, may_be_sent_on = self.server, self._may_be_redirected
         if self._was_put_off:
             may_be_sent_on = leader_link.may_wait_for_relay(self._state, self.node.now_s())
-        self._may_be_sent_on, self._was_put_off = True, False
+        self._may_be_redirected, self._was_put_off = True, False
         if not server.is_open or server.leader.is_dead or not self.is_path_open:
             self._try_again("it can't be reached")
             return
@@ -244,7 +244,7 @@ class Client:
             pause_s = PUT_OFF_S * (1 + self._world.random.random())
             self._try_again("it waits for relays that are to take this node", pause_s=pause_s)
         else:
-            self._may_be_sent_on = False
+            self._may_be_redirected = False
             downstream = self.server.downstream_at(relay.port)
             if downstream is None or not downstream.is_reached_by(self.node):
                 self._try_again("its relay can't be reached")
@@ -259,7 +259,7 @@ class Client:
         if self._attempt is not line:
             return
         self._attempt, self.line, self._attempts = None, line, 0
-        self._may_be_sent_on = True
+        self._may_be_redirected = True
         line.node_heard_at_s = self.node.now_s()
         if self.server.holds(self, line):
             assert line.up.path is not None and line.down.path is not None  # noqa: PT018
@@ -308,7 +308,7 @@ class Client:
         line = self.line
         assert line is not None
         self._said_at_s = now_s = self.node.now_s()
-        self._may_be_sent_on = now_s - line.node_heard_at_s < SILENCE_S
+        self._may_be_redirected = now_s - line.node_heard_at_s < SILENCE_S
         self._has_ended(line)
         self.line = None
         self.up.stop()

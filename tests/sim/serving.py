@@ -73,7 +73,7 @@ class Server:
         self._may_answer = may_answer
         self._is_well = is_well
         self._nodes: dict[str, _Known] = {}
-        self._knocked: dict[str, float] = {}  # when each node last came, welcome or not
+        self._tried_at_s: dict[str, float] = {}  # when each node last came, welcome or not
         self._gone: set[Client] = set()
         self._links = node_links.initial_state(now_s=leader.now_s())
         self._rings_s = math.inf
@@ -111,8 +111,8 @@ class Server:
 
     def heard_at_s(self, name: str) -> float | None:
         """Returns when a node was last heard; None: it is unknown."""
-        known, knocked_at_s = self._nodes.get(name), self._knocked.get(name)
-        moments_s = [each for each in (known and self._heard_at_s(known), knocked_at_s) if each is not None]
+        known, tried_at_s = self._nodes.get(name), self._tried_at_s.get(name)
+        moments_s = [each for each in (known and self._heard_at_s(known), tried_at_s) if each is not None]
         return max(moments_s, default=None)
 
     def _heard_at_s(self, known: _Known) -> float:
@@ -168,7 +168,7 @@ class Server:
         if refusal := self._refusal(client):
             line.down.put(partial(client.refused, line, refusal))
             return
-        self._knocked[client.node.name] = self._note(client)
+        self._tried_at_s[client.node.name] = self._note(client)
         if not self._may_answer():
             why = "this leader does not know whether it still leads"
             line.down.put(partial(client.miss, line, why), is_end=True)
@@ -337,7 +337,7 @@ class Server:
 
     def _give_up(self, name: str) -> None:
         known = self._nodes.pop(name)
-        self._knocked.pop(name, None)
+        self._tried_at_s.pop(name, None)
         self._gone.add(known.client)
         self._world.note_loss(known.client.node)
         known.client.disturb()

@@ -47,7 +47,7 @@ def test_the_past_is_now_and_what_never_comes_is_the_last():
     assert (timeline.next_s, told) == (None, ["later", "past", "never"])
 
 
-def test_an_alarm_rings_at_the_deadline_however_far_it_has_moved():
+def test_an_alarm_wakes_at_the_deadline_however_far_it_has_moved():
     timeline = Timeline()
     deadlines_s = [3 * AHEAD_S, 5 * AHEAD_S, 7.0]
     rang_at_s: list[float] = []

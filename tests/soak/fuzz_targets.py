@@ -34,11 +34,11 @@ from supervisor.edges.peers.codec import cluster_codec, question_codec
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.election import etcd_backend, reign
 from supervisor.edges.peers.relays.multiplexer import Kind, Multiplexer
-from supervisor.edges.peers.transport.door import REFUSED, SENT_ON, NodesDoor, Proofs, letter_of
+from supervisor.edges.peers.transport.preamble import REDIRECTED, REFUSED, Preamble, Proofs, kind_of
 from supervisor.edges.rpc.statuses import CallError
 from supervisor.edges.services import http_client
 from supervisor.edges.services.attribution_client import AttributionClient
-from supervisor.edges.users import door_words
+from supervisor.edges.users import user_link_messages
 from supervisor.edges.workers import page_hand_over
 from supervisor.edges.workers.channel import worker_codec
 from supervisor.edges.workers.channel.progress_page import ProgressPage, TrueStamps, stamps_from_frame
@@ -152,12 +152,13 @@ def _wires() -> Iterator[Target]:
         struct.pack(">BII", kind, 7, len(data)) + data for kind, data in ((1, b""), (2, b"x" * 9), (3, b""), (9, b"?"))
     ]
     yield Target("multiplexers of relays", [b"".join(parts), *parts], _read_multiplexer, (ClusterProtocolError,), 0.1)
-    words = [door_words.encode(each) for each in (
-        door_words.Take(1), door_words.Taken(1), door_words.Idle(0), door_words.Cordon("why"), door_words.Leave(),
+    words = [user_link_messages.encode(each) for each in (
+        user_link_messages.Take(1), user_link_messages.Taken(1), user_link_messages.Idle(0),
+        user_link_messages.Cordon("why"), user_link_messages.Leave(),
     )]  # fmt: skip
     yield Target("words of a user", words, _read_words)
-    letters = [NodesDoor(b"r", b"key").says, b"d", SENT_ON + b'["h", 29400]', REFUSED + b"why"]
-    yield Target("first letters of nodes", letters, _read_letters)
+    preambles = [Preamble(b"r", b"key").says, b"d", REDIRECTED + b'["h", 29400]', REFUSED + b"why"]
+    yield Target("first preambles of nodes", preambles, _read_preambles)
     yield Target("notes of pages", [page_hand_over.note_text(NOTE).encode()], _read_note)
     yield Target("job specifications", _specs(), _read_spec, (HoldfastError, UnicodeDecodeError))
     wish = control_pb2.LeadRendezvousRequest(job_id="j", host="127.0.0.1", port=1, token_file="/t")
@@ -215,16 +216,16 @@ def _read_multiplexer(data: bytes) -> None:
     asyncio.run(read())
 
 
-def _read_letters(data: bytes) -> None:
-    NodesDoor(b"r").read(data)
+def _read_preambles(data: bytes) -> None:
+    Preamble(b"r").read(data)
     Proofs(b"key").hold(data)
-    letter_of(data)
+    kind_of(data)
 
 
 def _read_words(data: bytes) -> None:
     """A word has at most so many bytes: the kernel cuts a longer datagram."""
-    door_words.read_by_root(data[: door_words.WORD_BYTES_MAX])
-    door_words.read_by_user(data[: door_words.WORD_BYTES_MAX])
+    user_link_messages.read_by_root(data[: user_link_messages.MESSAGE_BYTES_MAX])
+    user_link_messages.read_by_user(data[: user_link_messages.MESSAGE_BYTES_MAX])
 
 
 def _specs() -> list[bytes]:

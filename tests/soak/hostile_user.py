@@ -79,7 +79,7 @@ class HostileUser:
             "ptrace_exec": (),
             "stop_supervisor": (control,),
             "kill_supervisor": (),
-            "flood_door": (),
+            "flood_socket": (),
             "connections": (control,),
             "cluster_connections": (place.endpoint, jobs[-1]),
             "join_cluster": (place.endpoint, jobs[-1], str(forged)),

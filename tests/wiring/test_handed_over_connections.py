@@ -11,11 +11,11 @@ import anyio
 import pytest
 
 from supervisor.edges.operators.control_gate import ControlGate
-from supervisor.edges.users import door_words as words
+from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.user_folders import UserFolder
 from supervisor.edges.users.user_link import UserLink
 from supervisor.queries.job_service import JobService
-from supervisor.wiring.handed_over_connections import serve_own_door
+from supervisor.wiring.handed_over_connections import serve_handed_over_connections
 
 
 class Gate:
@@ -52,17 +52,18 @@ class Counter:
 async def _let_go(tmp_path: Path, gate: Gate, counter: Counter, after_s: float) -> bool:
     """Returns whether root has released it by then."""
     folder = UserFolder(tmp_path, tmp_path)
-    door_fd = folder.listen().detach()
+    handover_fd = folder.listen().detach()
     link = UserLink(folder)
     ended = anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(link.hear)
         serve = partial(
-            serve_own_door, door_fd, gate=cast("ControlGate", gate), job_service=cast("JobService", counter),
+            serve_handed_over_connections, handover_fd, gate=cast("ControlGate", gate), job_service=cast("JobService",
+            counter),
             end=ended.set, make_room=ended.set, stays=False, idle_s=0.05,
         )  # fmt: skip
         tasks.start_soon(serve)
-        await link.tell(words.Cordon("new cable"))
+        await link.tell(messages.Cordon("new cable"))
         with anyio.move_on_after(after_s):
             await ended.wait()
         tasks.cancel_scope.cancel()

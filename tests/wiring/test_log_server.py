@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from supervisor.config import JobSpec
-from supervisor.config.job_logs import JobLogs, LogServer, log_door
+from supervisor.config.job_logs import JobLogs, LogServer, log_sender_socket
 from supervisor.config.job_spec import Nodes
 from supervisor.core.announcements import JobEnded, LeadChanged
 from supervisor.core.facts import JobEvent, JobState, Verdict
@@ -80,24 +80,24 @@ async def funnel_of(
                     on_finish=lambda job_id: Tier.order.append(f"words of {job_id}"),
                 ),
                 job,
-                Path(log_door(str(place.worker_socket), "j")),
+                Path(log_sender_socket(str(place.worker_socket), "j")),
             )
             tasks.cancel_scope.cancel()
     assert published == []
 
 
 async def test_a_job_without_a_log_server_has_no_process(monkeypatch: pytest.MonkeyPatch):
-    async with funnel_of(JobSpec("j", ("t.py",)), monkeypatch) as (funnel, job, door):
+    async with funnel_of(JobSpec("j", ("t.py",)), monkeypatch) as (funnel, job, sender_socket):
         funnel.submitted("j")
         funnel.announced(job, LeadChanged(leads=True))
         funnel.announced(job, ENDED)
-        assert (Tier.made, Tier.order, door.exists()) == ([], [], False)
+        assert (Tier.made, Tier.order, sender_socket.exists()) == ([], [], False)
 
 
 async def test_the_node_that_leads_has_leaves_and_root_too_and_the_words_end_first(monkeypatch: pytest.MonkeyPatch):
-    async with funnel_of(JOB, monkeypatch) as (funnel, job, door):
+    async with funnel_of(JOB, monkeypatch) as (funnel, job, sender_socket):
         funnel.submitted("j")
-        assert door.is_socket()
+        assert sender_socket.is_socket()
         (sender,) = Tier.made
         assert (sender.name, sender.told[-1]) == ("sender", {"address": "10.0.0.1:50051"})
         funnel.announced(job, LeadChanged(leads=True))
@@ -106,7 +106,7 @@ async def test_the_node_that_leads_has_leaves_and_root_too_and_the_words_end_fir
         funnel.announced(job, ENDED)
         await settled()
         assert Tier.order == ["words of j", "sender", "leaf", "root"]
-        assert not door.exists()
+        assert not sender_socket.exists()
 
 
 async def test_the_servers_of_a_node_that_no_longer_leads_end_at_once(monkeypatch: pytest.MonkeyPatch):

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.own_process.handed_socket import handed
-from supervisor.edges.machine.processes.knocks import Knocks
+from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.operators.http_places import Place, Places
 
 CONNECTIONS_MAX = 256
@@ -34,7 +34,7 @@ class Connections:
         self._listener = listener
         self._server = server
         self._places = Places(CONNECTIONS_MAX, login_of)
-        self._knocks = Knocks()
+        self._rate_limit = ConnectionRateLimit()
 
     async def run(self) -> None:
         """Accepts until cancelled."""
@@ -53,7 +53,7 @@ class Connections:
         except OSError:
             return None  # The client has gone.
         is_own = source == os.geteuid()
-        if isinstance(source, int) and not is_own and not self._knocks.may_enter(source, anyio.current_time()):
+        if isinstance(source, int) and not is_own and not self._rate_limit.allows(source, anyio.current_time()):
             return None
         connection = Connection(self._server, self._places)
         connection.place = self._places.enter(source, connection.abort)

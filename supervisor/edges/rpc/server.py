@@ -114,7 +114,7 @@ class GrpcConnection:
         )
         self._calls: dict[int, Call] = {}
         self._unsent = bytearray()
-        self._bell = anyio.Event()  # there is something to send
+        self._wakeup = anyio.Event()  # there is something to send
         self._changed = anyio.Event()  # there is room to send, or a call has ended
         self._is_writing = False
         self._is_ending = False
@@ -273,12 +273,12 @@ class GrpcConnection:
     def _flush(self) -> None:
         self._unsent += self._h2.data_to_send()
         if self._unsent:
-            self._bell.set()
+            self._wakeup.set()
 
     async def _write(self, connection: anyio.CancelScope) -> None:
         while True:
-            await self._bell.wait()
-            self._bell = anyio.Event()
+            await self._wakeup.wait()
+            self._wakeup = anyio.Event()
             while self._unsent:
                 data, self._unsent = bytes(self._unsent), bytearray()
                 self._is_writing = True

@@ -11,7 +11,7 @@ import anyio
 
 from supervisor.edges.machine.own_process import shortages
 from supervisor.edges.machine.own_process.side_threads import SideThreads
-from supervisor.edges.machine.processes.knocks import Knocks
+from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.edges.users import user_process
 from supervisor.edges.users.user_folders import Record, UserFolder
@@ -31,7 +31,7 @@ class Processes(Protocol):
     """Starts and kills supervisors. All methods block; those that kill never raise."""
 
     def start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
-        """Starts a supervisor whose door is open. Raises HoldfastError."""
+        """Starts a supervisor whose hand-over socket is open. Raises HoldfastError."""
         ...
 
     def kill(self, record: Record) -> None:
@@ -57,7 +57,7 @@ class SupervisorProcesses:
     def __init__(self, processes: Processes) -> None:
         self._processes = processes
         self._logins: dict[int, _Login] = {}
-        self._starts = Knocks(STARTS_AT_ONCE_MAX, STARTS_PER_S)
+        self._starts = ConnectionRateLimit(STARTS_AT_ONCE_MAX, STARTS_PER_S)
         self._places = anyio.CapacityLimiter(KILLS_MAX)
         self._kills = SideThreads(stuck_max=KILLS_MAX)
 
@@ -67,7 +67,7 @@ class SupervisorProcesses:
         """Starts a supervisor. Raises HoldfastError. `is_last`: however often, since it only ends its jobs."""
         of_login = self._logins.setdefault(login, _Login())
         async with of_login.lock:
-            if not is_last and not self._starts.may_enter(login, anyio.current_time()):
+            if not is_last and not self._starts.allows(login, anyio.current_time()):
                 raise ExhaustedError(
                     f"cannot start the supervisor of user id {identity.uid}: supervisors of this login were started "
                     f"too often; try again in {1 / STARTS_PER_S:g} s"

@@ -1,7 +1,7 @@
 """What does the unit of a user's supervisor do first, while it still runs as root?
 
-It reads the record of root's process, opens the door, gives the unit's control group to the user, and executes
-become_user.py, which drops root's rights.
+It reads the record of root's process, opens the hand-over socket, gives the unit's control group to the user, and
+executes become_user.py, which drops root's rights.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def execute(service_dir: Path, instance: str) -> None:
             "let holdfast daemon --users start this unit when that user comes"
         )
     try:
-        door_fd = folder.listen().detach()
-        os.set_inheritable(door_fd, True)
+        handover_fd = folder.listen().detach()
+        os.set_inheritable(handover_fd, True)
         own = process_table.look_up(os.getpid())
         folder.note_process(os.getpid(), own.started_ticks if own is not None else 0)
     except OSError as error:
         raise ConfigurationError(
-            f"cannot open the door of user id {record.identity.uid} in {folder.path}: {error.strerror or error}; "
-            "see who owns it"
+            f"cannot open the hand-over socket of user id {record.identity.uid} in {folder.path}: "
+            f"{error.strerror or error}; see who owns it"
         ) from error
     if record.identity.uid:
         _leave_cgroup_to(record.identity.uid)
@@ -48,7 +48,7 @@ def execute(service_dir: Path, instance: str) -> None:
     os.chdir("/")
     os.execve(
         sys.executable,
-        command_of(record.identity, record.limits, door_fd, record.arguments),
+        command_of(record.identity, record.limits, handover_fd, record.arguments),
         environment_of(record.identity) | kept,
     )
 

@@ -21,7 +21,7 @@ from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
 from supervisor.errors import ConfigurationError
 
-DOOR = "door.sock"  # where the supervisor takes over its clients' connections; only root may connect
+HANDOVER_SOCKET = "door.sock"  # where the supervisor takes over its clients' connections; only root may connect
 RECORD = "record.json"
 PROCESS = "process.json"
 RECORD_BYTES_MAX = 64 * 1024
@@ -54,8 +54,8 @@ class UserFolder(msgspec.Struct, frozen=True):
         return self.path / socket_dir.OWN
 
     @property
-    def door(self) -> Path:
-        return self.path / DOOR
+    def handover_socket(self) -> Path:
+        return self.path / HANDOVER_SOCKET
 
     @property
     def control_socket(self) -> Path:
@@ -75,8 +75,8 @@ class UserFolder(msgspec.Struct, frozen=True):
             ) from error
 
     def listen(self) -> socket.socket:
-        """Returns a new door, which only root may use. Raises OSError."""
-        return bind_for_root(self.door, socket.SOCK_SEQPACKET)
+        """Returns a new socket for hand-overs, which only root may use. Raises OSError."""
+        return bind_for_root(self.handover_socket, socket.SOCK_SEQPACKET)
 
     def note(self, record: Record) -> None:
         """Writes the record. Raises OSError."""
@@ -107,7 +107,7 @@ class UserFolder(msgspec.Struct, frozen=True):
 
     def forget(self) -> None:
         """Removes the record: no restart. The user's folder stays, because root removes nothing in it."""
-        for name in (RECORD, PROCESS, DOOR):
+        for name in (RECORD, PROCESS, HANDOVER_SOCKET):
             (self.path / name).unlink(missing_ok=True)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import anyio
 
 from supervisor.edges.machine.own_process import accepting
-from supervisor.edges.machine.processes.knocks import Knocks
-from supervisor.edges.users import door_words as words
-from supervisor.edges.users.door_words import WORD_BYTES_MAX, ToUser
+from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
+from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.user_folders import UserFolder
+from supervisor.edges.users.user_link_messages import MESSAGE_BYTES_MAX, ToUser
 
 TAKE_TIMEOUT_S = 30.0  # for a supervisor that is still starting, on a busy node
 STUCK_TIMEOUT_S = 90.0  # without an answer to any connection; systemd's watchdog, if there is one, is sooner
@@ -23,21 +23,21 @@ STRAYS_AT_ONCE_MAX, STRAYS_PER_S = 64.0, 1.0  # messages that answer nothing; an
 
 
 class UserLink:
-    """Root's end of one connection to a door."""
+    """Root's end of one connection to a hand-over socket."""
 
     def __init__(self, folder: UserFolder, *, on_cordon: Callable[[str], None] | None = None) -> None:
-        """Connects. `on_cordon` None: its cordons are ignored. Raises OSError if nobody has the door open."""
+        """Connects. `on_cordon` None: its cordons are ignored. Raises OSError if nobody listens there."""
         self._on_cordon = on_cordon
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
         try:
-            self._socket.connect(str(folder.door))
+            self._socket.connect(str(folder.handover_socket))
         except OSError:
             self._socket.close()
             raise
         self._sending = anyio.Lock()
         self._given = 0
         self._untaken: dict[int, anyio.Event] = {}
-        self._strays = Knocks(STRAYS_AT_ONCE_MAX, STRAYS_PER_S)
+        self._strays = ConnectionRateLimit(STRAYS_AT_ONCE_MAX, STRAYS_PER_S)
         self._hearing = anyio.CancelScope()
         self.ended = anyio.Event()
         self.was_let_go = False  # it ends because nobody needs it
@@ -50,7 +50,7 @@ class UserLink:
     async def give(self, client: socket.socket) -> bool:
         """Hands a connection over. Returns False if the supervisor has gone, or is stuck, and did not take it."""
         if self.was_let_go:
-            await self.ended.wait()  # then the next connection to the door certainly finds nobody
+            await self.ended.wait()  # then the next connection certainly finds nobody
             return False
         if len(self._untaken) >= UNTAKEN_MAX:
             return False
@@ -60,7 +60,7 @@ class UserLink:
         self._expect(STUCK_TIMEOUT_S)
         try:
             with anyio.move_on_after(TAKE_TIMEOUT_S):
-                is_sent = await self._send(words.Take(number), client.fileno())
+                is_sent = await self._send(messages.Take(number), client.fileno())
                 if is_sent:
                     await taken.wait()
                     return not self.has_ended
@@ -69,16 +69,16 @@ class UserLink:
             if not is_sent:
                 self._untaken.pop(number, None)
 
-    async def tell(self, word: ToUser) -> None:
+    async def tell(self, message: ToUser) -> None:
         """Sends a message. Never raises: a supervisor that has gone does not need it."""
         with anyio.move_on_after(TAKE_TIMEOUT_S):
-            await self._send(word)
+            await self._send(message)
 
-    def tell_at_once(self, word: ToUser) -> None:
+    def tell_at_once(self, message: ToUser) -> None:
         """Sends the last message of this process."""
         if not self.has_ended:
             try:
-                self._socket.send(words.encode(word))
+                self._socket.send(messages.encode(message))
             except OSError:
                 return  # it continues without us, and our successor connects to it
 
@@ -101,7 +101,7 @@ class UserLink:
         while not self.fault:
             await anyio.wait_readable(self._socket)
             try:
-                data = self._socket.recv(WORD_BYTES_MAX)
+                data = self._socket.recv(MESSAGE_BYTES_MAX)
             except (BlockingIOError, InterruptedError):
                 continue
             except OSError:
@@ -111,35 +111,35 @@ class UserLink:
             await self._act(data)
 
     async def _act(self, data: bytes) -> None:
-        match words.read_by_root(data):
-            case words.Taken(number) if number in self._untaken:
+        match messages.read_by_root(data):
+            case messages.Taken(number) if number in self._untaken:
                 self._untaken.pop(number).set()
                 if not self.was_let_go:
                     self._hearing.deadline = math.inf
                 if self._untaken:
                     self._expect(STUCK_TIMEOUT_S)
-            case words.Idle(taken) if taken == self._given and not self.was_let_go:
+            case messages.Idle(taken) if taken == self._given and not self.was_let_go:
                 self.was_let_go = True  # nothing came since
                 self._expect(LEAVE_TIMEOUT_S)
-                await self._send(words.Leave())
-            case words.Cordon(reason) if self._on_cordon is not None:
+                await self._send(messages.Leave())
+            case messages.Cordon(reason) if self._on_cordon is not None:
                 self._on_cordon(reason)
             case _:
-                if not self._strays.may_enter(0, anyio.current_time()):
+                if not self._strays.allows(0, anyio.current_time()):
                     self.fault = "it sends messages without end"
 
     def _expect(self, timeout_s: float) -> None:
         """Bounds the time until the supervisor does what was asked first."""
         self._hearing.deadline = min(self._hearing.deadline, anyio.current_time() + timeout_s)
 
-    async def _send(self, word: ToUser, *descriptors: int) -> bool:
+    async def _send(self, message: ToUser, *descriptors: int) -> bool:
         async with self._sending:
             while not self.has_ended:
                 try:
                     if descriptors:
-                        socket.send_fds(self._socket, [words.encode(word)], descriptors)
+                        socket.send_fds(self._socket, [messages.encode(message)], descriptors)
                     else:
-                        self._socket.send(words.encode(word))
+                        self._socket.send(messages.encode(message))
                 except (BlockingIOError, InterruptedError):
                     try:
                         await anyio.wait_writable(self._socket)
@@ -152,7 +152,7 @@ class UserLink:
         return False
 
 
-class OwnDoor:
+class HandoverReceiver:
     """The user's end: takes over connections and handles the requests of root's process."""
 
     def __init__(
@@ -173,16 +173,16 @@ class OwnDoor:
                 async for link in accepting.connections(self._listener):
                     tasks.start_soon(self._serve, link)
 
-    def say(self, word: words.Idle | words.Cordon | words.Taken) -> None:
+    def say(self, message: messages.Idle | messages.Cordon | messages.Taken) -> None:
         """Sends a message. Never blocks, never raises."""
         if self._link is not None:
             try:
-                self._link.send(words.encode(word))
+                self._link.send(messages.encode(message))
             except OSError:
                 return  # root's process is away; it asks again when it is back
 
     def say_idle(self) -> None:
-        self.say(words.Idle(self._taken))
+        self.say(messages.Idle(self._taken))
 
     async def _serve(self, link: socket.socket) -> None:
         self._link, self._taken = link, 0
@@ -190,28 +190,28 @@ class OwnDoor:
             while True:
                 await anyio.wait_readable(link)
                 try:
-                    data, descriptors, _, _ = socket.recv_fds(link, WORD_BYTES_MAX, 1)
+                    data, descriptors, _, _ = socket.recv_fds(link, MESSAGE_BYTES_MAX, 1)
                 except (BlockingIOError, InterruptedError):
                     continue
                 except OSError:
                     break
                 if not data:
                     break
-                self._act(words.read_by_user(data), descriptors)
+                self._act(messages.read_by_user(data), descriptors)
         if self._link is link:
             self._link = None
 
-    def _act(self, word: ToUser | None, descriptors: list[int]) -> None:
+    def _act(self, message: ToUser | None, descriptors: list[int]) -> None:
         for each in descriptors:
             os.set_inheritable(each, False)  # recv_fds does not pass on the flag for that
         clients = [socket.socket(fileno=each) for each in descriptors]
-        if isinstance(word, words.Take) and clients:
-            self._taken = word.number
+        if isinstance(message, messages.Take) and clients:
+            self._taken = message.number
             clients[0].setblocking(False)
             self._take(clients[0])
-            self.say(words.Taken(word.number))
+            self.say(messages.Taken(message.number))
             return
         for each in clients:
             each.close()
-        if word is not None:
-            self._hear(word)
+        if message is not None:
+            self._hear(message)

@@ -39,24 +39,24 @@ def start_supervisor(
 ) -> StartedSupervisor:
     """Starts it as a child of this process. Blocks on the user database and for an exec. Raises HoldfastError.
 
-    The supervisor has the groups and hard limits of the process that asked, a fresh environment, and only the door of
-    root's descriptors.
+    The supervisor has the groups and hard limits of the process that asked, a fresh environment, and only the hand-over
+    socket of root's descriptors.
     """
     folder.make(identity)
     places = ("--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir))
     try:
         with ExitStack() as undo:
-            door = folder.listen()
-            undo.callback(door.close)
+            handover = folder.listen()
+            undo.callback(handover.close)
             process = subprocess.Popen(
-                command_of(identity, limits, door.fileno(), (*places, *arguments)),
+                command_of(identity, limits, handover.fileno(), (*places, *arguments)),
                 env=environment_of(identity),
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 # Root's terminal would be the user's to read and to write. What it says is in its own log, too.
                 stdout=subprocess.DEVNULL if os.isatty(1) else None,
                 stderr=subprocess.DEVNULL if os.isatty(2) else None,
-                pass_fds=(door.fileno(),),
+                pass_fds=(handover.fileno(),),
                 start_new_session=True,
             )
             with ExitStack() as failed:
@@ -75,12 +75,12 @@ def start_supervisor(
         ) from error
 
 
-def command_of(identity: Identity, limits: Limits, door_fd: int, arguments: Sequence[str]) -> list[str]:
+def command_of(identity: Identity, limits: Limits, handover_fd: int, arguments: Sequence[str]) -> list[str]:
     """Returns the command that root executes: it drops root's rights and is then the supervisor."""
     wanted = {"uid": identity.uid, "gid": identity.gid, "groups": identity.groups, "limits": limits}
     return [
         sys.executable, "-I", "-S", str(BECOME_USER), json.dumps(wanted),
-        str(PROGRAM), "serve-user", "--door-fd", str(door_fd), *arguments,
+        str(PROGRAM), "serve-user", "--door-fd", str(handover_fd), *arguments,
     ]  # fmt: skip
 
 

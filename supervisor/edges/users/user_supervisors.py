@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
-from supervisor.edges.users import door_words as words
+from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users import user_process
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders, bind_for_root
@@ -53,7 +53,8 @@ class _User(msgspec.Struct):
 
 
 class UserSupervisors:
-    """Manages the supervisors, in root's process. Reads nothing that a user wrote except door_words.py's messages.
+    """Manages the supervisors, in root's process. Reads nothing that a user wrote except user_link_messages.py's
+    messages.
 
     No call waits for a user in a thread that others use.
     """
@@ -124,9 +125,9 @@ class UserSupervisors:
         self._is_ending = True
         for user in self._users.values():
             if user.link is not None:
-                user.link.tell_at_once(words.MakeRoom())
+                user.link.tell_at_once(messages.MakeRoom())
 
-    async def tell_all(self, word: words.ToUser) -> None:
+    async def tell_all(self, word: messages.ToUser) -> None:
         async with anyio.create_task_group() as tasks:
             for user in self._users.values():
                 if user.link is not None:
@@ -171,7 +172,7 @@ class UserSupervisors:
         user.link = link
         self._tasks.start_soon(self._keep, user, link)
         if self._cordon:
-            await link.tell(words.Cordon(self._cordon))
+            await link.tell(messages.Cordon(self._cordon))
         return link
 
     async def _found(self, user: _User) -> UserLink | None:
@@ -243,7 +244,7 @@ class UserSupervisors:
     def _note_cordon(self, reason: str) -> None:
         if reason != self._cordon:
             self._cordon = reason
-            self._tasks.start_soon(self.tell_all, words.Cordon(reason))
+            self._tasks.start_soon(self.tell_all, messages.Cordon(reason))
             if self._keep_cordon is not None:
                 self._tasks.start_soon(self._keep_cordon, reason)
 
@@ -316,7 +317,7 @@ class UserSupervisors:
             except HoldfastError as error:
                 _log.error("%s", error)
                 return False
-        await link.tell(words.End())
+        await link.tell(messages.End())
         await link.ended.wait()
         return not link.fault and await user_process.until_gone(user.record, GONE_TIMEOUT_S)
 
@@ -354,4 +355,6 @@ def _is_stopped(user: _User) -> bool:
 
 
 def _why(link: UserLink | None) -> str:
-    return link.fault if link is not None and link.fault else f"it stays, {GONE_TIMEOUT_S:g} s after it closed its door"
+    return (
+        link.fault if link is not None and link.fault else f"it stays, {GONE_TIMEOUT_S:g} s after it closed its socket"
+    )

@@ -15,7 +15,7 @@ from holdfast_wire.log_pieces import Receipt
 from supervisor.core.log_funnel.relay import pause_s, window_bytes
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.ports.pauses import pause
-from supervisor.programs.log_service.bells import Bell
+from supervisor.programs.log_service.wakeup import Wakeup
 
 ALIVE_S = 5.0
 
@@ -44,7 +44,7 @@ class Callers:
         self._told_for = 0  # number of links when terms were last sent
         self._trouble = ""
         self._loop = asyncio.get_running_loop()
-        self.changed = Bell()  # rings when a caller comes or goes, and when nothing is left to pass on
+        self.changed = Wakeup()  # wakes when a caller comes or goes, and when nothing is left to pass on
 
     @property
     def count(self) -> int:
@@ -118,7 +118,7 @@ class Callers:
                 self._say(link, self._terms())
         elif self._last in self._links:
             self._say(self._links[self._last], self._terms())
-        self.changed.ring()
+        self.changed.wake()
 
     def _terms(self) -> Terms:
         for_links = 2 * self._told_for

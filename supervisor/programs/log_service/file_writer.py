@@ -20,8 +20,8 @@ from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, cycle_of_file
 
 from supervisor.config.job_logs import cycle_log_path
 from supervisor.core.log_funnel.written import KNOWN, Entry, Part, Positions
-from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.position_file import PositionFile
+from supervisor.programs.log_service.wakeup import Wakeup
 
 WRITE_BYTES = 4 * 1024 * 1024  # at once
 WRITE_PIECES_MAX = 1000  # IOV_MAX is 1024
@@ -70,8 +70,8 @@ class FileWriter:
         self._fds: dict[int, int] = {}
         self._is_writing = False
         self._begun: tuple[Entry, list[bytes], int] | None = None  # noted, not complete; bytes written
-        self._bell = Bell()
-        self._room = Bell()
+        self._wakeup = Wakeup()
+        self._room = Wakeup()
         self.waiting_bytes = 0
 
     @property
@@ -104,7 +104,7 @@ class FileWriter:
             case Piece() as admitted:
                 self._waiting.append(admitted)
                 self.waiting_bytes += len(admitted.lines)
-                self._bell.ring()
+                self._wakeup.wake()
             case None:
                 pass
 
@@ -125,10 +125,10 @@ class FileWriter:
         while self._before:
             self.take(*self._before.popleft())
         self._before_bytes = 0
-        self._room.ring()
+        self._room.wake()
         while True:
             if self._begun is None and not self._waiting:
-                await self._bell.wait()
+                await self._wakeup.wait()
                 continue
             chosen = self._choose() if self._begun is None else []
             known = self._known_if_long(positions) if self._begun is None else None
@@ -144,10 +144,10 @@ class FileWriter:
                     if (link := self._links.get(receipt.stream)) is not None:
                         self._on_receipt(link, receipt)
                 self.waiting_bytes -= sum(part.length for part in entry.parts)
-                self._room.ring()
+                self._room.wake()
             self._on_trouble(trouble)
             if trouble:
-                await self._bell.wait_for_s(RETRY_S)
+                await self._wakeup.wait_for_s(RETRY_S)
 
     async def aclose(self) -> None:
         """Closes the files. The job's output is complete: nobody needs positions any more."""
@@ -174,7 +174,7 @@ class FileWriter:
                 last = trouble
                 _log.warning("%s", trouble)
                 self._on_trouble(trouble)
-            await self._bell.wait_for_s(LOCK_RETRY_S)
+            await self._wakeup.wait_for_s(LOCK_RETRY_S)
 
     def _given_up(self, chosen: list[Piece]) -> Entry | None:
         """Gives up supervisors' words that their file refused: it must not hold up other files."""

@@ -17,8 +17,8 @@ from holdfast_wire.log_pieces import Piece
 
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.edges.peers.transport.cluster_session import SessionError
-from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.callers import Callers, Link
+from supervisor.programs.log_service.wakeup import Wakeup
 
 _log = logging.getLogger("holdfast.logs")
 
@@ -45,7 +45,7 @@ class Links:
         self._taker = taker
         self._callers = callers
         self._held_back: set[int] = set()  # links from which nothing is read until there is room
-        self._is_full = Bell()
+        self._is_full = Wakeup()
         self.parted: set[str] = set()  # callers that have nothing more to send
         self.unparted = 0  # connections that ended without saying so
 
@@ -73,7 +73,7 @@ class Links:
                 if self._taker.is_full and number not in self._held_back:
                     self._held_back.add(number)
                     link.line.hold_back()
-                    self._is_full.ring()
+                    self._is_full.wake()
             case Parting():
                 self.parted.add(link.caller)
                 link.line.end("it has nothing more to send", says_all=True)

@@ -8,10 +8,10 @@ from holdfast_wire.log_pieces import Piece, Receipt
 
 from supervisor.core.log_funnel.relay import Relay
 from supervisor.edges.peers.transport.cluster_tls import Tls
-from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.callers import Callers
 from supervisor.programs.log_service.settings import Settings
 from supervisor.programs.log_service.upstream import Upstream
+from supervisor.programs.log_service.wakeup import Wakeup
 
 
 class PassingOn:
@@ -30,7 +30,7 @@ class PassingOn:
     ) -> None:
         self.relay = Relay(bytes_max=bytes_max, pieces_max=pieces_max)
         self._callers = callers
-        self._room = Bell()
+        self._room = Wakeup()
         self.upstream = Upstream(
             settings, tls, self.relay, on_receipt=self._on_receipt, on_trouble=on_trouble, on_away=on_away
         )
@@ -41,7 +41,7 @@ class PassingOn:
 
     def take(self, link: int, piece: Piece) -> None:
         self.relay.take(link, piece)
-        self.upstream.ring()
+        self.upstream.wake()
 
     def lose(self, link: int) -> None:
         self.relay.lose(link)
@@ -53,6 +53,6 @@ class PassingOn:
     def _on_receipt(self, link: int | None, receipt: Receipt) -> None:
         if link is not None:
             self._callers.send(link, receipt)
-        self._room.ring()
+        self._room.wake()
         if self.relay.is_empty:
-            self._callers.changed.ring()
+            self._callers.changed.wake()

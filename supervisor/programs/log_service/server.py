@@ -22,7 +22,7 @@ from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
-from supervisor.edges.peers.transport.door import key_of
+from supervisor.edges.peers.transport.preamble import key_of
 from supervisor.errors import ConfigurationError
 from supervisor.programs.log_service import introduction
 from supervisor.programs.log_service.links import Links
@@ -43,7 +43,7 @@ class Server:
         self._tls = LeadersTls(tls)
         token = token_of(tls)
         self._acceptor = Acceptor(
-            self._serve, door_key=key_of(token), has_token=bool(token), has_certificates=tls is not None
+            self._serve, preamble_key=key_of(token), has_token=bool(token), has_certificates=tls is not None
         )
 
     @asynccontextmanager

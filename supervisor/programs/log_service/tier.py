@@ -19,7 +19,7 @@ from supervisor.core.log_funnel.relay import PIECE_BYTES
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.ports.pauses import pause
-from supervisor.programs.log_service import door
+from supervisor.programs.log_service import log_process_listener
 from supervisor.programs.log_service.callers import Callers
 from supervisor.programs.log_service.links import Links
 from supervisor.programs.log_service.passing_on import PassingOn
@@ -186,7 +186,7 @@ async def _run_sender(settings: Settings, tls: Tls | None) -> bool:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(passing.upstream.run)
         tasks.start_soon(links.run)
-        tasks.start_soon(door.take_connections, settings.door_fd, links)
+        tasks.start_soon(log_process_listener.take_connections, settings.door_fd, links)
         tasks.start_soon(wishes.read)
         _say("ready")
         await wishes.ending.wait()

@@ -21,12 +21,12 @@ from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls, token_of
-from supervisor.edges.peers.transport.door import WANTS_IN, NodesDoor, key_of
+from supervisor.edges.peers.transport.preamble import CONNECTS_HERE, Preamble, key_of
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service import introduction
-from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.callers import ALIVE_S
 from supervisor.programs.log_service.settings import Settings
+from supervisor.programs.log_service.wakeup import Wakeup
 
 HANDSHAKE_S = 10.0
 SILENCE_S = 2 * ALIVE_S  # a server that has said nothing for so long stands still, or its machine is gone
@@ -58,37 +58,37 @@ class Upstream:
     ) -> None:
         self._settings = settings
         self._tls = tls
-        self._door_key = key_of(token_of(tls))
+        self._preamble_key = key_of(token_of(tls))
         self._session: ssl.SSLSession | None = None  # of the last connection
         self._is_careful = False  # the last connection went silent: large packets may be lost
         self._relay = relay
         self._on_receipt = on_receipt
         self._on_trouble = on_trouble
         self._on_away = on_away
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._is_connected = False
         self._parting = False
         self._has_parted = False  # sent; then the other side ends the connection
         self._parted = anyio.Event()
         self._pause_s = 0.0
-        self._moved = Bell()
+        self._moved = Wakeup()
         self.address: PeerAddress | None = None  # of the next tier; None: unknown yet
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Notes that there is data to send."""
-        self._bell.ring()
+        self._wakeup.wake()
 
     def move(self, address: PeerAddress) -> None:
         """Changes the address of the next tier."""
         if address != self.address:
             _log.info("the next tier is at %s", address)
             self.address = address
-            self._moved.ring()
+            self._moved.wake()
 
     async def part(self) -> None:
         """Tells the next tier that nothing more comes. The caller bounds the time."""
         self._parting = True
-        self._bell.ring()
+        self._wakeup.wake()
         if self._is_connected or not self._relay.is_empty:
             await self._parted.wait()
 
@@ -125,8 +125,10 @@ class Upstream:
     async def _connect(self, address: PeerAddress) -> tuple[str, bool]:
         """Makes one connection; returns why it ended, and whether it had begun."""
         pipe = Pipe(self._tls, leads=False, session=self._session) if self._tls is not None else None
-        door = NodesDoor(WANTS_IN, self._door_key)
-        line = Line(pipe=pipe, door=door, frame_bytes_max=INTRODUCTION_BYTES_MAX, unsent_bytes_max=UNSENT_BYTES_MAX)
+        preamble = Preamble(CONNECTS_HERE, self._preamble_key)
+        line = Line(
+            pipe=pipe, preamble=preamble, frame_bytes_max=INTRODUCTION_BYTES_MAX, unsent_bytes_max=UNSENT_BYTES_MAX
+        )
         try:
             with anyio.fail_after(HANDSHAKE_S):
                 await cluster_connect.connect(lambda: line, address.host, address.port, is_careful=self._is_careful)
@@ -149,8 +151,8 @@ class Upstream:
         self._on_trouble("")
         self._relay.begin_again()
         self._is_connected = True
-        line.listen(self._hear, lambda _: None, self._bell.ring)
-        self._bell.ring()
+        line.listen(self._hear, lambda _: None, self._wakeup.wake)
+        self._wakeup.wake()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._speak, line)
             tasks.start_soon(self._watch, line)
@@ -173,10 +175,10 @@ class Upstream:
         match message:
             case Receipt() as receipt:
                 self._on_receipt(self._relay.receive(receipt), receipt)
-                self._bell.ring()
+                self._wakeup.wake()
             case Terms(window_bytes, pause_ms):
                 self._relay.window_bytes, self._pause_s = window_bytes, pause_ms / 1000
-                self._bell.ring()
+                self._wakeup.wake()
             case Trouble(reason):
                 self._on_trouble(reason)
             case _:
@@ -184,7 +186,7 @@ class Upstream:
 
     async def _speak(self, line: Line) -> None:
         while True:
-            await self._bell.wait()
+            await self._wakeup.wait()
             while line.is_writable and (pieces := self._relay.next(BATCH_BYTES)):
                 line.send(*map(log_frames.encode, _joined(pieces)))
                 if self._pause_s and self._relay.unsent_bytes < EAGER_BYTES:

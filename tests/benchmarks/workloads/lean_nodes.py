@@ -29,7 +29,7 @@ from supervisor.edges.peers.stream.cluster_client import PUT_OFF_S
 from supervisor.edges.peers.transport.cluster_link import CONFIRM_S, HEARTBEAT
 from supervisor.edges.peers.transport.cluster_session import numbered, read_numbered
 from supervisor.edges.peers.transport.cluster_tls import Tls
-from supervisor.edges.peers.transport.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, SENT_ON
+from supervisor.edges.peers.transport.preamble import AGAIN, IS_RELAY, MAY_BE_REDIRECTED, REDIRECTED
 from tests.benchmarks.workloads.lean_wires import Talk, Wire, Wires, fail, framed
 
 SAMPLE = "node-00000"  # the name of the first node; all names are as long
@@ -55,13 +55,13 @@ class Node(Talk):
         self._told_received = 0
 
     def enter(self) -> None:
-        self._wire = Wire(self.player.wires, self._first_word, letter=MAY_BE_SENT_ON)
+        self._wire = Wire(self.player.wires, self._first_word, kind=MAY_BE_REDIRECTED)
 
     def _first_word(self, data: bytes) -> None:
-        if data.startswith(SENT_ON) and not self.is_welcome and self._wire is not None:
+        if data.startswith(REDIRECTED) and not self.is_welcome and self._wire is not None:
             self._wire.end()
             self._wire = None
-            self.player.send_on(self, json.loads(data[1:]))
+            self.player.redirect(self, json.loads(data[1:]))
         else:
             self.take(data)
 
@@ -116,7 +116,7 @@ class RelayDownstream(Talk):
         super().__init__(node.who, relay_port=port)
         self._player = player
         self._port = port
-        self._wire = Wire(player.wires, self.take, letter=IS_RELAY)
+        self._wire = Wire(player.wires, self.take, kind=IS_RELAY)
         self._nodes: list[Node] = []  # channel 1 is the first
         self._parts: list[bytes] = []
         self._tick = 0
@@ -268,7 +268,7 @@ class Player:
             case other:
                 fail(f"{node.name} is told {other}")
 
-    def send_on(self, node: Node, place: list[str | int]) -> None:
+    def redirect(self, node: Node, place: list[str | int]) -> None:
         """Sends the node on to a relay, or tells it to come again."""
         if tuple(place) == AGAIN:
             self._put_off.append((time.monotonic() + PUT_OFF_S, node))

@@ -19,7 +19,7 @@ from supervisor.edges.peers.codec.cluster_frames import Greeting, Hello, Welcome
 from supervisor.edges.peers.handshake.introduction import Who
 from supervisor.edges.peers.transport.cluster_line import FRAME_BYTES_MAX
 from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls
-from supervisor.edges.peers.transport.door import SENT_ON, NodesDoor, key_of
+from supervisor.edges.peers.transport.preamble import REDIRECTED, Preamble, key_of
 
 READ_BYTES = 256 * 1024
 EVENTS_MAX = 16_384  # taken in one look: with fewer than all, a node that enters would wait for several looks
@@ -41,7 +41,7 @@ class Wires:
 
     def __init__(self, port: int, tls: Tls) -> None:
         self.port = port
-        self.door_key = key_of(tls.token)
+        self.preamble_key = key_of(tls.token)
         self.tls = tls
         self._epoll = select.epoll()
         self._by_number: dict[int, Wire] = {}
@@ -67,10 +67,10 @@ class Wires:
 class Wire:
     """One TCP connection."""
 
-    def __init__(self, wires: Wires, on_data: Take, *, letter: bytes) -> None:
+    def __init__(self, wires: Wires, on_data: Take, *, kind: bytes) -> None:
         self._wires = wires
         self._on_data = on_data
-        self._says = NodesDoor(letter, wires.door_key).says
+        self._says = Preamble(kind, wires.preamble_key).says
         self._pipe = Pipe(wires.tls, leads=False)
         self._is_open = False
         self._unsent = b""
@@ -122,7 +122,7 @@ class Wire:
             return
         if not data:
             fail("the leader has closed a connection")
-        elif data.startswith(SENT_ON):  # TLS never begins like that.
+        elif data.startswith(REDIRECTED):  # TLS never begins like that.
             self._on_data(data)
         else:
             self._read_sealed(self._pipe, data)

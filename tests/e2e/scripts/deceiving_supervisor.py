@@ -1,7 +1,7 @@
 """The program that a user has put in the place of her own supervisor: it says what the file of lies says.
 
-It has nothing but her rights, serves the real control API behind the real front door, and reads the file at each call,
-so that a test changes what it says while it runs.
+It has nothing but her rights, serves the real control API behind the real connection dispatcher, and reads the file at
+each call, so that a test changes what it says while it runs.
 """
 
 import contextlib
@@ -25,11 +25,11 @@ from google.protobuf.message import Message
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.edges.operators.control_codec import SERVICE, refusal_to_wire
-from supervisor.edges.users import door_words as words
-from supervisor.edges.users.user_link import OwnDoor
+from supervisor.edges.users import user_link_messages as messages
+from supervisor.edges.users.user_link import HandoverReceiver
 from supervisor.errors import NotFoundError
 
-door_fd, lies_path = int(sys.argv[1]), Path(sys.argv[2])
+handover_fd, lies_path = int(sys.argv[1]), Path(sys.argv[2])
 AnyMessage = TypeVar("AnyMessage", bound=Message)
 grpc = cast("Any", typed_grpc)  # its stubs ask for types of requests that it does not need
 ADDRESS = f"deceiver-{os.getpid()}"
@@ -152,8 +152,8 @@ def take(client: socket.socket) -> None:
         threading.Thread(target=copy, args=pair, daemon=True).start()
 
 
-def hear(word: words.ToUser) -> None:
-    if isinstance(word, words.End | words.Leave):
+def hear(word: messages.ToUser) -> None:
+    if isinstance(word, messages.End | messages.Leave):
         os._exit(0)
 
 
@@ -162,7 +162,7 @@ async def main() -> None:
     server.add_generic_rpc_handlers([handlers()])
     server.add_insecure_port(f"unix-abstract:{ADDRESS}")
     server.start()
-    await OwnDoor(door_fd, take=take, hear=hear).run()
+    await HandoverReceiver(handover_fd, take=take, hear=hear).run()
 
 
 anyio.run(main)

@@ -1,6 +1,6 @@
 """`holdfast` on a node where one user has taken over her supervisor: UID, FILE OF LIES, then the arguments of holdfast.
 
-The end is the same as with ptrace or pidfd_getfd: her program has the door that root's process connects to.
+The end is the same as with ptrace or pidfd_getfd: her program has the socket that root's process connects to.
 """
 
 import sys
@@ -15,11 +15,11 @@ command_of = user_process.command_of
 DECEIVER = Path(__file__).with_name("deceiving_supervisor.py")
 
 
-def taken_over(identity: Identity, limits: Limits, door_fd: int, arguments: tuple[str, ...]) -> list[str]:
-    command = command_of(identity, limits, door_fd, arguments)
+def taken_over(identity: Identity, limits: Limits, handover_fd: int, arguments: tuple[str, ...]) -> list[str]:
+    command = command_of(identity, limits, handover_fd, arguments)
     if identity.uid != uid:
         return command
-    return [*command[:5], str(DECEIVER), str(door_fd), lies]
+    return [*command[:5], str(DECEIVER), str(handover_fd), lies]
 
 
 user_process.command_of = taken_over

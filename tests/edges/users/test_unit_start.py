@@ -22,7 +22,7 @@ class Executed(Exception):
     pass
 
 
-def test_it_opens_the_door_says_which_process_it_is_and_keeps_what_systemd_gave_it(
+def test_it_opens_the_socket_says_which_process_it_is_and_keeps_what_systemd_gave_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def execve(program: str, command: list[str], environment: dict[str, str]) -> None:
@@ -45,10 +45,10 @@ def test_it_opens_the_door_says_which_process_it_is_and_keeps_what_systemd_gave_
     assert command[-2:] == ["--state-dir", "/s"]
     assert environment["NOTIFY_SOCKET"] == "/run/systemd/notify"
     assert "SECRET_OF_ROOT" not in environment
-    door = int(command[command.index("--door-fd") + 1])
-    assert os.get_inheritable(door)
-    with socket.socket(fileno=door), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as root:
-        root.connect(str(folder.door))
+    handover_socket = int(command[command.index("--door-fd") + 1])
+    assert os.get_inheritable(handover_socket)
+    with socket.socket(fileno=handover_socket), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as root:
+        root.connect(str(folder.handover_socket))
     record = folder.record()
     assert record is not None
     assert record.pid == os.getpid()

@@ -36,7 +36,7 @@ def test_a_user_owns_the_inner_folder_alone(folders: UserFolders):
     assert _owner_and_mode(folder.path) == (0, 0o711)
     assert _owner_and_mode(folder.own) == (54321, 0o700)
     assert _owner_and_mode(folder.state_dir) == (54321, 0o700)
-    assert _owner_and_mode(folder.door) == (0, 0o600)
+    assert _owner_and_mode(folder.handover_socket) == (0, 0o600)
 
 
 def test_users_with_other_groups_have_other_folders_and_one_state(folders: UserFolders):

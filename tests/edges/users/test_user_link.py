@@ -1,4 +1,4 @@
-"""Both ends of the link between root's process and a user's supervisor, over a real door."""
+"""Both ends of the link between root's process and a user's supervisor, over a real socket."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.edges.users import door_words as words
 from supervisor.edges.users import user_link
+from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.user_folders import UserFolder
-from supervisor.edges.users.user_link import OwnDoor, UserLink
+from supervisor.edges.users.user_link import HandoverReceiver, UserLink
 
 
 class Supervisor:
@@ -22,11 +22,11 @@ class Supervisor:
 
     def __init__(self, listener: socket.socket) -> None:
         self.clients: list[socket.socket] = []
-        self.heard: list[words.ToUser] = []
+        self.heard: list[messages.ToUser] = []
         self.news = anyio.Event()
-        self.door = OwnDoor(listener.detach(), take=self.clients.append, hear=self._hear)
+        self.receiver = HandoverReceiver(listener.detach(), take=self.clients.append, hear=self._hear)
 
-    def _hear(self, word: words.ToUser) -> None:
+    def _hear(self, word: messages.ToUser) -> None:
         self.heard.append(word)
         self.news.set()
 
@@ -37,7 +37,7 @@ async def linked(tmp_path: Path) -> AsyncGenerator[tuple[UserLink, Supervisor]]:
     supervisor = Supervisor(folder.listen())
     link = UserLink(folder)
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(supervisor.door.run)
+        tasks.start_soon(supervisor.receiver.run)
         tasks.start_soon(link.hear)
         with anyio.fail_after(20):
             yield link, supervisor
@@ -59,18 +59,18 @@ async def test_a_connection_is_handed_over_with_the_credentials_of_its_client(tm
 
 async def test_orders_arrive(tmp_path: Path) -> None:
     async with linked(tmp_path) as (link, supervisor):
-        await link.tell(words.Cordon("new cable"))
+        await link.tell(messages.Cordon("new cable"))
         await supervisor.news.wait()
-        assert supervisor.heard == [words.Cordon("new cable")]
+        assert supervisor.heard == [messages.Cordon("new cable")]
 
 
 async def test_an_idle_supervisor_is_let_go_and_takes_nothing_more(tmp_path: Path) -> None:
     _, theirs = pair = socket.socketpair()
     async with linked(tmp_path) as (link, supervisor):
         assert await link.give(theirs)
-        supervisor.door.say_idle()
+        supervisor.receiver.say_idle()
         await supervisor.news.wait()
-        assert supervisor.heard == [words.Leave()]
+        assert supervisor.heard == [messages.Leave()]
         assert link.was_let_go
         for client in (*pair, *supervisor.clients):
             client.close()
@@ -81,7 +81,7 @@ async def test_one_that_is_idle_no_more_stays(tmp_path: Path) -> None:
     _, theirs = pair = socket.socketpair()
     async with linked(tmp_path) as (link, supervisor):
         assert await link.give(theirs)
-        supervisor.door.say(words.Idle(0))
+        supervisor.receiver.say(messages.Idle(0))
         assert await link.give(theirs)
         assert not link.was_let_go
         assert supervisor.heard == []
@@ -89,7 +89,7 @@ async def test_one_that_is_idle_no_more_stays(tmp_path: Path) -> None:
             client.close()
 
 
-async def test_nobody_at_the_door_is_an_error_at_once(tmp_path: Path) -> None:
+async def test_nobody_at_the_socket_is_an_error_at_once(tmp_path: Path) -> None:
     folder = UserFolder(tmp_path, tmp_path)
     folder.listen().close()
     with pytest.raises(ConnectionRefusedError):
@@ -111,8 +111,8 @@ async def test_nobody_at_the_door_is_an_error_at_once(tmp_path: Path) -> None:
     ],
 )
 def test_root_believes_no_nonsense(nonsense: bytes):
-    assert words.read_by_root(nonsense) is None
-    assert words.read_by_user(nonsense) in (None, words.Take(1))
+    assert messages.read_by_root(nonsense) is None
+    assert messages.read_by_user(nonsense) in (None, messages.Take(1))
 
 
 async def test_nonsense_of_a_supervisor_ends_nothing(tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ async def test_nonsense_of_a_supervisor_ends_nothing(tmp_path: Path) -> None:
         async def answer() -> None:
             await anyio.wait_readable(other)
             data, descriptors, _, _ = socket.recv_fds(other, 4096, 1)
-            assert words.read_by_user(data) == words.Take(1)
+            assert messages.read_by_user(data) == messages.Take(1)
             os.close(descriptors[0])
-            other.send(words.encode(words.Taken(1)))
+            other.send(messages.encode(messages.Taken(1)))
 
         tasks.start_soon(answer)
         with anyio.fail_after(20):
@@ -166,7 +166,7 @@ async def test_one_that_sends_without_end_is_served_no_longer(tmp_path: Path) ->
         with suppress(BrokenPipeError):
             while True:
                 await anyio.wait_writable(other)
-                other.send(words.encode(words.Idle(7)))
+                other.send(messages.encode(messages.Idle(7)))
         assert link.fault == "it sends messages without end"
         assert link.has_ended
 
@@ -207,7 +207,7 @@ async def test_one_that_does_not_do_what_it_was_asked_is_served_no_longer(
     async with stranger(tmp_path) as (link, other):
         with socket.socket(socket.AF_UNIX) as client:
             if is_idle:
-                other.send(words.encode(words.Idle(0)))
+                other.send(messages.encode(messages.Idle(0)))
                 await link.ended.wait()
             else:
                 assert not await link.give(client)
@@ -220,5 +220,5 @@ async def test_many_that_wait_for_a_full_socket_break_nothing(tmp_path: Path, mo
     async with stranger(tmp_path) as (link, _):
         async with anyio.create_task_group() as tasks:
             for _ in range(2_000):
-                tasks.start_soon(link.tell, words.Cordon("x" * 2_000))
+                tasks.start_soon(link.tell, messages.Cordon("x" * 2_000))
         assert not link.has_ended

@@ -18,11 +18,11 @@ from anyio.lowlevel import EventLoopToken
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
-from supervisor.edges.users import door_words as words
 from supervisor.edges.users import supervisor_processes, user_process, user_supervisors
+from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
-from supervisor.edges.users.user_link import OwnDoor
+from supervisor.edges.users.user_link import HandoverReceiver
 from supervisor.edges.users.user_process import StartedSupervisor
 from supervisor.edges.users.user_supervisors import UserSupervisors
 from supervisor.errors import ExhaustedError, NotNowError
@@ -42,15 +42,15 @@ def started(identity: Identity, limits: Limits, command: list[str]) -> Record:
 
 
 class Fakes:
-    """Replaces processes: each start puts a door into this process."""
+    """Replaces processes: each start puts a receiver into this process."""
 
     def __init__(self) -> None:
         self.starts: list[Identity] = []
         self.listeners: dict[int, socket.socket] = {}
         self.running: dict[int, anyio.CancelScope] = {}
-        self.doors: dict[int, OwnDoor] = {}
+        self.receivers: dict[int, HandoverReceiver] = {}
         self.clients: dict[int, list[socket.socket]] = {}
-        self.heard: list[words.ToUser] = []
+        self.heard: list[messages.ToUser] = []
         self.fault: Exception | None = None
         self.records: list[Record] = []
         self.killed: list[Record] = []
@@ -77,19 +77,19 @@ class Fakes:
         user_process.kill_all(record)
 
     def end(self, uid: int) -> None:
-        """Ends the supervisor: its door and its process."""
+        """Ends the supervisor: its receiver and its process."""
         self.running[uid].cancel()
         user_process.kill([each for each in self.records if each.identity.uid == uid][-1])
 
     def _open(self, uid: int) -> None:
         came = self.clients.setdefault(uid, [])
-        self.doors[uid] = OwnDoor(self.listeners[uid].detach(), take=came.append, hear=self.heard.append)
+        self.receivers[uid] = HandoverReceiver(self.listeners[uid].detach(), take=came.append, hear=self.heard.append)
         self.tasks.start_soon(self._run, uid)
 
     async def _run(self, uid: int) -> None:
         with anyio.CancelScope() as scope:
             self.running[uid] = scope
-            await self.doors[uid].run()
+            await self.receivers[uid].run()
 
     tasks: TaskGroup
     token: EventLoopToken
@@ -143,8 +143,8 @@ async def test_one_that_is_gone_is_started_again_by_itself(tmp_path: Path) -> No
 async def test_one_that_was_let_go_is_started_by_the_next_client_alone(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
         await _come(users, ALICE)
-        fakes.doors[54321].say_idle()
-        while words.Leave() not in fakes.heard:
+        fakes.receivers[54321].say_idle()
+        while messages.Leave() not in fakes.heard:
             await anyio.lowlevel.checkpoint()
         fakes.end(54321)
         await _come(users, ALICE)
@@ -177,17 +177,17 @@ async def test_a_later_supervisor_hears_of_the_cordon_too(tmp_path: Path) -> Non
     async with house(tmp_path) as (users, fakes):
         await _come(users, root)
         await _come(users, ALICE)
-        fakes.doors[0].say(words.Cordon("new cable"))
+        fakes.receivers[0].say(messages.Cordon("new cable"))
         while len(fakes.heard) < 2:
             await anyio.lowlevel.checkpoint()
         await _come(users, BOB)
-        assert fakes.heard == [words.Cordon("new cable")] * 3
+        assert fakes.heard == [messages.Cordon("new cable")] * 3
 
 
 async def test_a_users_word_changes_nothing_for_the_node(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
         await _come(users, ALICE)
-        fakes.doors[54321].say(words.Cordon("by a user"))
+        fakes.receivers[54321].say(messages.Cordon("by a user"))
         await _come(users, ALICE)  # it was heard before this was answered
         await _come(users, BOB)
         assert fakes.heard == []
@@ -223,7 +223,7 @@ async def test_processes_that_stay_stop_nobody_and_are_killed_before_the_next_is
         for each in many:
             await _come(users, each)
         for each in many:
-            fakes.running[each.uid].cancel()  # its door is closed, its process stays
+            fakes.running[each.uid].cancel()  # its hand-over socket is closed, its process stays
         began_s = anyio.current_time()
         await _come(users, BOB)
         assert anyio.current_time() - began_s < 1.0
@@ -240,7 +240,7 @@ async def test_one_that_floods_the_service_is_killed_and_started_again(tmp_path:
     async with house(tmp_path) as (users, fakes):
         await _come(users, ALICE)
         while not fakes.killed:
-            fakes.doors[54321].say(words.Idle(7))
+            fakes.receivers[54321].say(messages.Idle(7))
             await anyio.lowlevel.checkpoint()
         assert fakes.killed == [fakes.records[0]]
         await _gone(fakes.records[0])
@@ -262,14 +262,14 @@ async def test_supervisors_of_one_login_are_bounded(tmp_path: Path) -> None:
             await _come(users, Identity(70_000, 60_000, ()))
 
 
-@pytest.mark.parametrize("does", ["ignores it", "is stopped", "has closed its door"])
+@pytest.mark.parametrize("does", ["ignores it", "is stopped", "has closed its socket"])
 async def test_the_end_of_all_waits_for_nobody_without_end(tmp_path: Path, soon: None, does: str) -> None:
     async with house(tmp_path) as (users, fakes):
         await _come(users, ALICE)
         await _come(users, BOB)
         if does == "is stopped":
             process_table.send(_entry(fakes.records[0]), signal.SIGSTOP)
-        elif does == "has closed its door":
+        elif does == "has closed its socket":
             fakes.running[54321].cancel()
         with anyio.fail_after(10):
             await users.end_all()
@@ -283,7 +283,7 @@ async def test_a_watchdog_that_kills_a_stopped_one_meanwhile_has_not_ended_its_j
         process_table.send(_entry(fakes.records[0]), signal.SIGSTOP)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(users.end_all)
-            while words.End() not in fakes.heard:
+            while messages.End() not in fakes.heard:
                 await anyio.lowlevel.checkpoint()
             fakes.end(54321)
         assert fakes.killed == [fakes.records[0]]
@@ -296,7 +296,7 @@ async def test_the_end_of_all_ends_the_jobs_of_one_that_has_just_crashed(tmp_pat
         await _gone(fakes.records[0])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(users.end_all)
-            while words.End() not in fakes.heard:
+            while messages.End() not in fakes.heard:
                 await anyio.lowlevel.checkpoint()
             fakes.end(54321)
         assert fakes.starts == [ALICE, ALICE]
@@ -313,7 +313,7 @@ async def test_the_end_of_all_starts_each_that_has_crashed_however_often_that_wa
         await _gone(fakes.records[0])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(users.end_all)
-            while words.End() not in fakes.heard:
+            while messages.End() not in fakes.heard:
                 await anyio.lowlevel.checkpoint()
             fakes.end(54321)
 
@@ -326,8 +326,8 @@ async def test_a_message_to_all_waits_for_no_user(tmp_path: Path) -> None:
         assert link is not None
         sending = link._sending  # pyright: ignore[reportPrivateUsage] - held as while the socket is full
         async with sending, anyio.create_task_group() as tasks:
-            tasks.start_soon(users.tell_all, words.Cordon("new cable"))
-            while words.Cordon("new cable") not in fakes.heard:
+            tasks.start_soon(users.tell_all, messages.Cordon("new cable"))
+            while messages.Cordon("new cable") not in fakes.heard:
                 await anyio.lowlevel.checkpoint()
             tasks.cancel_scope.cancel()
 

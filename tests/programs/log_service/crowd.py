@@ -20,9 +20,9 @@ from supervisor.core.log_funnel.relay import Relay
 from supervisor.edges.machine.logs.log_tier import LogTier
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_tls import Tls
-from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.settings import Settings, address_of
 from supervisor.programs.log_service.upstream import Upstream
+from supervisor.programs.log_service.wakeup import Wakeup
 
 JOB = "crowd"
 KEPT_BYTES_MAX = 256 * 1024  # per node
@@ -44,7 +44,7 @@ class Node:
 
     def __init__(self, number: int, address: str, tls: Tls | None, secrets: dict[str, str]) -> None:
         self.number = number
-        self.moved = Bell()
+        self.moved = Wakeup()
         self.relay = Relay(bytes_max=KEPT_BYTES_MAX, pieces_max=100_000)
         settings = Settings(tier="sender", job_id=JOB, name=f"node {number}")
         settings = msgspec.structs.replace(settings, **secrets)
@@ -54,7 +54,7 @@ class Node:
             self.relay,
             on_receipt=self._on_receipt,
             on_trouble=self.note_trouble,
-            on_away=self.moved.ring,
+            on_away=self.moved.wake,
         )
         self.upstream.move(address_of(address))
         self._stream = number + 1
@@ -93,18 +93,18 @@ class Node:
     def note_trouble(self, trouble: str) -> None:
         self.trouble = trouble
         self.was_connected = self.was_connected or not trouble
-        self.moved.ring()
+        self.moved.wake()
 
     def _take(self, lines: bytes, *, ends: bool) -> None:
         self.relay.take(0, Piece(self._stream, self._file, self.written, self.position, lines, ends))
         self.position += len(lines)
-        self.upstream.ring()
+        self.upstream.wake()
 
     def _on_receipt(self, link: int | None, receipt: Receipt) -> None:
         del link
         self.written = max(self.written, receipt.position)
         self.has_ended = receipt.ended
-        self.moved.ring()
+        self.moved.wake()
 
 
 class Servers:

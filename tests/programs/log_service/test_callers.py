@@ -55,7 +55,7 @@ async def test_log_processes_of_this_node_which_may_be_older_hear_nothing_that_t
         assert process.heard == [Trouble("why")]
 
 
-async def test_a_bell_rings_when_a_caller_comes_or_goes():
+async def test_a_wakeup_wakes_when_a_caller_comes_or_goes():
     callers = Callers()
     async with running(Taken(), callers) as links:
         caller = Caller(links, "node 1")

@@ -13,9 +13,9 @@ import pytest
 from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, file_of_cycle
 
 from supervisor.core.log_funnel.written import Entry, Part
-from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.file_writer import FileWriter, Paths
 from supervisor.programs.log_service.position_file import PositionFile, place_beside
+from supervisor.programs.log_service.wakeup import Wakeup
 
 LIMIT_S = 20.0
 
@@ -26,18 +26,18 @@ class Running:
         self.place = place_beside(str(folder / "logs" / "train.log"), "job/1")
         self.receipts: list[Receipt] = []
         self.troubles: list[str] = []
-        self.changed = Bell()
+        self.changed = Wakeup()
         self.writer = FileWriter(self.paths, self.place, on_receipt=self._note, on_trouble=self._tell)
 
     def _note(self, link: int, receipt: Receipt) -> None:
         assert link == 1
         self.receipts.append(receipt)
-        self.changed.ring()
+        self.changed.wake()
 
     def _tell(self, trouble: str) -> None:
         if trouble != (self.troubles or [""])[-1]:
             self.troubles.append(trouble)
-            self.changed.ring()
+            self.changed.wake()
 
     async def until(self, receipt: Receipt) -> None:
         while receipt not in self.receipts:

@@ -12,9 +12,9 @@ from holdfast_wire import log_frames
 from holdfast_wire.log_frames import Message, Parting
 from holdfast_wire.log_pieces import Piece
 
-from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.callers import Callers
 from supervisor.programs.log_service.links import Links
+from supervisor.programs.log_service.wakeup import Wakeup
 from tests.edges.peers.relays.test_multiplexer import wired
 from tests.edges.peers.transport.test_cluster_line import line_and_peer, until
 
@@ -28,7 +28,7 @@ class Taken:
         self.pieces: list[tuple[int, Piece]] = []
         self.lost: list[int] = []
         self.room = 1000
-        self.has_room = Bell()
+        self.has_room = Wakeup()
 
     @property
     def is_full(self) -> bool:
@@ -121,5 +121,5 @@ async def test_from_a_caller_that_sends_too_much_nothing_is_read_until_there_is_
             await anyio.lowlevel.checkpoint()
         assert len(taken.pieces) <= 16  # What came at once with the first.
         taken.room = pieces + 1
-        taken.has_room.ring()
+        taken.has_room.wake()
         await until(lambda: len(taken.pieces) == pieces)

@@ -12,8 +12,8 @@ import anyio
 import pytest
 from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, file_of_cycle
 
-from supervisor.programs.log_service.bells import Bell
 from supervisor.programs.log_service.root_files import WORDS_BYTES_MAX, RootFiles
+from supervisor.programs.log_service.wakeup import Wakeup
 
 LIMIT_S = 30.0
 
@@ -22,13 +22,13 @@ class Running:
     def __init__(self, logs: str, words: str) -> None:
         self.receipts: list[Receipt] = []
         self.troubles: list[str] = []
-        self.changed = Bell()
+        self.changed = Wakeup()
         self.files = RootFiles("job", logs, words, on_receipt=self._note, on_trouble=self.troubles.append)
 
     def _note(self, link: int, receipt: Receipt) -> None:
         assert link == 1
         self.receipts.append(receipt)
-        self.changed.ring()
+        self.changed.wake()
 
     async def until(self, receipt: Receipt) -> None:
         while receipt not in self.receipts:

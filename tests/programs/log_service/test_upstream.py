@@ -13,7 +13,7 @@ from holdfast_wire.log_frames import Hello, Message, Parting, Terms, Welcome
 from holdfast_wire.log_pieces import Piece, Receipt
 
 from supervisor.edges.peers.transport.cluster_line import Line
-from supervisor.edges.peers.transport.door import WANTS_IN
+from supervisor.edges.peers.transport.preamble import CONNECTS_HERE
 from supervisor.programs.log_service import introduction, upstream
 from tests.edges.peers.transport.test_cluster_line import until
 from tests.programs.log_service import crowd
@@ -39,7 +39,7 @@ class Server:
 
 
 class _Called(asyncio.Protocol):
-    """Takes the letter that comes before the first frame."""
+    """Takes the kind that comes before the first frame."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -59,7 +59,7 @@ class _Called(asyncio.Protocol):
         self._line.listen(hear, lambda _: None, lambda: None)
 
     def data_received(self, data: bytes) -> None:
-        self._line.data_received(data.removeprefix(WANTS_IN))
+        self._line.data_received(data.removeprefix(CONNECTS_HERE))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._line.connection_lost(exc)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from supervisor.edges.users import door_words as words
+from supervisor.edges.users import user_link_messages as messages
 
 NAME, SECONDS, *TARGETS = sys.argv[1:]
 END_S = time.monotonic() + float(SECONDS)
@@ -79,7 +79,7 @@ class Registers(ctypes.Structure):
 
 
 def exec_in(pid: int) -> bool:
-    """Makes a process of hers execute `sleep`: its door closes, the process stays."""
+    """Makes a process of hers execute `sleep`: its socket closes, the process stays."""
     if ptrace(PTRACE_ATTACH, pid) != 0:
         return False
     os.waitpid(pid, 0x40000000)  # __WALL
@@ -131,7 +131,7 @@ def kill_supervisor() -> None:
                 os.kill(pid, random.choice((signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)))
 
 
-def flood_door() -> None:
+def flood_socket() -> None:
     """Takes the descriptors of her own supervisor and writes to each that it can, among them its link to root's."""
     while goes_on():
         holdfast("jobs")
@@ -153,8 +153,8 @@ def flood_door() -> None:
 def flood(descriptor: int) -> None:
     with socket.socket(fileno=os.dup(descriptor)) as link:
         link.setblocking(False)
-        said = (words.Cordon(ESCAPES * 20), words.Idle(0), words.Taken(1), words.Taken(1 << 62))
-        nasty = (*map(words.encode, said), b"\xff" * 200, b"[" * 1000, b"{}", b"9" * 4000)
+        said = (messages.Cordon(ESCAPES * 20), messages.Idle(0), messages.Taken(1), messages.Taken(1 << 62))
+        nasty = (*map(messages.encode, said), b"\xff" * 200, b"[" * 1000, b"{}", b"9" * 4000)
         is_link = link.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_SEQPACKET
         until_s = min(END_S, time.monotonic() + (3 if is_link else 0.1))
         while time.monotonic() < until_s:
@@ -166,7 +166,7 @@ def flood(descriptor: int) -> None:
                 return
 
 
-# --- doors of others -----------------------------------------------------------------------------------------------
+# --- sockets of others -----------------------------------------------------------------------------------------------
 
 
 def crowd(connect: Callable[[], socket.socket | None], words: tuple[bytes, ...]) -> None:
@@ -384,7 +384,7 @@ def deceive() -> None:
 ATTACKS: dict[str, Callable[[], None]] = {
     each.__name__: each
     for each in (
-        ptrace_exec, stop_supervisor, kill_supervisor, flood_door, connections, cluster_connections, join_cluster,
+        ptrace_exec, stop_supervisor, kill_supervisor, flood_socket, connections, cluster_connections, join_cluster,
         health_connections, health_requests, others_jobs, bad_records, sparse_logs, deceive,
     )
 }  # fmt: skip

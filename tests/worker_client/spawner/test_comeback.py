@@ -18,16 +18,16 @@ SPAWNED = link.Spawned(0, 0, 77, 0, "fork")
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> socket.socket:
+def listener(tmp_path: Path) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.bind(str(tmp_path / "door"))
+    listener.bind(str(tmp_path / "listener"))
     return listener
 
 
 def returned(comeback: Comeback, tmp_path: Path) -> tuple[dict[str, str], list[link.Message]]:
     """Returns the texts and reports that a returning supervisor gets."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as supervisor:
-        supervisor.connect(str(tmp_path / "door"))
+        supervisor.connect(str(tmp_path / "listener"))
         found = comeback.accept(is_awaited=True)
         assert found is not None
         (welcome,) = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX).feed(supervisor.recv(65536))
@@ -39,10 +39,10 @@ def returned(comeback: Comeback, tmp_path: Path) -> tuple[dict[str, str], list[l
     return texts, [each for each in found.messages if not isinstance(each, link.Kept)]
 
 
-def test_texts_stay_until_they_change_or_are_removed(tmp_path: Path, door: socket.socket) -> None:
-    with door:
-        comeback = Comeback(SpawnerSettings("j", ("t.py",), return_fd=door.fileno()))
-        listen(door.fileno())
+def test_texts_stay_until_they_change_or_are_removed(tmp_path: Path, listener: socket.socket) -> None:
+    with listener:
+        comeback = Comeback(SpawnerSettings("j", ("t.py",), return_fd=listener.fileno()))
+        listen(listener.fileno())
         for report in (READY, SPAWNED):
             comeback.note(report)
         comeback.keep(link.Keep({"a": "1", "b": "1"}, 1))
@@ -50,12 +50,12 @@ def test_texts_stay_until_they_change_or_are_removed(tmp_path: Path, door: socke
         assert returned(comeback, tmp_path) == ({"a": "1", "c": "1"}, [SPAWNED])
 
 
-def test_a_message_in_several_parts_counts_only_once_the_last_has_come(tmp_path: Path, door: socket.socket) -> None:
+def test_a_message_in_several_parts_counts_only_once_the_last_has_come(tmp_path: Path, listener: socket.socket) -> None:
     """Its supervisor may be killed in between: the next one finds the state before it."""
-    with door:
+    with listener:
         path = tmp_path / "kept"
-        comeback = Comeback(SpawnerSettings("j", ("t.py",), return_fd=door.fileno(), keep_path=str(path)))
-        listen(door.fileno())
+        comeback = Comeback(SpawnerSettings("j", ("t.py",), return_fd=listener.fileno(), keep_path=str(path)))
+        listen(listener.fileno())
         comeback.note(READY)
         comeback.keep(link.Keep({"a": "1", "b": "1"}, 0))
         comeback.keep(link.Keep({"a": "2"}, 1, more=True))

@@ -36,17 +36,31 @@ class Feed:
     """One worker's pipe, and the pipe to the process that writes."""
 
     __slots__ = (
-        "cycle", "door", "fd", "has_ended", "is_held", "is_resting", "is_stuck", "local_rank", "lost_bytes", "path",
-        "pending", "prefix", "rest_bytes_max", "rest_s", "sink", "tail",
+        "cycle",
+        "fd",
+        "has_ended",
+        "is_held",
+        "is_resting",
+        "is_stuck",
+        "local_rank",
+        "lost_bytes",
+        "path",
+        "pending",
+        "prefix",
+        "rest_bytes_max",
+        "rest_s",
+        "sender_socket",
+        "sink",
+        "tail",
     )  # fmt: skip
 
-    def __init__(self, fd: int, cycle: int, local_rank: int, path: str, prefix: str, door: str) -> None:
+    def __init__(self, fd: int, cycle: int, local_rank: int, path: str, prefix: str, sender_socket: str) -> None:
         self.fd = fd  # -1: closed
         self.cycle = cycle
         self.local_rank = local_rank
         self.path = path
         self.prefix = prefix
-        self.door = door
+        self.sender_socket = sender_socket
         self.sink = -1
         self.tail = b""
         self.pending = b""  # read, but not in the sink yet
@@ -72,23 +86,24 @@ class Feeds:
         self._feeds: dict[int, Feed] = {}  # by the worker's pipe
         self._tails: dict[tuple[int, int], bytes] = {}  # of pipes that ended before their worker was reaped
         self._ending: list[Feed] = []  # feeds whose pipe has ended but is not passed on completely
-        self._open_cycles: dict[int, tuple[str, str]] = {}  # file and door; their files are not closed
+        self._open_cycles: dict[int, tuple[str, str]] = {}  # file and sender_socket; their files are not closed
         self._over: set[int] = set()
         self.late: dict[int, tuple[str, int, int, str]] = {}  # by cycle; path, lines, bytes, reason
         self._on_all_closed: Callable[[], None] | None = None
         self.pid = 0  # pid of the writing process
 
-    def open(self, cycle: int, local_rank: int, path: str, prefix: str, door: str = "") -> int:
+    def open(self, cycle: int, local_rank: int, path: str, prefix: str, sender_socket: str = "") -> int:
         """Returns the descriptor for both of the worker's streams; the caller closes it. Raises OSError.
 
-        `door`: the socket of the sender to the job's log server, which then writes the file; "": there is none.
+        `sender_socket`: the socket of the sender to the job's log server, which then writes the file; "": there is
+        none.
         """
         if self._link is None:
             self._start_process()
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         _enlarge(writer)
-        feed = Feed(reader, cycle, local_rank, path, prefix, door)
+        feed = Feed(reader, cycle, local_rank, path, prefix, sender_socket)
         feed.rest_bytes_max = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ) // 2
         try:
             self._connect(feed)
@@ -96,7 +111,7 @@ class Feeds:
             os.close(reader)
             os.close(writer)
             raise
-        self._open_cycles[cycle] = path, door
+        self._open_cycles[cycle] = path, sender_socket
         self._feeds[reader] = feed
         self._events.watch(reader, READ, lambda: self._on_readable(feed))
         return writer
@@ -151,7 +166,7 @@ class Feeds:
         try:
             os.set_blocking(feed.sink, False)
             _enlarge(feed.sink)
-            word = json.dumps(["open", feed.cycle, feed.path, feed.prefix, feed.door]).encode()
+            word = json.dumps(["open", feed.cycle, feed.path, feed.prefix, feed.sender_socket]).encode()
             socket.send_fds(self._link, [word], [reader])
         except OSError:
             os.close(feed.sink)

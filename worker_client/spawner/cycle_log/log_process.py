@@ -68,39 +68,39 @@ class LogProcess:
             self._go_on_alone()
             return
         match json.loads(data):
-            case ["open", cycle, path, prefix, door]:
-                self._open(cycle, path, prefix, door, fds[0])
-            case ["over", cycle, path, door]:
+            case ["open", cycle, path, prefix, sender_socket]:
+                self._open(cycle, path, prefix, sender_socket, fds[0])
+            case ["over", cycle, path, sender_socket]:
                 self._over.add(cycle)
-                self._file(cycle, path, door)
+                self._file(cycle, path, sender_socket)
                 self._close_if_over(cycle)
             case _:
                 pass
 
-    def _open(self, cycle: int, path: str, prefix: str, door: str, fd: int) -> None:
-        file = self._file(cycle, path, door)
+    def _open(self, cycle: int, path: str, prefix: str, sender_socket: str, fd: int) -> None:
+        file = self._file(cycle, path, sender_socket)
         way = self._ways[cycle]
         self._streams[cycle] += 1
         lines = RankLines(prefix.encode())
         os.set_blocking(fd, False)
         self._events.watch(fd, READ, lambda: self._on_output(fd, file, lines, way))
 
-    def _file(self, cycle: int, path: str, door: str) -> CycleFile:
+    def _file(self, cycle: int, path: str, sender_socket: str) -> CycleFile:
         if cycle not in self._files:
             self._files[cycle] = CycleFile(cycle, path)
-            self._ways[cycle] = self._way(door)
+            self._ways[cycle] = self._way(sender_socket)
             self._streams[cycle] = 0
             self._unwritten += 1
         return self._files[cycle]
 
-    def _way(self, door: str) -> Backlog | Uplink:
-        """`door`: the socket of this node's sender to the log server; "": the files are written here."""
-        if door:
-            if door not in self._uplinks:
+    def _way(self, sender_socket: str) -> Backlog | Uplink:
+        """`sender_socket`: the socket of this node's sender to the log server; "": the files are written here."""
+        if sender_socket:
+            if sender_socket not in self._uplinks:
                 from .uplink import Uplink  # Late: few jobs have a log server.
 
-                self._uplinks[door] = Uplink(self._events, door, self._tell_loss, self._on_closed)
-            return self._uplinks[door]
+                self._uplinks[sender_socket] = Uplink(self._events, sender_socket, self._tell_loss, self._on_closed)
+            return self._uplinks[sender_socket]
         if self._backlog is None:
             self._backlog = Backlog(self._tell_loss, self._on_closed)
             self._backlog.start()

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import anyio
 
 from supervisor.edges.machine.own_process import accepting
-from supervisor.edges.machine.processes.knocks import Knocks
+from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.machine.processes.peer_identity import uid_of
 
 SOCKET_MODE = 0o666
@@ -42,7 +42,7 @@ class HealthGate:
         """`login_of`: see Logins.of. A login and its subordinate user ids are one user here."""
         self._listener = listener
         self._login_of = login_of
-        self._knocks = Knocks()
+        self._rate_limit = ConnectionRateLimit()
         self._connections: list[_Connection] = []  # the oldest first
         self._of_user: Counter[int] = Counter()
         self._by_client: dict[socket.socket, _Connection] = {}
@@ -76,7 +76,7 @@ class HealthGate:
             uid = self._login_of(uid_of(client))
         except OSError:
             return None
-        if self._of_user[uid] >= CONNECTIONS_OF_ONE_MAX or not self._knocks.may_enter(uid, anyio.current_time()):
+        if self._of_user[uid] >= CONNECTIONS_OF_ONE_MAX or not self._rate_limit.allows(uid, anyio.current_time()):
             return None
         if len(self._connections) >= CONNECTIONS_MAX and not self._made_room(uid):
             return None

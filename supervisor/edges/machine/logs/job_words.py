@@ -30,7 +30,7 @@ class WordsPlace(NamedTuple):
     """Where the words about a job go. `path` "": to no file."""
 
     path: str = ""
-    door: str = ""  # this node's sender to the job's log server; "": this process writes the file
+    sender_socket: str = ""  # this node's sender to the job's log server; "": this process writes the file
     run: int = 0  # tells a job from later ones with the same id
 
 
@@ -64,7 +64,7 @@ class JobWords(logging.Handler):
         if not place.path:
             return
         try:
-            if place.door:
+            if place.sender_socket:
                 self._uplink(str(job_id), place).say(_encoded(self._line(record)))
             elif not self._writer.put((place.path, self._line(record))):
                 self._dropped += 1
@@ -91,7 +91,7 @@ class JobWords(logging.Handler):
         if uplink is None or uplink.run != place.run:
             from supervisor.edges.machine.logs.words_uplink import WordsUplink  # Late: few jobs have a log server.
 
-            uplink = self._uplinks[job_id] = WordsUplink(place.door, place.run)
+            uplink = self._uplinks[job_id] = WordsUplink(place.sender_socket, place.run)
         return uplink
 
     def _line(self, record: logging.LogRecord) -> str:

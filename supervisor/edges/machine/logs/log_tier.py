@@ -45,14 +45,14 @@ class LogTier:
         on_lost: Callable[[str], None],
         on_away: Callable[[], None],
         on_warning: Callable[[str], None] | None = None,
-        door_fd: int = -1,
+        listening_fd: int = -1,
     ) -> None:
         self._settings = settings
         self._ends_in_s = ends_in_s
         self._on_lost = on_lost
         self._on_away = on_away
         self._on_warning = on_warning
-        self._door_fd = door_fd
+        self._listening_fd = listening_fd
         self._process: subprocess.Popen[bytes] | None = None
         self._told = b""
         self._is_finished = False
@@ -130,7 +130,7 @@ class LogTier:
             env=environment,
             cwd="/",
             start_new_session=True,
-            pass_fds=(self._door_fd,) if self._door_fd >= 0 else (),
+            pass_fds=(self._listening_fd,) if self._listening_fd >= 0 else (),
         )
 
     async def _until_end(self, process: subprocess.Popen[bytes], pidfd: int) -> str:

@@ -31,10 +31,10 @@ _clock = Clock()
 class WordsUplink:
     """Sends the words about one run of a job. `run` tells it from later runs with the same id."""
 
-    def __init__(self, door: str, run: int = 0) -> None:
-        """`door`: the socket of the sender."""
+    def __init__(self, path: str, run: int = 0) -> None:
+        """`path`: the socket of the sender."""
         self.run = run
-        self._door = door
+        self._path = path
         self._lock = threading.Lock()  # guards the source and the attributes below
         self._source = LogSource(KEPT_BYTES_MAX)
         self._stream = self._source.open(SUPERVISORS)
@@ -73,7 +73,7 @@ class WordsUplink:
             while self._goes_on():
                 with contextlib.suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as link:
                     link.setblocking(False)
-                    link.connect(self._door)  # It connects or fails at once, even if the sender does not accept yet.
+                    link.connect(self._path)  # It connects or fails at once, even if the sender does not accept yet.
                     with self._lock:
                         self._source.begin_connection()
                     self._converse(link)

@@ -70,15 +70,15 @@ class OwnThread:
         self._told = queue.SimpleQueue[Callable[[], None]]()
         self._is_separate = False
         # The loop is usually woken through a descriptor that this thread does not have.
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         started = threading.Event()
         try:
             threads.start(threading.Thread(target=self._run, args=(kept, started), name="job files", daemon=True))
         except OSError:
-            os.close(self._bell)
+            os.close(self._wakeup)
             raise
         started.wait()  # takes one system call
-        self._loop.add_reader(self._bell, self._hear)
+        self._loop.add_reader(self._wakeup, self._hear)
 
     async def call(self, work: Callable[[], _T]) -> _T:
         """Returns the result of `work`; raises what it raises."""
@@ -91,7 +91,7 @@ class OwnThread:
                 self._told.put(partial(_fail, future, error))
             else:
                 self._told.put(partial(_succeed, future, result))
-            os.eventfd_write(self._bell, 1)
+            os.eventfd_write(self._wakeup, 1)
 
         self._work.put(do)
         return await future
@@ -100,19 +100,19 @@ class OwnThread:
         """Makes the thread do `last` and end. Never waits."""
         self._work.put(last)
         self._work.put(None)
-        self._loop.remove_reader(self._bell)
+        self._loop.remove_reader(self._wakeup)
         if self._is_separate:  # else the thread shares it and closes it
-            os.close(self._bell)
+            os.close(self._wakeup)
 
     def _run(self, kept: tuple[int, ...], started: threading.Event) -> None:
-        self._is_separate = separate(self._bell, *kept)
+        self._is_separate = separate(self._wakeup, *kept)
         started.set()
         while (work := self._work.get()) is not None:
             work()
-        os.close(self._bell)
+        os.close(self._wakeup)
 
     def _hear(self) -> None:
-        os.eventfd_read(self._bell)
+        os.eventfd_read(self._wakeup)
         while not self._told.empty():
             self._told.get()()
 

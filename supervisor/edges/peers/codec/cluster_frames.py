@@ -39,7 +39,7 @@ class Welcome(msgspec.Struct, frozen=True):
     term: int
     proof: bytes = b""  # as in Hello
     protocol_version: int = 0  # the version that both sides use from now on; 0: the first
-    door_key: bytes = b""  # see door.py; b"": the job's token makes it
+    door_key: bytes = b""  # see preamble.py; b"": the job's token makes it
 
 
 class Refusal(msgspec.Struct, frozen=True):

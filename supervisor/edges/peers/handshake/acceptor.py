@@ -25,8 +25,8 @@ from anyio.abc import TaskGroup
 from supervisor.core.cluster.admission import Admission
 from supervisor.edges.machine.processes.tcp_user import refusal_of_user, stranger_at
 from supervisor.edges.peers.handshake.introduction import STRANGER
-from supervisor.edges.peers.transport import door
-from supervisor.edges.peers.transport.door import MAY_BE_SENT_ON, Place, Proofs
+from supervisor.edges.peers.transport import preamble
+from supervisor.edges.peers.transport.preamble import MAY_BE_REDIRECTED, Place, Proofs
 from supervisor.ports.pauses import pause
 
 TAKEN_MAX = 32  # connections that are accepted before others have their turn
@@ -57,15 +57,15 @@ class Acceptor:
         self,
         serve: Serve,
         *,
-        door_key: bytes,
+        preamble_key: bytes,
         has_token: bool,
         has_certificates: bool,
         choose: Callable[[], Place | None] | None = None,
     ) -> None:
-        """`serve` does the handshake, and returns whether it succeeded. `door_key`: see door.key_of. `choose` returns
-        where a node is redirected, if at all; None: never redirect."""
+        """`serve` does the handshake, and returns whether it succeeded. `preamble_key`: see preamble.key_of. `choose`
+        returns where a node is redirected, if at all; None: never redirect."""
         self._serve = serve
-        self._proofs = Proofs(door_key)
+        self._proofs = Proofs(preamble_key)
         self._needs_proof = has_token
         self._has_certificates = has_certificates
         self._choose = choose
@@ -132,7 +132,7 @@ class Acceptor:
         """Reads the first bytes, as far as they have come."""
         waiting = self._waiting[key]
         try:
-            has_all = door.read_first(waiting.sock, waiting.first)
+            has_all = preamble.read_first(waiting.sock, waiting.first)
         except OSError:
             self._drop(key)
             return
@@ -144,15 +144,15 @@ class Acceptor:
             self._loop.add_reader(waiting.sock, self._read, key)
 
     def _judge(self, key: int, waiting: _Waiting) -> None:
-        letter = door.letter_of(bytes(waiting.first))
-        why, is_member = self._may_come_in(waiting) if letter else ("it is not a node", False)
-        place = self._choose() if letter == MAY_BE_SENT_ON and not why and self._choose is not None else None
+        kind = preamble.kind_of(bytes(waiting.first))
+        why, is_member = self._may_come_in(waiting) if kind else ("it is not a node", False)
+        place = self._choose() if kind == MAY_BE_REDIRECTED and not why and self._choose is not None else None
         if why or place is not None:
             if why:
                 self._tell_refusal(waiting.source, why)
-                door.refuse(waiting.sock, why)
+                preamble.refuse(waiting.sock, why)
             elif place is not None:
-                door.send_on(waiting.sock, place)
+                preamble.redirect(waiting.sock, place)
             self._drop(key)
         else:
             self._admission.speak(key, is_member=is_member)

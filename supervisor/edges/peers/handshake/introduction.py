@@ -98,9 +98,9 @@ def read(line: Line, payload: bytes) -> Hello:
     return hello
 
 
-def welcome(line: Line, hello: Hello, *, term: int, door_key: bytes = b"") -> None:
+def welcome(line: Line, hello: Hello, *, term: int, preamble_key: bytes = b"") -> None:
     version = cluster_versions.common(hello.protocol_version, hello.oldest_version) or cluster_versions.FIRST
-    line.send(cluster_codec.encode(Welcome(term, line.proof(LEADER), version, door_key)))
+    line.send(cluster_codec.encode(Welcome(term, line.proof(LEADER), version, preamble_key)))
 
 
 def refuse(line: Line, reason: str) -> None:

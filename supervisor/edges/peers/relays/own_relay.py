@@ -22,10 +22,10 @@ _log = logging.getLogger("holdfast.cluster")
 
 
 class OwnRelay:
-    def __init__(self, who: Who, *, tls: Tls | None, door_key: bytes) -> None:
+    def __init__(self, who: Who, *, tls: Tls | None, preamble_key: bytes) -> None:
         self._who = who
         self._tls = tls
-        self._door_key = door_key
+        self._preamble_key = preamble_key
 
     async def serve(self, line: Line, own_ip: str, connect: Callable[[Line], Awaitable[None]]) -> None:
         """Serves until the leader ends it. `connect` connects the line to the leader.
@@ -41,7 +41,7 @@ class OwnRelay:
                     introduction.check_user(line, has_secrets=self._tls is not None)
                     introduction.check_greeting(first)
                     await introduction.introduce(line, self._who, relay_port=port)
-                await Relay(self._who, tls=self._tls, door_key=self._door_key).run(line, [listener])
+                await Relay(self._who, tls=self._tls, preamble_key=self._preamble_key).run(line, [listener])
         except (
             OSError, TimeoutError, LinkLostError, SessionError, ClusterProtocolError, introduction.StrangerError,
             introduction.RefusalError,

@@ -33,8 +33,8 @@ _log = logging.getLogger("holdfast.cluster")
 
 
 class Relay:
-    def __init__(self, who: Who, *, tls: Tls | None, door_key: bytes) -> None:
-        """`door_key`: the leader's."""
+    def __init__(self, who: Who, *, tls: Tls | None, preamble_key: bytes) -> None:
+        """`preamble_key`: the leader's."""
         self._who = who
         self._tls = LeadersTls(tls)
         self._children: dict[int, Multiplexer] = {}
@@ -44,7 +44,7 @@ class Relay:
         self._last = 0  # channel
         self._upstream: Multiplexer | None = None
         self._acceptor = Acceptor(
-            self._serve, door_key=door_key, has_token=bool(token_of(tls)), has_certificates=tls is not None
+            self._serve, preamble_key=preamble_key, has_token=bool(token_of(tls)), has_certificates=tls is not None
         )
         self._tasks: TaskGroup | None = None
 

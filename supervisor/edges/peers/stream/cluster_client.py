@@ -43,7 +43,14 @@ from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_link import Conversation, PeerAddress
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls, token_of
-from supervisor.edges.peers.transport.door import AGAIN, IS_RELAY, MAY_BE_SENT_ON, WANTS_IN, NodesDoor, key_of
+from supervisor.edges.peers.transport.preamble import (
+    AGAIN,
+    CONNECTS_HERE,
+    IS_RELAY,
+    MAY_BE_REDIRECTED,
+    Preamble,
+    key_of,
+)
 from supervisor.ports.pauses import pause
 
 SPAWNER_LATER_S = 0.4  # the spawner acts if this process is stopped; with FENCE_S, it is still less than LOST_S
@@ -108,11 +115,11 @@ class ClusterClient:
         self.may_return = False  # the lost leader; see leader_link.GiveUp
         self._is_careful = False  # a connection went silent: large packets may be lost
         self._term = kept.term  # of the leader in this conversation
-        self._door_key = key_of(token_of(tls))
+        self._preamble_key = key_of(token_of(tls))
         self._tls = tls
         self._session: ssl.SSLSession | None = None  # of the last connection
         self._relay_client: RelayClient | None = None  # of the last connection through a relay
-        self._may_be_sent_on = True  # False: the relay was not reachable
+        self._may_be_redirected = True  # False: the relay was not reachable
         self._was_put_off = False  # until there are relays
         self._tasks: TaskGroup | None = None
 
@@ -174,7 +181,7 @@ class ClusterClient:
             self._said_at_s = self._loop.time()
             self._note_silence(line)
             # Not after a silence: the leader may not know yet that the relay caused it.
-            self._may_be_sent_on = self._said_at_s - line.heard_at_s < link_silence.SILENCE_S
+            self._may_be_redirected = self._said_at_s - line.heard_at_s < link_silence.SILENCE_S
             self._decide(leader_link.LinkLost(why))
 
     async def _find(self) -> tuple[Line, float]:
@@ -206,24 +213,24 @@ class ClusterClient:
         """Uses half of the remaining time, to leave time for another connection if this one does not answer."""
         pipe = Pipe(self._tls, leads=False, session=self._session) if self._tls is not None else None
         if self._was_put_off:
-            self._may_be_sent_on = leader_link.may_wait_for_relay(self._link, anyio.current_time())
-        door = NodesDoor(MAY_BE_SENT_ON if self._may_be_sent_on else WANTS_IN, self._door_key)
-        self._may_be_sent_on, self._was_put_off = True, False
-        line = Line(pipe=pipe, door=door)
+            self._may_be_redirected = leader_link.may_wait_for_relay(self._link, anyio.current_time())
+        preamble = Preamble(MAY_BE_REDIRECTED if self._may_be_redirected else CONNECTS_HERE, self._preamble_key)
+        self._may_be_redirected, self._was_put_off = True, False
+        line = Line(pipe=pipe, preamble=preamble)
         is_held = False
         try:
             left_s = max(0.0, until_s - anyio.current_time())
             await self._connect(line, host, self._address.port, min(CONNECT_S, left_s / 2))
             ip = line.address("peername")
             with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
-                is_greeted = await self._is_greeted(line, door)
+                is_greeted = await self._is_greeted(line, preamble)
                 said_at_s = self._loop.time()
                 if is_greeted:
                     await self._introduce(line)
             self._leader_ip = ip
             if not is_greeted:
-                assert door.sent_on is not None
-                return await self._meet_by_relay(until_s, *door.sent_on)
+                assert preamble.redirected_to is not None
+                return await self._meet_by_relay(until_s, *preamble.redirected_to)
             self._conversation.hold(line, on_end=lambda _: None)
             is_held = True
             self._session = pipe.session if pipe is not None else None
@@ -233,9 +240,9 @@ class ClusterClient:
                 self._note_silence(line)
                 line.end("the node has nothing more to send", says_all=True)
 
-    def _line(self, letter: bytes) -> Line:
+    def _line(self, kind: bytes) -> Line:
         pipe = Pipe(self._tls, leads=False) if self._tls is not None else None
-        return Line(pipe=pipe, door=NodesDoor(letter, self._door_key))
+        return Line(pipe=pipe, preamble=Preamble(kind, self._preamble_key))
 
     def _note_silence(self, line: Line) -> None:
         if self._loop.time() - line.heard_at_s > link_silence.ALIVE_S:
@@ -247,12 +254,12 @@ class ClusterClient:
 
     async def _meet_by_relay(self, until_s: float, host: str, port: int) -> tuple[Line, float]:
         """Connects through a relay, as the leader directed. If that fails, the node asks to connect directly."""
-        self._may_be_sent_on = False
+        self._may_be_redirected = False
         self._was_put_off = (host, port) == AGAIN
         if self._was_put_off:
             await pause(PUT_OFF_S * (1 + random.random()), why="nothing tells when there are relays")
             raise LinkLostError("it waits for relays that are to take this node")
-        outer = self._line(WANTS_IN)
+        outer = self._line(CONNECTS_HERE)
         is_held = False
         try:
             left_s = max(0.0, until_s - anyio.current_time())
@@ -268,7 +275,7 @@ class ClusterClient:
                 await self._introduce(relay_client.line)
             self._relay_client = relay_client
             self._conversation.hold(relay_client.line, on_end=lambda _: None)
-            is_held = self._may_be_sent_on = True
+            is_held = self._may_be_redirected = True
             return relay_client.line, said_at_s
         except (introduction.StrangerError, introduction.RefusalError) as error:
             raise LinkLostError(f"the relay at {host} refuses this node: {error}") from error
@@ -277,15 +284,15 @@ class ClusterClient:
                 self._note_silence(outer)
                 outer.end("the node has nothing more to send", says_all=True)
 
-    async def _is_greeted(self, line: Line, door: NodesDoor) -> bool:
+    async def _is_greeted(self, line: Line, preamble: Preamble) -> bool:
         """Waits for the Greeting, which may take long if thousands of nodes connect. False: the leader redirects us."""
         try:
             first = await line.receive()
         except LinkLostError as error:
-            if door.sent_on is not None:
+            if preamble.redirected_to is not None:
                 return False
-            if door.refusal and not self.was_welcomed:
-                raise RefusedError(f"the leader at {self._address} refuses this node: {door.refusal}") from error
+            if preamble.refusal and not self.was_welcomed:
+                raise RefusedError(f"the leader at {self._address} refuses this node: {preamble.refusal}") from error
             if line.distrust:
                 who = f"this node and the leader at {self._address}"
                 raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
@@ -366,7 +373,7 @@ class ClusterClient:
             version = welcome.protocol_version
             raise RefusedError(f"the leader at {self._address} speaks version {version} of the protocol")
         self.was_welcomed, self._term = True, welcome.term
-        self._door_key = welcome.door_key or self._door_key
+        self._preamble_key = welcome.door_key or self._preamble_key
 
     async def _serve_relay(self) -> None:
         """Serves as a relay, as the leader wants. If it can't be reached, other nodes find another way."""
@@ -374,7 +381,7 @@ class ClusterClient:
         own_ip = held.address("sockname") if held is not None else ""
         if held is None or not own_ip:
             return  # The connection has just ended; the leader asks again by the next one.
-        relay = OwnRelay(self._who, tls=self._tls, door_key=self._door_key)
+        relay = OwnRelay(self._who, tls=self._tls, preamble_key=self._preamble_key)
         host, port = held.address("peername"), self._address.port
         await relay.serve(self._line(IS_RELAY), own_ip, lambda line: self._connect(line, host, port, CONNECT_S))
 

@@ -40,12 +40,12 @@ from supervisor.edges.peers.relays.relay_downstream import RelayDownstream
 from supervisor.edges.peers.stream import known_node
 from supervisor.edges.peers.stream.archive import Archive
 from supervisor.edges.peers.stream.known_node import KnownNode
-from supervisor.edges.peers.transport import cluster_link, door, listening
+from supervisor.edges.peers.transport import cluster_link, listening, preamble
 from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_link import Conversation
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
-from supervisor.edges.peers.transport.door import Place
+from supervisor.edges.peers.transport.preamble import Place
 from supervisor.edges.peers.transport.turns import Later, Turns
 
 GONE_MAX = 100_000  # incarnations that we remember
@@ -86,7 +86,7 @@ class ClusterServer:
         self._term = term
         self._may_answer = may_answer
         self._nodes: dict[str, KnownNode] = {}
-        self._knocked: dict[str, float] = {}  # when each node last came, welcome or not
+        self._tried_at_s: dict[str, float] = {}  # when each node last came, welcome or not
         self._kept = kept.nodes  # nodes that were connected to the previous supervisor
         self._gone = dict.fromkeys(kept.gone)  # abandoned incarnations, oldest first
         self._changed: dict[str, None] = {}  # nodes whose conversation is not as it was kept last
@@ -95,9 +95,10 @@ class ClusterServer:
         self._is_due_earlier = anyio.Event()
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
         self._relays = Relays(fan_out, nodes_max) if 0 < fan_out < nodes_max else None
-        self._door_key = door.fresh_key() if tls is not None and not tls.token else b""
+        self._preamble_key = preamble.fresh_key() if tls is not None and not tls.token else b""
         self._acceptor = Acceptor(
-            self._serve, door_key=door.key_of(token_of(tls)) or self._door_key, has_token=bool(token_of(tls)),
+            self._serve, preamble_key=preamble.key_of(token_of(tls)) or self._preamble_key,
+            has_token=bool(token_of(tls)),
             has_certificates=tls is not None,
             choose=self._choose_relay if self._relays is not None else None,
         )  # fmt: skip
@@ -156,8 +157,8 @@ class ClusterServer:
 
     def heard_at_s(self, node: str) -> float | None:
         """Returns when a node was last heard; None: it is unknown."""
-        known, knocked_at_s = self._nodes.get(node), self._knocked.get(node, 0.0)
-        return max(known.conversation.last_heard_s if known is not None else 0.0, knocked_at_s) or None
+        known, tried_at_s = self._nodes.get(node), self._tried_at_s.get(node, 0.0)
+        return max(known.conversation.last_heard_s if known is not None else 0.0, tried_at_s) or None
 
     def letters(self, *, whole: bool = True) -> Correspondence:
         return known_node.letters(self._nodes, self._gone, self._changed, whole=whole)
@@ -208,10 +209,10 @@ class ClusterServer:
             introduction.refuse(line, str(error))
             _log.warning("a node may not join job %s: %s", self._job_id, error)
             raise
-        self._knocked[hello.node] = anyio.current_time()
+        self._tried_at_s[hello.node] = anyio.current_time()
         if self._may_answer is not None and not self._may_answer():
             raise SessionError("this leader does not know whether it still leads; the node tries again")
-        introduction.welcome(line, hello, term=self._term, door_key=self._door_key)
+        introduction.welcome(line, hello, term=self._term, preamble_key=self._preamble_key)
         return hello
 
     def _refusal(self, hello: Hello) -> str:
@@ -366,7 +367,7 @@ class ClusterServer:
     def _give_up(self, name: str) -> None:
         node = self._nodes.pop(name)
         self._changed[name] = None
-        self._knocked.pop(name, None)
+        self._tried_at_s.pop(name, None)
         self._gone[node.incarnation] = None
         if len(self._gone) > GONE_MAX:
             del self._gone[next(iter(self._gone))]

@@ -21,7 +21,7 @@ from supervisor.edges.machine.processes.tcp_user import stranger_at
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.transport.cluster_session import NUMBERS_BYTES, SessionError
 from supervisor.edges.peers.transport.cluster_tls import Pipe
-from supervisor.edges.peers.transport.door import NodesDoor
+from supervisor.edges.peers.transport.preamble import Preamble
 
 FRAME_BYTES_MAX = framing.CLUSTER_FRAME_BYTES_MAX + NUMBERS_BYTES
 INTRODUCTION_BYTES_MAX = 16 * 1024  # for a frame of a peer that has proved nothing yet
@@ -49,17 +49,17 @@ class Line(asyncio.Protocol):
         pipe: Pipe | None = None,
         greeting: bytes = b"",
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        door: NodesDoor | None = None,
+        preamble: Preamble | None = None,
         unsent_bytes_max: int = UNSENT_BYTES_MAX,
     ) -> None:
         """Creates a line. `pipe` None: no TLS. `greeting` is sent first. `frame_bytes_max` holds until `listen`.
 
-        `door` comes before all of it. `unsent_bytes_max`: above this, `is_writable` is False.
+        `preamble` comes before all of it. `unsent_bytes_max`: above this, `is_writable` is False.
         """
         self._pipe = pipe
         self._greeting = greeting
         self._unsent_bytes_max = unsent_bytes_max
-        self._door = door
+        self._preamble = preamble
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._decoder = Decoder(frame_bytes_max=frame_bytes_max)
@@ -209,8 +209,8 @@ class Line(asyncio.Protocol):
         sock = cast("socket.socket | None", transport.get_extra_info("socket"))
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, self._unsent_bytes_max)
-        if self._door is not None:
-            self._transport.write(self._door.says)
+        if self._preamble is not None:
+            self._transport.write(self._preamble.says)
         if self._greeting:
             self.send(self._greeting)
         if self._pipe is not None and not self._pipe.leads:
@@ -245,8 +245,8 @@ class Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self.heard_at_s = self._loop.time()
-        door, self._door = self._door, None
-        if door is not None and (why := door.read(data)):
+        preamble, self._preamble = self._preamble, None
+        if preamble is not None and (why := preamble.read(data)):
             self.end(why, says_all=True)
             return
         self._take_in(data if self._pipe is None else self._unseal(data))

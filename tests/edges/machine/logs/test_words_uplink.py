@@ -62,7 +62,7 @@ class Sender:
 def listener(tmp_path: Path) -> Generator[socket.socket]:
     with socket.socket(socket.AF_UNIX) as made:
         made.settimeout(LIMIT_S)
-        made.bind(str(tmp_path / "door"))
+        made.bind(str(tmp_path / "sender_socket"))
         made.listen()
         yield made
 
@@ -70,7 +70,7 @@ def listener(tmp_path: Path) -> Generator[socket.socket]:
 def test_what_has_no_receipt_goes_to_the_next_sender_and_to_no_file_but_that_of_words(
     listener: socket.socket, tmp_path: Path
 ) -> None:
-    uplink = WordsUplink(str(tmp_path / "door"))
+    uplink = WordsUplink(str(tmp_path / "sender_socket"))
     uplink.say(b"one\n")
     first = Sender(listener)
     first.write(first.until(b"one\n"))
@@ -94,7 +94,7 @@ def test_a_sender_that_takes_nothing_costs_lines_which_are_counted_and_no_time(
     listener: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(words_uplink, "ENDS_IN_S", LIMIT_S)
-    uplink = WordsUplink(str(tmp_path / "door"))  # nobody accepts
+    uplink = WordsUplink(str(tmp_path / "sender_socket"))  # nobody accepts
     line, count = b"x" * 999 + b"\n", 3000
     from_s = time.monotonic()
     for _ in range(count):
@@ -116,7 +116,7 @@ def test_without_any_sender_the_end_is_bounded_and_what_is_missing_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(words_uplink, "ENDS_IN_S", 0.2)
-    uplink = WordsUplink(str(tmp_path / "door"))
+    uplink = WordsUplink(str(tmp_path / "sender_socket"))
     uplink.say(b"one\n")
     uplink.say(b"two\n")
     uplink.finish()
@@ -130,7 +130,7 @@ def test_without_any_sender_the_end_is_bounded_and_what_is_missing_is_told(
 
 
 def test_a_line_beyond_a_frame_is_cut(listener: socket.socket, tmp_path: Path) -> None:
-    uplink = WordsUplink(str(tmp_path / "door"))
+    uplink = WordsUplink(str(tmp_path / "sender_socket"))
     uplink.say("ä".encode() * 1_000_000 + b"\n")
     uplink.say(b"next\n")
     sender = Sender(listener)

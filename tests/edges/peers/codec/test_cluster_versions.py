@@ -18,7 +18,7 @@ from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import LeaderPeers
 from supervisor.edges.peers.transport import cluster_line
 from supervisor.edges.peers.transport.cluster_session import numbered, read_numbered
-from supervisor.edges.peers.transport.door import WANTS_IN
+from supervisor.edges.peers.transport.preamble import CONNECTS_HERE
 from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, Heard, again, free_port, peers
 
 
@@ -99,7 +99,7 @@ async def stranger_and_leader() -> AsyncGenerator[tuple[Stranger, LeaderPeers, H
         assert isinstance(leader, LeaderPeers)
         with anyio.fail_after(LIMIT_S):
             async with await anyio.connect_tcp("127.0.0.1", port) as stream:
-                await stream.send(WANTS_IN)
+                await stream.send(CONNECTS_HERE)
                 yield Stranger(stream), leader, at_leader
 
 

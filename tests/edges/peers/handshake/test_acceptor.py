@@ -24,8 +24,8 @@ from supervisor.edges.peers.stream.cluster_client import ClusterClient
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls
-from supervisor.edges.peers.transport.door import WANTS_IN, NodesDoor, key_of
 from supervisor.edges.peers.transport.listening import listen_beside
+from supervisor.edges.peers.transport.preamble import CONNECTS_HERE, Preamble, key_of
 from tests.edges.peers.certificates import make_authority, make_node
 from tests.edges.peers.embedded.test_cluster_peers import JOB, TOKEN, Heard, free_port
 from tests.settling import settled
@@ -35,7 +35,7 @@ SOAK_S = 60
 BACK_S = 2.0  # a cut node is back by then, also on a busy machine: well before it would be lost
 OTHER = 54321
 KEY = key_of(TOKEN)
-ATTACKERS = Path(__file__).with_name("door_attackers.py")
+ATTACKERS = Path(__file__).with_name("preamble_attackers.py")
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 
@@ -204,12 +204,12 @@ def waiting(by: Acceptor) -> int:
 
 async def test_descriptors_of_those_who_wait_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(acceptor, "WAITING_MAX", 10)
-    by = Acceptor(nobody, door_key=KEY, has_token=True, has_certificates=False)
+    by = Acceptor(nobody, preamble_key=KEY, has_token=True, has_certificates=False)
     async with accepting(by) as port:
         silent = connect(port, 50)
         await settled()
         assert waiting(by) == 10
-        [node] = connect(port, 1, NodesDoor(WANTS_IN, KEY).says)
+        [node] = connect(port, 1, Preamble(CONNECTS_HERE, KEY).says)
         await settled()
         assert waiting(by) == 10  # The node has a place.
         for each in (*silent, node):
@@ -220,9 +220,9 @@ async def test_members_that_wait_are_left_alone_and_others_wait_at_the_listening
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr(acceptor, "WAITING_MAX", 10)
-    by = Acceptor(nobody, door_key=KEY, has_token=True, has_certificates=False)
+    by = Acceptor(nobody, preamble_key=KEY, has_token=True, has_certificates=False)
     async with accepting(by) as port:
-        nodes = [connect(port, 1, NodesDoor(WANTS_IN, KEY).says)[0] for _ in range(PLACES)]
+        nodes = [connect(port, 1, Preamble(CONNECTS_HERE, KEY).says)[0] for _ in range(PLACES)]
         await settled()
         assert waiting(by) == 10
         for each in nodes:
@@ -234,7 +234,7 @@ async def test_members_that_wait_are_left_alone_and_others_wait_at_the_listening
 
 async def test_who_says_nothing_is_closed_in_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(acceptor, "SILENT_S", 0.1)
-    by = Acceptor(nobody, door_key=KEY, has_token=True, has_certificates=False)
+    by = Acceptor(nobody, preamble_key=KEY, has_token=True, has_certificates=False)
     async with accepting(by) as port:
         async with await anyio.connect_tcp("127.0.0.1", port) as silent:
             with anyio.fail_after(LIMIT_S), pytest.raises(anyio.EndOfStream):
@@ -243,12 +243,12 @@ async def test_who_says_nothing_is_closed_in_time(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_who_is_refused_fills_no_log(caplog: pytest.LogCaptureFixture):
-    by = Acceptor(nobody, door_key=KEY, has_token=True, has_certificates=False)
+    by = Acceptor(nobody, preamble_key=KEY, has_token=True, has_certificates=False)
     async with accepting(by) as port:
-        for each in connect(port, 20, WANTS_IN):
+        for each in connect(port, 20, CONNECTS_HERE):
             with each:
                 await settled()
-                assert NodesDoor(WANTS_IN).read(each.recv(1000)).endswith(STRANGER)
+                assert Preamble(CONNECTS_HERE).read(each.recv(1000)).endswith(STRANGER)
         assert len([each for each in caplog.records if each.levelname == "WARNING"]) == 1
 
 
@@ -260,8 +260,8 @@ async def test_a_handshake_that_fails_costs_its_address_a_place_for_a_moment(mon
         served.append(sock)
         return False
 
-    async with accepting(Acceptor(fail, door_key=b"", has_token=False, has_certificates=True)) as port:
-        nodes = connect(port, 2 * PLACES, WANTS_IN)
+    async with accepting(Acceptor(fail, preamble_key=b"", has_token=False, has_certificates=True)) as port:
+        nodes = connect(port, 2 * PLACES, CONNECTS_HERE)
         await settled()
         assert len(served) == PLACES // 2
         for each in (*nodes, *served):

@@ -19,7 +19,7 @@ from supervisor.edges.peers.stream.cluster_client import ClusterClient
 from supervisor.edges.peers.transport import cluster_link, cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Pipe, TlsFiles
-from supervisor.edges.peers.transport.door import WANTS_IN
+from supervisor.edges.peers.transport.preamble import CONNECTS_HERE
 from supervisor.errors import ConfigurationError
 from supervisor.ports.edges import Peers
 from tests.edges.peers.certificates import make_authority, make_node
@@ -154,7 +154,7 @@ async def test_a_stranger_without_a_certificate_hears_nothing(place: Path):
     async with peers("a", port, files(place)):
         with anyio.fail_after(LIMIT_S):
             async with await anyio.connect_tcp("127.0.0.1", port) as stranger:
-                await stranger.send(WANTS_IN + b"x" * 100)
+                await stranger.send(CONNECTS_HERE + b"x" * 100)
                 heard = b""
                 with suppress(anyio.EndOfStream, anyio.BrokenResourceError):
                     while True:

@@ -21,7 +21,7 @@ class Sender:
     """The other side, which reads only on request."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = str(folder / "door")
+        self.path = str(folder / "sender_socket")
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(self.path)
         self.listener.listen()

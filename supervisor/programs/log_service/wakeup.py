@@ -5,18 +5,18 @@ from __future__ import annotations
 import anyio
 
 
-class Bell:
-    """A bell may ring any number of times; a wait ends at the first ring since the last wait."""
+class Wakeup:
+    """Any number of calls of `wake` ends one wait: the next one, or the one that is under way."""
 
     def __init__(self) -> None:
-        self._rung = anyio.Event()
+        self._woken = anyio.Event()
 
-    def ring(self) -> None:
-        self._rung.set()
+    def wake(self) -> None:
+        self._woken.set()
 
     async def wait(self) -> None:
-        await self._rung.wait()
-        self._rung = anyio.Event()
+        await self._woken.wait()
+        self._woken = anyio.Event()
 
     async def wait_for_s(self, longest_s: float) -> None:
         """Waits in the same way, at most this long."""

@@ -1,6 +1,6 @@
 """How often may one user ask for something that costs others time, so that other users are served, too?
 
-Handing a connection over costs the door a thousand times as much as closing it at once.
+Handing a connection over costs the dispatcher a thousand times as much as closing it at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ PER_S = 25.0  # and then this many per second
 USERS_MAX = 1_024  # users who are counted; any other user counts as new
 
 
-class Knocks:
+class ConnectionRateLimit:
     """One allowance for each user, which refills with time."""
 
     def __init__(self, burst: float = BURST, per_s: float = PER_S) -> None:
@@ -18,7 +18,7 @@ class Knocks:
         self._per_s = per_s
         self._left: dict[int, tuple[float, float]] = {}  # user id → times left, and since when
 
-    def may_enter(self, uid: int, now_s: float) -> bool:
+    def allows(self, uid: int, now_s: float) -> bool:
         left, at_s = self._left.get(uid, (self._burst, now_s))
         left = min(self._burst, left + (now_s - at_s) * self._per_s)
         if left < 1:

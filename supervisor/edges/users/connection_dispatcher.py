@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.own_process.unix_listener import listening
-from supervisor.edges.machine.processes.knocks import Knocks
+from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer, uid_of
 from supervisor.edges.users.admission import Admission
 from supervisor.errors import HoldfastError, NotPermittedError
@@ -34,7 +34,7 @@ Refuse = Callable[[socket.socket, HoldfastError], Awaitable[None]]
 _log = logging.getLogger("holdfast.users")
 
 
-class FrontDoor:
+class ConnectionDispatcher:
     """One listening socket for all users."""
 
     def __init__(
@@ -53,7 +53,7 @@ class FrontDoor:
         self._hand_over = hand_over
         self._refuse = refuse
         self._waiting: Counter[int] = Counter()
-        self._knocks = Knocks()
+        self._rate_limit = ConnectionRateLimit()
         self._refused: Counter[int] = Counter()
 
     async def run(self) -> None:
@@ -66,7 +66,7 @@ class FrontDoor:
         try:
             login = self._login_of(uid_of(client))
             now_s = anyio.current_time()
-            if self._waiting[login] >= WAITING_OF_ONE_MAX or not self._knocks.may_enter(login, now_s):
+            if self._waiting[login] >= WAITING_OF_ONE_MAX or not self._rate_limit.allows(login, now_s):
                 client.close()
                 return
             identity = identity_of(client)

@@ -1,6 +1,6 @@
-"""What is exchanged at a leader's door, before TLS and all else, so that newcomers and strangers cost little there?
+"""What do node and leader exchange before TLS, so that new nodes and strangers cost the leader little?
 
-A node sends one letter: it may be redirected, it wants to connect here, or it is a relay. If the job has a token, a
+A node sends one byte, its kind: it may be redirected, it connects here, or it is a relay. If the job has a token, a
 proof follows that the node knows it. The leader closes a connection that does not prove it, and spends no more on it.
 In a job with certificates alone, the leader tells a key to each node that it has admitted, for its next connections.
 A leader that redirects a node answers with the address of a relay, or tells it to return later, and closes. None of
@@ -19,16 +19,16 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import cast
 
-MAY_BE_SENT_ON = b"r"
-WANTS_IN = b"d"
+MAY_BE_REDIRECTED = b"r"
+CONNECTS_HERE = b"d"
 IS_RELAY = b"t"
 READ_BYTES = 65536
 PORT_MAX = 65535
-_LETTERS = (MAY_BE_SENT_ON, WANTS_IN, IS_RELAY)
-_PROVEN = {letter.upper(): letter for letter in _LETTERS}  # letters that a proof follows
+_KINDS = (MAY_BE_REDIRECTED, CONNECTS_HERE, IS_RELAY)
+_PROVEN = {kind.upper(): kind for kind in _KINDS}  # kinds that a proof follows
 NONCE_BYTES = PROOF_BYTES = 16
 NONCES_MAX = 16_384  # that a leader remembers
-SENT_ON, REFUSED = b"\xff", b"\xfe"  # TLS begins with 0x16, a frame with 0
+REDIRECTED, REFUSED = b"\xff", b"\xfe"  # TLS begins with 0x16, a frame with 0
 WHY_BYTES_MAX = 1000
 
 Place = tuple[str, int]  # an IP address and a port
@@ -37,6 +37,7 @@ AGAIN: Place = "", 0  # return here a little later (core/cluster/relays.py: LATE
 
 def key_of(token: bytes) -> bytes:
     """Returns the key of the proofs; b"" without a token."""
+    # The label is on the wire, so it keeps an older name.
     return hmac.digest(token, b"holdfast cluster door 1", "sha256") if token else b""
 
 
@@ -45,19 +46,19 @@ def fresh_key() -> bytes:
     return secrets.token_bytes(32)
 
 
-def _proof(key: bytes, letter: bytes, nonce: bytes) -> bytes:
-    return hashlib.blake2s(letter + nonce, key=key, digest_size=PROOF_BYTES).digest()
+def _proof(key: bytes, kind: bytes, nonce: bytes) -> bytes:
+    return hashlib.blake2s(kind + nonce, key=key, digest_size=PROOF_BYTES).digest()
 
 
-class NodesDoor:
+class Preamble:
     """The node's side: `says` is sent first of all, and `read` reads the first bytes of the answer."""
 
-    def __init__(self, letter: bytes, key: bytes = b"") -> None:
-        self.says = letter
+    def __init__(self, kind: bytes, key: bytes = b"") -> None:
+        self.says = kind
         if key:
             nonce = secrets.token_bytes(NONCE_BYTES)
-            self.says = letter.upper() + nonce + _proof(key, letter, nonce)
-        self.sent_on: Place | None = None
+            self.says = kind.upper() + nonce + _proof(key, kind, nonce)
+        self.redirected_to: Place | None = None
         self.refusal = ""
 
     def read(self, data: bytes) -> str:
@@ -66,16 +67,16 @@ class NodesDoor:
             self.refusal = data[1 : 1 + WHY_BYTES_MAX].decode(errors="replace")
             self.refusal = "".join(filter(str.isprintable, self.refusal))  # a stranger may have written it
             return f"it refuses this node: {self.refusal}"
-        if not data.startswith(SENT_ON):
+        if not data.startswith(REDIRECTED):
             return ""
         try:
             host, port = cast("Place", json.loads(data[1:]))
             if not 0 <= port <= PORT_MAX:
                 raise ValueError(port)
-            self.sent_on = str(host), int(port)
+            self.redirected_to = str(host), int(port)
         except (ValueError, TypeError, OverflowError, RecursionError):
-            return "it sends this node on, and does not say where"
-        return f"it sends this node on to {host}, port {port}"
+            return "it redirects this node, and does not say where"
+        return f"it redirects this node to {host}, port {port}"
 
 
 class Proofs:
@@ -91,7 +92,7 @@ class Proofs:
         nonce, proof = first[1 : 1 + NONCE_BYTES], first[1 + NONCE_BYTES :]
         if not self._key or len(proof) != PROOF_BYTES or nonce in self._seen:
             return False
-        if not hmac.compare_digest(proof, _proof(self._key, letter_of(first), nonce)):
+        if not hmac.compare_digest(proof, _proof(self._key, kind_of(first), nonce)):
             return False
         self._seen[nonce] = None
         if len(self._seen) > NONCES_MAX:
@@ -99,13 +100,13 @@ class Proofs:
         return True
 
 
-def letter_of(first: bytes) -> bytes:
-    """Returns the letter; b"": there is none, so this is not a node."""
-    return first[:1] if first[:1] in _LETTERS else _PROVEN.get(first[:1], b"")
+def kind_of(first: bytes) -> bytes:
+    """Returns the kind; b"": there is none, so this is not a node."""
+    return first[:1] if first[:1] in _KINDS else _PROVEN.get(first[:1], b"")
 
 
 def read_first(sock: socket.socket, first: bytearray) -> bool:
-    """Adds to `first` what has come of the letter and its proof, and returns whether that is all of both.
+    """Adds to `first` what has come of the kind and its proof, and returns whether that is all of both.
 
     What follows them is left in the socket. Raises OSError if nothing more will come.
     """
@@ -124,7 +125,7 @@ def _length(first: bytearray) -> int:
     return 1 + NONCE_BYTES + PROOF_BYTES if bytes(first[:1]) in _PROVEN else 1
 
 
-def send_on(sock: socket.socket, place: Place) -> None:
+def redirect(sock: socket.socket, place: Place) -> None:
     _answer(sock, _place(place))
 
 
@@ -140,6 +141,6 @@ def _answer(sock: socket.socket, answer: bytes) -> None:
         sock.send(answer)
 
 
-@lru_cache  # thousands of nodes are sent on to a few relays
+@lru_cache  # thousands of nodes are redirected to a few relays
 def _place(place: Place) -> bytes:
-    return SENT_ON + json.dumps(place).encode()
+    return REDIRECTED + json.dumps(place).encode()

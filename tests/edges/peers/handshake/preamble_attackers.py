@@ -1,7 +1,7 @@
-"""Plays strangers who keep connections to a leader's door, in a process of their own.
+"""Plays strangers who keep connections to a leader before the handshake, in a process of their own.
 
 Arguments: port, own address, user, how many connections, what each of them says: "idle" nothing, "half" a part of a
-proof, "slow" a byte per second, "letter" a letter without a proof, "hello" a letter and the beginning of a TLS
+proof, "slow" a byte per second, "letter" a kind without a proof, "hello" a kind and the beginning of a TLS
 handshake. Who is closed comes back after a second. Prints a line once all have connected for the first time.
 """
 
@@ -16,8 +16,8 @@ import sys
 import time
 
 AGAIN_S = 1.0
-LETTER, PROVEN_LETTER = b"d", b"D"
-SLOWLY = PROVEN_LETTER + bytes(31)
+KIND, PROVEN_KIND = b"d", b"D"
+SLOWLY = PROVEN_KIND + bytes(31)
 
 
 def client_hello() -> bytes:
@@ -36,7 +36,7 @@ class Strangers:
         self._port = port
         self._host = host
         self._what = what
-        self._says = {"half": SLOWLY[:7], "letter": LETTER, "hello": LETTER + client_hello()}.get(what, b"")
+        self._says = {"half": SLOWLY[:7], "letter": KIND, "hello": KIND + client_hello()}.get(what, b"")
         self._epoll = select.epoll()
         self._by_number: dict[int, socket.socket] = {}
         self._due = [time.monotonic()] * count

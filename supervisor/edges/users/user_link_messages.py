@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-WORD_BYTES_MAX = 4096
+MESSAGE_BYTES_MAX = 4096
 
 
 class Take(msgspec.Struct, frozen=True, tag="take"):
@@ -56,8 +56,8 @@ _to_user = msgspec.json.Decoder(ToUser)
 _to_root = msgspec.json.Decoder(ToRoot)
 
 
-def encode(word: ToUser | ToRoot) -> bytes:
-    return msgspec.json.encode(word)
+def encode(message: ToUser | ToRoot) -> bytes:
+    return msgspec.json.encode(message)
 
 
 def read_by_user(data: bytes) -> ToUser | None:

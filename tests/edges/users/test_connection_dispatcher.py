@@ -13,16 +13,16 @@ import anyio
 import pytest
 
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits
-from supervisor.edges.users import front_door
+from supervisor.edges.users import connection_dispatcher
 from supervisor.edges.users.admission import Admission
-from supervisor.edges.users.front_door import WAITING_OF_ONE_MAX, FrontDoor
+from supervisor.edges.users.connection_dispatcher import WAITING_OF_ONE_MAX, ConnectionDispatcher
 from supervisor.errors import ExhaustedError, HoldfastError
 
 OWN = Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups()))) if os.getuid() else ROOT
 
 
 class House:
-    """The receiver behind the door."""
+    """The receiver behind the dispatcher."""
 
     def __init__(self) -> None:
         self.came: list[tuple[Identity, Limits]] = []
@@ -49,16 +49,16 @@ class House:
 
 
 @asynccontextmanager
-async def door_of(house: House, admission: Admission) -> AsyncGenerator[Path]:
+async def dispatcher_of(house: House, admission: Admission) -> AsyncGenerator[Path]:
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "control.sock"
         async with anyio.create_task_group() as tasks:
-            with front_door.bind(path) as listener:
-                door = FrontDoor(
+            with connection_dispatcher.bind(path) as listener:
+                dispatcher = ConnectionDispatcher(
                     listener, admission=admission, login_of=house.login_of, hand_over=house.hand_over,
                     refuse=house.refuse,
                 )  # fmt: skip
-                tasks.start_soon(door.run)
+                tasks.start_soon(dispatcher.run)
                 yield path
                 tasks.cancel_scope.cancel()
 
@@ -74,7 +74,7 @@ async def _heard(path: Path) -> bytes:
 
 async def test_a_client_is_handed_over_with_what_the_kernel_says_of_it() -> None:
     house = House()
-    async with door_of(house, Admission(("all",))) as path:
+    async with dispatcher_of(house, Admission(("all",))) as path:
         assert await _heard(path) == b"hello"
     ((identity, limits),) = house.came
     assert identity == OWN
@@ -84,7 +84,7 @@ async def test_a_client_is_handed_over_with_what_the_kernel_says_of_it() -> None
 async def test_a_client_that_cannot_be_served_reads_why() -> None:
     house = House()
     house.is_full = True
-    async with door_of(house, Admission(("all",))) as path:
+    async with dispatcher_of(house, Admission(("all",))) as path:
         assert await _heard(path) == b""
     assert house.refusals == ["cannot answer: full"]
     assert house.codes == [75]
@@ -93,7 +93,7 @@ async def test_a_client_that_cannot_be_served_reads_why() -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root is always let in; see tests/e2e/test_many_users.py")
 async def test_a_user_who_is_not_named_is_not_handed_over() -> None:
     house = House()
-    async with door_of(house, Admission(("0",))) as path:
+    async with dispatcher_of(house, Admission(("0",))) as path:
         assert await _heard(path) == b""
     assert (house.came, len(house.refusals)) == ([], 1)
 
@@ -104,7 +104,7 @@ async def test_subordinate_user_ids_count_for_their_login() -> None:
     house.may_go = anyio.Event()
     logins = iter([7] * WAITING_OF_ONE_MAX + [8, 7])
     house.login_of = lambda _: next(logins)
-    async with door_of(house, Admission(("all",))) as path, anyio.create_task_group() as tasks:
+    async with dispatcher_of(house, Admission(("all",))) as path, anyio.create_task_group() as tasks:
         for _ in range(WAITING_OF_ONE_MAX + 1):
             tasks.start_soon(_heard, path)
         while len(house.came) < WAITING_OF_ONE_MAX + 1:
@@ -119,20 +119,20 @@ async def test_refusals_of_one_user_leave_room_for_those_of_others() -> None:
     house.may_end = anyio.Event()
     logins = iter([7] * 10 + [8])
     house.login_of = lambda _: next(logins)
-    async with door_of(house, Admission(("all",))) as path, anyio.create_task_group() as tasks:
+    async with dispatcher_of(house, Admission(("all",))) as path, anyio.create_task_group() as tasks:
         for _ in range(11):
             tasks.start_soon(_heard, path)
         while len(house.came) < 11:
             await anyio.lowlevel.checkpoint()
         await anyio.wait_all_tasks_blocked()
-        assert len(house.refusals) == front_door.REFUSED_OF_ONE_MAX + 1
+        assert len(house.refusals) == connection_dispatcher.REFUSED_OF_ONE_MAX + 1
         house.may_end.set()
 
 
 async def test_one_user_can_keep_so_many_waiting_and_no_more() -> None:
     house = House()
     house.may_go = anyio.Event()
-    async with door_of(house, Admission(("all",))) as path:
+    async with dispatcher_of(house, Admission(("all",))) as path:
         clients = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(WAITING_OF_ONE_MAX)]
         for client in clients:
             client.connect(str(path))
