@@ -12,6 +12,8 @@ import msgspec
 
 import supervisor
 from supervisor.cli import output
+from supervisor.cli.events import events_of
+from supervisor.cli.supervisors import Supervisors
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.core.printable import one_line
@@ -28,6 +30,7 @@ from supervisor.programs.doctor import (
 )
 from supervisor.programs.doctor.finding import Finding, Grade
 from supervisor.programs.doctor.machine import Machine
+from supervisor.report.timeline.timeline_builder import longest_silence
 
 SCHEMA = "holdfast.doctor/v1"
 PROBLEMS = 1
@@ -36,6 +39,7 @@ examples:
   holdfast doctor
   holdfast doctor --python /opt/env/bin/python
   holdfast doctor -- --ft-cfg-path job.yaml --nnodes 2 --rdzv-id j1 --rdzv-endpoint node1:29400
+  holdfast doctor --job train-1 -- --ft-auto-heartbeat-timeout 60
 
 Nothing is changed. Exit code 0: no problem was found; 1: a job would fail here.
 """
@@ -46,6 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.add_argument("run_options", nargs="*", metavar="-- OPTION", help="options of the holdfast run that is meant")
     parser.add_argument("--python", metavar="P", default="", help="the job's Python (default: this one)")
+    parser.add_argument("--job", metavar="JOB", default="", help="judge limits by what this earlier job has measured")
     parser.add_argument("--socket-dir", metavar="DIR", help="socket directory of the service")
     parser.add_argument("--state-dir", metavar="DIR", help="directory for history and logs")
     output.add_output_arguments(parser, "table", "json")
@@ -53,11 +58,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def execute(arguments: Namespace) -> int:
     request = _request(arguments)
+    earlier = _earlier(arguments) if arguments.job else None
     page = output.paper(arguments.no_color)
     findings: list[Finding] = []
     if arguments.output == "table":
         output.write(f"{os.uname().nodename}: holdfast {supervisor.__version__}, {sys.executable}\n")
-    for area in _areas(arguments, request):
+    for area in _areas(arguments, request, earlier):
         findings += area
         if arguments.output == "table":
             output.write("".join(["\n", *(_told(finding, page) for finding in area)]))
@@ -74,7 +80,16 @@ def _request(arguments: Namespace) -> RunRequest:
     return parse_run([*options, "script.py"], environ=os.environ, cwd=os.getcwd())
 
 
-def _areas(arguments: Namespace, request: RunRequest) -> Iterator[list[Finding]]:
+def _earlier(arguments: Namespace) -> timeouts.Measured:
+    """Reads what the job has measured. Raises what `holdfast events` would raise."""
+    with Supervisors(arguments) as supervisors:
+        found = supervisors.find(arguments.job, verb="judge limits by")
+        events = list(events_of(found, supervisors, follow=False))
+    calculated = [event.reason for event in events if event.kind == "limits_calculated"]
+    return timeouts.Measured(found.report.job_id, longest_silence(events), calculated[-1] if calculated else "")
+
+
+def _areas(arguments: Namespace, request: RunRequest, earlier: timeouts.Measured | None) -> Iterator[list[Finding]]:
     """Yields one area after the other, so that people read the first results while the slow checks run."""
     machine, spec = Machine(), request.spec
     looks: tuple[Callable[[], list[Finding]], ...] = (
@@ -89,7 +104,7 @@ def _areas(arguments: Namespace, request: RunRequest) -> Iterator[list[Finding]]
         lambda: slurm.look(machine, stop_timeout_s=spec.workers_stop_timeout_s),
         lambda: gpus.look(machine),
         lambda: node_checks.look(spec, os.uname().nodename),
-        lambda: timeouts.look(spec, machine.environ, has_gpus=bool(gpus.device_files(machine))),
+        lambda: timeouts.look(spec, machine.environ, has_gpus=bool(gpus.device_files(machine)), earlier=earlier),
         lambda: training.look(machine, arguments.python or spec.python or sys.executable),
     )
     for look in looks:

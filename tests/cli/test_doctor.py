@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from supervisor.cli import doctor, main
+from supervisor.core.facts import JobState
+from supervisor.edges.machine.journal.journal import Journal
 from supervisor.programs.doctor import training
 from supervisor.programs.doctor.finding import Area, Finding
+from tests.report.timeline.jobs import Told
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +52,25 @@ def test_the_options_of_a_run_are_judged(capsys: pytest.CaptureFixture[str]):
     assert main(["doctor", "--", "--ft-initial-rank-heartbeat-timeout", "3"]) == 0
     told = capsys.readouterr().out
     assert re.search(r"^warning +timeouts +first heartbeat +3 s\n +why: .*\n +do: +--ft-initial", told, re.MULTILINE)
+
+
+def test_limits_are_judged_by_what_an_earlier_job_has_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    job = Told()
+    job.begin(2, cycle=0, ranks=range(2))
+    job.say(30.0, "main_threads_measured", rank=1, details=(("longest_s", "12.3"), ("limit_s", "600")))
+    job.say(40.0, "limits_calculated", "the ranks calculated new limits: heartbeat 9.0 s")
+    journal = Journal(tmp_path / "state", on_alarm=print)
+    journal.start()
+    journal.save(job.report(JobState.SUCCEEDED))
+    for event in job.events:
+        journal.record(event)
+    assert journal.close(10)
+    assert main(["doctor", "--job", "job", "--", "--ft-auto-heartbeat-timeout", "20"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "warning timeouts main thread 20 s; the longest silence in job job was 12.3 s, of rank 1 why: " in told
+    assert "ok timeouts learned limits job job: the ranks calculated new limits: heartbeat 9.0 s" in told
+    assert main(["doctor", "--job", "none"]) != 0
+    assert "cannot judge limits by job none: there is no such job" in capsys.readouterr().err
 
 
 def test_a_problem_is_an_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+
+import msgspec
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.calls.words import CallSettings
 from supervisor.core.facts import HangLimits
 from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.report.timeline.timeline import LongestSilence
 
 FIRST_HEARTBEAT_MIN_S = 60.0  # a cold torch import, a model and its first batch
 MAIN_THREAD_MIN_S = 60.0  # the wait for the slowest rank's start, a checkpoint, a compilation
+ROOM = 5  # times the longest silence, as of learned limits
+SCANT_ROOM = 2
 WATCHDOG = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 WATCHDOG_S = 480.0  # torch's default
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 
-def look(spec: JobSpec, environ: Mapping[str, str], *, has_gpus: bool) -> list[Finding]:
+class Measured(msgspec.Struct, frozen=True):
+    """What an earlier job measured."""
+
+    job_id: str
+    silence: LongestSilence | None = None  # of its main threads
+    calculated: str = ""  # the sentence about the limits that its ranks calculated
+
+
+def look(
+    spec: JobSpec, environ: Mapping[str, str], *, has_gpus: bool, earlier: Measured | None = None
+) -> list[Finding]:
     area = Area("timeouts")
     limits = spec.hang_limits
     _first(area, limits.initial_heartbeat_s, limits.heartbeat_s)
-    _main_thread(area, spec.auto_heartbeat_s)
+    if earlier is not None and earlier.silence is not None:
+        _measured_main_thread(area, spec.auto_heartbeat_s, earlier.job_id, earlier.silence)
+    else:
+        _main_thread(area, spec.auto_heartbeat_s)
+    if earlier is not None:
+        _measured(area, earlier)
     _sections(area, spec)
     _ladder(area, limits)
     if has_gpus:
@@ -67,10 +88,40 @@ def _main_thread(area: Area, limit_s: float | None) -> None:
             "main thread",
             f"{limit_s:g} s",
             why="a rank that waits for the start of the others, a checkpoint or a compilation may be silent for longer",
-            remedy="--ft-auto-heartbeat-timeout 600",
+            remedy="--ft-auto-heartbeat-timeout 600; after a run, --job JOB judges it by what was measured",
         )
     else:
         area.ok("main thread", f"{limit_s:g} s")
+
+
+def _measured_main_thread(area: Area, limit_s: float | None, job_id: str, silence: LongestSilence) -> None:
+    longest_s = silence.longest_s
+    wanted_s = max(1, math.ceil(ROOM * longest_s))
+    measured = f"the longest silence in job {job_id} was {longest_s:.1f} s, of rank {silence.rank}"
+    if limit_s is None:
+        area.skip("main thread", f"no limit; {measured}: {wanted_s} s leaves room")
+    elif limit_s >= wanted_s:
+        area.ok("main thread", f"{limit_s:g} s; {measured}")
+    else:
+        tell = area.warn if limit_s < SCANT_ROOM * longest_s else area.note
+        tell(
+            "main thread",
+            f"{limit_s:g} s; {measured}",
+            why="on a slow day, a healthy rank would be taken for hung",
+            remedy=f"--ft-auto-heartbeat-timeout {wanted_s}, which is {ROOM} times the longest silence",
+        )
+
+
+def _measured(area: Area, earlier: Measured) -> None:
+    if earlier.calculated:
+        area.ok("learned limits", f"job {earlier.job_id}: {earlier.calculated}")
+    elif earlier.silence is None:
+        area.note(
+            "learned limits",
+            f"job {earlier.job_id} has measured nothing",
+            why="no cycle of it has ended with --ft-auto-heartbeat-timeout, and its ranks have calculated no limits",
+            remedy="run it with --ft-auto-heartbeat-timeout 1800, or call calculate_and_set_hb_timeouts() in all ranks",
+        )
 
 
 def _sections(area: Area, spec: JobSpec) -> None:

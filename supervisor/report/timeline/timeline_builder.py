@@ -58,7 +58,7 @@ def life_of(report: JobReport, events: Iterable[RecordedEvent], *, now_ns: int) 
         incidents=with_phases(_with_nodes(incidents, runs), course, until_ns=until_ns),
         marks=marks[-MARKS_MAX:],
         stragglers=tuple(event for event in ordered if event.kind.startswith(STRAGGLER)),
-        silence=_silence(ordered),
+        silence=longest_silence(ordered),
         checkpoints=checkpoints_of(
             ordered, cycles, incidents, running_s=sum(span.took_s for span in course if span.phase is Phase.RUNNING)
         ),
@@ -78,7 +78,7 @@ def _with_nodes(incidents: tuple[Incident, ...], runs: Sequence[Run]) -> tuple[I
     return tuple(told)
 
 
-def _silence(events: Sequence[RecordedEvent]) -> LongestSilence | None:
+def longest_silence(events: Iterable[RecordedEvent]) -> LongestSilence | None:
     found: list[LongestSilence] = []
     for event in events:
         told = dict(event.details)

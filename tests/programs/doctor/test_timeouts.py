@@ -8,6 +8,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
 from supervisor.programs.doctor import timeouts
 from supervisor.programs.doctor.finding import Finding, Grade
+from supervisor.report.timeline.timeline import LongestSilence
 from tests.programs.doctor.machines import the
 
 
@@ -28,6 +29,35 @@ def test_first_heartbeat(first_s: float | None, later_s: float, grade: Grade):
 def test_main_thread(limit_s: float | None, grade: Grade):
     spec = JobSpec(job_id="j", command=("t.py",), auto_heartbeat_s=limit_s)
     assert the(timeouts.look(spec, {}, has_gpus=False), "main thread").grade is grade
+
+
+LONGEST_S = 12.3
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "grade", "says"),
+    [
+        (None, Grade.SKIPPED, "no limit; the longest silence in job before was 12.3 s, of rank 1: 62 s leaves room"),
+        (20.0, Grade.WARNING, "20 s; the longest silence in job before was 12.3 s, of rank 1"),
+        (30.0, Grade.NOTE, "30 s; the longest silence in job before was 12.3 s, of rank 1"),
+        (62.0, Grade.OK, "62 s; the longest silence in job before was 12.3 s, of rank 1"),
+    ],
+)
+def test_main_thread_by_what_an_earlier_job_measured(limit_s: float | None, grade: Grade, says: str):
+    spec = JobSpec(job_id="j", command=("t.py",), auto_heartbeat_s=limit_s)
+    earlier = timeouts.Measured("before", LongestSilence(LONGEST_S, 600.0, 1, 0))
+    found = the(timeouts.look(spec, {}, has_gpus=False, earlier=earlier), "main thread")
+    assert (found.grade, found.found) == (grade, says)
+    assert ("--ft-auto-heartbeat-timeout 62" in found.remedy) == (grade in (Grade.WARNING, Grade.NOTE))
+
+
+def test_limits_that_an_earlier_job_has_learned_are_shown():
+    spec = JobSpec(job_id="j", command=("t.py",))
+    learned = timeouts.Measured("before", None, "the ranks calculated new limits: heartbeat 9.0 s")
+    found = the(timeouts.look(spec, {}, has_gpus=False, earlier=learned), "learned limits")
+    assert found.found == "job before: the ranks calculated new limits: heartbeat 9.0 s"
+    nothing = the(timeouts.look(spec, {}, has_gpus=False, earlier=timeouts.Measured("before")), "learned limits")
+    assert (nothing.grade, nothing.found) == (Grade.NOTE, "job before has measured nothing")
 
 
 def test_nccl_is_compared_with_the_shorter_limit():
