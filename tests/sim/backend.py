@@ -31,7 +31,7 @@ CALL_TIMEOUT_S = 2.0  # etcd_client.CALL_TIMEOUT_S
 ENDED_KEPT_S = 900.0  # etcd_leftovers.KEPT_S
 WATCH_MAX_S = 0.1
 WATCH_AGAIN_S = 0.5
-FIRST_REVISION = 2**30
+FIRST_REVISIONS = 0, 2**30  # many other jobs may have used it
 BACKUPS_MAX = 20
 HELD_LONG = 0.7  # share of the jobs that begin on a backend which has held its data for long
 PAUSED = 0.4  # share of the times without a quorum in which it is only paused
@@ -66,8 +66,9 @@ class Backend:
         self._slow_until_s = 0.0
         self.leads = 0
         self.era = 0  # how often it has lost data
-        self._revision = FIRST_REVISION
-        self._added = 0  # to the revision, for all terms since some node has noticed a loss
+        self._parts = random.Random(f"terms {world.setup.seed}")
+        self._revision = self._parts.choice(FIRST_REVISIONS)
+        self._added = 0  # to the revision, for the term of the last lead; see core/terms.py
         self._kept: list[tuple[int, int, Ledger, Elected | None]] = []  # what a backup may have
         self._ages = random.Random(f"age {world.setup.seed}")
         self._held_since_s = -LONG_S if self._ages.random() < HELD_LONG else 0.0
@@ -135,7 +136,8 @@ class Backend:
         was_led = self._was_led and now_s < self._ledger_until_s
         held_for_s = 0.0 if was_led else now_s - self._held_since_s
         self._was_led = True
-        self._added = terms.added_to(self._revision, newest_term=max(above, self._added))
+        part = self._parts.randrange(terms.PARTS)
+        self._added = terms.added_to(self._revision, added=self._added, newest_term=above, part=part)
         term = 1 + self._revision + self._added
         self.leader = Elected(term, reign.host.name, reign)
         self.leads += 1
@@ -149,10 +151,10 @@ class Backend:
         self._kept = [*self._kept[-BACKUPS_MAX:], (self._revision, self._added, self._ledger, self.leader)]
 
     def wipe(self) -> bool:
-        """Loses all data. Its revisions begin again; here with numbers that were never used."""
+        """Loses all data. Its revisions begin again."""
         if self._world.timeline.now_s < self.lost_until_s:
             return False
-        self._replace(self._revision // 2, 0, Ledger(), None)
+        self._replace(0, 0, Ledger(), None)
         self._kept, self._was_led = [], False
         return True
 

@@ -2,8 +2,8 @@
 
 Only a backend that has lost data allows it, and only while no process that knows better can tell the leader: each one
 has ended, stands still, can't reach the backend and the leader, or has a slow link, by which a connection may take too
-long. What was ordered before is then another history of the same run, and its cycles are others. Processes of both
-never train at once.
+long. A leader may also know a ledger from before the loss, and go on with that one. What was ordered before is then
+another history of the same run, and its cycles are others. Processes of both never train at once.
 """
 
 from __future__ import annotations
@@ -50,10 +50,11 @@ class Histories:
         world, part = self._world, order.assignment
         run, era = world.run_of_term.get(term, 0), world.era_of_term.get(term, 0)
         newest = self._newest.setdefault((run, self.of_term.setdefault(term, 0)), _Newest())
+        is_of_before = world.era_known_of.get(term, era) < newest.era
         known_as = newest.parts.get(part.group_rank, name), newest.size
         is_again = part.cycle == newest.cycle and (begins or known_as != (name, part.group_world_size))
         if part.cycle < newest.cycle or is_again:
-            if era > newest.era and not self._knows_better(leader, run, part.cycle):
+            if (era > newest.era or is_of_before) and not self._knows_better(leader, run, part.cycle):
                 self.of_term[term] = self.count
                 self.count += 1
                 newest = self._newest[run, self.of_term[term]] = _Newest()

@@ -39,10 +39,12 @@ class Reach:
 class Path:
     """One direction between the first and the last of some processes; those between them are relays."""
 
-    __slots__ = ("_relays", "_ways", "_world", "receiver", "sender")
+    __slots__ = ("_downstream", "_relays", "_ways", "_world", "receiver", "sender")
 
-    def __init__(self, world: World, *hosts: Host) -> None:
+    def __init__(self, world: World, *hosts: Host, downstream: RelayDownstream | None = None) -> None:
+        """`downstream`: of the relay."""
         self._world = world
+        self._downstream = downstream
         self.sender, self.receiver = hosts[0], hosts[-1]
         self._relays = hosts[1:-1]
         self._ways = tuple(pairwise(hosts))
@@ -61,6 +63,10 @@ class Path:
     @property
     def is_open(self) -> bool:
         return self._world.timeline.now_s >= self.open_from_s
+
+    def takes(self, put_s: float) -> bool:
+        """Returns whether it takes a message of that moment: a relay that has ended forwards nothing more."""
+        return self._downstream is None or put_s < self._downstream.relay_ends_s
 
     def takes_s(self) -> float:
         now_s, takes_s = self._world.timeline.now_s, 0.0
@@ -81,7 +87,7 @@ class Stream:
         self.path = path
         self.arrived_s = 0.0  # when the last message did; it may still wait in a process that stands still
         self._last_s = 0.0
-        self._waiting: deque[tuple[float, What, bool]] = deque()
+        self._waiting: deque[tuple[float, float, What, bool]] = deque()
         self._arrives_s = math.inf  # when the next arrival is planned
 
     @property
@@ -90,9 +96,10 @@ class Stream:
 
     def put(self, what: What, *, later_s: float = 0.0, is_end: bool = False) -> None:
         """Lets `what` happen at the receiver. `is_end`: it is no message, but the end of a connection."""
-        at_s = self._world.timeline.now_s + later_s + (self.path.takes_s() if self.path is not None else 0.0)
+        put_s = self._world.timeline.now_s
+        at_s = put_s + later_s + (self.path.takes_s() if self.path is not None else 0.0)
         self._last_s = at_s = max(at_s, self._last_s)
-        self._waiting.append((at_s, what, is_end))
+        self._waiting.append((at_s, put_s, what, is_end))
         self._plan(at_s)
 
     def go_on(self, path: Path) -> None:
@@ -129,7 +136,9 @@ class Stream:
                 self._plan(open_from_s + self._world.random.uniform(0.0, SENT_AGAIN_MAX_S))
             return
         while self._waiting and self._waiting[0][0] <= now_s and self.path is path:
-            _, what, is_end = self._waiting.popleft()
+            if not path.takes(self._waiting[0][1]):
+                return  # a numbered one goes by the next path
+            _, _, what, is_end = self._waiting.popleft()
             if not is_end:
                 self.arrived_s = now_s
             path.receiver.receive(what)
@@ -153,7 +162,8 @@ class Line:
     def __init__(self, world: World, node: Host, leader: Host, downstream: RelayDownstream | None = None) -> None:
         """`downstream`: of the relay that carries it."""
         hosts = (node, leader) if downstream is None else (node, downstream.relay, leader)
-        self.up, self.down = Stream(world, Path(world, *hosts)), Stream(world, Path(world, *reversed(hosts)))
+        self.up = Stream(world, Path(world, *hosts, downstream=downstream))
+        self.down = Stream(world, Path(world, *reversed(hosts), downstream=downstream))
         self.downstream = downstream
         self.has_node_ended = self.has_leader_ended = False
         self.node_heard_at_s, self.leader_heard_at_s = node.now_s(), leader.now_s()  # each by its own clock

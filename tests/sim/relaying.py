@@ -7,6 +7,7 @@ carries.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -34,13 +35,18 @@ class RelayDownstream:
         self._line = Line(world, relay, server.leader)
         self.lines: dict[Line, Client] = {}  # that it carries
         self.is_at_rest = False
-        self.has_relay_ended = self.has_leader_ended = False
+        self.relay_ends_s = math.inf
+        self.has_leader_ended = False
         self._ticks = 0  # tells apart those that are planned
         relay.links[self] = server.leader.links[self] = None
 
     @property
     def leader_heard_at_s(self) -> float:
         return self._server.leader.now_s() if self.is_at_rest else self._line.leader_heard_at_s
+
+    @property
+    def has_relay_ended(self) -> bool:
+        return self.relay_ends_s < math.inf
 
     def is_reached_by(self, node: Host) -> bool:
         there, back = Path(self._world, node, self.relay), Path(self._world, self.relay, node)
@@ -119,7 +125,7 @@ class RelayDownstream:
     def _end_lines(self, why: str) -> None:
         if self.has_relay_ended:
             return
-        self.has_relay_ended = True
+        self.relay_ends_s = self._world.timeline.now_s
         self.relay.links.pop(self, None)
         self._server.leader.links.pop(self, None)
         for line, client in list(self.lines.items()):

@@ -76,6 +76,8 @@ def test_every_seed_keeps_every_promise(first: int):
         (60024110, 4, (0, 2, 4, 5)),  # after a loss of data, the only node that knows more has a slow link
         (60043705, 1, (1,)),  # a job ends without a rank that is stuck in the kernel
         (32006651, 2, (0, 1, 2)),  # a node that knows of no loss leads after one that does
+        (70063475, 3, (0, 1)),  # a backend goes back to just before a lead, and the next is made at the same count
+        (70070987, 5, (0, 1, 9)),  # a node that was paused says something to a relay that has ended
         (50008426, 3, (0,)),  # a message waits for a relay that is cut off, and its node has another connection
     ],
 )
@@ -89,6 +91,7 @@ def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[i
     ("seed", "nodes", "numbers"),
     [
         (61000951, 3, (0, 2, 3, 4, 5)),  # a process that knows nothing ends the job while nobody can tell it
+        (80000819, 2, (4, 5, 6, 7, 9)),  # the same, where a node that was cut off has kept a ledger in mind
         (61000991, 2, (2, 3, 5)),  # the same with a job that succeeds, and a node that has seen it lead
     ],
 )

@@ -62,6 +62,7 @@ class World:
         self._undecided = set(self.hosts.values())
         self.run_of_term: dict[int, int] = {}
         self.era_of_term: dict[int, int] = {}  # of the backend's data
+        self.era_known_of: dict[int, int] = {}  # by term: of the ledger with which its leader began
         self.histories = Histories(self)
         self.ordered_s = -math.inf  # the last part of a cycle
         self._starters: set[int] = set()  # terms whose leader has found or ordered a cycle
@@ -170,7 +171,8 @@ class World:
         self.histories.lead(term)
         if ledger.cycle >= 0:
             self._starters.add(term)  # nodes that the order did not reach get it again
-        self.era_of_term[term] = self.backend.era if self.backend is not None else 0
+        self.era_of_term[term] = era = self.backend.era if self.backend is not None else 0
+        self.era_known_of[term] = self.era_of_term.get(ledger.term, era)
 
     def note_meeting(self, host: Host, term: int) -> None:
         if host.first_run is None:

@@ -13,7 +13,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bholdfast_wire/v1/etcd.proto\x12\x10holdfast.etcd.v3\"I\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x11\n\traft_term\x18\x04 \x01(\x04\"d\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"=\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\"j\n\rRangeResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\'\n\x03kvs\x18\x02 \x03(\x0b\x32\x1a.holdfast.etcd.v3.KeyValue\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"!\n\x12\x44\x65leteRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\xff\x01\n\tRequestOp\x12\x37\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1e.holdfast.etcd.v3.RangeRequestH\x00\x12\x33\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x1c.holdfast.etcd.v3.PutRequestH\x00\x12\x44\n\x14request_delete_range\x18\x03 \x01(\x0b\x32$.holdfast.etcd.v3.DeleteRangeRequestH\x00\x12\x33\n\x0brequest_txn\x18\x04 \x01(\x0b\x32\x1c.holdfast.etcd.v3.TxnRequestH\x00\x42\t\n\x07request\"S\n\nResponseOp\x12\x39\n\x0eresponse_range\x18\x01 \x01(\x0b\x32\x1f.holdfast.etcd.v3.RangeResponseH\x00\x42\n\n\x08response\"\x9a\x02\n\x07\x43ompare\x12\x37\n\x06result\x18\x01 \x01(\x0e\x32\'.holdfast.etcd.v3.Compare.CompareResult\x12\x37\n\x06target\x18\x02 \x01(\x0e\x32\'.holdfast.etcd.v3.Compare.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\"\x1a\n\rCompareResult\x12\t\n\x05\x45QUAL\x10\x00\"1\n\rCompareTarget\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x42\x0e\n\x0ctarget_union\"\x94\x01\n\nTxnRequest\x12*\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x19.holdfast.etcd.v3.Compare\x12,\n\x07success\x18\x02 \x03(\x0b\x32\x1b.holdfast.etcd.v3.RequestOp\x12,\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x1b.holdfast.etcd.v3.RequestOp\"\x83\x01\n\x0bTxnResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12/\n\tresponses\x18\x03 \x03(\x0b\x32\x1c.holdfast.etcd.v3.ResponseOp\" \n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03\"-\n\x12LeaseGrantResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"$\n\x16LeaseTimeToLiveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"l\n\x17LeaseTimeToLiveResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\x12\x12\n\ngrantedTTL\x18\x04 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"\x15\n\x13LeaseRevokeResponse\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"1\n\x16LeaseKeepAliveResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"_\n\x0cWatchRequest\x12>\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32$.holdfast.etcd.v3.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union\"9\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\"\xbe\x01\n\rWatchResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12\'\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x17.holdfast.etcd.v3.Event\"\x82\x01\n\x05\x45vent\x12/\n\x04type\x18\x01 \x01(\x0e\x32!.holdfast.etcd.v3.Event.EventType\x12&\n\x02kv\x18\x02 \x01(\x0b\x32\x1a.holdfast.etcd.v3.KeyValue\" \n\tEventType\x12\x07\n\x03PUT\x10\x00\x12\n\n\x06\x44\x45LETE\x10\x01\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"%\n\x14\x41uthenticateResponse\x12\r\n\x05token\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bholdfast_wire/v1/etcd.proto\x12\x10holdfast.etcd.v3\"I\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x11\n\traft_term\x18\x04 \x01(\x04\"d\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"=\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\"j\n\rRangeResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\'\n\x03kvs\x18\x02 \x03(\x0b\x32\x1a.holdfast.etcd.v3.KeyValue\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"!\n\x12\x44\x65leteRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\xff\x01\n\tRequestOp\x12\x37\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1e.holdfast.etcd.v3.RangeRequestH\x00\x12\x33\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x1c.holdfast.etcd.v3.PutRequestH\x00\x12\x44\n\x14request_delete_range\x18\x03 \x01(\x0b\x32$.holdfast.etcd.v3.DeleteRangeRequestH\x00\x12\x33\n\x0brequest_txn\x18\x04 \x01(\x0b\x32\x1c.holdfast.etcd.v3.TxnRequestH\x00\x42\t\n\x07request\"S\n\nResponseOp\x12\x39\n\x0eresponse_range\x18\x01 \x01(\x0b\x32\x1f.holdfast.etcd.v3.RangeResponseH\x00\x42\n\n\x08response\"\xb6\x02\n\x07\x43ompare\x12\x37\n\x06result\x18\x01 \x01(\x0e\x32\'.holdfast.etcd.v3.Compare.CompareResult\x12\x37\n\x06target\x18\x02 \x01(\x0e\x32\'.holdfast.etcd.v3.Compare.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\x12\x0f\n\x05lease\x18\x08 \x01(\x03H\x00\"\x1a\n\rCompareResult\x12\t\n\x05\x45QUAL\x10\x00\"<\n\rCompareTarget\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x12\t\n\x05LEASE\x10\x04\x42\x0e\n\x0ctarget_union\"\x94\x01\n\nTxnRequest\x12*\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x19.holdfast.etcd.v3.Compare\x12,\n\x07success\x18\x02 \x03(\x0b\x32\x1b.holdfast.etcd.v3.RequestOp\x12,\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x1b.holdfast.etcd.v3.RequestOp\"\x83\x01\n\x0bTxnResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12/\n\tresponses\x18\x03 \x03(\x0b\x32\x1c.holdfast.etcd.v3.ResponseOp\" \n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03\"-\n\x12LeaseGrantResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"$\n\x16LeaseTimeToLiveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"l\n\x17LeaseTimeToLiveResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\x12\x12\n\ngrantedTTL\x18\x04 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"\x15\n\x13LeaseRevokeResponse\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"1\n\x16LeaseKeepAliveResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"_\n\x0cWatchRequest\x12>\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32$.holdfast.etcd.v3.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union\"9\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\"\xbe\x01\n\rWatchResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12\'\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x17.holdfast.etcd.v3.Event\"\x82\x01\n\x05\x45vent\x12/\n\x04type\x18\x01 \x01(\x0e\x32!.holdfast.etcd.v3.Event.EventType\x12&\n\x02kv\x18\x02 \x01(\x0b\x32\x1a.holdfast.etcd.v3.KeyValue\" \n\tEventType\x12\x07\n\x03PUT\x10\x00\x12\n\n\x06\x44\x45LETE\x10\x01\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"%\n\x14\x41uthenticateResponse\x12\r\n\x05token\x18\x02 \x01(\tb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast_wire.v1.etcd_pb2', globals())
@@ -37,43 +37,43 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _RESPONSEOP._serialized_start=747
   _RESPONSEOP._serialized_end=830
   _COMPARE._serialized_start=833
-  _COMPARE._serialized_end=1115
-  _COMPARE_COMPARERESULT._serialized_start=1022
-  _COMPARE_COMPARERESULT._serialized_end=1048
-  _COMPARE_COMPARETARGET._serialized_start=1050
-  _COMPARE_COMPARETARGET._serialized_end=1099
-  _TXNREQUEST._serialized_start=1118
-  _TXNREQUEST._serialized_end=1266
-  _TXNRESPONSE._serialized_start=1269
-  _TXNRESPONSE._serialized_end=1400
-  _LEASEGRANTREQUEST._serialized_start=1402
-  _LEASEGRANTREQUEST._serialized_end=1434
-  _LEASEGRANTRESPONSE._serialized_start=1436
-  _LEASEGRANTRESPONSE._serialized_end=1481
-  _LEASETIMETOLIVEREQUEST._serialized_start=1483
-  _LEASETIMETOLIVEREQUEST._serialized_end=1519
-  _LEASETIMETOLIVERESPONSE._serialized_start=1521
-  _LEASETIMETOLIVERESPONSE._serialized_end=1629
-  _LEASEREVOKEREQUEST._serialized_start=1631
-  _LEASEREVOKEREQUEST._serialized_end=1663
-  _LEASEREVOKERESPONSE._serialized_start=1665
-  _LEASEREVOKERESPONSE._serialized_end=1686
-  _LEASEKEEPALIVEREQUEST._serialized_start=1688
-  _LEASEKEEPALIVEREQUEST._serialized_end=1723
-  _LEASEKEEPALIVERESPONSE._serialized_start=1725
-  _LEASEKEEPALIVERESPONSE._serialized_end=1774
-  _WATCHREQUEST._serialized_start=1776
-  _WATCHREQUEST._serialized_end=1871
-  _WATCHCREATEREQUEST._serialized_start=1873
-  _WATCHCREATEREQUEST._serialized_end=1930
-  _WATCHRESPONSE._serialized_start=1933
-  _WATCHRESPONSE._serialized_end=2123
-  _EVENT._serialized_start=2126
-  _EVENT._serialized_end=2256
-  _EVENT_EVENTTYPE._serialized_start=2224
-  _EVENT_EVENTTYPE._serialized_end=2256
-  _AUTHENTICATEREQUEST._serialized_start=2258
-  _AUTHENTICATEREQUEST._serialized_end=2311
-  _AUTHENTICATERESPONSE._serialized_start=2313
-  _AUTHENTICATERESPONSE._serialized_end=2350
+  _COMPARE._serialized_end=1143
+  _COMPARE_COMPARERESULT._serialized_start=1039
+  _COMPARE_COMPARERESULT._serialized_end=1065
+  _COMPARE_COMPARETARGET._serialized_start=1067
+  _COMPARE_COMPARETARGET._serialized_end=1127
+  _TXNREQUEST._serialized_start=1146
+  _TXNREQUEST._serialized_end=1294
+  _TXNRESPONSE._serialized_start=1297
+  _TXNRESPONSE._serialized_end=1428
+  _LEASEGRANTREQUEST._serialized_start=1430
+  _LEASEGRANTREQUEST._serialized_end=1462
+  _LEASEGRANTRESPONSE._serialized_start=1464
+  _LEASEGRANTRESPONSE._serialized_end=1509
+  _LEASETIMETOLIVEREQUEST._serialized_start=1511
+  _LEASETIMETOLIVEREQUEST._serialized_end=1547
+  _LEASETIMETOLIVERESPONSE._serialized_start=1549
+  _LEASETIMETOLIVERESPONSE._serialized_end=1657
+  _LEASEREVOKEREQUEST._serialized_start=1659
+  _LEASEREVOKEREQUEST._serialized_end=1691
+  _LEASEREVOKERESPONSE._serialized_start=1693
+  _LEASEREVOKERESPONSE._serialized_end=1714
+  _LEASEKEEPALIVEREQUEST._serialized_start=1716
+  _LEASEKEEPALIVEREQUEST._serialized_end=1751
+  _LEASEKEEPALIVERESPONSE._serialized_start=1753
+  _LEASEKEEPALIVERESPONSE._serialized_end=1802
+  _WATCHREQUEST._serialized_start=1804
+  _WATCHREQUEST._serialized_end=1899
+  _WATCHCREATEREQUEST._serialized_start=1901
+  _WATCHCREATEREQUEST._serialized_end=1958
+  _WATCHRESPONSE._serialized_start=1961
+  _WATCHRESPONSE._serialized_end=2151
+  _EVENT._serialized_start=2154
+  _EVENT._serialized_end=2284
+  _EVENT_EVENTTYPE._serialized_start=2252
+  _EVENT_EVENTTYPE._serialized_end=2284
+  _AUTHENTICATEREQUEST._serialized_start=2286
+  _AUTHENTICATEREQUEST._serialized_end=2339
+  _AUTHENTICATERESPONSE._serialized_start=2341
+  _AUTHENTICATERESPONSE._serialized_end=2378
 # @@protoc_insertion_point(module_scope)

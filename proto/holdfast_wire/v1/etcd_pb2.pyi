@@ -21,7 +21,7 @@ class AuthenticateResponse(_message.Message):
     def __init__(self, token: _Optional[str] = ...) -> None: ...
 
 class Compare(_message.Message):
-    __slots__ = ["create_revision", "key", "mod_revision", "result", "target"]
+    __slots__ = ["create_revision", "key", "lease", "mod_revision", "result", "target"]
     class CompareResult(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     class CompareTarget(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
@@ -30,6 +30,8 @@ class Compare(_message.Message):
     CREATE_REVISION_FIELD_NUMBER: _ClassVar[int]
     EQUAL: Compare.CompareResult
     KEY_FIELD_NUMBER: _ClassVar[int]
+    LEASE: Compare.CompareTarget
+    LEASE_FIELD_NUMBER: _ClassVar[int]
     MOD: Compare.CompareTarget
     MOD_REVISION_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
@@ -37,10 +39,11 @@ class Compare(_message.Message):
     VERSION: Compare.CompareTarget
     create_revision: int
     key: bytes
+    lease: int
     mod_revision: int
     result: Compare.CompareResult
     target: Compare.CompareTarget
-    def __init__(self, result: _Optional[_Union[Compare.CompareResult, str]] = ..., target: _Optional[_Union[Compare.CompareTarget, str]] = ..., key: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ...) -> None: ...
+    def __init__(self, result: _Optional[_Union[Compare.CompareResult, str]] = ..., target: _Optional[_Union[Compare.CompareTarget, str]] = ..., key: _Optional[bytes] = ..., create_revision: _Optional[int] = ..., mod_revision: _Optional[int] = ..., lease: _Optional[int] = ...) -> None: ...
 
 class DeleteRangeRequest(_message.Message):
     __slots__ = ["key"]

@@ -1,14 +1,15 @@
 """How does etcd elect the leader of a job, and keep the data that the next leader needs?
 
-There are two keys per job. `leader` belongs to a short lease; the revision at which it was created is the term.
-`ledger` is written only while `leader` is still that of the term, and exists, if only empty, from the first lead on. It
-has no lease, since etcd may revoke all leases at once. etcd_leftovers.py decides how long it outlives its job. Once a
-node has noticed that etcd lost its data, a third key, `era`, contains the number added to all revisions since then, so
-that a node that has not noticed leads with a later term, too.
+There are three keys per job. `leader` belongs to a short lease; the term is the revision at which it was created, and
+the number that `era` contains. That number grows with each lead (core/terms.py). `ledger` is written only while
+`leader` still belongs to the writer's lease: no other lead has it, even if etcd has gone back to an older state. It
+exists, if only empty, from the first lead on. It has no lease, since etcd may revoke all leases at once.
+etcd_leftovers.py decides how long it outlives its job, and `era` with it.
 """
 
 from __future__ import annotations
 
+import secrets
 import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
@@ -46,7 +47,7 @@ class _Told(msgspec.Struct):
     node: str
     address: str
     ttl_s: float
-    above: int = 0  # added to the revision: etcd's own begin again if it loses its data
+    above: int = 0  # added to the revision
 
 
 class _Keys(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ class EtcdLead:
 
     def __init__(
         self, client: EtcdClient, keys: _Keys, leftovers: Leftovers, *,
-        made_at: int, above: int, ledger_at: int, state: bytes, lease: int, ttl_s: float, held_for_s: float,
+        made_at: int, added: int, ledger_at: int, state: bytes, lease: int, ttl_s: float, held_for_s: float,
     ) -> None:  # fmt: skip
         self._client = client
         self._keys = keys
@@ -69,8 +70,8 @@ class EtcdLead:
         self._has_ended = False  # the job has ended, and this leader has written so
         self._lease = lease
         self._revision = ledger_at  # of the ledger
-        self._made_at = made_at
-        self.term = made_at + above
+        self._added = added
+        self.term = made_at + added
         self.state = state
         self.ttl_s = ttl_s
         self.held_for_s = held_for_s
@@ -90,13 +91,16 @@ class EtcdLead:
             self._has_ended = True
         except BackendRefusedError:  # This user may write only the job's own keys, not the mark. Then etcd removes it.
             lease, _ = await self._client.grant(KEPT_S)
-            await self._put(etcd.PutRequest(key=self._keys.ledger, value=state, lease=lease))
+            await self._put(
+                etcd.PutRequest(key=self._keys.ledger, value=state, lease=lease),
+                etcd.PutRequest(key=self._keys.era, value=_era_of(self._added), lease=lease),
+            )
 
     async def _put(self, *puts: etcd.PutRequest) -> None:
         reads = [etcd.RangeRequest(key=each) for each in (self._keys.leader, self._keys.ledger)]
         for _ in range(WRITES_MAX):
             request = etcd.TxnRequest(
-                compare=[_made_at(self._keys.leader, self._made_at), _changed_at(self._keys.ledger, self._revision)],
+                compare=[_leased(self._keys.leader, self._lease), _changed_at(self._keys.ledger, self._revision)],
                 success=[etcd.RequestOp(request_put=each) for each in puts],
                 failure=[etcd.RequestOp(request_range=each) for each in reads],
             )
@@ -105,7 +109,7 @@ class EtcdLead:
                 self._revision = told.header.revision
                 return
             leader, ledger = (each.response_range.kvs for each in told.responses)
-            if not leader or leader[0].create_revision != self._made_at:
+            if not leader or leader[0].lease != self._lease:
                 raise LeadLostError("etcd knows another leader, or none")
             self._revision = ledger[0].mod_revision if ledger else 0
         raise BackendUnavailableError("somebody else writes the ledger of this job all the time")
@@ -147,11 +151,12 @@ class EtcdBackend:
         if leaders:
             return None
         added, era_at = (_era(eras[0]), eras[0].mod_revision) if eras else (0, 0)
-        above = terms.added_to(now.header.revision, newest_term=max(above, added))
+        part = secrets.randbelow(terms.PARTS)
+        added = terms.added_to(now.header.revision, added=added, newest_term=above, part=part)
         leftovers = Leftovers(self._client, self._prefix, self._unix_ns)
         over_at = await leftovers.over_at(self._keys.job_id)
         lease, ttl_s = await self._client.grant(self._ttl_s)
-        told = msgspec.json.encode(_Told(node, address, ttl_s, above))
+        told = msgspec.json.encode(_Told(node, address, ttl_s, added))
         put = etcd.PutRequest(key=self._keys.leader, value=told, lease=lease)
         read = etcd.RangeRequest(key=self._keys.ledger)
         begin = etcd.TxnRequest(
@@ -161,10 +166,10 @@ class EtcdBackend:
         first, then, last = (
             etcd.RequestOp(request_put=put), etcd.RequestOp(request_range=read), etcd.RequestOp(request_txn=begin)
         )  # fmt: skip
-        era = etcd.RequestOp(request_put=etcd.PutRequest(key=self._keys.era, value=msgspec.json.encode(above)))
+        era = etcd.RequestOp(request_put=etcd.PutRequest(key=self._keys.era, value=_era_of(added)))
         request = etcd.TxnRequest(
             compare=[_made_at(self._keys.leader, 0), _changed_at(self._keys.era, era_at)],
-            success=[first, then, last, *([era] if above != added else [])],
+            success=[first, then, last, era],
         )
         answer = await self._client.txn(request)
         if not answer.succeeded:
@@ -175,7 +180,7 @@ class EtcdBackend:
         held_for_s = 0.0 if was_led else await DataAge(self._client, self._prefix).held_for_s()
         return EtcdLead(
             self._client, self._keys, leftovers,
-            made_at=made_at, above=above, ledger_at=ledger_at, state=kept[0].value if was_led else b"",
+            made_at=made_at, added=added, ledger_at=ledger_at, state=kept[0].value if was_led else b"",
             lease=lease, ttl_s=ttl_s, held_for_s=held_for_s,
         )  # fmt: skip
 
@@ -272,13 +277,22 @@ def _made_at(key: bytes, revision: int) -> etcd.Compare:
     return etcd.Compare(target=etcd.Compare.CREATE, key=key, create_revision=revision)
 
 
+def _leased(key: bytes, lease: int) -> etcd.Compare:
+    """Compares the key's lease."""
+    return etcd.Compare(target=etcd.Compare.LEASE, key=key, lease=lease)
+
+
 def _changed_at(key: bytes, revision: int) -> etcd.Compare:
     """Compares the key's last revision in the same way."""
     return etcd.Compare(target=etcd.Compare.MOD, key=key, mod_revision=revision)
 
 
+def _era_of(added: int) -> bytes:
+    return msgspec.json.encode(added)
+
+
 def _era(found: etcd.KeyValue) -> int:
-    """Returns what was added to the revision; 0: something else is there, which counts as lost."""
+    """Returns what was added for the lead before; 0: something else is there, which counts as lost."""
     try:
         return msgspec.json.decode(found.value, type=int)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

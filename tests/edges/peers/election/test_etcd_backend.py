@@ -104,7 +104,7 @@ async def test_terms_only_grow_for_nodes_that_know_a_later_one_although_etcd_has
     a = etcd_backend.open_backend(where)
     first = await a.try_to_lead_above("a", "a:1", 10**9)
     assert first is not None
-    assert first.term > 10**9
+    assert first.term > ERA, "etcd has not counted so far"
     assert await a.leader() == Leader(first.term, "a", "a:1", 2.0)
     await first.write(b"cycle 3")
     await first.resign()
@@ -125,6 +125,42 @@ async def test_terms_only_grow_for_nodes_that_know_a_later_one_although_etcd_has
     assert fourth.term < first.term, "a newcomer's that nothing tells; it gives up the lead once a node does"
     await fourth.resign()
     await a.close()
+
+
+async def test_a_leader_of_whom_a_restored_etcd_knows_nothing_leads_and_writes_no_more(tmp_path: Path):
+    """The next lead is made at the same revision."""
+    with etcd(tmp_path / "etcd") as server:
+        server.ctl("endpoint", "health")
+        where = place(server)
+        a, b = etcd_backend.open_backend(where), etcd_backend.open_backend(where)
+        first = await elected_at_last(a, "a")
+        await first.write(b"cycle 3")
+        await first.resign()
+        backup = tmp_path / "backup"
+        server.ctl("snapshot", "save", str(backup))
+        forgotten = await elected_at_last(a, "a")
+        at = made_at(server, where)
+        server.restore(backup)
+        server.start()
+        second = await elected_at_last(b, "b")
+        while made_at(server, where) < at:  # etcd may have done something of its own before
+            await second.resign()
+            second = await elected_at_last(b, "b")
+        assert second.term != forgotten.term
+        with pytest.raises(LeadLostError):
+            await at_last(lambda: forgotten.write(b"cycle 4"))
+        with pytest.raises(LeadLostError):
+            await at_last(forgotten.renew)
+        await at_last(lambda: second.write(b"cycle 5"))
+        assert (await b.leader()) == Leader(second.term, "b", "b:1", 2.0)
+        for backend in (a, b):
+            await backend.close()
+
+
+def made_at(server: Etcd, where: Place) -> int:
+    """Returns the revision at which the leader was made."""
+    told = msgspec.json.decode(server.ctl("get", f"/holdfast/{where.job_id}/leader", "-w", "json"))
+    return int(told["kvs"][0]["create_revision"])
 
 
 async def test_what_is_no_era_counts_as_lost(server: Etcd):
@@ -162,9 +198,7 @@ async def test_a_revoked_lease_and_a_compacted_history_are_noticed(server: Etcd)
     leases = server.ctl("lease", "list").split()[3:]
     async with aclosing(backend.leaders()) as leaders:
         await until_leader(leaders, "a")
-        revision = await backend.leader()
-        assert revision is not None
-        server.ctl("compact", str(revision.term))
+        server.ctl("compact", str(made_at(server, where)))
         for lease in leases:
             server.ctl("lease", "revoke", lease)
         await until_leader(leaders, None)

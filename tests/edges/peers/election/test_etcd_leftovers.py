@@ -9,7 +9,6 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.core.terms import ERA
 from supervisor.edges.peers.election import etcd_leftovers
 from supervisor.edges.peers.election.etcd_backend import EtcdBackend, EtcdLead
 from supervisor.edges.peers.election.etcd_client import EtcdClient, Login
@@ -54,13 +53,13 @@ class Cluster:
         OPENED.append(client)
         return client
 
-    async def lead(self, job_id: str, *, above: int = 0) -> EtcdLead:
+    async def lead(self, job_id: str) -> EtcdLead:
         place = Place(job_id, "127.0.0.1", self._server.port, {"etcd_prefix": self._prefix}, ttl_s=20.0)
         backend = EtcdBackend(place, self._open_client, lambda: int(self.now_s * 1e9))
         with anyio.fail_after(LIMIT_S):
             while True:  # on a busy machine, etcd may not answer in time
                 with suppress(BackendUnavailableError):
-                    if lead := await backend.try_to_lead_above("a", "a:1", above):
+                    if lead := await backend.try_to_lead("a", "a:1"):
                         return lead
                 await anyio.sleep(0.1)
 
@@ -77,8 +76,13 @@ class Cluster:
 
     def keys(self) -> set[str]:
         told = self._server.ctl("get", "--prefix", f"{self._prefix}/", "--keys-only")
-        others = ("/leader", "/.held")
+        others = ("/leader", "/.held", "/era")
         return {each.removeprefix(f"{self._prefix}/") for each in told.split() if not each.endswith(others)}
+
+    def eras(self) -> set[str]:
+        """Returns the jobs that have one."""
+        told = self._server.ctl("get", "--prefix", f"{self._prefix}/", "--keys-only")
+        return {each.split("/")[-2] for each in told.split() if each.endswith("/era")}
 
     def revoke_all(self) -> None:
         for lease in self._server.ctl("lease", "list").split()[3:]:
@@ -114,14 +118,13 @@ async def test_who_ends_a_job_removes_what_others_have_left_long_before(server: 
 
 async def test_an_era_goes_with_the_ledger_of_its_job(server: Etcd, prefix: str):
     cluster = Cluster(server, prefix)
-    await (await cluster.lead("old", above=ERA)).resign()
     await cluster.end("old")
-    lives = await cluster.lead("lives", above=ERA)
+    lives = await cluster.lead("lives")
     await lives.write(b"cycle 3")
-    assert {"old/era", "lives/era"} <= cluster.keys()
+    assert cluster.eras() == {"old", "lives"}
     cluster.now_s += LONG_S
     await cluster.end("new")
-    assert cluster.keys() == {"lives/ledger", "lives/era", "new/ledger", ".ended/new"}
+    assert cluster.eras() == {"lives", "new"}
 
 
 async def test_a_job_that_ends_again_has_all_the_time_again(server: Etcd, prefix: str):
@@ -175,11 +178,10 @@ async def test_a_user_who_may_reach_the_keys_of_one_job_alone_leaves_its_end_wit
             server.ctl(*command.split())
         own = Cluster(server, "/p", Login("own", "secret"))
         await own.end("one")
+        kept = msgspec.json.decode(server.ctl("--user", "root:secret", "get", "--prefix", "/p/", "-w", "json"))["kvs"]
+        assert len(kept) == 2
+        assert all("lease" in each for each in kept), "etcd itself removes the ledger and the era"
         assert await own.found("one") == b"the end"
-        (kept,) = msgspec.json.decode(server.ctl("--user", "root:secret", "get", "--prefix", "/p/", "-w", "json"))[
-            "kvs"
-        ]
-        assert kept["lease"], "etcd itself removes it"
 
 
 async def test_etcd_that_does_not_answer_stops_no_leader_that_leaves():
