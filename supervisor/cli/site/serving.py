@@ -24,10 +24,10 @@ from supervisor.cli.site.sessions import Sessions
 from supervisor.cli.supervisors import Supervisors
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_dir, state_dir
+from supervisor.edges.machine.folders.inotify import DirectoryWatch
 from supervisor.edges.machine.own_process.shortages import NoThreadError
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators.browser_requests import page_elsewhere
-from supervisor.edges.operators.inotify import DirectoryWatch
 from supervisor.errors import HoldfastError, NotFoundError
 from supervisor.ports.pauses import pause
 

@@ -19,9 +19,9 @@ from typing import Protocol
 import anyio
 import msgspec
 
+from supervisor.edges.machine.folders.inotify import DirectoryWatch
 from supervisor.edges.machine.own_process.own_descriptors import OwnThread
 from supervisor.edges.operators.cycle_log_reader import CycleLogReader, folder_of_log
-from supervisor.edges.operators.inotify import DirectoryWatch
 from supervisor.errors import NotFoundError
 
 CHUNK_BYTES = 64 * 1024

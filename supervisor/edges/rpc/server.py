@@ -91,7 +91,10 @@ Handler = Callable[[Call], Awaitable[None]]  # may raise CallError
 
 
 class GrpcConnection:
-    """Answers the calls of one connection with `handlers`, by path. `client`: its socket, if it is on this node."""
+    """Answers the calls of one connection with `handlers`, by path; those of other paths with `otherwise`, if given.
+
+    `client`: its socket, if it is on this node.
+    """
 
     def __init__(
         self,
@@ -102,10 +105,12 @@ class GrpcConnection:
         message_bytes_max: int,
         streams_max: int = STREAMS_PER_CONNECTION_MAX,
         client: socket.socket | None = None,
+        otherwise: Handler | None = None,
     ) -> None:
         self.client = client
         self._stream = stream
         self._handlers = handlers
+        self._otherwise = otherwise
         self._places = places
         self._message_bytes_max = message_bytes_max
         self._h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
@@ -201,7 +206,7 @@ class GrpcConnection:
         number = event.stream_id
         call = Call(self, number, self._message_bytes_max)
         path = next((value for name, value in event.headers if name == b":path"), b"")
-        handler = self._handlers.get(bytes(path))
+        handler = self._handlers.get(bytes(path), self._otherwise)
         if handler is None:
             self._finish(number, call, CallError(Status.UNIMPLEMENTED, "cannot answer: there is no such method"))
         elif self._is_ending:

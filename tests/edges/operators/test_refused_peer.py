@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,7 +12,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor.edges.machine.processes.socket_stream import SocketStream
+from supervisor.edges.operators import refused_peer
 from supervisor.edges.operators.control_gate import Api, ControlGate
+from supervisor.errors import NotPermittedError
 
 STRANGER = 4321
 CALL = """
@@ -58,3 +62,29 @@ async def test_another_user_is_refused_with_a_sentence_and_the_api_is_not_loaded
         * 2
     )
     assert loaded == []
+
+
+async def test_a_peer_that_sends_without_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refused_peer, "TIMEOUT_S", 3600.0)
+    settings, ping = bytes(3) + b"\x04" + bytes(5), b"\x00\x00\x08\x06" + bytes(5 + 8)
+    own, other = socket.socketpair()
+    with own, other:
+        own.setblocking(False)
+        other.setblocking(False)
+        peer = SocketStream(other)
+
+        async def send() -> None:
+            await peer.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings)
+            while await peer.send(ping * 100):
+                pass
+
+        async def read() -> None:
+            while await peer.receive():
+                pass
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            tasks.start_soon(read)
+            with anyio.fail_after(30):
+                await refused_peer.refuse(own, NotPermittedError("cannot answer you: no; ask as another user"))
+            tasks.cancel_scope.cancel()

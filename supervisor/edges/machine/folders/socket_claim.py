@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -11,8 +10,6 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import anyio
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.folders import socket_dir
@@ -23,11 +20,6 @@ LOCK_FILE = "supervisor.lock"
 HOLDER_BYTES_MAX = 32
 BACKLOG = 1024
 ATTEMPTS_MAX = 20  # for a directory that its last holder removes while we make or open it
-
-_IN_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
-# Something was deleted, created, or renamed in the directory, or the directory itself was.
-_IN_ANY_CHANGE = 0x00000040 | 0x00000080 | 0x00000100 | 0x00000200 | 0x00000400 | 0x00000800 | 0x01000000
-_EVENT_BYTES = 64 * 1024
 
 
 class SocketDirClaim:
@@ -169,36 +161,6 @@ def identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_dev, found.st_ino
-
-
-class FolderWatch:
-    """Reports when one of some directories changes, by inotify."""
-
-    def __init__(self, *paths: Path) -> None:
-        """Watches the directories. Raises OSError, also when the user's inotify instances are used up."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        self._fd: int = libc.inotify_init1(_IN_NONBLOCK_CLOEXEC)
-        if self._fd < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        for path in paths:
-            if libc.inotify_add_watch(self._fd, os.fsencode(path), _IN_ANY_CHANGE) < 0:
-                code = ctypes.get_errno()
-                self.close()
-                raise OSError(code, os.strerror(code), str(path))
-
-    async def changed(self) -> None:
-        """Returns after the next change; several count as one."""
-        await anyio.wait_readable(self._fd)
-        try:
-            while os.read(self._fd, _EVENT_BYTES):
-                pass
-        except BlockingIOError:
-            return
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 def _lock(path: Path) -> int:

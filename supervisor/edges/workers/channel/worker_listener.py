@@ -12,7 +12,8 @@ from pathlib import Path
 import anyio
 
 from supervisor.edges.machine.folders import socket_claim, socket_dir
-from supervisor.edges.machine.folders.socket_claim import FolderWatch, SocketDirClaim
+from supervisor.edges.machine.folders.inotify import RENAMED_OR_DELETED, DirectoryWatch
+from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
 from supervisor.edges.machine.own_process import shortages
 from supervisor.errors import HoldfastError
 from supervisor.ports.pauses import pause
@@ -95,7 +96,7 @@ class WorkerListener:
         """Watches the directory; if that is impossible, the `check` at each new worker must do."""
         while True:
             try:
-                watch = FolderWatch(self._dir, self._path.parent)
+                watch = DirectoryWatch(self._dir, self._path.parent, changes=RENAMED_OR_DELETED)
             except OSError as error:
                 _log.warning("the socket directory can't be watched: %s", error)
                 await pause(RETRY_MAX_S, why="nothing tells when the folder can be used again")

@@ -8,11 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import anyio
 import pytest
 
 from supervisor.edges.machine.folders import socket_claim
-from supervisor.edges.machine.folders.socket_claim import FolderWatch, SocketDirClaim
+from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
 from supervisor.errors import ConfigurationError, InUseError
 
 HOLDER = """
@@ -84,30 +83,3 @@ def test_a_socket_is_bound_closed_over_a_stale_one_and_nothing_else(tmp_path: Pa
     with pytest.raises(ConfigurationError, match="cannot serve"):
         socket_claim.bind(tmp_path / ("x" * 120))
     assert socket_claim.identity(tmp_path / "missing") is None
-
-
-@pytest.mark.parametrize("what", ["delete", "replace", "rmdir"])
-async def test_a_watch_tells_of_changes(tmp_path: Path, what: str):
-    path = tmp_path / "sock"
-    path.mkdir()
-    (path / "a").touch()
-    watch = FolderWatch(path)
-    try:
-        with anyio.move_on_after(0.05) as nothing:
-            await watch.changed()
-        assert nothing.cancelled_caught
-        match what:
-            case "delete":
-                (path / "a").unlink()
-            case "replace":
-                (path / "b").touch()
-                (path / "b").rename(path / "a")
-            case _:
-                shutil.rmtree(path)
-        with anyio.fail_after(10):
-            await watch.changed()
-    finally:
-        watch.close()
-        watch.close()
-    with pytest.raises(OSError, match="missing"):
-        FolderWatch(tmp_path / "missing")

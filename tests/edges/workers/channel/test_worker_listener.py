@@ -8,12 +8,12 @@ import shutil
 import socket
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import anyio.lowlevel
 import pytest
 
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.machine.folders import socket_claim
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.errors import ConfigurationError, InUseError
 from tests.edges.workers.worker_side import JOB_ID, Kept, open_cycle, serve, until
@@ -159,11 +159,10 @@ async def test_out_of_descriptors_accepting_pauses_and_resumes(tmp_path: Path):
 async def test_a_lost_socket_is_found_at_the_next_cycle_where_nothing_can_be_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    class NoWatch(socket_claim.FolderWatch):
-        def __init__(self, *paths: Path) -> None:
-            raise OSError(24, "no inotify instances left")
+    def no_watch(*paths: Path, changes: int) -> NoReturn:
+        raise OSError(24, "no inotify instances left")
 
-    monkeypatch.setattr("supervisor.edges.workers.channel.worker_listener.FolderWatch", NoWatch)
+    monkeypatch.setattr("supervisor.edges.workers.channel.worker_listener.DirectoryWatch", no_watch)
     async with serve(tmp_path) as served:
         await anyio.lowlevel.checkpoint()
         served.path.unlink()

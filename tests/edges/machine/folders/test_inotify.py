@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import select
+import shutil
 from pathlib import Path
 
+import anyio
 import pytest
 
-from supervisor.edges.operators.inotify import Changes, DirectoryWatch
+from supervisor.edges.machine.folders.inotify import RENAMED_OR_DELETED, Changes, DirectoryWatch
 
 
 def test_it_names_the_changed_directories(tmp_path: Path) -> None:
@@ -63,3 +65,26 @@ def _watches(watch: DirectoryWatch) -> int:
 def test_a_lost_directory_is_an_error(tmp_path: Path) -> None:
     with contextlib.closing(DirectoryWatch()) as watch, pytest.raises(FileNotFoundError):
         watch.add(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("what", ["delete", "replace", "rmdir"])
+async def test_it_tells_of_what_is_renamed_or_deleted(tmp_path: Path, what: str) -> None:
+    path = tmp_path / "sock"
+    path.mkdir()
+    (path / "a").touch()
+    with contextlib.closing(DirectoryWatch(path, changes=RENAMED_OR_DELETED)) as watch:
+        with anyio.move_on_after(0.05) as nothing:
+            await watch.changed()
+        assert nothing.cancelled_caught
+        match what:
+            case "delete":
+                (path / "a").unlink()
+            case "replace":
+                (path / "b").touch()
+                (path / "b").rename(path / "a")
+            case _:
+                shutil.rmtree(path)
+        with anyio.fail_after(10):
+            await watch.changed()
+    with pytest.raises(OSError, match="missing"):
+        DirectoryWatch(tmp_path / "missing")

@@ -8,15 +8,22 @@ import os
 import struct
 from pathlib import Path
 
+import anyio
 import msgspec
 
 IN_MODIFY = 0x2
+IN_MOVED_FROM = 0x40
 IN_MOVED_TO = 0x80
 IN_CREATE = 0x100
+IN_DELETE = 0x200
+IN_DELETE_SELF = 0x400
+IN_MOVE_SELF = 0x800
 IN_Q_OVERFLOW = 0x4000
 IN_IGNORED = 0x8000  # the watch is gone, with its directory or because we removed it
 IN_ONLYDIR = 0x1000000
 IN_ISDIR = 0x40000000
+WRITTEN = IN_MODIFY | IN_CREATE | IN_MOVED_TO
+RENAMED_OR_DELETED = IN_CREATE | IN_MOVED_FROM | IN_MOVED_TO | IN_DELETE | IN_DELETE_SELF | IN_MOVE_SELF
 EVENT_HEAD = struct.Struct("iIII")
 READ_BYTES = 64 * 1024
 
@@ -26,19 +33,27 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Changes(msgspec.Struct, frozen=True):
     """The changes in the watched directories."""
 
-    directories: frozenset[Path] = frozenset()  # directories in which something was written, created or moved
-    subdirectories: frozenset[Path] = frozenset()  # subdirectories that were created in them or moved there
+    directories: frozenset[Path] = frozenset()  # directories in which something has changed
+    subdirectories: frozenset[Path] = frozenset()  # subdirectories that have changed; with WRITTEN, the new ones
 
 
 class DirectoryWatch:
     """A set of watched directories. `fileno` is readable when `take` has changes to return."""
 
-    def __init__(self) -> None:
+    def __init__(self, *paths: Path, changes: int = WRITTEN) -> None:
+        """Raises OSError as `add` does, and if the user has no inotify instances left."""
+        self._mask = changes | IN_ONLYDIR
         self._descriptor = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
             raise _last_error("inotify")
         self._paths: dict[int, Path] = {}
         self._numbers: dict[Path, int] = {}
+        try:
+            for path in paths:
+                self.add(path)
+        except OSError:
+            self.close()
+            raise
 
     def __contains__(self, path: Path) -> bool:
         return path in self._numbers
@@ -51,8 +66,7 @@ class DirectoryWatch:
 
     def add(self, path: Path) -> None:
         """Watches a directory. Idempotent. Raises OSError if it is gone or the user has no watches left."""
-        mask = IN_MODIFY | IN_CREATE | IN_MOVED_TO | IN_ONLYDIR
-        number = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), mask)
+        number = _libc.inotify_add_watch(self._descriptor, os.fsencode(path), self._mask)
         if number < 0:
             raise _last_error(str(path))
         self._forget(number)  # it is the same directory under another name
@@ -66,6 +80,11 @@ class DirectoryWatch:
         if number is not None:
             self._forget(number)
             _libc.inotify_rm_watch(self._descriptor, number)  # this fails if the kernel was faster
+
+    async def changed(self) -> None:
+        """Returns after the next change; several count as one."""
+        await anyio.wait_readable(self._descriptor)
+        self.take()
 
     def take(self) -> Changes | None:
         """Returns the changes since the last call; None if there were too many: check all directories."""
