@@ -186,6 +186,8 @@ def _mounts() -> dict[str, tuple[str, str]]:
     mounts: dict[str, tuple[str, str]] = {}
     with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         for line in file:
+            if " - cgroup" not in line:  # a machine may have thousands of others
+                continue
             left, _, right = line.rstrip("\n").partition(" - ")
             kind, _, options = right.split(" ", 2)
             root, point = (_unescape(each) for each in left.split(" ")[3:5])

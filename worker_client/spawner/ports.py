@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Iterator
 from contextlib import suppress
 
 NEIGHBOURS = 64
@@ -60,21 +61,19 @@ def holders(port: int) -> list[int]:
     return found
 
 
-def _candidates() -> list[int]:
+def _candidates() -> Iterator[int]:
     low, high = _local_port_range()
     spans = [(_PORT_MIN, low - NEIGHBOURS - 1), (high + 1, _PORT_MAX - NEIGHBOURS)]
     sizes = [max(0, last - first + 1) for first, last in spans]
     if not sum(sizes):  # Clients may get the whole range, so any port is as good as another.
         spans, sizes = [(_PORT_MIN, _PORT_MAX - NEIGHBOURS)], [_PORT_MAX - NEIGHBOURS - _PORT_MIN + 1]
-    chosen: list[int] = []
     for _ in range(_ATTEMPTS_MAX):
         at = int.from_bytes(os.urandom(4), "big") % sum(sizes)
         for (first, _), size in zip(spans, sizes, strict=True):
             if at < size:
-                chosen.append(first + at)
+                yield first + at
                 break
             at -= size
-    return chosen
 
 
 def _local_port_range() -> tuple[int, int]:
@@ -87,19 +86,21 @@ def _local_port_range() -> tuple[int, int]:
 
 
 def _neighbours_free(port: int) -> bool:
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+    is_dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if is_dual else socket.AF_INET
     for each in range(port, port + NEIGHBOURS + 1):
         try:
-            probe = socket.socket(family)
+            probe = socket.SocketType(family)  # without the wrapper of socket.socket: a restart waits for all of them
         except OSError:
             return False
-        with probe:
-            if probe.family == socket.AF_INET6:
+        try:
+            if is_dual:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-            try:
-                probe.bind(("", each))
-            except OSError:
-                return False
+            probe.bind(("", each))
+        except OSError:
+            return False
+        finally:
+            probe.close()
     return True
 
 

@@ -49,8 +49,11 @@ class Signalling:
         self._events.set_timer(_TIMER, HELPERS_AFTER_S, self._send_later)
 
     def worker_ended(self, pid: int) -> None:
+        """Signals its helpers, which now are below processes that this one has adopted."""
         if (numbers := self._later.pop(pid, None)) is not None:
-            _send_to_helpers([pid], numbers)
+            children_of = tree.children_reader()
+            adopted = [each for each in children_of(tree.own_pid()) if each not in self._children]
+            _send_to_members(tree.descendants(adopted, children_of), [pid], numbers)
 
     def _send_later(self) -> None:
         for pid, numbers in self._later.items():
@@ -76,9 +79,12 @@ def _send_to_helpers(leaders: Sequence[int], numbers: Sequence[int]) -> None:
     They are searched for below this process, not below the child, which may have died of the signal or before. A
     session keeps its number as long as it has a member.
     """
-    if not leaders:
-        return
-    for pid in tree.descendants([tree.own_pid()], tree.children_reader())[1:]:
+    if leaders:
+        _send_to_members(tree.descendants([tree.own_pid()], tree.children_reader())[1:], leaders, numbers)
+
+
+def _send_to_members(pids: Sequence[int], leaders: Sequence[int], numbers: Sequence[int]) -> None:
+    for pid in pids:
         if pid not in leaders and tree.session_of(pid) in leaders:
             for number in numbers:
                 tree.send(pid, number)
