@@ -27,6 +27,7 @@ PENDING_EVENTS_MAX = 10_000  # not committed yet; beyond it the oldest are dropp
 MEMORY_JOBS_MAX = 100  # of this supervisor's jobs, for answers without a disk
 MEMORY_EVENTS_PER_JOB_MAX = 2_000
 BATCH_EVENTS_MAX = 1_000
+LINGER_S = 0.05  # for more to commit: a restart is over by then, and the thread has taken no time from it
 RETRY_S = 30.0  # between attempts on a journal that cannot be written
 
 Answer = TypeVar("Answer")
@@ -54,6 +55,7 @@ class Journal:
         self._state_dir = state_dir
         self._on_alarm = on_alarm
         self._wake = threading.Condition()
+        self._hurry = threading.Event()  # somebody waits for what is not committed
         self._events: deque[tuple[int, RecordedEvent]] = deque()
         self._reports: dict[tuple[str, int], JobReport] = {}
         self._memory: OrderedDict[str, _Remembered] = OrderedDict()
@@ -119,11 +121,13 @@ class Journal:
 
     def flush(self, timeout_s: float) -> bool:
         """Waits until everything is committed. Returns False if the time runs out or the disk fails."""
+        self._hurry.set()
         with self._wake:
             return self._wake.wait_for(lambda: self._is_idle() or self._failed, timeout_s) and self._is_idle()
 
     def close(self, timeout_s: float = 2.0) -> bool:
         """Commits what waits and ends the thread. Returns False if something was not committed in time."""
+        self._hurry.set()
         with self._wake:
             self._closing = True
             self._wake.notify_all()
@@ -219,6 +223,12 @@ class Journal:
     def _next_batch(self) -> Batch | None:
         with self._wake:
             self._wake.wait_for(lambda: self._may_write and (self._events or self._reports or self._closing))
+            lingers = len(self._events) < BATCH_EVENTS_MAX
+        if lingers:
+            self._hurry.wait(LINGER_S)
+        with self._wake:
+            if not self._closing:
+                self._hurry.clear()
             if self._has_given_up or (not self._events and not self._reports):
                 return None
             reports = list(self._reports.values())

@@ -34,6 +34,7 @@ FILES_KEPT = 2  # supervisor.log and supervisor.log.1
 OPEN_FILES_MAX = 32
 WAITING_RECORDS_MAX = 10_000  # beyond it records are dropped and counted
 WRITTEN_MAX = 100  # records together
+LINGER_S = 0.01  # for more of them: less than a restart takes, so that a fault is told before the next cycle's output
 CLOSE_TIMEOUT_S = 2.0
 IDS = ("job_id", "cycle", "rank")  # `extra` of a record
 
@@ -55,7 +56,12 @@ class SupervisorLog:
         `others` get each record, too, in the log's thread; one that blocks holds up the log.
         """
         self._writer = QueueWriter(
-            "log", write=self._write_all, waiting_max=WAITING_RECORDS_MAX, together_max=WRITTEN_MAX, end=self._end
+            "log",
+            write=self._write_all,
+            waiting_max=WAITING_RECORDS_MAX,
+            together_max=WRITTEN_MAX,
+            linger_s=LINGER_S,
+            end=self._end,
         )
         self._entrance = _Entrance(self._writer)
         self._files = _JobFiles(log_dir)

@@ -63,7 +63,10 @@ class WriterThread(Generic[_Batch]):
 
 
 class QueueWriter(Generic[_Item]):
-    """Writes the items that are put, in order, up to `together_max` at once. The first item starts the thread."""
+    """Writes the items that are put, in order, up to `together_max` at once. The first item starts the thread.
+
+    After a pause, the first item waits up to `linger_s` for others: each wake of the thread takes time from who puts.
+    """
 
     def __init__(
         self,
@@ -72,10 +75,13 @@ class QueueWriter(Generic[_Item]):
         write: Callable[[list[_Item]], None],
         waiting_max: int,
         together_max: int = 1,
+        linger_s: float = 0.0,
         end: Callable[[], None] = _nothing,
     ) -> None:
         self._waiting: queue.Queue[_Item | None] = queue.Queue(waiting_max)
         self._together_max = together_max
+        self._linger_s = linger_s
+        self._closing = threading.Event()
         self._is_closed = False  # used in the thread
         self._thread = WriterThread(name, take=self._take, write=write, end=end)
 
@@ -98,6 +104,7 @@ class QueueWriter(Generic[_Item]):
 
     def close(self, timeout_s: float) -> None:
         """Writes what waits; gives up after so long if that hangs."""
+        self._closing.set()
         if self._thread.is_started:
             with contextlib.suppress(queue.Full):
                 self._waiting.put(None, timeout=timeout_s)
@@ -106,9 +113,12 @@ class QueueWriter(Generic[_Item]):
     def _take(self) -> list[_Item] | None:
         taken: list[_Item] = []
         while not self._is_closed and len(taken) < self._together_max and not (taken and self._waiting.empty()):
+            lingers = self._linger_s > 0 and self._waiting.empty()
             item = self._waiting.get()
             if item is None:
                 self._is_closed = True
             else:
                 taken.append(item)
+            if lingers:
+                self._closing.wait(self._linger_s)
         return taken or None

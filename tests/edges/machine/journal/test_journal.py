@@ -14,6 +14,7 @@ import pytest
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal import journal_writer
 from supervisor.edges.machine.journal.journal import MEMORY_EVENTS_PER_JOB_MAX, Journal
+from supervisor.edges.machine.journal.journal_batch import Batch
 from supervisor.edges.machine.journal.journal_reader import open_reader
 from tests.edges.machine.journal.journal_samples import Alarms, event, report, sequences, started, unexpected
 
@@ -51,6 +52,30 @@ def test_without_a_thread_events_stay_in_memory_and_the_end_tries_again(
 
 def no_thread(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
+
+
+def test_events_wait_for_others_to_be_committed_with_them_unless_somebody_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed: list[int] = []
+    write = journal_writer.JournalWriter.write
+
+    def written(self: journal_writer.JournalWriter, batch: Batch) -> str:
+        committed.append(len(batch.events))
+        return write(self, batch)
+
+    monkeypatch.setattr(journal_writer.JournalWriter, "write", written)
+    monkeypatch.setattr("supervisor.edges.machine.journal.journal.LINGER_S", 60.0)
+    with started(tmp_path) as journal:
+        for sequence in (1, 2, 3):
+            journal.save(report())
+            journal.record(event(sequence))
+        assert journal.flush(10)
+        assert committed == [3]
+        journal.record(event(4))
+        journal.record(event(5))
+        assert journal.close(10)
+        assert committed == [3, 2]
 
 
 def test_uncommitted_events_are_readable_at_once_and_in_order(tmp_path: Path) -> None:

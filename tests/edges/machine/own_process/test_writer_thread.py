@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from supervisor.edges.machine.own_process.writer_thread import QueueWriter, WriterThread
+from tests.worker_client.spawner.rig import until
 
 LIMIT_S = 20.0
 
@@ -31,6 +32,16 @@ def test_items_are_written_in_order_together_and_all_of_them_before_the_end():
     assert max(map(len, written)) == 4
     assert ended.is_set()
     assert writer.is_empty
+
+
+def test_the_first_item_after_a_pause_waits_for_others_and_the_end_does_not_wait():
+    written: list[list[int]] = []
+    writer = QueueWriter("test", write=written.append, waiting_max=100, together_max=10, linger_s=2 * LIMIT_S)
+    assert writer.put(0)
+    until(lambda: writer.is_empty, what="the thread to have the first")
+    assert all(writer.put(number) for number in (1, 2))
+    writer.close(LIMIT_S)
+    assert written == [[0, 1, 2]]
 
 
 def test_while_the_disk_hangs_items_are_refused_and_the_end_is_bounded():
