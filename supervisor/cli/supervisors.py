@@ -233,9 +233,9 @@ class Supervisors:
 
     def live_parts(self, job: FoundJob) -> list[FoundJob]:
         """Returns the parts of a live job that run on this machine, as seen when jobs were last listed: `job` first."""
-        folders = {(job.report.job_id, node.log_dir) for node in job.report.nodes if node.log_dir}
-        others = (each for each in self._runs if each.is_live and each.uid == job.uid and each.run != job.run)
-        return [job, *(each for each in others if (each.report.job_id, each.report.log_dir) in folders)]
+        folders = _folders(job)
+        others = (each for each in self._runs if each.is_live and each.run != job.run)
+        return [job, *(each for each in others if _live_key(each) == _live_key(job) or folders & _folders(each))]
 
     def find(self, name: str, *, verb: str, live_only: bool = False) -> FoundJob:
         """Returns the newest run of that id or unique prefix, a live one first. Raises NotFoundError, …
@@ -300,18 +300,42 @@ def check_rank(report: JobReport, rank: int | None, *, verb: str) -> None:
 
 
 def _each_once(jobs: Sequence[FoundJob]) -> list[FoundJob]:
-    """Leaves out further parts of a job of several nodes here: the part that knows most nodes shows the whole job.
+    """Leaves out further parts of a job of several nodes here: of each job, one part is left, a live one if any is.
 
-    Of live parts, each does, and acts on it.
+    Each live part shows the whole job and acts on it. Of those that have ended, the one that knows most nodes does. A
+    part that has left a job which goes on is left out, too.
     """
     shown: set[int] = set()
-    folders: set[tuple[int, str, str]] = set()
-    for job in sorted(jobs, key=lambda job: 0 if job.is_live else -len(job.report.nodes)):
-        same = (job.uid, job.report.job_id)
-        if (*same, job.report.log_dir) not in folders:
+    live: set[tuple[int, str, tuple[str, ...]]] = set()
+    of_live: set[_Folder] = set()
+    known: set[_Folder] = set()
+    for job in sorted(jobs, key=lambda job: (not job.is_live, -len(job.report.nodes))):
+        folders, own = _folders(job), (job.uid, job.report.job_id, job.report.log_dir)
+        is_part = own in known or (_live_key(job) in live if job.is_live else not folders.isdisjoint(of_live))
+        known |= folders
+        if job.is_live:
+            live.add(_live_key(job))
+            of_live |= folders
+        if not is_part:
             shown.add(id(job))
-            folders.update((*same, node.log_dir) for node in job.report.nodes if node.log_dir)
     return [job for job in jobs if id(job) in shown]
+
+
+_Folder = tuple[int, str, str]  # of one node's part in a run of a job: whose, the job's id, where it logs
+
+
+def _folders(job: FoundJob) -> set[_Folder]:
+    """Returns the folders of all nodes of the job, as far as this part of it knows them."""
+    logs = (job.report.log_dir, *(node.log_dir for node in job.report.nodes))
+    return {(job.uid, job.report.job_id, folder) for folder in logs if folder}
+
+
+def _live_key(job: FoundJob) -> tuple[int, str, tuple[str, ...]]:
+    """Returns what parts of one live job have in common before any of them has found the others.
+
+    A machine runs one group of an id at a time, so two live runs of one user are two nodes of it.
+    """
+    return job.uid, job.report.job_id, job.report.command
 
 
 def _is_named(name: str) -> Callable[[str], bool]:

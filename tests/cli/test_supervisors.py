@@ -11,9 +11,12 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from supervisor.core.facts import JobState
 from supervisor.edges.workers.spawner import return_places
+from supervisor.ports.reports import JobNodeReport, JobReport
 from tests.cli.supervised import Home
 from tests.edges.operators.fake_job_service import running
 
@@ -103,3 +106,54 @@ def test_a_supervisor_that_ends_while_it_is_asked_is_replaced_by_the_next(home: 
     names = [job["job_id"] for job in json.loads(out)["jobs"]]
     assert (command.returncode, names) == ((0, ["train"]) if comes_back else (75, [])), err
     assert ("no supervisor has come back for them" in err) is not comes_back
+
+
+# --- several nodes of one job on this machine
+
+
+def _part(number: int, *nodes: int, **changes: object) -> JobReport:
+    """The job as its part number `number` knows it; each node logs in a folder of its own."""
+    known = tuple(JobNodeReport(f"n{each}", "ready", each, log_dir=f"/logs/{each}") for each in nodes)
+    part = running("night", submitted_at_ns=1_000 + number, log_dir=f"/logs/{number}")
+    return msgspec.structs.replace(part, nodes=known, **changes)
+
+
+def _states(home: Home, *command: str) -> list[str]:
+    done = home.holdfast(*command, "-o", "json")
+    assert done.code == 0, done
+    return [job["state"] for job in json.loads(done.out)["jobs"]]
+
+
+@pytest.mark.parametrize("is_answering", [True, False])
+def test_a_part_that_has_left_does_not_stand_for_a_job_that_goes_on(home: Home, is_answering: bool) -> None:
+    left = _part(1, 1, 2, 3, state=JobState.STOPPED, exit_code=0, reason="node n1 has left the job")
+    first = home.supervisor(left, place=home.root / "first", private=True)
+    with first as gone, home.supervisor(_part(2, 2, 3), place=home.root / "second", private=True):
+        if not is_answering:
+            gone.end()
+        assert _states(home, "status", "night") == ["running"]
+        assert _states(home, "jobs") == ["running"]
+        stopped_it = home.holdfast("stop", "night")
+        assert (stopped_it.code, stopped_it.err) == (0, "holdfast: job night is being stopped\n")
+        assert _states(home, "jobs") == ["stopped"]
+
+
+def test_parts_that_have_not_found_each_other_are_one_job(home: Home) -> None:
+    with (
+        home.supervisor(_part(1, 1), place=home.root / "first", private=True),
+        home.supervisor(_part(2, 2), place=home.root / "second", private=True),
+    ):
+        assert _states(home, "status") == ["running"]
+        assert _states(home, "status", "night") == ["running"]
+        assert home.holdfast("stop", "night").code == 0
+        assert _states(home, "status") == []
+
+
+def test_two_scripts_of_one_id_are_two_jobs(home: Home) -> None:
+    with (
+        home.supervisor(_part(1, 1), place=home.root / "first", private=True),
+        home.supervisor(_part(2, 2, command=("other.py",)), place=home.root / "second", private=True),
+    ):
+        refused = home.holdfast("stop", "night")
+        assert refused.code != 0
+        assert "cannot stop job night: 2 supervisors have one of that id; choose with --socket-dir" in refused.err
