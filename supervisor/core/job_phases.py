@@ -124,6 +124,7 @@ class State(msgspec.Struct, frozen=True):
     stop_is_final: bool = False  # an operator's, after which no scheduler may start the job again
     stop_at_s: float | None = None  # when it was asked for last
     leaving: Leaving | None = None
+    has_met_leader: bool = False  # a leader has answered this node, or the backend that elects one
     lost_at_s: float | None = None  # since when the job is not running; None: it runs, or never ran
 
 

@@ -1,8 +1,9 @@
-"""When does a node that was asked to leave its job leave, and how long does it wait for its leader?
+"""When does a node that was asked to leave or stop its job leave, and how long does it wait for its leader?
 
 The leader decides whether the node leaves. If no leader answers, the node leaves by itself: it stops its own ranks and
 ends, and the others take it for lost. Ranks of a node that an operator drains go on until a leader answers, however
-long that takes: nobody is about to end the node.
+long that takes: nobody is about to end the node. A node that has never met a leader knows of no job that goes on
+without it: for it, the job was stopped.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from supervisor.core import workers as group
 from supervisor.core.cluster.messages import LeaveAsked
 from supervisor.core.job_phases import Leaving, State
 from supervisor.core.node import job_moves as moves
-from supervisor.core.stop_verdict import SAME_SIGNAL_S, left_sentence, left_verdict
+from supervisor.core.stop_verdict import SAME_SIGNAL_S, left_sentence, left_verdict, stopped_verdict
 
 ANSWER_S = 3.0  # for the leader's answer, where nothing runs
 ANSWER_WITH_RANKS_S = 10.0  # where ranks run: they may not be stopped for nothing
@@ -48,15 +49,34 @@ def stay(state: State, reason: str) -> Outcome:
 
 
 def pass_deadline(state: State, now_s: float) -> Outcome:
-    leaving = state.leaving
-    if leaving is None or leaving.alone_at_s is None or now_s < leaving.alone_at_s:
+    due_s = next_deadline_s(state)
+    if due_s is None or now_s < due_s:
         return state, ()
-    return leave_alone(state, leaving)
+    if state.leaving is not None:
+        return leave_alone(state, state.leaving)
+    return _stop_alone(state, state.stop_signal, state.stop_reason, is_final=state.stop_is_final)
 
 
 def next_deadline_s(state: State) -> float | None:
-    ends = isinstance(state.phase, phases.Closing | phases.Ended)
-    return None if state.leaving is None or ends else state.leaving.alone_at_s
+    if isinstance(state.phase, phases.Closing | phases.Ended):
+        return None
+    if state.leaving is not None:
+        return state.leaving.alone_at_s
+    waits = state.stop_at_s is not None and type(state.phase) in _WAITS and _is_unled(state)
+    return state.stop_at_s + ANSWER_S if waits and state.stop_at_s is not None else None
+
+
+def _is_unled(state: State) -> bool:
+    """Whether this node has never met a leader, and so no other node can know of its part in the job."""
+    return not state.has_met_leader and state.cycle < 0
+
+
+def _stop_alone(state: State, signal: int, reason: str, *, is_final: bool = False) -> Outcome:
+    final_code = state.rules.restart.no_restart_exit_code if is_final else None
+    verdict = stopped_verdict(
+        signal, f"{reason}; no leader of the job has answered", all_succeeded=False, final_code=final_code
+    )
+    return moves.conclude(state, verdict)
 
 
 def waiting(state: State, order: type, now_s: float) -> State:
@@ -85,6 +105,8 @@ def leave_alone(state: State, leaving: Leaving, *, at_once: bool = False) -> Out
     order = group.KillWorkers() if at_once else moves.stop_order(state, asked.signal, asked.grace_s)
     match phase:
         case phases.Pending() | phases.Rendezvous() | phases.Down():
+            if _is_unled(state):
+                return _stop_alone(state, asked.signal, asked.reason)
             return moves.conclude(state, left_verdict(left_sentence(state.node, asked.reason, is_alone=True)))
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
             return moves.stop_group(state, phases.Leave(), asked.reason, order)

@@ -69,14 +69,14 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
         moves.say(state, "stop_requested", _awaited(state, event) if has_workers else event.reason),
         moves.tell(state, asked),
     )
-    if not has_workers:
-        return state, told
     if before_s is not None and event.signal and now_s - before_s < SAME_SIGNAL_S:
         return state, told
     if before_s is None:
         state = msgspec.structs.replace(
             state, stop_reason=event.reason, stop_signal=event.signal, stop_is_final=is_final
         )
+    if not has_workers:
+        return (state if before_s is not None else msgspec.structs.replace(state, stop_at_s=now_s)), told
     state = msgspec.structs.replace(state, stop_at_s=now_s)
     at_once = before_s is not None and event.signal != 0
     order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)

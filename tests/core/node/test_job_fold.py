@@ -399,3 +399,4 @@ def test_a_silent_connection_is_lost_in_time_and_its_process_ended() -> None:
 def test_a_fence_goes_on_to_the_spawner() -> None:
     job = running(rules(1)).send(messages.FenceMoved(JOB, 12.5))
     assert job.of(messages.MoveFence) == [messages.MoveFence(JOB, 12.5)]
+    assert job.state.jobs[JOB].job.has_met_leader, "whoever moves it has answered"

@@ -151,3 +151,51 @@ def test_a_job_that_ends_here_is_not_left(phase: phases.Phase) -> None:
     assert job_leaving.next_deadline_s(state) is None
     _, actions = job.step(state, messages.LeaveRequested("j", "by kim"), now_s=0.0)
     assert not actions
+
+
+# --- a node that has never met a leader
+
+
+def unled(phase: phases.Phase = phases.Rendezvous()) -> phases.State:  # noqa: B008 (frozen)
+    return phases.State("b", RULES, phase, has_spawner=True, spawners=1)
+
+
+@pytest.mark.parametrize("phase", [phases.Pending(), phases.Rendezvous(), phases.Down()])
+@pytest.mark.parametrize("wish", [signalled(), signalled(leaves=True)])
+def test_a_signal_before_any_leader_was_met_stops_the_job(phase: phases.Phase, wish: messages.StopRequested) -> None:
+    state, _ = job.step(unled(phase), wish, now_s=0.0)
+    assert job.next_deadline_s(state) == ANSWER_S
+    state, _ = job.step(state, messages.DeadlineReached(), now_s=ANSWER_S)
+    stopped = Verdict(JobState.STOPPED, 128 + TERM, "got SIGTERM; no leader of the job has answered")
+    assert state.phase == phases.Closing(stopped), "nobody knows of a job that goes on"
+
+
+@pytest.mark.parametrize("phase", [phases.Pending(), phases.Rendezvous(), phases.Down()])
+def test_a_command_before_any_leader_was_met_stops_the_job_for_good(phase: phases.Phase) -> None:
+    state, actions = job.step(unled(phase), messages.StopRequested("j", "by kim", 0), now_s=0.0)
+    assert told(actions, StopAsked) == [StopAsked("by kim on node b", 0, is_final=True)]
+    state, _ = job.step(state, messages.StopRequested("j", "by ann", 0), now_s=2.0)
+    assert job.next_deadline_s(state) == ANSWER_S, "asking again takes no longer"
+    state, _ = job.step(state, messages.DeadlineReached(), now_s=ANSWER_S)
+    reason = "by kim on node b; no leader of the job has answered"
+    assert state.phase == phases.Closing(Verdict(JobState.STOPPED, RULES.restart.no_restart_exit_code, reason))
+
+
+def test_a_leader_that_answers_in_time_decides() -> None:
+    state, _ = job.step(unled(), messages.StopRequested("j", "by kim", 0), now_s=0.0)
+    state = msgspec.structs.replace(state, has_met_leader=True)
+    assert job.next_deadline_s(state) is None
+    state, actions = job.step(state, orders.Introduce(), now_s=1.0)
+    (stands,) = told(actions, NodeStands)
+    assert isinstance(stands, NodeStands)
+    assert stands.stop_reason == "by kim on node b", "a leader that has not heard the stop learns of it"
+    state, _ = job.step(unled(), messages.StopRequested("j", "by kim", 0), now_s=0.0)
+    state, _ = job.step(state, orders.WindDown("by kim"), now_s=1.0)
+    assert (state.phase, job.next_deadline_s(state)) == (phases.Stopped(), None)
+
+
+def test_a_spare_whose_leader_is_away_leaves_a_job_that_goes_on() -> None:
+    state = msgspec.structs.replace(unled(), has_met_leader=True)
+    state, _ = job.step(state, signalled(), now_s=0.0)
+    state, _ = job.step(state, messages.DeadlineReached(), now_s=ANSWER_S)
+    assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
