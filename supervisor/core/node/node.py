@@ -112,7 +112,7 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             return _at_memory_gate(state, job_id, event, now_s)
         if (held := memory_gate.held_back(machines, event)) is not None:
             return _at_memory_gate(state, job_id, held, now_s)
-    if type(event) is FenceMoved and not machines.is_fenced:
+    if type(event) is FenceMoved and not (machines.is_fenced and machines.job.has_met_leader):
         met = msgspec.structs.replace(machines.job, has_met_leader=True)
         machines = msgspec.structs.replace(machines, is_fenced=True, job=met)
     return _fold(state, job_id, machines, cast("News", event), now_s)

@@ -383,7 +383,7 @@ def _rank_of(path: Path) -> int:
 
 def _nearest(path: Path) -> Path:
     """Returns the path itself, or the nearest existing folder above it."""
-    while not path.is_dir() and path != path.parent:
+    while not os.path.isdir(path) and path != path.parent:  # unlike Path.is_dir, no error below a closed folder
         path = path.parent
     return path
 

@@ -69,7 +69,8 @@ def _held(job_id: str, base: Sequence[Path]) -> Mapping[int, Holder | None]:
     found: dict[int, Holder | None] = {}
     for number in range(NUMBERS_MAX):
         folders = numbered(base, number)
-        if number and not any(folder.is_dir() for folder in folders):
+        # Unlike Path.is_dir, isdir raises no error below a folder that another user has closed.
+        if number and not any(os.path.isdir(folder) for folder in folders):
             break
         if any(is_held(job_id, folder) for folder in folders):
             found[number] = holder(job_id, folders)

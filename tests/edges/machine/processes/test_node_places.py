@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Generator
@@ -21,6 +22,16 @@ name, meets_at = sys.argv[2:4]
 place = node_places.take("job", name=name, meets_at=meets_at, folders=[Path(sys.argv[1])])
 print(place.number, place.name, flush=True)
 sys.stdin.read()
+"""
+
+STRANGER = """
+import os, sys
+from pathlib import Path
+from supervisor.edges.machine.processes import node_places
+os.setresgid(*3 * [65534])
+os.setresuid(*3 * [65534])
+place = node_places.take("job", name="vm", meets_at="h:1", folders=[Path(each) for each in sys.argv[1:]])
+print(place.number, place.name)
 """
 
 
@@ -82,3 +93,21 @@ def test_runs_that_start_at_the_same_moment_get_different_places(tmp_path: Path)
         for run in runs:
             run.kill()
             run.communicate()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="acts as another user, which only root can")
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_folder_that_somebody_else_has_put_there_and_closed_is_passed_by(tmp_path: Path, is_link: bool) -> None:
+    closed, own = tmp_path / "holdfast-65534", tmp_path / "own"
+    target = tmp_path / "elsewhere" if is_link else closed
+    target.mkdir(mode=0o700)
+    if is_link:
+        closed.symlink_to(target)
+    own.mkdir(mode=0o700)
+    os.chown(own, 65534, 65534)
+    for above in (tmp_path, *tmp_path.parents[:2]):
+        above.chmod(0o755)
+    command = [sys.executable, "-c", STRANGER, str(closed / "claims"), str(own / "claims")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == ("0 vm\n", 0), done.stderr
+    assert list((own / "claims").iterdir()), "the claim is held where nobody else can"
