@@ -179,7 +179,9 @@ class Agreement(Checker):
         self._unknowing: set[Host] = set()
 
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
-        if fault.kind in DATA_LOST and self._ordered:
+        leads = self.world.leader.coordinator
+        is_decided = self._ordered or (leads is not None and isinstance(leads.phase, Ended))  # it is kept, then ordered
+        if fault.kind in DATA_LOST and is_decided:
             self._unknowing.update(host for host in self.world.hosts.values() if host not in self._heard)
 
     def order(self, leader: Host, term: int, name: str, order: Order) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from supervisor.core import fence, orders
+from supervisor.core import fence, orders, terms
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.election import candidate, lead_renewal, leader_link, node_fence, node_links
@@ -91,6 +91,11 @@ def no_second_fence(patch: _Patch) -> None:
     patch.setattr(Processes, "_stand_at_fence", _nothing)
 
 
+def nothing_added(count: int, *, added: int, newest_term: int, part: int) -> int:
+    del count, added, newest_term, part
+    return 0
+
+
 def the_same_term(patch: _Patch) -> None:
     """Each leader is elected for the first term."""
     elect = Backend.elect
@@ -101,6 +106,7 @@ def the_same_term(patch: _Patch) -> None:
         return elect(backend, reign, 0)
 
     patch.setattr(Backend, "elect", again)
+    patch.setattr(terms, "added_to", nothing_added)
 
 
 def no_own_fence(patch: _Patch) -> None:
