@@ -16,6 +16,7 @@ from worker_client.monitoring import Monitoring, acquire
 
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
+NAME_BYTES_MAX = 212  # of the 255 that file systems take: temporary names are longer
 
 
 @contextlib.contextmanager
@@ -29,8 +30,9 @@ def commit(path: str | os.PathLike[str]) -> Generator[Path]:
 
     Blocks for the writes to the disk; for up to 5 s if the lease has ended, in case it is extended; and for up to 2 s
     if this rank has no connection to its supervisor yet. One rank commits; others may write into its temporary folder.
+    Raises ValueError for a path that holds the working folder, and OSError for what the file system refuses.
     """
-    place = Path(os.path.abspath(path))  # the script may change its working folder in the block
+    place = _place_of(path)
     token, iteration = fencing.fencing_token(), fencing.iteration()
     with _monitoring(token) as monitoring:
         if monitoring is not None:
@@ -61,6 +63,32 @@ def commit(path: str | os.PathLike[str]) -> Generator[Path]:
         _sync(place.parent)
         if monitoring is not None:
             _check_lease(monitoring, place)
+
+
+def _place_of(path: str | os.PathLike[str]) -> Path:
+    """Returns the absolute path: the script may change its working folder in the block. Raises ValueError, OSError."""
+    place = Path(os.path.abspath(path))
+    if _working_folder().is_relative_to(place):
+        raise ValueError(
+            f"cannot commit {os.fspath(path)!r}: it is the working folder, or holds it, and would be "
+            "replaced as a whole; give the path of the file or folder to write"
+        )
+    if len(os.fsencode(place.name)) > NAME_BYTES_MAX:
+        raise OSError(
+            errno.ENAMETOOLONG, f"cannot commit {place}: its name is longer than {NAME_BYTES_MAX} bytes; shorten it"
+        )
+    if not place.parent.exists():
+        raise FileNotFoundError(
+            errno.ENOENT, f"cannot commit {place}: there is no folder {place.parent}; make it first"
+        )
+    return place
+
+
+def _working_folder() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:  # it was removed
+        return Path("/")
 
 
 @contextlib.contextmanager
@@ -104,6 +132,10 @@ def _replace(temporary: Path, path: Path, token: int) -> None:
     try:
         temporary.rename(path)
     except OSError as error:
+        if error.errno in (errno.ENOTDIR, errno.EISDIR):
+            there, written = ("folder", "file") if error.errno == errno.EISDIR else ("file", "folder")
+            why = f"a {there} is there, and a {written} was written; remove it first, or choose another path"
+            raise type(error)(error.errno, f"cannot commit {path}: {why}") from error
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         if not _exchange(temporary, path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -136,6 +137,46 @@ def test_a_file_takes_no_folders_place(path: Path):
 
 
 @pytest.mark.usefixtures("no_supervisor")
+def test_a_folder_takes_no_files_place(path: Path):
+    path.write_text("old")
+    told = "a file is there, and a folder was written; remove it first"
+    with pytest.raises(NotADirectoryError, match=told), commit(path) as temporary:
+        temporary.mkdir()
+    assert path.read_text() == "old"
+    assert os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("given", ["", ".", "..", "/", "{here}", "../{name}/"])
+def test_the_working_folder_is_never_replaced(path: Path, given: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(path.parent)
+    path.write_text("precious")
+    named = given.format(here=path.parent, name=path.parent.name)
+    told = "it is the working folder, or holds it"
+    with pytest.raises(ValueError, match=told), commit(named) as temporary:
+        temporary.mkdir()
+    assert path.read_text() == "precious"
+
+
+def test_a_path_that_cant_be_written_is_refused_before_the_work(path: Path):
+    for place, told in (
+        (path.with_name("n" * 213), "its name is longer than 212 bytes; shorten it"),
+        (path / "a" / "b", f"there is no folder {path / 'a'}; make it first"),
+    ):
+        with pytest.raises(OSError, match=re.escape(told)), commit(place):
+            raise AssertionError("the block must not begin")
+    write(path.with_name("n" * 212), "as long as it may be")
+
+
+def test_a_script_whose_working_folder_is_gone_commits_by_an_absolute_path(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (gone := tmp_path / "gone").mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    write(path, "whole")
+    assert path.read_text() == "whole"
+
+
 def test_what_is_renamed_and_its_folder_are_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch):
     order: list[str] = []
     sync, replace = os.fsync, committing._replace  # pyright: ignore[reportPrivateUsage]
