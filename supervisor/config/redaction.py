@@ -20,6 +20,8 @@ _HINTS = (
     "pat ", "pat\\", "pat&", "pat%", "webhook", "connectionstring", "connection_string",
     "connection-string", "connstr", "conn_str", "conn-str", "dsn", "hooks.",
 )  # fmt: skip
+# Names of signals end with no word for a secret, and are in most of what is told of a fault.
+_SIGNALS = ("sigkill", "sigterm", "sigint", "sighup", "sigabrt", "sigsegv", "sigbus", "sigstop", "sigcont")
 _STRONG = frozenset(
     (
         "apikey", "secret", "secrets", "password", "passwords", "passwd", "passphrase", "passcode", "pwd", "credential",
@@ -162,8 +164,7 @@ def redacted_lines(lines: Iterable[str], values: tuple[str, ...] = ()) -> list[s
 
 def _without_marked(text: str, hidden: list[str]) -> str:
     """Hides what is marked as a secret, and adds it to `hidden`."""
-    lowered = text.lower()
-    if not any(hint in lowered for hint in _HINTS):
+    if not _may_hold_secret(text):
         return text
 
     def hide(found: re.Match[str]) -> str:
@@ -179,6 +180,17 @@ def _without_marked(text: str, hidden: list[str]) -> str:
     text = _without(text, _NAMED, _is_marked, hidden)
     text = _without(text, _OPTION, _is_marked_option, hidden)
     return re.sub(_SCHEMES, lambda found: f"{found['scheme']} {_kept_as(found, hidden)}", text)
+
+
+def _may_hold_secret(text: str) -> bool:
+    lowered = text.lower()
+    if "sig" in lowered:
+        for name in _SIGNALS:
+            lowered = lowered.replace(name, "")
+    for hint in _HINTS:  # noqa: SIM110 - half the time of `any`, for each text that is told on the way to a restart
+        if hint in lowered:
+            return True
+    return False
 
 
 def redacted_url(url: str) -> str:

@@ -65,6 +65,8 @@ def test_within_a_word(word: str, shown: str) -> None:
         ('  File "train.py", line 9, in <module>', '  File "train.py", line 9, in <module>'),
         ("WANDB_API_KEY=abc123 ok", "WANDB_API_KEY=*** ok"),
         ("token: s3cr3t", "token: ***"),
+        ("killed by SIGKILL at sig=0f0f0f0f1a2b", "killed by SIGKILL at sig=***"),
+        ("SIGTERM_TOKEN=abc SIGTERM=abc", "SIGTERM_TOKEN=*** SIGTERM=abc"),
         ("{'api_key': 'abc', 'n': 1}", "{'api_key': '***', 'n': 1}"),
         ('"password": "hunter2"', '"password": "***"'),
         ("run --hf-token hf_abcdefghijkl x", "run --hf-token *** x"),
