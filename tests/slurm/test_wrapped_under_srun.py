@@ -20,11 +20,12 @@ FIRST_PORT = 20000
 BACK_S = 20.0  # the hard timeout, which would end a rank that waits, is 90 s
 
 
-def steps(slurm: SlurmLab, count: int, calls: int) -> Job:
+def steps(slurm: SlurmLab, count: int, calls: int, *how: str) -> Job:
     """Runs steps on three nodes, one after another, each in a folder of its own, with each fault in turn."""
+    how = how or HOW
     lines = [
         f"mkdir {number}; MASTER_PORT={FIRST_PORT + 100 * number} srun --kill-on-bad-exit=0 -N{RANKS} "
-        f"--ntasks-per-node=1 {sys.executable} {SCRIPT} {number} {calls} {HOW[number % len(HOW)]} > {number}/log 2>&1"
+        f"--ntasks-per-node=1 {sys.executable} {SCRIPT} {number} {calls} {how[number % len(how)]} > {number}/log 2>&1"
         for number in range(count)
     ]
     return submit(slurm, "wrapped", "\n".join(("#!/bin/sh", f"#SBATCH -N{RANKS} --ntasks-per-node=1", *lines, "")))
@@ -51,6 +52,20 @@ def test_no_rank_waits_for_a_store_that_nobody_serves(slurm: SlurmLab):
     assert job.end() == ("COMPLETED", "0:0"), job.log()
     for number in range(len(HOW)):
         assert max(backs_s(job.folder / str(number))) < BACK_S, HOW[number]
+
+
+@pytest.mark.timeout(300)
+def test_a_rank_that_is_killed_before_it_serves_the_store_frees_the_others(slurm: SlurmLab):
+    """No rank is left on its node, so nobody there can serve the store in its place."""
+    job = steps(slurm, 1, 1, "killed")
+    job.until(lambda: job.state in OVER, "the end", SOAK_S)
+    lines = [json.loads(line) for line in (job.folder / "0" / "trace").read_text().splitlines()]
+    said = (job.folder / "0" / "log").read_text()
+    assert sorted(line["rank"] for line in lines if line["what"] == "returned") == [1, 2], said
+    (killed,) = [line["at"] for line in lines if line["what"] == "fault"]
+    again = [line["at"] - killed for line in lines if line["what"] == "fn" and line["iteration"] == 1]
+    assert len(again) == 2
+    assert max(again) < BACK_S, said
 
 
 @pytest.mark.soak

@@ -2,12 +2,13 @@
 number of calls, how.
 
 initialize: rank 1 raises in Initialize. early: rank 1 raises as the function begins. server: rank 0 does, which would
-serve the store.
+serve the store. killed: rank 0 is killed, and no other rank is on its node.
 """
 # pyright: basic, reportPrivateImportUsage=false
 
 import json
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ os.environ |= {
     "WORLD_SIZE": os.environ["SLURM_NTASKS"], "MASTER_ADDR": "node1",
 }  # fmt: skip
 RANK = int(os.environ["RANK"])
+WAITING_S = 1.0
 
 
 def note(what: str, **more: object) -> None:
@@ -43,8 +45,11 @@ class FailAtFirst(inprocess.initialize.Initialize):
 def train(call: inprocess.CallWrapper | None = None) -> None:
     assert call is not None
     note("fn", iteration=call.iteration)
-    if call.iteration == 0 and {"early": 1, "server": 0}.get(HOW) == RANK:
+    if call.iteration == 0 and {"early": 1, "server": 0, "killed": 0}.get(HOW) == RANK:
         note("fault")
+        if HOW == "killed":
+            time.sleep(WAITING_S)  # until the others wait for the store
+            os.kill(os.getpid(), signal.SIGKILL)
         raise ValueError("by intention")
     dist.init_process_group("gloo")
     value = torch.ones(1)

@@ -16,6 +16,7 @@ from typing import Any
 
 from worker_client import job_nodes
 from worker_client.inprocess.releasing import store_sockets
+from worker_client.inprocess.releasing.awaited_server import InterruptibleWaits
 from worker_client.inprocess.releasing.missing_server import served_while_waiting
 from worker_client.inprocess.state import State
 
@@ -42,6 +43,7 @@ class RankVariables:
         self._has_nodes = bool(self._before[MASTER_ADDR]) and job_nodes.has_other_nodes(os.environ)
         self._own_host: str | None = None  # None: not looked up yet
         self._server: Any = None  # a torch store
+        self._waits = InterruptibleWaits()
 
     def enter(self, state: State, call: int, exchange: Callable[[str, str], Mapping[int, str]]) -> None:
         """Sets the variables of the iteration that begins, on every rank. Raises what `exchange(name, value)` raises.
@@ -57,6 +59,8 @@ class RankVariables:
             os.environ.get(MASTER_PORT),
             launchers_host=self._before[MASTER_ADDR] or "",
         )
+        if self._has_nodes and not self._has_store:
+            self._waits.begin()
 
     def _enter_store(self, state: State, call: int, exchange: Callable[[str, str], Mapping[int, str]]) -> None:
         """Uses the port and address that active rank 0 publishes; what it leaves out is as launched."""
@@ -91,6 +95,7 @@ class RankVariables:
     def restore(self) -> None:
         """Resets all of them to their values before the call. Idempotent."""
         store_sockets.end_call()
+        self._waits.end()
         self._server = None
         _set(self._before)
 
