@@ -65,9 +65,15 @@ class OneLeader(Checker):
 
 
 class OneRun(Checker):
-    """A process starts nothing in another run of the job than that of the first leader it met."""
+    """A process starts nothing in another run of the job than that of the first leader it met.
+
+    If the backend has lost its data, and the job has ended under leaders none of which the process has met since, the
+    verdict that it finds may as well be an earlier run's, from a backup: it begins the job again (docs/simulation.md).
+    """
 
     def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
+        if host.newest_era < self.world.era_before_run.get(host.run_number, 0):
+            return
         if host.first_run not in (None, host.run_number):
             self.complain(f"{host.name} takes part in run {host.run_number} of the job, and knew run {host.first_run}")
 

@@ -41,6 +41,8 @@ class Histories:
         self.count = 1
         self.of_term: dict[int, int] = {}
         self._newest: dict[tuple[int, int], _Newest] = {}  # by run and history
+        self._ended: dict[tuple[int, int], Era] = {}  # the same: in which era a leader has said so
+        self._ended_by: set[int] = set()  # terms
 
     def lead(self, term: int) -> None:
         self.of_term[term] = self.count - 1
@@ -67,12 +69,18 @@ class Histories:
 
     def conclude(self, leader: Host, term: int) -> None:
         """Notes how a leader that knows of no cycle ends the job. What it can't know of is another history, too."""
+        if term in self._ended_by:
+            return
         world = self._world
         run, era = world.run_of_term.get(term, 0), world.era_of_term.get(term, 0)
         newest = self._newest.get((run, self.of_term[term]), _Newest())
-        if newest.cycle >= 0 and era > newest.era and not self._knows_better(leader, run, 0):
+        ended = self._ended.get((run, self.of_term[term]), 0)
+        is_unknown = era > newest.era if newest.cycle >= 0 else world.era_known_of.get(term, era) < ended
+        if is_unknown and not self._knows_better(leader, run, 0):
             self.of_term[term] = self.count
             self.count += 1
+        self._ended_by.add(term)
+        self._ended[run, self.of_term[term]] = era
 
     def _knows_better(self, leader: Host, run: int, cycle: int) -> Host | None:
         """Returns a process that knows that this cycle has begun, and could have told the leader."""

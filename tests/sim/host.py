@@ -55,6 +55,7 @@ class Host:
         self.run_number = 0  # of the job, in which it takes part
         self.history = 0  # of that run; see histories.py
         self.first_run: int | None = None  # that of the first leader it met
+        self.newest_era = 0  # of the backend's data: that of the leaders it met
         self._follower = follower.State()  # if the leader is not elected
         self.iteration_unreadable_until_s = 0.0
         self.reach = Reach()

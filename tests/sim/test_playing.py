@@ -92,6 +92,8 @@ def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[i
     ("seed", "nodes", "numbers"),
     [
         (61000951, 3, (0, 2, 3, 4, 5)),  # a process that knows nothing ends the job while nobody can tell it
+        (80003580, 3, (0, 1)),  # the same before the first cycle
+        (80004646, 2, (0, 1)),  # the same, and a node that was cut off from the backend comes back
         (80000819, 2, (4, 5, 6, 7, 9)),  # the same, where a node that was cut off has kept a ledger in mind
         (61000991, 2, (2, 3, 5)),  # the same with a job that succeeds, and a node that has seen it lead
     ],

@@ -63,6 +63,7 @@ class World:
         self.run_of_term: dict[int, int] = {}
         self.era_of_term: dict[int, int] = {}  # of the backend's data
         self.era_known_of: dict[int, int] = {}  # by term: of the ledger with which its leader began
+        self.era_before_run: dict[int, int] = {}  # of the leader that said how the run before has ended
         self.histories = Histories(self)
         self.ordered_s = -math.inf  # the last part of a cycle
         self._starters: set[int] = set()  # terms whose leader has found or ordered a cycle
@@ -165,8 +166,11 @@ class World:
         newest = max(self.run_of_term.values(), default=0)
         if former is not None:
             newest = self._run_after.setdefault(former.term, newest + 1)
+            self.era_before_run[newest] = self.era_of_term.get(former.term, 0)
         elif self.had_ended and ledger == Ledger():  # nothing is known of the previous run any more
             newest += 1
+        if former is None and self.backend is not None:
+            leader.newest_era = self.backend.era
         self.run_of_term[term] = newest
         self.histories.lead(term)
         if ledger.cycle >= 0:
@@ -177,6 +181,7 @@ class World:
     def note_meeting(self, host: Host, term: int) -> None:
         if host.first_run is None:
             host.first_run = self.run_of_term[term]
+        host.newest_era = max(host.newest_era, self.era_of_term[term])
 
     def note_order(self, leader: Host, term: int, name: str, order: Order) -> None:
         if isinstance(order, StartCycle):
