@@ -24,7 +24,7 @@ from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.machine.processes import node_places
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
-from supervisor.errors import HoldfastError, InvalidRequestError
+from supervisor.errors import AlreadyExistsError, HoldfastError, InvalidRequestError
 
 if TYPE_CHECKING:
     from logging import Handler
@@ -98,7 +98,13 @@ def _run(request: RunRequest) -> int:
         if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
             from supervisor.cli.run_remote import run_on_node  # gRPC is loaded only for a node's supervisor.
 
-            return run_on_node(request, place.path)
+            try:
+                return run_on_node(request, place.path)
+            except AlreadyExistsError:
+                nodes = request.spec.nodes
+                if nodes is None or not node_places.has_further(request.spec.job_id, nodes.meets_at):
+                    raise
+                return _run_privately(request)  # The node's supervisor has one part of the job; this is another.
         if place.explicit:
             raise socket_dir.nobody_answers(place.path)
     return _run_privately(request)
@@ -150,8 +156,7 @@ def _placed(request: RunRequest) -> tuple[JobClaims, RunRequest]:
     if nodes is None:
         return node_places.take(spec.job_id).claims, request
     rank = spec.facts.infrastructure_rank
-    meets_at = f"{nodes.host}:{nodes.port}"
-    place = node_places.take(spec.job_id, name=nodes.name, rank=rank, meets_at=meets_at)
+    place = node_places.take(spec.job_id, name=nodes.name, rank=rank, meets_at=nodes.meets_at)
     if place.number == 0:
         return place.claims, request
     standard_streams.say(f"holdfast: this machine runs a node of job {spec.job_id} already: this one is {place.name}")

@@ -41,13 +41,17 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
     spec = msgspec.structs.replace(request.spec, python=request.spec.python or sys.executable)
     forwarded = set(signal_edge.numbers(spec.signals_to_handle))
     # Blocked before any thread starts, so that only the forwarding thread takes them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
     with ExitStack() as stack:
         # The listener is another process: it is started before gRPC has threads, which a fork would disturb.
         listener = _listener(request, stack)
         client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET))
         submission = Submission(client, spec, request.environment, say=tell)
-        job_id = submission.submit()
+        try:
+            job_id = submission.submit()
+        except HoldfastError:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise
         tell(f"job {job_id} runs under the node's supervisor in {directory}")
         steady = SteadyClient(client, job_id, say=tell)
         threading.Thread(target=_forward, args=(steady, submission, forwarded, request), daemon=True).start()

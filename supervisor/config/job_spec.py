@@ -67,6 +67,10 @@ class Nodes(msgspec.Struct, frozen=True):
     def has_election(self) -> bool:
         return self.backend != EMBEDDED
 
+    @property
+    def meets_at(self) -> str:
+        return f"{self.host}:{self.port}"
+
 
 class JobSpec(msgspec.Struct, frozen=True):
     """One job on this node. Holds no environment values: those travel beside it and are never stored."""

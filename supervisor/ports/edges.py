@@ -40,8 +40,11 @@ class Clock(Protocol):
 class Claims(Protocol):
     """Claims of job ids: one live group per job id, user and node, under any supervisor."""
 
-    def take(self, job_id: str) -> int:
-        """Returns since when we hold it (Unix ns): the run's submission. Raises AlreadyExistsError."""
+    def take(self, job_id: str, *, node: str = "", meets_at: str = "") -> int:
+        """Returns since when we hold it (Unix ns): the run's submission. Raises AlreadyExistsError.
+
+        `node`, `meets_at`: this node's name in a job of several nodes, and where they meet.
+        """
         ...
 
     def release(self, job_id: str) -> None:

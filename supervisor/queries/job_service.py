@@ -102,7 +102,8 @@ class JobService:
                 f"another --job-id, or holdfast stop {spec.job_id}"
             )
         check_log_dir(spec.log_dir)
-        submitted_at_ns = self._claims.take(spec.job_id)
+        node, meets_at = (spec.nodes.name, spec.nodes.meets_at) if spec.nodes is not None else ("", "")
+        submitted_at_ns = self._claims.take(spec.job_id, node=node, meets_at=meets_at)
         if self._meetings is not None and spec.nodes is not None:
             spec = await self._meet(self._meetings, spec)
         self._forget_oldest()

@@ -112,3 +112,23 @@ def test_torchruns_default_form_gives_the_ranks_that_it_names(machine: Machine) 
     (machine.folder / "end").touch()
     said = "".join(run.communicate(timeout=LIMIT_S)[0] for run in runs)
     assert [run.returncode for run in runs] == [0, 0], said
+
+
+def test_a_second_command_is_a_second_node_where_a_daemon_serves_the_machine(machine: Machine) -> None:
+    sockets = machine.folder / "sockets"
+    with subprocess.Popen([HOLDFAST, "daemon", "--socket-dir", str(sockets)], env=machine.environ) as daemon:
+        try:
+            wait_until((sockets / "control.sock").exists, timeout_s=LIMIT_S, what="the daemon")
+            meet = ("--socket-dir", str(sockets), "--nnodes", "2", "--master-addr", "127.0.0.1")
+            runs = [machine.run(*meet, "--master-port", str(machine.port), "--node-rank", rank) for rank in ("0", "1")]
+            machine.until_running(1)
+            shown = json.loads(machine.ask("status", "none", "-o", "json"))["jobs"]
+            assert [len(job["nodes"]) for job in shown] == [2], "two supervisors, one job"
+            (machine.folder / "end").touch()
+            said = "".join(run.communicate(timeout=LIMIT_S)[0] for run in runs)
+            assert [run.returncode for run in runs] == [0, 0], said
+            assert said.count("runs under the node's supervisor") == 1
+            assert said.count("this machine runs a node of job none already") == 1
+        finally:
+            daemon.terminate()
+            daemon.wait(LIMIT_S)

@@ -86,7 +86,7 @@ class FakeClaims:
         self._clock = clock
         self.held: set[str] = set()
 
-    def take(self, job_id: str) -> int:
+    def take(self, job_id: str, *, node: str = "", meets_at: str = "") -> int:
         self.held.add(job_id)
         return self._clock.unix_ns()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -49,9 +49,8 @@ def take(
     base, until_s = claim_folders() if folders is None else tuple(folders), clock.now_s() + SETTLE_S
     while True:
         held = _held(job_id, base)
-        same = all(each is not None and each.is_alive and each.meets_at == meets_at for each in held.values())
         try:
-            if held and not (meets_at and same):
+            if held and not (meets_at and _meet_at(meets_at, held.values())):
                 raise refusal(job_id, [folder for number in held for folder in numbered(base, number)])
             number = next(number for number in itertools.count() if number not in held)
             own = _own_name(name, rank, number, {each.node for each in held.values() if each is not None})
@@ -62,6 +61,16 @@ def take(
             if not meets_at or clock.now_s() > until_s:
                 raise
             os.sched_yield()  # Another run has just taken its place, and has not written who it is.
+
+
+def has_further(job_id: str, meets_at: str) -> bool:
+    """Whether this machine runs nodes of that job, which meet there, so that one more may join them."""
+    held = _held(job_id, claim_folders())
+    return bool(held) and _meet_at(meets_at, held.values())
+
+
+def _meet_at(place: str, holders: Iterable[Holder | None]) -> bool:
+    return all(each is not None and each.is_alive and each.meets_at == place for each in holders)
 
 
 def _held(job_id: str, base: Sequence[Path]) -> Mapping[int, Holder | None]:
