@@ -7,11 +7,14 @@ import platform
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+from supervisor.core.node.job_leaving import ANSWER_WITH_RANKS_S
+from supervisor.core.stop_verdict import SAME_SIGNAL_S
 from tests.e2e.launch import wait_until
 from tests.e2e.test_many_nodes import HOLDFAST, LIMIT_S, Nodes, listens, nodes
 from tests.e2e.test_many_nodes_daemons import Job
@@ -22,6 +25,7 @@ BY = f"holdfast drain by root on {platform.node()}"
 INTERRUPTED = 130
 TRY_AGAIN = 75
 NO_SUPERVISOR = 69
+WAITS = "and a restart waits for it"
 
 
 @pytest.fixture
@@ -245,7 +249,7 @@ def test_a_drain_while_etcd_is_away_stops_nothing_and_is_done_once_it_is_back(tm
         drain, again = Drain(job, 2), Drain(job, 2)
         drain.until_said("node 127.0.0.2 is to leave job")
         again.until_said("node 127.0.0.2 is to leave job")
-        wait_until(lambda: "etcd" in ask(job, 1, "status", job.job_id), timeout_s=LIMIT_S, what="the outage")
+        wait_until(lambda: WAITS in ask(job, 1, "status", job.job_id), timeout_s=LIMIT_S, what="the outage")
         with pytest.raises(subprocess.TimeoutExpired):
             drain.process.wait(12)  # longer than a node waits that is about to be ended
         assert not list(tmp_path.glob("1-*"))
@@ -253,6 +257,30 @@ def test_a_drain_while_etcd_is_away_stops_nothing_and_is_done_once_it_is_back(tm
         drain.done()
         again.done()
         end_well(job, 2)
+
+
+def test_a_node_that_is_drained_and_then_ended_leaves_alone(tmp_path: Path, server: Etcd) -> None:
+    """Nobody answers the drain. A signal gives that a limit, and the second one ends its ranks at once."""
+    with nodes(tmp_path, "2:3") as job:
+        begin_with_etcd(job, server, 1, 2, 3)
+        leader = str(server.record(f"/holdfast/{job.job_id}/leader")["node"])
+        number = 2 if leader != "127.0.0.2" else 1
+        server.stop()
+        drain = Drain(job, number)
+        drain.until_said(f"node 127.0.0.{number} is to leave job")
+        wait_until(lambda: WAITS in ask(job, number, "status", job.job_id), timeout_s=LIMIT_S, what="the outage")
+        run = job.processes[number - 1]
+        run.send_signal(signal.SIGTERM)
+        wait_until(lambda: "got SIGTERM" in job.output(number), timeout_s=LIMIT_S, what="the first signal")
+        asked_s = time.monotonic()
+        wait_until(lambda: time.monotonic() > asked_s + SAME_SIGNAL_S, timeout_s=LIMIT_S, what="another signal")
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(LIMIT_S) == 0
+        assert time.monotonic() - asked_s < ANSWER_WITH_RANKS_S, "it does not wait for an answer any more"
+        drain.done()
+        server.start()
+        job.until_running(1, 4)
+        end_well(job, number, units=1)
 
 
 def test_a_drain_while_the_leader_is_stopped_waits_for_it(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from supervisor.core.node.job_leaving import ANSWER_WITH_RANKS_S
+from supervisor.core.stop_verdict import SAME_SIGNAL_S
 from tests.e2e.launch import wait_until
 from tests.e2e.test_many_nodes import HOLDFAST, LIMIT_S, Nodes, listens, nodes
 from tests.e2e.test_many_nodes_daemons import Job
@@ -210,3 +212,29 @@ def test_a_node_that_cannot_leave_stops_the_job_and_says_why(tmp_path: Path, num
         job.processes[number - 1].send_signal(signal.SIGTERM)
         assert [process.wait(LIMIT_S) for process in job.processes] == [143, 143]
         assert why in job.output(1)
+
+
+def test_ctrl_c_while_it_waits_to_leave_ends_this_node_alone_and_at_once(tmp_path: Path, server: Etcd) -> None:
+    """The leader can't restart the job while etcd is away, so the first signal waits for it."""
+    with nodes(tmp_path, "2:3") as job:
+        job.endpoint = server.endpoint
+        flags = ("--rdzv-backend", "etcd", *LEAVE)
+        _start(job, 1, flags=flags)
+        wait_until(lambda: _leader(job, server) == "127.0.0.1", timeout_s=LIMIT_S, what="a leader")
+        _start(job, 2, 3, flags=flags)
+        job.until_running(0, 4)
+        _until_spare(job)
+        server.stop()
+        job.processes[1].send_signal(signal.SIGTERM)
+        told = "got SIGTERM: this node leaves once the others run without it; another signal ends its ranks at once"
+        wait_until(lambda: told in job.output(2), timeout_s=LIMIT_S, what="the first signal")
+        asked_s = time.monotonic()
+        wait_until(lambda: time.monotonic() > asked_s + SAME_SIGNAL_S, timeout_s=LIMIT_S, what="another signal")
+        job.processes[1].send_signal(signal.SIGINT)
+        assert job.processes[1].wait(LIMIT_S) == 0
+        assert time.monotonic() - asked_s < ANSWER_WITH_RANKS_S
+        server.start()
+        job.until_running(1, 4)
+        job.let_end()
+        assert [process.wait(LIMIT_S) for process in job.processes] == [0, 0, 0]
+        assert "restarts used 2" not in "".join(job.output(number) for number in (1, 2, 3))

@@ -30,16 +30,21 @@ _ANSWERS = frozenset({orders.JoinAgain, orders.WindDown})
 
 
 def ask(state: State, asked: LeaveAsked, now_s: float) -> Outcome:
-    """Asks the leader to let the node go. A second signal does not wait for it."""
+    """Asks the leader to let the node go. A second signal does not wait for it; one signal after a drain does."""
     before = state.leaving
-    if before is not None:
+    if before is not None and (before.asked.or_stop or not asked.or_stop):
         is_again = asked.signal != 0 and now_s - before.asked_at_s >= SAME_SIGNAL_S
         return leave_alone(state, before, at_once=True) if is_again else (state, ())
     alone_at_s = None if asked.with_ranks and not asked.or_stop else now_s + ANSWER_WITH_RANKS_S
     if type(state.phase) in _WAITS:
         alone_at_s = now_s + ANSWER_S
+    elif before is not None and isinstance(state.phase, phases.Stopping):
+        alone_at_s = None  # The leader has answered: its ranks are ending.
     state = msgspec.structs.replace(state, leaving=Leaving(asked, now_s, alone_at_s))
-    return state, (moves.say(state, "leave_requested", asked.reason), moves.tell(state, asked))
+    text = asked.reason
+    if asked.signal and asked.with_ranks:
+        text = f"{text}: this node leaves once the others run without it; another signal ends its ranks at once"
+    return state, (moves.say(state, "leave_requested", text), moves.tell(state, asked))
 
 
 def stay(state: State, reason: str) -> Outcome:

@@ -57,8 +57,9 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     """
     if event.of_node and _may_leave(state, event):
         asked = cluster_messages.LeaveAsked(
-            state.node, event.reason, event.signal, with_ranks=event.leaves, or_stop=True, grace_s=event.grace_s
-        )
+            state.node, event.reason, event.signal, or_stop=True, grace_s=event.grace_s,
+            with_ranks=event.leaves or (state.leaving is not None and state.leaving.asked.with_ranks),
+        )  # fmt: skip
         return job_leaving.ask(state, asked, now_s)
     if max(state.rules.rendezvous.max_nodes, state.rules.restart.min_nodes) > 1:
         event = msgspec.structs.replace(event, reason=f"{event.reason} on node {state.node}")
@@ -96,7 +97,7 @@ def _may_leave(state: State, event: node_messages.StopRequested) -> bool:
         case phases.Stopped() | phases.Closing() | phases.Ended():
             return False
         case _:
-            return event.leaves
+            return event.leaves or state.leaving is not None  # Who ends it now knows that the job is to go on.
 
 
 def _leave_requested(state: State, reason: str, now_s: float) -> Outcome:

@@ -25,7 +25,7 @@ from supervisor.ports.job_requests import RendezvousWish
 _SECONDS = {"join_timeout": 600.0, "last_call_timeout": 30.0, "close_timeout": 30.0, "read_timeout": 60.0}
 _OTHERS = ("is_host", "token_file", *TLS_KEYS)
 # Options of other backends. Here the stream's own heartbeat detects losses, and the store is torch's TCPStore.
-_WITHOUT_EFFECT = ("heartbeat", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "store_type")
+_WITHOUT_EFFECT = ("heartbeat", "keep_alive_interval", "keep_alive_max_attempt", "store_type")
 _TORCHRUNS_OWN = ("timeout",)  # torchrun adds it for every backend
 _YES, _NO = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n")
 
@@ -90,6 +90,11 @@ def read(given: Given, environment: Mapping[str, str], *, host_name: str, pid: i
 def _check_keys(options: Mapping[str, object]) -> None:
     known = sorted((*_SECONDS, *_OTHERS))
     for key in options:
+        if key == "heartbeat_timeout":
+            raise ValueError(
+                f"cannot use --rdzv-conf {key}: after which silence an agent is lost can't be set with "
+                "--rdzv-backend=holdfast; remove it"
+            )
         if key in _WITHOUT_EFFECT:
             _log.warning("holdfast: --rdzv-conf %s has no effect with --rdzv-backend=holdfast", key)
         elif key not in known and key not in _TORCHRUNS_OWN:

@@ -109,6 +109,31 @@ def test_a_second_signal_does_not_wait_for_the_leader() -> None:
     assert state.phase == phases.Stopping(phases.Leave())
 
 
+@pytest.mark.parametrize("number", [TERM, int(signals.SIGINT), 0])
+def test_the_end_of_a_node_that_is_drained_is_its_own_and_waits_for_the_leader_as_any_leave(number: int) -> None:
+    state, _ = job.step(in_phase(phases.Running()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    state, actions = job.step(state, signalled(signal=number), now_s=5.0)
+    asked = LeaveAsked("b", "got SIGTERM", number, with_ranks=True, or_stop=True)
+    assert (told(actions, LeaveAsked), told(actions, StopAsked)) == ([asked], [])
+    assert (state.phase, job.next_deadline_s(state)) == (phases.Running(), 5.0 + ANSWER_WITH_RANKS_S)
+    assert job.step(state, signalled(signal=number), now_s=5.05) == (state, ()), "timeout(1) sends two at once"
+    if number:
+        state, actions = job.step(state, signalled(signal=number), now_s=6.0)
+        assert group.KillWorkers() in actions
+        assert not told(actions, StopAsked)
+    state, _ = job.step(state, messages.DeadlineReached(), now_s=5.0 + ANSWER_WITH_RANKS_S)
+    state, _ = job.step(state, group.WorkersGone(None, False, ()), now_s=20.0)
+    assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
+
+
+def test_another_signal_while_the_leader_lets_the_node_go_kills_its_ranks_and_the_job_goes_on() -> None:
+    state = asked_in(phases.Running(), leaves=True)
+    state, _ = job.step(state, orders.JoinAgain(4, "node b leaves"), now_s=1.0)
+    state, actions = job.step(state, signalled(signal=int(signals.SIGINT)), now_s=2.0)
+    assert group.KillWorkers() in actions
+    assert not told(actions, StopAsked)
+
+
 def test_a_node_that_stays_says_why_and_waits_for_nothing() -> None:
     state, actions = job.step(in_phase(phases.Running()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
     assert told(actions, LeaveAsked) == [LeaveAsked("b", "by kim", with_ranks=True)]

@@ -71,6 +71,11 @@ def test_other_backends_keys_cause_a_warning(caplog: pytest.LogCaptureFixture):
     ("given", "why"),
     [
         (
+            {"heartbeat_timeout": "5"},
+            "cannot use --rdzv-conf heartbeat_timeout: after which silence an agent is lost can't be set with "
+            "--rdzv-backend=holdfast; remove it",
+        ),
+        (
             {"join_timout": "5"},
             "cannot use --rdzv-conf join_timout: there is no such key; there are close_timeout, is_host, join_timeout, "
             "last_call_timeout, read_timeout, tls_ca, tls_cert, tls_key, token_file",
