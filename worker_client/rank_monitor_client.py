@@ -73,7 +73,9 @@ class RankMonitorClient:
                 "cannot initialise monitoring: it is initialised already; call shutdown_workload_monitoring() first"
             )
         if num_warmup_iters is not None and num_warmup_iters < 0:
-            raise RankMonitorClientError(f"cannot have {num_warmup_iters} warm-up iterations; pass 0 or more")
+            raise RankMonitorClientError(
+                f"cannot have {num_warmup_iters} warm-up iterations: the number is negative; pass 0 or more"
+            )
         self._rank_info = rank = _this_rank()
         self._monitoring = acquire(
             from_environment(os.environ),

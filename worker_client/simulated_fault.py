@@ -32,7 +32,7 @@ def simulate(params: object) -> threading.Timer | None:
     any_rank, any_kind = draw.randrange(int(environ.get("WORLD_SIZE", "1"))), draw.choice(sorted(KINDS))
     number = KINDS.get(any_kind if kind == "random" else str(kind))
     if number is None:
-        raise ValueError(f"cannot simulate a fault of type {kind!r}; use {', '.join(KINDS)} or random")
+        raise ValueError(f"cannot simulate a fault: its type is {kind!r}; use {', '.join(KINDS)} or random")
     delay_s = _seconds(given, "base_delay") + draw.random() * _seconds({"rand_delay": 0.0, **given}, "rand_delay")
     is_first = environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
     if not is_first or int(environ.get("RANK", "0")) != (any_rank if rank_to_fail is None else rank_to_fail):

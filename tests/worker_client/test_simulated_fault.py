@@ -62,7 +62,10 @@ def test_without_a_rank_all_ranks_choose_the_same_one(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("params", "why"),
     [
-        ({"fault_type": "rank_kiled", "base_delay": 1}, "of type 'rank_kiled'; use rank_killed, rank_hung or random"),
+        (
+            {"fault_type": "rank_kiled", "base_delay": 1},
+            "its type is 'rank_kiled'; use rank_killed, rank_hung or random",
+        ),
         ({"fault_type": "random"}, "base_delay is None; give a number of seconds"),
         ({"fault_type": "random", "base_delay": -1}, "base_delay is -1; give a number"),
         ({"fault_type": "random", "delay": 1}, "there is no parameter 'delay'; use fault_type, "),

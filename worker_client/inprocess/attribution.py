@@ -35,7 +35,10 @@ class InterruptionRecord:
         """Parses the output of str(). Raises ValueError."""
         rank, colon, name = text.partition(":")
         if not colon or not rank.isdecimal() or name not in Interruption.__members__:
-            raise ValueError(f"cannot read the interruption record {text!r}: expected <rank>:<interruption>")
+            raise ValueError(
+                f"cannot read the interruption record {text!r}: it is not <rank>:<interruption>; "
+                f"write one of {', '.join(Interruption.__members__)} behind the colon"
+            )
         return cls(int(rank), Interruption[name])
 
 

@@ -27,10 +27,12 @@ class Compose:
 
     def __new__(cls, *instances: _T) -> _T:
         if not instances:
-            raise TypeError("cannot compose nothing: give at least one callback")
+            raise TypeError("cannot compose callbacks: there are none; give at least one")
         for instance in instances:
             if isinstance(instance, _PLAIN) or not callable(instance):
-                raise TypeError(f"cannot compose {instance!r}: not an instance of a callback family")
+                raise TypeError(
+                    f"cannot compose {instance!r}: it is not a callback; give an instance of one of their classes"
+                )
         family = _family(instances)
         check: Callable[[tuple[object, ...]], None] | None = getattr(family, "check_composition", None)
         if check is not None:
@@ -40,7 +42,9 @@ class Compose:
             kind = cast("type[object]", types.new_class(Compose.__name__, bases, exec_body=_as_this_module))
             composed: object = object.__new__(kind)
         except TypeError as error:
-            raise TypeError(f"cannot compose instances of {family.__name__}: {error}") from None
+            raise TypeError(
+                f"cannot compose instances of {family.__name__}: {error}; give that class no slots and no metaclass"
+            ) from None
         return cast(_T, composed)
 
     def __init__(self, *instances: Callable[..., Any]) -> None:

@@ -46,7 +46,9 @@ class ThreadedFinalize(Finalize):
         thread = BoundedThread(f"finalize by {name}", on_current_device(lambda: self.fn(*self.args, **self.kwargs)))
         thread.start()
         if not thread.join(self.timeout.total_seconds()):
-            raise TimeoutError(f"cannot finalize by {name} within {self.timeout}; give it a longer timeout")
+            raise TimeoutError(
+                f"cannot finalize by {name}: it has not returned within {self.timeout}; give it a longer timeout"
+            )
         if thread.error is not None:
             raise thread.error
         return state

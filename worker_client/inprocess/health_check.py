@@ -57,7 +57,8 @@ class CudaHealthCheck(HealthCheck):
         thread.start()
         if not thread.join(self.timeout.total_seconds()):
             raise TimeoutError(
-                f"cannot synchronize with GPU {device} within {self.timeout}; kernels hang, or many are pending"
+                f"cannot synchronize with GPU {device}: its kernels hang, or many are pending, after {self.timeout}; "
+                "see holdfast stacks, or give a longer timeout"
             )
         if thread.error is not None:
             raise thread.error
@@ -86,7 +87,8 @@ class FaultCounter(HealthCheck):
         if self.max_rank_faults is not None and self.faults_count > self.max_rank_faults:
             raise FaultCounterExceeded(
                 f"cannot go on with rank {state.rank}: it failed {self.faults_count} times and may fail "
-                f"max_rank_faults={self.max_rank_faults} times; the last was {type(state.fn_exception).__name__}"
+                f"max_rank_faults={self.max_rank_faults} times; the last was {type(state.fn_exception).__name__}; "
+                "replace its node, or raise max_rank_faults"
             )
         return state
 
@@ -114,7 +116,7 @@ class _DeviceHealthCheck(HealthCheck):
         join_all([thread], DEVICE_CHECK_TIMEOUT_S)
         for verdict in verdicts:
             if verdict.is_unfit:
-                raise HealthCheckError(f"cannot go on with this rank: {verdict.reason}")
+                raise HealthCheckError(f"cannot go on with this rank: {verdict.reason}; repair or replace the device")
             log.debug("%s: %s", what, verdict.reason)
 
 

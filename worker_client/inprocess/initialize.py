@@ -48,5 +48,6 @@ class RetryController(Initialize):
         raise RestartAbort(
             f"cannot start iteration={state.iteration}: {why}; world_size={state.world_size} "
             f"min_world_size={self.min_world_size} active_world_size={active_world_size} "
-            f"min_active_world_size={self.min_active_world_size} max_iterations={self.max_iterations}"
+            f"min_active_world_size={self.min_active_world_size} max_iterations={self.max_iterations}; "
+            "start more ranks, or change the limit that is reached"
         )

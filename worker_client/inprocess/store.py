@@ -93,7 +93,7 @@ class PrefixStore(OverTorch):
         """Raises TypeError if `store` is not one of torch's stores."""
         if not isinstance(store, of_torch("Store")):
             raise TypeError(
-                f"cannot open a part of {store!r}: it has to be a torch.distributed.Store; "
+                f"cannot open a part of {store!r}: it is not a torch.distributed.Store; "
                 "give its class one of torch's stores as a base, beside StoreMixin"
             )
         self.iteration = iteration

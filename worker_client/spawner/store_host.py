@@ -32,7 +32,7 @@ def serve(host: str, port: int, listen_fd: int) -> NoReturn:
     )
     while store.port:  # Always: the store lives as long as this reference.
         select.poll().poll()
-    raise AssertionError("a store lost its port")
+    raise AssertionError("cannot serve the store: torch has closed its port; report it with the version of torch")
 
 
 def libuv_listens(torch_version: str) -> bool:

@@ -140,5 +140,5 @@ def test_who_waits_too_long_for_the_others_leaves_with_a_barrier_timeout(tmp_pat
 
 def test_without_all_ranks_nobody_enters(tmp_path: Path):
     job = ran(tmp_path, "never_enters", 2)
-    assert "not all ranks came" in job.one(0, "timeout")["message"]
+    assert "some have not called it" in job.one(0, "timeout")["message"]
     assert job.told(0, *CALLBACKS) == []

@@ -104,7 +104,7 @@ def test_a_gpu_that_does_not_come_to_an_end_is_a_timeout(monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     try:
-        with pytest.raises(TimeoutError, match=r"GPU 3 within 0:00:00\.05"):
+        with pytest.raises(TimeoutError, match=r"GPU 3: its kernels hang, or many are pending, after 0:00:00\.05"):
             CudaHealthCheck(timedelta(milliseconds=50))(frozen_state())
     finally:
         cuda.may_end.set()

@@ -94,7 +94,7 @@ assert first.base_store is base and first.iteration == 0
 class NoStoreOfTorchs(StoreMixin): ...
 print(raised(TypeError, lambda: PrefixStore(0, NoStoreOfTorchs())))
 """
-    assert "it has to be a torch.distributed.Store" in ran(script, tmp_path)
+    assert "it is not a torch.distributed.Store" in ran(script, tmp_path)
 
 
 @pytest.mark.parametrize("kind", [TCPStore, FileStore, PrefixStore])

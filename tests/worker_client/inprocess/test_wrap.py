@@ -41,8 +41,8 @@ def test_torch_distributed_must_not_be_initialised(monkeypatch: pytest.MonkeyPat
         is_initialized = staticmethod(lambda: True)
 
     monkeypatch.setitem(__import__("sys").modules, "torch.distributed", Distributed)  # pyright: ignore
-    with pytest.raises(ValueError, match=r"not torch.distributed.is_initialized\(\)"):
+    with pytest.raises(ValueError, match=r"torch.distributed is initialised already"):
         Wrapper()(function)()
     monkeypatch.setattr(Distributed, "is_available", lambda: False)
-    with pytest.raises(ValueError, match=r"torch.distributed.is_available\(\)"):
+    with pytest.raises(ValueError, match=r"this torch has no torch.distributed"):
         Wrapper()

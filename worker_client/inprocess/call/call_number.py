@@ -15,13 +15,15 @@ def check_may_begin() -> None:
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         raise ValueError(
-            "cannot call the wrapped function: `not torch.distributed.is_initialized()` does not hold; "
-            "initialise it in the wrapped function, or destroy its process groups before the call"
+            "cannot call the wrapped function: torch.distributed is initialised already; initialise it in the wrapped "
+            "function, or destroy its process groups before the call"
         )
     if threading.current_thread() is not threading.main_thread():
-        raise ValueError("cannot call the wrapped function: it has to be called on the main thread")
+        raise ValueError("cannot call the wrapped function: this is not the main thread; call it on the main thread")
     if _pid_in_call == os.getpid():
-        raise ValueError("cannot call the wrapped function: a wrapped function is running in this process already")
+        raise ValueError(
+            "cannot call the wrapped function: another one is running in this process; call it after that has returned"
+        )
 
 
 def begin() -> int:

@@ -36,7 +36,7 @@ class CallStores:
     def base(self) -> KeyStore:
         """Returns the store of all iterations. Blocks until it is open; raises what the factory raises."""
         if self._is_over:
-            raise ValueError("cannot open a store for a call that is over: ask for it in the wrapped function")
+            raise ValueError("cannot open a store: its call is over; ask for it in the wrapped function")
         if self._base is None:
             with self._as_launched(), store_sockets.kept():
                 self._base = open_store(self._parameters)

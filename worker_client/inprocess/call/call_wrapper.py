@@ -145,8 +145,8 @@ class CallWrapper:
     def monitor_process(self) -> NoReturn:
         """Raises AttributeError: there is none."""
         raise AttributeError(
-            "a CallWrapper has no monitor_process: the supervisor watches the rank; "
-            "its pid is written to the Wrapper's monitor_process_pidfile"
+            "cannot give a monitor_process: the supervisor watches the rank; read its pid from the file that the "
+            "Wrapper's monitor_process_pidfile names"
         )
 
     def _disable_hang_protection(self) -> None:
@@ -246,7 +246,8 @@ class CallWrapper:
         timeout = self.wrapper.last_call_wait + self.wrapper.barrier_timeout
         if not self._coordination.wait_for_order(timeout):
             raise BarrierTimeout(
-                f"cannot restart after iteration {iteration}: the supervisor has not answered within {timeout}"
+                f"cannot restart after iteration {iteration}: the supervisor has not answered within {timeout}; "
+                "see its log, or give a longer barrier_timeout"
             )
         self._monitor_thread.wait_aborted(iteration)
         self._watch.on()

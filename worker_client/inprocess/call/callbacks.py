@@ -59,4 +59,6 @@ class Callbacks(NamedTuple):
             try:
                 self.restart_health_check(state)
             except Exception as error:  # a check says in its own words why the rank is unfit
-                raise HealthCheckError(f"cannot go on with rank {state.rank}: {in_a_line(error)}") from error
+                raise HealthCheckError(
+                    f"cannot go on with rank {state.rank}: {in_a_line(error)}; repair what its health check found"
+                ) from error

@@ -75,7 +75,7 @@ class IterationRanks:
         if decision is not None and decision.world_size != state.world_size:
             raise InternalError(
                 f"cannot begin iteration {iteration}: it was decided for {decision.world_size} ranks, but rank "
-                f"{state.rank} knows of {state.world_size}"
+                f"{state.rank} knows of {state.world_size}; end all ranks of the job, and start it again"
             )
         self._coordination.assign(iteration)
         terminated = set[int]() if decision is None else set(decision.terminated_ranks)
@@ -89,7 +89,7 @@ class IterationRanks:
         self.membership = Membership.DESERTED
         raise RestartAbort(
             f"cannot begin iteration={self._state.iteration}: rank assignment left no rank active of "
-            f"world_size={self._state.world_size}"
+            f"world_size={self._state.world_size}; change rank_assignment, or start more ranks"
         )
 
 

@@ -108,7 +108,7 @@ class WrapperParameters:
             self._check_order(names)
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and not distributed.is_available():
-            raise ValueError("cannot make a Wrapper: torch.distributed.is_available() does not hold; use another torch")
+            raise ValueError("cannot make a Wrapper: this torch has no torch.distributed; install one that has")
         self.restart_health_check = restart_health_check(self.health_check)
 
     def settings(self) -> CallSettings:
@@ -119,13 +119,13 @@ class WrapperParameters:
         values: list[timedelta] = [getattr(self, name) for name in names]
         if not all(shorter < longer for shorter, longer in itertools.pairwise(values)):
             told = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
-            raise ValueError(f"cannot make a Wrapper: {' < '.join(names)} does not hold: {told}")
+            raise ValueError(f"cannot make a Wrapper: {told} do not grow; give values so that {' < '.join(names)}")
 
 
 def _check_type(name: str, value: object, wanted: type[_T]) -> _T:
     """Returns the value itself. Raises TypeError."""
     if not isinstance(value, wanted):
-        raise TypeError(f"cannot make a Wrapper: {name}={value!r} has to be of type {wanted.__name__}")
+        raise TypeError(f"cannot make a Wrapper: {name}={value!r} is not a {wanted.__name__}; give one")
     return value
 
 
@@ -135,12 +135,14 @@ def _check_optional(name: str, value: object, wanted: type[_T]) -> _T | None:
 
 def _check_store_factory(value: object) -> type[StoreMixin]:
     if not isinstance(value, type) or not issubclass(value, StoreMixin):
-        raise TypeError(f"cannot make a Wrapper: store_factory={value!r} has to be a subclass of StoreMixin")
+        raise TypeError(
+            f"cannot make a Wrapper: store_factory={value!r} is not a class of StoreMixin; give one, such as TCPStore"
+        )
     return value
 
 
 def _check_path(name: str, value: object) -> str | None:
     path = _check_optional(name, value, str)
     if path is not None and not os.path.isabs(path):
-        raise ValueError(f"cannot make a Wrapper: os.path.isabs({name}) does not hold: {name}={path!r}")
+        raise ValueError(f"cannot make a Wrapper: {name}={path!r} is not an absolute path; give one that begins with /")
     return path

@@ -33,6 +33,8 @@ from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.state import State
 from worker_client.inprocess.store import BarrierTimeout
 
+_FIND_THEM = "find them with holdfast stacks, or give a longer timeout"
+
 
 class Coordination:
     """The waits and messages of one call. Waits raise InternalError if the supervisor refuses the rank or the call."""
@@ -67,11 +69,12 @@ class Coordination:
                     return entered
                 case _:
                     pass
-            why = "not all ranks came; all of them must call the wrapped function equally often"
+            cannot = f"cannot enter call {self._call} with {self._initial_world_size} ranks within {timeout}"
             if not self._standing.is_connected:
-                why = "the supervisor cannot be reached"
+                raise BarrierTimeout(f"{cannot}: the supervisor can't be reached; see its log")
             raise BarrierTimeout(
-                f"cannot enter call {self._call} with {self._initial_world_size} ranks within {timeout}: {why}"
+                f"{cannot}: some have not called it; call it equally often on all ranks, and find the others with "
+                "holdfast stacks"
             )
 
     def assign(self, iteration: int) -> None:
@@ -94,7 +97,9 @@ class Coordination:
                 self._wait(lambda: key in self._standing.exchanged, timeout)
                 self._step(standing.ValueSettled(name))
             if key not in self._standing.exchanged:
-                raise BarrierTimeout(f"cannot exchange {name!r}: not all ranks have given a value within {timeout}")
+                raise BarrierTimeout(
+                    f"cannot exchange {name!r}: some ranks gave no value within {timeout}; {_FIND_THEM}"
+                )
             return dict(self._standing.exchanged[key])
 
     def begin(self, state: State) -> None:
@@ -135,7 +140,8 @@ class Coordination:
             self._step(Move.COMPLETION_REACHED)
             if not self._wait(lambda: self._standing.now.outcome.is_final, timeout):
                 raise BarrierTimeout(
-                    f"cannot complete iteration {self._standing.iteration}: not all ranks came within {timeout}"
+                    f"cannot complete iteration {self._standing.iteration}: some ranks did not return from the "
+                    f"function within {timeout}; {_FIND_THEM}"
                 )
             return self._standing.now.outcome is Outcome.COMMITTED
 
@@ -146,7 +152,8 @@ class Coordination:
             self._wait(lambda: self._standing.decided is not None, timeout)
             if self._standing.decided is None:
                 raise BarrierTimeout(
-                    f"cannot restart after iteration {self._standing.iteration}: not all ranks came within {timeout}"
+                    f"cannot restart after iteration {self._standing.iteration}: some ranks did not end theirs within "
+                    f"{timeout}; {_FIND_THEM}"
                 )
             return self._standing.decided
 

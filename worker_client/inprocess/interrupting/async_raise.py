@@ -23,11 +23,13 @@ def async_raise(tid: int, exc_type: type[BaseException], event: threading.Event 
     ValueError if there is no such thread.
     """
     if not isinstance(exc_type, type) or not issubclass(exc_type, BaseException):  # pyright: ignore[reportUnnecessaryIsInstance]  # scripts are not checked
-        raise TypeError(f"cannot raise {exc_type!r} in a thread: it has to be a class of exceptions")
+        raise TypeError(f"cannot raise {exc_type!r} in a thread: it is not a class of exceptions; give one")
     if event is not None:
         event.wait()
     if not _set(tid, exc_type):
-        raise ValueError(f"cannot raise {exc_type.__name__} in thread {tid}: there is no such thread")
+        raise ValueError(
+            f"cannot raise {exc_type.__name__} in thread {tid}: there is no such thread; give the ident of a live one"
+        )
 
 
 def delayed_async_raise(tid: int, exc_type: type[BaseException]) -> None:

@@ -52,7 +52,9 @@ class MainThreadInterrupter:
         self._places: list[str] = []
         self._pid = os.getpid()
         if threading.current_thread() is not threading.main_thread():
-            raise ValueError("cannot interrupt the wrapped function: it has to be called on the main thread")
+            raise ValueError(
+                "cannot interrupt the wrapped function: this is not the main thread; call it on the main thread"
+            )
         self._thread_id = threading.get_ident()
         self._signal = _free_signal()
         self._previous_hook = sys.unraisablehook
@@ -146,7 +148,7 @@ def _free_signal() -> int:
     for number in range(signal.SIGRTMAX - SIGNALS_LEFT_FREE, signal.SIGRTMIN, -1):
         if not is_handled(number):
             return number
-    raise RuntimeError("cannot interrupt the wrapped function: no real-time signal is free; free one")
+    raise RuntimeError("cannot interrupt the wrapped function: no real-time signal is free; remove a handler")
 
 
 def _place(frame: FrameType | None, outermost: object) -> str:

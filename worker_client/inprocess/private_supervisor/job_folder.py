@@ -92,7 +92,9 @@ def _own_folder() -> Path:
             path = private_folder(base / f"holdfast-{os.geteuid()}")
             if os.access(path, os.W_OK | os.X_OK, effective_ids=True):
                 return path
-            faults.append(InternalError(f"cannot write to {path} for a private supervisor; check its file system"))
+            faults.append(
+                InternalError(f"cannot use {path} for a private supervisor: it is read-only; check its file system")
+            )
         except InternalError as error:
             faults.append(error)
     raise faults[0]

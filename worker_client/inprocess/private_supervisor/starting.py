@@ -172,4 +172,4 @@ def _last_words(output: int) -> str:
     (last,) = printed.decode(errors="replace").strip().splitlines()[-1:] or ("",)
     if "is not installed for" in last:
         return last.removeprefix("holdfast: cannot run: ")
-    return f"it did not answer in time{': ' + last if last else ''}"
+    return f"it did not answer in time{': ' + last if last else ''}; see whether holdfast daemon starts here"

@@ -20,11 +20,11 @@ def resolve(rank_assignment: object, rank_filter: object = None) -> RankAssignme
     while isinstance(given, tuple) and len(cast("tuple[object, ...]", given)) == 1:
         given = cast("tuple[object]", given)[0]
     if not isinstance(given, RankAssignment):
-        raise TypeError(f"cannot assign ranks with {given!r}: rank_assignment has to be a RankAssignment")
+        raise TypeError(f"cannot assign ranks with {given!r}: it is not a RankAssignment; give one")
     if rank_filter is None:
         return given
     if not isinstance(rank_filter, RankFilter):
-        raise TypeError(f"cannot filter ranks with {rank_filter!r}: rank_filter has to be a RankFilter")
+        raise TypeError(f"cannot filter ranks with {rank_filter!r}: it is not a RankFilter; give one")
     steps = [step for step in flattened((given,)) if not isinstance(step, ActivateAllRanks)]
     return Compose(rank_filter, *cast("list[RankAssignment]", steps))
 
@@ -36,7 +36,7 @@ def assign(rank_assignment: RankAssignment, ctx: RankAssignmentCtx) -> RankAssig
         ctx.state.mode = Mode.INITIALIZED  # a user's step may still set it
     assigned = cast("RankAssignmentCtx | None", rank_assignment(ctx))  # a user's step may forget to return it
     if assigned is None:
-        raise TypeError(f"cannot assign ranks with {rank_assignment!r}: it returned None, not its context")
+        raise TypeError(f"cannot assign ranks with {rank_assignment!r}: it returned None; return its context")
     if assigned.state.mode is Mode.INITIALIZED:
         return ActivateAllRanks()(assigned)
     return assigned

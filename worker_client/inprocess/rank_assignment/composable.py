@@ -47,7 +47,9 @@ class ActivateAllRanks(RankFilter):
         for other in others:
             if isinstance(other, ActivateAllRanks | MaxActiveWorldSize | ActiveWorldSizeDivisibleBy):
                 name = type(other).__name__
-                raise TypeError(f"cannot compose ActivateAllRanks with {name}: both say which ranks are active")
+                raise TypeError(
+                    f"cannot compose ActivateAllRanks with {name}: both say which ranks are active; leave one out"
+                )
 
 
 class MaxActiveWorldSize(RankFilter):
@@ -55,7 +57,7 @@ class MaxActiveWorldSize(RankFilter):
 
     def __init__(self, max_active_world_size: int | None = None) -> None:
         if max_active_world_size is not None and max_active_world_size < 0:
-            raise ValueError(f"cannot activate at most {max_active_world_size} ranks: give 0 or more")
+            raise ValueError(f"cannot activate at most {max_active_world_size} ranks: it is negative; give 0 or more")
         self.max_active_world_size = max_active_world_size
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
@@ -69,7 +71,7 @@ class ActiveWorldSizeDivisibleBy(RankFilter):
 
     def __init__(self, divisor: int = 1) -> None:
         if divisor < 1:
-            raise ValueError(f"cannot divide the active world size by {divisor}: give 1 or more")
+            raise ValueError(f"cannot divide the active world size by {divisor}: it is not positive; give 1 or more")
         self.divisor = divisor
 
     def __call__(self, ctx: RankAssignmentCtx) -> RankAssignmentCtx:
@@ -81,7 +83,8 @@ def _gone(ctx: RankAssignmentCtx) -> list[int]:
     """Returns the terminated ranks in order. Raises RankDiscarded on one of them."""
     if ctx.state.rank in ctx.terminated_ranks:
         raise RankDiscarded(
-            f"cannot keep rank {ctx.state.rank} (initially {ctx.state.initial_rank}): it counts as terminated"
+            f"cannot keep rank {ctx.state.rank} (initially {ctx.state.initial_rank}): it counts as terminated; "
+            "end this process"
         )
     return sorted(ctx.terminated_ranks)
 

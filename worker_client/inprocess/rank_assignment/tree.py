@@ -40,7 +40,7 @@ class Tree(RankAssignment):
         timeout: timedelta = timedelta(seconds=60),
     ) -> None:
         if not layers:
-            raise IndexError("cannot build a tree without layers: give at least one, the root")
+            raise IndexError("cannot build a tree: it has no layers; give at least one, the root")
         for sentence in idle_flags(layers):
             warnings.warn(sentence, UserWarning, stacklevel=2)
         self.layers = list(layers)
@@ -54,7 +54,7 @@ class Tree(RankAssignment):
         fallen: dict[int, int | None] = {}
         if self._ranks is None:
             if ctx.state.rank in ctx.terminated_ranks:
-                raise RankDiscarded(f"cannot keep rank {ctx.state.rank}: it counts as terminated")
+                raise RankDiscarded(f"cannot keep rank {ctx.state.rank}: it counts as terminated; end this process")
             self._ranks = self._built(ctx)
             if ctx.terminated_ranks:
                 fallen = self._ranks.restart(())  # a missing rank is not a leaf, but may leave a branch too small
@@ -72,7 +72,9 @@ class Tree(RankAssignment):
     def check_beside(self, others: tuple[object, ...]) -> None:
         if others:
             name = type(others[0]).__name__
-            raise TypeError(f"cannot compose Tree with {name}: Tree assigns and activates all ranks by itself")
+            raise TypeError(
+                f"cannot compose Tree with {name}: Tree assigns and activates all ranks by itself; leave {name} out"
+            )
 
     def _built(self, ctx: RankAssignmentCtx) -> TreeRanks:
         keys = [group_key(layer.key_or_fn, ctx.state) for layer in self.layers]
@@ -90,7 +92,8 @@ class Tree(RankAssignment):
         state, leaf = ctx.state, self._leaf
         if leaf in fallen:
             raise RankDiscarded(
-                f"cannot keep rank {state.rank} (initially {state.initial_rank}): {self._why(fallen[leaf])}"
+                f"cannot keep rank {state.rank} (initially {state.initial_rank}): {self._why(fallen[leaf])}; "
+                "end this process"
             )
         state.rank = bisect_left(ranks.living, leaf)
         state.world_size = len(ranks.living)

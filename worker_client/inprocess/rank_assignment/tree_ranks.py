@@ -69,7 +69,8 @@ class TreeRanks:
         wanted = world_size_filter(size)
         if not 0 <= wanted <= size:
             raise AssertionError(
-                f"cannot activate {wanted} of {size} ranks: world_size_filter has to return 0 to {size}"
+                f"cannot activate {wanted} of {size} ranks: that many are not there; "
+                f"return 0 to {size} from world_size_filter"
             )
         self._push(sorted(self.active[wanted:]))
         del self.active[wanted:]

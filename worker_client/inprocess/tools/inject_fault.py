@@ -50,7 +50,7 @@ def inject_fault(
     """
     kinds = (faults,) if isinstance(faults, Fault) else tuple(faults)
     if not kinds:
-        raise ValueError("cannot inject a fault: give at least one kind")
+        raise ValueError("cannot inject a fault: no kind is given; give at least one")
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     candidates = range(min(keep_alive, world_size), world_size)
     chance = random.Random(seed)

@@ -41,7 +41,7 @@ def of_torch(name: str) -> Any:  # noqa: ANN401  # torch has no types for them
     import torch.distributed
 
     if not torch.distributed.is_available():
-        raise RuntimeError(f"cannot open a {name}: torch.distributed.is_available() does not hold; use another torch")
+        raise RuntimeError(f"cannot open a {name}: this torch has no torch.distributed; install one that has")
     return getattr(torch.distributed, name)
 
 

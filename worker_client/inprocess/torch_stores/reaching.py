@@ -23,7 +23,9 @@ def connect(join: Callable[[], object], host: str, port: int, timeout_s: float) 
     thread = BoundedThread("connect to a store", join)
     thread.start()
     if not thread.join(deadline_s - monotonic()):
-        raise RuntimeError(f"cannot connect to a store at {host}:{port}: no answer within {timeout_s:.3g} s")
+        raise RuntimeError(
+            f"cannot connect to a store at {host}:{port}: no answer within {timeout_s:.3g} s; check what listens there"
+        )
     if thread.error is not None:
         raise thread.error
 

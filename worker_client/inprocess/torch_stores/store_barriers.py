@@ -17,7 +17,7 @@ class BarrierError(RestartError):
 
 
 class BarrierTimeout(BarrierError):
-    """Raised when not all ranks arrive in time, though none of the missing ones is known to be dead."""
+    """Raised when ranks do not arrive in time, though none of the missing ones is known to be dead."""
 
 
 class BarrierOverflow(BarrierError):
@@ -89,7 +89,9 @@ def _meet(
 ) -> None:
     done = f"barrier/{name}/done"
     if arrived > wanted:
-        raise BarrierOverflow(f"cannot pass barrier {name!r}: {arrived} ranks came, but it was made for {wanted}")
+        raise BarrierOverflow(
+            f"cannot pass barrier {name!r}: {arrived} ranks came, but it is for {wanted}; use each name once"
+        )
     if arrived == wanted:
         store.set(done, "1")
     if not timeout:
@@ -100,7 +102,10 @@ def _meet(
         left_s = deadline_s - monotonic()
         if left_s <= 0:
             arrived = store.add(f"barrier/{name}/arrived", 0)
-            raise BarrierTimeout(f"cannot pass barrier {name!r}: {arrived} of {wanted} ranks came within {timeout}")
+            raise BarrierTimeout(
+                f"cannot pass barrier {name!r}: {wanted - arrived} of {wanted} ranks did not come within {timeout}; "
+                "find them with holdfast stacks"
+            )
         try:
             store.wait([done], timedelta(seconds=min(chunk_s, left_s)))
         except RuntimeError:  # torch's timeout; a store that is gone fails again at the next check

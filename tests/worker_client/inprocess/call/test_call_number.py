@@ -25,7 +25,7 @@ def test_calls_are_counted():
 def test_no_call_begins_within_another():
     call_number.check_may_begin()
     call_number.begin()
-    with pytest.raises(ValueError, match="is running in this process already"):
+    with pytest.raises(ValueError, match="another one is running in this process"):
         call_number.check_may_begin()
     call_number.end()
     call_number.check_may_begin()
@@ -43,4 +43,4 @@ def test_a_call_begins_on_the_main_thread():
     thread = threading.Thread(target=begin)
     thread.start()
     thread.join()
-    assert told == ["cannot call the wrapped function: it has to be called on the main thread"]
+    assert told == ["cannot call the wrapped function: this is not the main thread; call it on the main thread"]

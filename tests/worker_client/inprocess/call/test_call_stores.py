@@ -73,7 +73,7 @@ def test_the_factory_is_called_once_as_launched_with_its_arguments():
     assert base.environments == ["7", "5"]
     assert stores.base() is base
     stores.forget()
-    with pytest.raises(ValueError, match="a call that is over"):
+    with pytest.raises(ValueError, match="its call is over"):
         stores.base()
 
 

@@ -74,9 +74,9 @@ def test_an_event_is_waited_for_first():
 
 
 def test_no_class_and_no_thread():
-    with pytest.raises(TypeError, match="has to be a class of exceptions"):
+    with pytest.raises(TypeError, match="is not a class of exceptions"):
         async_raise(threading.get_ident(), ValueError("an instance"))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="has to be a class of exceptions"):
+    with pytest.raises(TypeError, match="is not a class of exceptions"):
         async_raise(threading.get_ident(), int)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="cannot raise Unwelcome in thread 1: there is no such thread"):
         async_raise(1, Unwelcome)

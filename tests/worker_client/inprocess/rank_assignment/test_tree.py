@@ -329,7 +329,8 @@ def test_a_discarded_rank_is_told_why():
     world.assign({0})
     assert isinstance(world.everyone[1].outcome, RankDiscarded)
     assert str(world.everyone[1].outcome) == (
-        "cannot keep rank 1 (initially 1): fewer than 2 healthy ranks are left in its branch of layer 1"
+        "cannot keep rank 1 (initially 1): fewer than 2 healthy ranks are left in its branch of layer 1; "
+        "end this process"
     )
 
 

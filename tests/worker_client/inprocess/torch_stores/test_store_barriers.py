@@ -23,7 +23,7 @@ def both(barrier):
 store_a, store_b = PrefixStore("a", base), PrefixStore("b", base)
 both(store_a.barrier)
 both(store_b.reentrant_barrier)
-assert "3 ranks came, but it was made for 2" in raised(BarrierOverflow, lambda: store_a.barrier([0], "both", 2, SECOND))
+assert "3 ranks came, but it is for 2" in raised(BarrierOverflow, lambda: store_a.barrier([0], "both", 2, SECOND))
 store_b.reentrant_barrier([0], "both", 2, SECOND)  # once more
 assert "3 ranks" in raised(BarrierOverflow, lambda: store_b.reentrant_barrier([2], "both", 2, SECOND))
 base.barrier([0, 1], "for others", 2, SECOND)
@@ -32,7 +32,10 @@ base.barrier([1], "only arrives", 2, 0 * SECOND)
 base.barrier([], "only arrives", 2, SECOND)
 print(raised(BarrierTimeout, lambda: base.barrier([0], "late", 2, 0.3 * SECOND, timeout_chunk=0.1 * SECOND)))
 """
-    assert ran(script, tmp_path) == "cannot pass barrier 'late': 1 of 2 ranks came within 0:00:00.300000\n"
+    told = (
+        "cannot pass barrier 'late': 1 of 2 ranks did not come within 0:00:00.300000; find them with holdfast stacks\n"
+    )
+    assert ran(script, tmp_path) == told
 
 
 class Memory(StoreMixin):
@@ -81,9 +84,9 @@ def test_a_rank_that_comes_twice_counts_twice_unless_the_barrier_is_reentrant():
         for _ in range(2):
             barrier([0], name, 3, nothing)
     store.barrier([1], "plain", 3, LONG)  # the third
-    with pytest.raises(BarrierTimeout, match="cannot pass barrier 'again': 2 of 3 ranks came"):
+    with pytest.raises(BarrierTimeout, match="cannot pass barrier 'again': 1 of 3 ranks did not come"):
         store.reentrant_barrier([1], "again", 3, timedelta(milliseconds=10))
-    with pytest.raises(BarrierOverflow, match="cannot pass barrier 'plain': 4 ranks came, but it was made for 3"):
+    with pytest.raises(BarrierOverflow, match="cannot pass barrier 'plain': 4 ranks came, but it is for 3"):
         store.barrier([2], "plain", 3, LONG)
 
 
