@@ -30,6 +30,7 @@ _STOPS = frozenset({Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.NODE_ENDS, Kind.NODE_LE
 _LEAVING = DEPARTURES | {Kind.EXCLUDE}
 # Verdicts of nodes that can't know how the job continues elsewhere, or that it has ended.
 ELSEWHERE = ("the job may still run on the nodes that it had", "the job has ended, or still runs on other nodes")
+UNLED = "no leader of the job has answered"  # of a node that was asked to end and knows of no others (decision 37)
 UNDER_WAY_S = 3.0  # events planned sooner than that may be answers
 WRITTEN_S = 3.0
 LOST_S = 5.0  # a leader waits for a node for as long as it says (docs)
@@ -170,6 +171,10 @@ class Budget(Checker):
             self.complain(f"cycle {state.cycle} was reached with {self._used} units and {wishes} wishes")
 
 
+def _is_of_one_node(verdict: Verdict) -> bool:
+    return has_left(verdict) or verdict.reason.endswith(UNLED)
+
+
 class Agreement(Checker):
     """All nodes end with the same verdict, once.
 
@@ -206,13 +211,13 @@ class Agreement(Checker):
             host: each
             for host, each in self._heard.items()
             if host not in self._unknowing and (not host.lost_leader or each in self._ordered)
-            if not has_left(each) and not each.reason.startswith(ELSEWHERE)
+            if not _is_of_one_node(each) and not each.reason.startswith(ELSEWHERE)
         }
         known = {(each.state, each.exit_code, each.reason) for each in by_leader.values()}
         if len(known) > self.world.histories.count + max(self.world.run_of_term.values(), default=0):
             self.complain(f"the nodes disagree: { ({host.name: each for host, each in by_leader.items()}) }")
         for host, each in self._heard.items():
-            is_told = each in self._ordered or has_left(each)
+            is_told = each in self._ordered or _is_of_one_node(each)
             if host.lost_leader and not is_told and (each.state, each.exit_code) != (JobState.FAILED, 1):
                 self.complain(f"{host.name} has lost its leader and ends as {each}")
 
@@ -263,6 +268,9 @@ class Outcome(Checker):
             case JobState.STOPPED if has_left(verdict):
                 if not self._wishes & _LEAVING:
                     self.complain(f"nobody has asked {host.name} to leave: {verdict}")
+            case JobState.STOPPED if verdict.reason.endswith(UNLED):
+                if not self._wishes & (_STOPS | _LEAVING) or verdict.exit_code not in (1, 93, 128 + 2, 128 + 15):
+                    self.complain(f"nobody has asked {host.name} to end: {verdict}")
             case JobState.STOPPED:
                 if not self._wishes & _STOPS or verdict.exit_code not in (93, 128 + 2, 128 + 15):
                     self.complain(f"nobody has asked for the end {verdict}")

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from supervisor.core.facts import JobState
-from tests.sim.faults import DATA_LOST, DEPARTURES, Fault, Kind, draw_many, draw_schedule, scheduled
+from tests.sim.faults import DATA_LOST, DEPARTURES, Fault, Kind, draw_departures, draw_many, draw_schedule, scheduled
 from tests.sim.playing import play, play_many, play_seed, report, shrunk
 from tests.sim.setup import draw_setup, large_setup
 from tests.sim.world import World
@@ -92,6 +92,7 @@ def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[i
     ("seed", "nodes", "numbers"),
     [
         (61000951, 3, (0, 2, 3, 4, 5)),  # a process that knows nothing ends the job while nobody can tell it
+        (80010384, 2, (0,)),  # the data are lost while the first order waits for its ledger
         (80003580, 3, (0, 1)),  # the same before the first cycle
         (80004646, 2, (0, 1)),  # the same, and a node that was cut off from the backend comes back
         (80000819, 2, (4, 5, 6, 7, 9)),  # the same, where a node that was cut off has kept a ledger in mind
@@ -101,6 +102,19 @@ def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[i
 def test_seeds_that_lose_data_and_have_found_something(seed: int, nodes: int, numbers: tuple[int, ...]):
     setup = draw_setup(seed, nodes=nodes, loses_data=True)
     drawn = draw_schedule(setup)
+    assert play(setup, [drawn[number] for number in numbers]).complaints == []
+
+
+@pytest.mark.parametrize(
+    ("seed", "nodes", "numbers"),
+    [
+        (80009884, 3, (0, 1)),  # a node that has met no leader is drained, and ends as stopped
+        (80008960, 2, (0, 1)),  # the same by a signal; the leader hears later that it had joined
+    ],
+)
+def test_seeds_in_which_nodes_leave_and_have_found_something(seed: int, nodes: int, numbers: tuple[int, ...]):
+    setup = draw_setup(seed, nodes=nodes)
+    drawn = draw_departures(setup)
     assert play(setup, [drawn[number] for number in numbers]).complaints == []
 
 

@@ -242,7 +242,9 @@ class World:
         """Returns whether the ledger knows what no node does: which node has its order, or whether a unit is paid."""
         state = self.leader.coordinator
         runs = state is not None and isinstance(state.phase, Running)
-        return not runs or self.timeline.now_s < self.ordered_s + ORDERS_ARRIVE_S
+        reign = self.leader.voter.reign if self.leader.voter is not None else None
+        waits = reign is not None and reign.order_waits_s > 0.0  # for the ledger
+        return not runs or waits or self.timeline.now_s < self.ordered_s + ORDERS_ARRIVE_S
 
     def _lasts_too_long(self, fault: Fault) -> bool:
         """Returns whether the fault is too long. A slow spawner leaves less time, and so does another election."""
