@@ -59,6 +59,8 @@ class PrepareStore(NamedTuple):
     host: str
     port: int = 0
     serve: bool = True  # False: only choose and report a free port (rank 0 hosts the store itself)
+    first_port: int = 0  # with port 0: the range for the store and its neighbours; 0: outside ip_local_port_range
+    last_port: int = 0
 
 
 class ForkAhead(NamedTuple):

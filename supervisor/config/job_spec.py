@@ -98,6 +98,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     agent_store: bool = True  # False: rank 0 hosts the TCPStore
     master_addr: str = "127.0.0.1"
     master_port: int = 0  # 0: a fresh one for each cycle
+    store_ports: tuple[int, ...] = ()  # first and last of those for fresh stores; (): outside ip_local_port_range
 
     log_dir: str = ""  # "": the default place
     log_line_prefix_template: str = ""  # TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; "": torchrun's own, [role0]:

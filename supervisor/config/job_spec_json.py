@@ -32,6 +32,8 @@ def job_spec_to_json(spec: JobSpec) -> str:
     del body["resource_limits"]
     if spec.attribution == Attribution():
         del body["attribution"]  # A supervisor of the version before takes all jobs but those that ask for it.
+    if not spec.store_ports:
+        del body["store_ports"]  # The same.
     return json.dumps(body, separators=(",", ":"))
 
 

@@ -8,6 +8,7 @@ from supervisor.config import event_hooks, launch_values, log_limits, values
 from supervisor.config.fault_tolerance import FT_SETTINGS
 from supervisor.config.numa import NUMA_BINDING
 from supervisor.config.setting import Group, Setting, Status
+from supervisor.config.store_ports import STORE_PORTS
 
 _STOP = values.seconds(zero=True)
 
@@ -310,6 +311,7 @@ LAUNCH_SETTINGS: tuple[Setting, ...] = (
     NODE_RANK,
     MASTER_ADDRESS,
     MASTER_PORT,
+    STORE_PORTS,
     LOCAL_ADDRESS,
     _of_nodes(
         "--keep-ranks",

@@ -16,6 +16,7 @@ from supervisor.config.numa import numactl_prefix
 from supervisor.config.redaction import redacted, redacted_url
 from supervisor.config.resolve import RunRequest
 from supervisor.config.setting import Setting, Status, value_at
+from supervisor.config.store_ports import STORE_PORTS
 from supervisor.config.values import SectionLimits, Shape, show_number
 from supervisor.core.facts import Assignment
 from supervisor.core.node.worker_environment import worker_environment
@@ -101,7 +102,8 @@ def _source_of_job_id(spec: JobSpec, sources: _Sources) -> str:
 
 def _store(spec: JobSpec, sources: _Sources) -> str:
     """Rank 0's node serves it, at an address of its own; which node that is, the nodes find out when they meet."""
-    port = f"port {spec.master_port}" if spec.master_port else "a fresh port each cycle"
+    within = f" of {STORE_PORTS.kind.show(spec.store_ports)}" if spec.store_ports else ""
+    port = f"port {spec.master_port}" if spec.master_port else f"a fresh port{within} each cycle"
     address = spec.master_addr
     if spec.nodes is not None and not sources.has(launch_settings.MASTER_ADDRESS):
         here = f" (here: {address})" if sources.has(launch_settings.LOCAL_ADDRESS) else ""

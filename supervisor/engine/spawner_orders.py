@@ -22,7 +22,10 @@ SpawnerAction = (
 def order_of(action: SpawnerAction, spec: JobSpec) -> link.Order:
     match action:
         case node_messages.PrepareStore(cycle=cycle):
-            return link.PrepareStore(cycle, spec.master_addr, spec.master_port, serve=spec.agent_store)
+            first, last = spec.store_ports or (0, 0)
+            return link.PrepareStore(
+                cycle, spec.master_addr, spec.master_port, serve=spec.agent_store, first_port=first, last_port=last
+            )
         case node_messages.ForkAhead(cycle=cycle, workers=workers):
             return link.ForkAhead(cycle, workers)
         case node_messages.SignalWorkers(_, cycle, signal, local_ranks, tree, resume, sessions):

@@ -24,6 +24,7 @@ SAMPLES: dict[str, tuple[str, str, str]] = {
     "--rdzv-id": ("a", "b", "c"),
     "--master-addr": ("10.0.0.1", "localhost", "::1"),
     "--master-port": ("29500", "29501", "29502"),
+    "--store-ports": ("20000-20999", "1024-1153", "60000-65535"),
     "--keep-ranks": ("true", "true", "true"),
     "--elastic": ("true", "true", "true"),
     "--ft-segment": ("2", "4", "8"),

@@ -12,6 +12,12 @@ from supervisor.engine.spawner_orders import SpawnerAction, order_of
 SPEC = JobSpec("j", ("t.py",), master_addr="10.0.0.1", master_port=5)
 
 
+def test_a_range_of_ports_goes_with_the_order() -> None:
+    spec = JobSpec("j", ("t.py",), store_ports=(20_000, 20_999))
+    order = order_of(node_messages.PrepareStore("j", 0), spec)
+    assert order == link.PrepareStore(0, spec.master_addr, 0, first_port=20_000, last_port=20_999)
+
+
 @pytest.mark.parametrize(
     ("action", "order"),
     [

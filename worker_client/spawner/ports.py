@@ -1,7 +1,7 @@
 """On which port is a store served, and which process holds one that is taken?
 
 A script opens further stores at MASTER_PORT + 1, + 2 + iteration…, so the neighbouring ports must be free too. The
-kernel must not give one of them to a client, so all are outside ip_local_port_range.
+kernel must not give one of them to a client, so all are outside ip_local_port_range, unless a range is given.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class NoPortError(OSError):
     """Raised when no store can be served at the wanted place; the text is the sentence for people."""
 
 
-def listen(host: str, port: int) -> tuple[int, int]:
-    """Returns (descriptor of a listening socket, its port); port 0: any. Raises NoPortError."""
+def listen(host: str, port: int, within: range | None = None) -> tuple[int, int]:
+    """Returns (descriptor of a listening socket, its port); port 0: any, of `within` if given. Raises NoPortError."""
     if port:
         return _listen_at(host, port), port
     reason = "every port tried was taken"
-    for candidate in _candidates():
-        if not _neighbours_free(candidate):
+    for candidate in _candidates() if within is None else _blocks(within):
+        if not _neighbours_free(candidate, are_scarce=within is not None):
             continue
         try:
             return _listen_at(host, candidate), candidate
@@ -37,12 +37,17 @@ def listen(host: str, port: int) -> tuple[int, int]:
             reason = str(error)
             if error.errno != errno.EADDRINUSE:
                 raise
+    if within is not None:
+        raise NoPortError(
+            f"cannot serve a store on {host}: no {NEIGHBOURS + 1} neighbouring ports of {within[0]}-{within[-1]} are "
+            f"free (room for {len(_blocks(within))} stores); end other jobs of this node, or widen --store-ports"
+        )
     raise NoPortError(f"cannot serve a store on {host}: {reason}; free some ports outside ip_local_port_range")
 
 
-def choose(host: str) -> int:
+def choose(host: str, within: range | None = None) -> int:
     """Returns a port that is free now, for a rank that serves the store itself. Raises NoPortError."""
-    fd, port = listen(host, 0)
+    fd, port = listen(host, 0, within)
     os.close(fd)
     return port
 
@@ -76,6 +81,16 @@ def _candidates() -> Iterator[int]:
             at -= size
 
 
+def _blocks(within: range) -> list[int]:
+    """Returns the first port of each block that a store may have, beginning anywhere.
+
+    In blocks, stores leave no gaps that are too short for another one, as they would at random.
+    """
+    starts = [*within[: -NEIGHBOURS or None : NEIGHBOURS + 1]]
+    at = int.from_bytes(os.urandom(4), "big") % max(1, len(starts))
+    return starts[at:] + starts[:at]
+
+
 def _local_port_range() -> tuple[int, int]:
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="utf-8") as file:
@@ -85,7 +100,7 @@ def _local_port_range() -> tuple[int, int]:
         return 32768, 60999  # the kernel's own default
 
 
-def _neighbours_free(port: int) -> bool:
+def _neighbours_free(port: int, *, are_scarce: bool) -> bool:
     is_dual = socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if is_dual else socket.AF_INET
     for each in range(port, port + NEIGHBOURS + 1):
@@ -94,6 +109,8 @@ def _neighbours_free(port: int) -> bool:
         except OSError:
             return False
         try:
+            if are_scarce:  # A connection that has ended keeps its port for a minute otherwise.
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if is_dual:
                 probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             probe.bind(("", each))

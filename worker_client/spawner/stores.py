@@ -55,11 +55,12 @@ class Stores:
     def prepare(self, message: PrepareStore) -> StoreReady | StoreFailed:
         """Listens, or only chooses a port if rank 0 serves the store itself."""
         cycle, host = message.cycle, message.host
+        within = range(message.first_port, message.last_port + 1) if message.first_port else None
         self.close(cycle)
         try:
             if not message.serve:
-                return StoreReady(cycle, host, message.port or ports.choose(host))
-            listen_fd, port = ports.listen(host, message.port)
+                return StoreReady(cycle, host, message.port or ports.choose(host, within))
+            listen_fd, port = ports.listen(host, message.port, within)
         except OSError as error:
             return StoreFailed(cycle, str(error))
         except ValueError as error:  # no address that could be written down

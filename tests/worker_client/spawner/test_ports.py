@@ -39,6 +39,34 @@ class TestPorts:
         monkeypatch.setattr(ports, "_local_port_range", lambda: (1024, 65535))
         assert 1024 <= ports.choose("127.0.0.1") <= 65535 - ports.NEIGHBOURS
 
+    def test_a_range_is_kept_to_the_last_port(self) -> None:
+        first = ports.choose("127.0.0.1")
+        within = range(first, first + ports.NEIGHBOURS + 1)
+        assert ports.choose("127.0.0.1", within) == first
+        with pytest.raises(ports.NoPortError, match=r"no 65 neighbouring ports of .* \(room for 0 stores\)"):
+            ports.choose("127.0.0.1", within[:-1])
+
+    def test_a_range_has_room_for_as_many_stores_as_it_says(self) -> None:
+        first = 20_000
+        within = range(first, first + 1_000)
+        held: list[socket.socket] = []
+        try:
+            found: set[int] = set()
+            while len(found) < 15:
+                fd, port = ports.listen("127.0.0.1", 0, within)
+                held.append(socket.socket(fileno=fd))
+                assert first <= port
+                assert port + ports.NEIGHBOURS <= within[-1]
+                found.add(port)
+            with pytest.raises(
+                ports.NoPortError,
+                match=r"^cannot serve a store on 127.0.0.1: .* of 20000-20999 are free .*--store-ports$",
+            ):
+                ports.listen("127.0.0.1", 0, within)
+        finally:
+            for each in held:
+                each.close()
+
     def test_an_ipv6_address(self) -> None:
         fd, port = ports.listen("::1", 0)
         with socket.create_connection(("::1", port)):

@@ -47,6 +47,13 @@ def test_where_rank_0_hosts_the_store_only_a_port_is_chosen(script: Script) -> N
         socket.create_server(("127.0.0.1", ready.port)).close()
 
 
+@pytest.mark.parametrize("serve", [True, False])
+def test_a_store_stays_within_the_ports_that_the_order_names(script: Script, serve: bool) -> None:
+    with Rig(script("pass")) as rig:
+        rig.send(PrepareStore(0, "127.0.0.1", serve=serve, first_port=21_000, last_port=21_999))
+        assert 21_000 <= rig.receive(StoreReady).port <= 21_999 - 64
+
+
 def test_a_store_that_nobody_asks_has_no_process_and_its_port_is_free_after_its_cycle(script: Script) -> None:
     with Rig(script("pass")) as rig:
         rig.send(PrepareStore(0, "127.0.0.1"))
