@@ -18,6 +18,7 @@ from supervisor.config.environment import ONE_THREAD
 from supervisor.config.job_spec import Entry, JobSpec
 from supervisor.config.many_nodes import shared_token
 from supervisor.config.resolve import RunRequest, parse_run
+from supervisor.config.run_folder import run_folder
 from supervisor.config.told_settings import with_sources
 from supervisor.edges.machine.folders import private_dir, socket_dir, state_dir
 from supervisor.edges.machine.own_process import standard_streams
@@ -114,7 +115,11 @@ def _run_privately(request: RunRequest) -> int:
     claims, request = _placed(request)
     # The spawner starts while the rest is loaded: who waits for the first worker waits for the slower of the two.
     early = start_process(
-        request.spec, env=request.environment, private=True, claim=claims.descriptors(request.spec.job_id)
+        request.spec,
+        env=request.environment,
+        private=True,
+        claim=claims.descriptors(request.spec.job_id),
+        exit_record_dir=_run_folder(request, claims),
     )
     try:
         folder = private_dir.make()
@@ -148,6 +153,14 @@ def _run_privately(request: RunRequest) -> int:
         secrets = secret_values(request.spec.command, request.environment)
         tell_failure(report, secrets=secrets, is_shown=shows_errors(request.spec))
     return 1 if report.exit_code is None else report.exit_code
+
+
+def _run_folder(request: RunRequest, claims: JobClaims) -> str:
+    """Returns where the logs of this run will be. The spawner records there how ranks end once we are gone."""
+    spec = request.spec
+    log_dir = spec.log_dir or str(state_dir.default_log_dir(state_dir.find(request.state_dir)))
+    since_ns = claims.since_ns(spec.job_id)
+    return run_folder(log_dir, spec.job_id, since_ns) if since_ns is not None else ""
 
 
 def _placed(request: RunRequest) -> tuple[JobClaims, RunRequest]:

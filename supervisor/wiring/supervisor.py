@@ -231,6 +231,7 @@ def _keeper(
     return SpawnerKeeper(
         private=place.private,
         output_dir=None if place.private else place.log_dir,
+        exits_dir=place.log_dir if place.private else None,
         supervisor_return_timeout_s=place.supervisor_return_timeout_s,
         open_files=limit.before_and_now,
         claims=base.claims,

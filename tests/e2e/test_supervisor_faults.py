@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,6 +104,19 @@ def test_a_script_without_any_supervisor_runs_as_it_is(tmp_path: Path) -> None:
         env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=True,
     )  # fmt: skip
     assert done.stderr.count("HOLDFAST_SOCKET is not set") == 1
+
+
+def test_a_run_that_is_killed_is_known_until_its_ranks_have_ended(start: Start) -> None:
+    """Nothing but the start was recorded: the spawner, which outlives it, records how the ranks end."""
+    launch = start("--nproc-per-node", "1", MONITORED, "0:*/init,beat-for=3,beat-for=600")
+    launch.wait_for_trace("beaten")
+    launch.process.kill()
+    launch.process.wait()
+    wait_until(lambda: not launch.leftovers(), timeout_s=15, what="the end of all processes")
+    life = json.loads(launch.holdfast("report", launch.job_id, "-o", "json").stdout)
+    assert "the job is known until " in life["reason"]
+    known_s = (datetime.fromisoformat(life["until"]) - datetime.fromisoformat(life["began_at"])).total_seconds()
+    assert known_s * life["running_share"] >= 3.0 - 1.1, "it is known to the second, and ran for three"
 
 
 # --- a node's supervisor -------------------------------------------------------------------------------------------

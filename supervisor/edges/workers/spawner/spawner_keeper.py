@@ -32,6 +32,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
 
     private: bool
     output_dir: Path | None  # None: the supervisor's own stdout and stderr
+    exits_dir: Path | None = None  # where, by run, it records how ranks end once this supervisor is gone
     supervisor_return_timeout_s: float = 60.0  # not private: how long its job outlives this supervisor
     open_files: tuple[int, ...] = ()  # see open_files.RaisedLimit
     claims: JobClaims = msgspec.field(default_factory=lambda: JobClaims(()))
@@ -99,7 +100,8 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
     async def _start(self, spec: JobSpec, environment: Mapping[str, str], learned: Learned | None) -> SpawnerProcess:
         """Starts a spawner in a thread, since a dead file system may hang it. Raises HoldfastError."""
         steps = ["starting a thread"]
-        output_dir = self._output_dir_of(spec.job_id)
+        output_dir = self._of_run(self.output_dir, spec.job_id)
+        exits_dir = self._of_run(Path(spec.log_dir) if self.exits_dir and spec.log_dir else self.exits_dir, spec.job_id)
         threads = self.threads.setdefault(spec.job_id, SideThreads(stuck_max=STUCK_STARTS_MAX))
 
         def start() -> SpawnerProcess:
@@ -110,6 +112,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
                 supervisor_return_timeout_s=self.supervisor_return_timeout_s,
                 open_files=self.open_files,
                 output_dir=output_dir,
+                exit_record_dir=str(exits_dir or ""),
                 learned=learned,
                 claim=self.claims.descriptors(spec.job_id),
                 return_folder=self.return_folder if spec.may_come_back else None,
@@ -129,9 +132,9 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
             if not threads.stuck:
                 self.threads.pop(spec.job_id, None)
 
-    def _output_dir_of(self, job_id: str) -> Path | None:
-        """Returns the folder of this run of the job."""
+    def _of_run(self, folder: Path | None, job_id: str) -> Path | None:
+        """Returns the folder of this run of the job in `folder`."""
         since_ns = self.claims.since_ns(job_id)
-        if self.output_dir is None or since_ns is None:
-            return self.output_dir
-        return Path(run_folder(str(self.output_dir), job_id, since_ns))
+        if folder is None or since_ns is None:
+            return folder
+        return Path(run_folder(str(folder), job_id, since_ns))
