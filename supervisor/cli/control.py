@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING
 
 from supervisor.cli.supervisors import FoundJob, Supervisors
@@ -22,6 +23,13 @@ def ask_live(supervisors: Supervisors, name: str, *, verb: str) -> tuple[FoundJo
             f"cannot {verb} job {found.name}: its supervisor (pid {report.supervisor_pid}) does not answer"
         )
     return found, found.supervisor.client
+
+
+def node_name(text: str) -> str:
+    """Reads a node's name as typed. An unset variable of a shell must not mean this node."""
+    if not text:
+        raise ArgumentTypeError("an empty text names no node; give a name that holdfast nodes shows")
+    return text
 
 
 def ask_node(supervisors: Supervisors, name: str, *, verb: str) -> ControlClient:

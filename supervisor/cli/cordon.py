@@ -8,13 +8,13 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from supervisor.cli import output
-from supervisor.cli.control import ask_node
+from supervisor.cli.control import ask_node, node_name
 from supervisor.cli.owners import who_asks
 from supervisor.cli.supervisors import Supervisors, add_place_arguments
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("node", metavar="NODE", help="name of the node, as holdfast nodes shows it")
+    parser.add_argument("node", type=node_name, metavar="NODE", help="name of the node, as holdfast nodes shows it")
     parser.add_argument("--reason", help="why, shown by holdfast nodes (default: who asked)")
     add_place_arguments(parser)
 

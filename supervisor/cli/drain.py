@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 import threading
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext, suppress
 
 from supervisor.cli import INTERRUPTED, output
-from supervisor.cli.control import ask_node
+from supervisor.cli.control import ask_node, node_name
 from supervisor.cli.interrupt import ends_at_once
 from supervisor.cli.owners import name_of, who_asks
 from supervisor.cli.steady_client import SteadyClient
@@ -26,7 +26,9 @@ AFTER_ALL = 1 << 62  # no job has so many events
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--reason", help="why, shown by holdfast nodes beside who asked")
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--node", metavar="NODE", help="another node of a job that runs here (default: this node)")
+    which.add_argument(
+        "--node", type=node_name, metavar="NODE", help="another node of a job that runs here (default: this node)"
+    )
     which.add_argument(
         "--stop-jobs", action="store_true", help="end the jobs; otherwise those that must run to their end"
     )
@@ -58,21 +60,24 @@ def _drain_own(supervisors: Supervisors, asked: Sequence[Answering], reason: str
         raise NoSupervisorError(f"cannot drain this node: no holdfast daemon runs here; {others}")
     asked_at_ns = Clock().unix_ns()
     told = _cordon(asked, supervisors.own, reason, leaves=not stops)
-    with ends_at_once(INTERRUPTED, last_words=_last_words([node for _, node in told])):
+    stays: set[str] = set()
+    with ends_at_once(INTERRUPTED, last_words=lambda: _last_words([node for _, node in told], stays)):
         refused: list[HoldfastError] = []
         for each, node in told:
             try:
-                _await_ends(each, node, asked_at_ns, stops=stops)
+                _await_ends(each, node, asked_at_ns, stays, stops=stops)
             except HoldfastError as error:
                 refused.append(error)  # The jobs of the others are waited for all the same.
         if refused:
             raise refused[0]
-        others = _jobs_of_their_own(supervisors)
+    if all(each.is_private for each in asked):  # They had a name in their jobs, and have ended.
+        jobs = ", ".join(dict.fromkeys(job_id for _, node in told for job_id in node.leaves)) or "its jobs"
+        names = " and ".join(dict.fromkeys(node.name for _, node in told))
+        output.say(f"node {names} has left {jobs}; no holdfast daemon runs here, so nothing keeps new jobs away")
+        return
+    others = _jobs_of_their_own(supervisors)
     for each in others:
         output.say(each)
-    if all(each.is_private for each in asked):  # They had a name in their jobs, and have ended.
-        output.say("this node has left its jobs; no holdfast daemon runs here, so nothing keeps new ones away")
-        return
     none = "the service of this node has no jobs" if others else "this node has no jobs"
     output.say(f"{none} and takes none: its service may stop; holdfast uncordon undoes this")
 
@@ -119,15 +124,15 @@ def _cordon(
     return told
 
 
-def _await_ends(supervisor: Answering, node: NodeReport, asked_at_ns: int, *, stops: bool) -> None:
+def _await_ends(supervisor: Answering, node: NodeReport, asked_at_ns: int, stays: set[str], *, stops: bool) -> None:
     with suppress(NoSupervisorError) if supervisor.is_private else nullcontext():  # It ends with its job.
         for job in supervisor.client.jobs():
             if stops:
                 supervisor.client.stop(job.job_id, reason=node.reason, of_node=True)
-            _await_end(supervisor, job, node, asked_at_ns)
+            _await_end(supervisor, job, node, asked_at_ns, stays)
 
 
-def _await_end(supervisor: Answering, job: JobReport, node: NodeReport, asked_at_ns: int) -> None:
+def _await_end(supervisor: Answering, job: JobReport, node: NodeReport, asked_at_ns: int, stays: set[str]) -> None:
     name, leaves = name_of(job.job_id, supervisor.uid), job.job_id in node.leaves
     if not leaves:
         why = f": {job.reason}" if any(each.unreachable_pid is not None for each in job.nodes) else ""
@@ -140,22 +145,24 @@ def _await_end(supervisor: Answering, job: JobReport, node: NodeReport, asked_at
     for told in stream:
         if isinstance(told, RecordedEvent):
             if leaves and told.at_ns >= asked_at_ns:
-                _tell(name, told)
+                _tell(job.job_id, name, told, stays)
         elif leaves and not is_said:
             output.say(f"node {told.nodes[0].name} is to leave job {name}: {node.reason}")
             is_said = True
 
 
-def _tell(name: str, event: RecordedEvent) -> None:
+def _tell(job_id: str, name: str, event: RecordedEvent, stays: set[str]) -> None:
+    """Says what happens to a job that the node is to leave. `stays` gets the id of one that it can't leave."""
     if event.kind == "leave_refused":
+        stays.add(job_id)
         output.say(f"{event.reason}; waiting for the end of job {name}, unless holdfast drain is typed again")
     elif event.kind != "leave_requested" and weight(event.kind) > Weight.ROUTINE:
         output.say(f"job {name}: {event.reason}")
 
 
-def _last_words(nodes: Sequence[NodeReport]) -> str:
+def _last_words(nodes: Sequence[NodeReport], stays: Collection[str]) -> str:
     names = " and ".join(dict.fromkeys(each.name for each in nodes if each.name))
-    left = ", ".join(dict.fromkeys(job_id for each in nodes for job_id in each.leaves))
+    left = ", ".join(dict.fromkeys(job_id for each in nodes for job_id in each.leaves if job_id not in stays))
     leaves = f", and leaves job {left} all the same" if left else ""
     return f"node {names} stays cordoned{leaves}; holdfast uncordon {names} lets it take jobs again"
 
@@ -185,10 +192,11 @@ def _drain_other(supervisors: Supervisors, name: str, reason: str) -> None:
     each, node, known = _ask_other(supervisors, name, reason)
     if not node.cordon_ends:
         output.say(f"node {name} takes no new jobs: {node.reason}")
-    with ends_at_once(INTERRUPTED, last_words=_last_words([node])):
+    stays: set[str] = set()
+    with ends_at_once(INTERRUPTED, last_words=lambda: _last_words([node], stays)):
         for job_id in node.job_ids:
             if job_id in known:
-                _await_left(each.client, job_id, node, known[job_id])
+                _await_left(each.client, job_id, node, known[job_id], stays)
     others = [job_id for job_id in node.job_ids if job_id not in known]
     if others:
         raise NoAnswerError(
@@ -198,7 +206,7 @@ def _drain_other(supervisors: Supervisors, name: str, reason: str) -> None:
     if node.cordon_ends:
         output.say(f"node {name} has left its job; no holdfast daemon keeps new ones away from it")
         return
-    output.say(f"node {name} has no jobs and takes none; holdfast uncordon {name} undoes this")
+    output.say(f"node {name} has no jobs and takes none; holdfast uncordon, typed there, undoes this")
 
 
 def _ask_other(supervisors: Supervisors, name: str, reason: str) -> tuple[Answering, NodeReport, dict[str, int]]:
@@ -218,12 +226,12 @@ def _last_event(client: ControlClient, job_id: str) -> int:
     return max((told.sequence for told in client.watch(job_id) if isinstance(told, RecordedEvent)), default=0)
 
 
-def _await_left(client: ControlClient, job_id: str, node: NodeReport, last_event: int) -> None:
+def _await_left(client: ControlClient, job_id: str, node: NodeReport, last_event: int, stays: set[str]) -> None:
     if job_id in node.leaves:
         output.say(f"node {node.name} is to leave job {job_id}: {node.reason}")
     else:
         output.say(f"waiting for job {job_id}, which node {node.name} was not asked to leave")
-    threading.Thread(target=_tell_events, args=(client, job_id, last_event), daemon=True).start()
+    threading.Thread(target=_tell_events, args=(client, job_id, last_event, stays), daemon=True).start()
     job = client.until_left(job_id, node.name)
     part = next((each for each in job.nodes if each.name == node.name), None)
     if job.state.has_ended:
@@ -234,8 +242,8 @@ def _await_left(client: ControlClient, job_id: str, node: NodeReport, last_event
         output.say(f"node {node.name} has left job {job_id}, which goes on without it")
 
 
-def _tell_events(client: ControlClient, job_id: str, last_event: int) -> None:
+def _tell_events(client: ControlClient, job_id: str, last_event: int, stays: set[str]) -> None:
     with suppress(HoldfastError):
         for told in client.watch(job_id, after_sequence=last_event, follow=True):
             if isinstance(told, RecordedEvent) and told.kind != "node_left":
-                _tell(job_id, told)
+                _tell(job_id, job_id, told, stays)

@@ -7,7 +7,7 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import NoReturn
@@ -16,15 +16,15 @@ from supervisor.edges.machine.own_process import standard_streams, threads
 
 
 @contextmanager
-def ends_at_once(exit_code: int, *, last_words: str = "") -> Generator[None]:
+def ends_at_once(exit_code: int, *, last_words: Callable[[], str] | None = None) -> Generator[None]:
     """Ends the process on the spot: an exception within gRPC leaves a channel behind that can't be closed."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         del number, frame
         with suppress(Exception):  # What is half written, or can't be, is no loss now.
             sys.stdout.flush()
-            if last_words:
-                standard_streams.say(f"holdfast: {last_words}")
+            if last_words is not None:
+                standard_streams.say(f"holdfast: {last_words()}")
         os._exit(exit_code)
 
     is_ours = threading.current_thread() is threading.main_thread()

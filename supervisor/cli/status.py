@@ -192,7 +192,7 @@ def _node_row(node: JobNodeReport, report: JobReport, now_ns: int) -> tuple[str,
     reason = node.reason
     if node.lost_at_ns is not None:
         reason += f"; since {output.local_time(node.lost_at_ns)}"
-    elif node.heard_at_ns is not None:
+    elif node.heard_at_ns is not None and node.state != "left":
         reason = f"no answer for {output.duration((now_ns - node.heard_at_ns) / 1e9)}" + (reason and f"; {reason}")
     group_rank = "" if node.group_rank is None else str(node.group_rank)
     elsewhere = {each.rank for each in report.ranks if each.node != node.name}  # as after a spare has taken a lost part

@@ -94,7 +94,7 @@ class JobReport(msgspec.Struct, frozen=True):
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """A node with its supervisor. `state`: ready or cordoned; of another node also lost, or unknown."""
+    """A node with its supervisor. `state`: ready or cordoned; of another node also left, lost or unknown."""
 
     name: str
     state: str

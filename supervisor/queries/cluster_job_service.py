@@ -140,9 +140,17 @@ class ClusterJobService:
             for straggler in report.stragglers:
                 name = own.name if straggler.node == self._view.own_name(job_id) else straggler.node
                 slow.setdefault(name, []).append(straggler.reason)
+            left = {part.name: part.reason for part in report.nodes if part.state == "left"}
             for each in nodes:
-                if each.name != self._view.own_name(job_id) and (each.name not in found or each.state != "lost"):
-                    found[each.name] = each
+                is_away = each.state == "lost" or each.name in left
+                if each.name == self._view.own_name(job_id) or (is_away and each.name in found):
+                    continue
+                found[each.name] = each
+                if each.name in left:  # Its supervisor no longer answers for that job, which is no fault.
+                    found[each.name] = msgspec.structs.replace(
+                        each, state="left", reason=left[each.name],
+                        job_ids=tuple(other for other in each.job_ids if other != job_id),
+                    )  # fmt: skip
         found |= {own.name: own}
         for job_id in self._job_service.live_jobs():
             if not self._view.is_shared(job_id):
@@ -268,7 +276,7 @@ class ClusterJobService:
                 if each.name != node:
                     continue
                 if each.state == "left":
-                    gone = "it has left the job"
+                    gone = "it has left the job" + ("" if cordoned else "; type holdfast uncordon on that node")
                 elif each.lost_at_ns is not None:
                     gone = each.reason
                 else:

@@ -80,9 +80,9 @@ def test_zsh_completes_a_command_that_then_runs(tmp_path: Path) -> None:
         'autoload -Uz compinit; compinit -u; eval "$(holdfast completion zsh)"; PS1="ready> "\n'
     )
     _, output = on_terminal(
-        ["zsh", "-i"], cwd=tmp_path, env=environment(tmp_path), type_after=(b"ready> ", b"holdfast unco\t\nexit\n")
+        ["zsh", "-i"], cwd=tmp_path, env=environment(tmp_path), type_after=(b"ready> ", b"holdfast cordo\t\nexit\n")
     )
-    assert b"cannot run holdfast uncordon: the following arguments are required: NODE" in output
+    assert b"cannot run holdfast cordon: the following arguments are required: NODE" in output
 
 
 def test_an_unknown_shell_is_a_usage_error(tmp_path: Path) -> None:

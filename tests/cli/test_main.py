@@ -68,10 +68,28 @@ def test_stop_restart_and_cordon_act_and_say_so(tmp_path: Path) -> None:
         assert (again.code, again.err) == (1, "holdfast: cannot cordon n0: it is cordoned\n")
         assert home.holdfast("cordon", "n7").err == "holdfast: cannot cordon node n7: the nodes known here are n0\n"
         assert home.holdfast("uncordon", "n0").code == 0
+        home.holdfast("cordon", "n0")
+        here = home.holdfast("uncordon")
+        assert (here.code, here.err) == (0, "holdfast: node n0 takes jobs again\n")
         stopped = home.holdfast("stop", "train", "--wait", "--reason", "enough")
         assert stopped.code == 0
         assert stopped.err.endswith("holdfast: job train-7f3a has ended: enough\n")
         assert '"state": "stopped"' in home.holdfast("status", "train", "-o", "json").out
+
+
+@pytest.mark.parametrize("command", [("drain", "--node", ""), ("uncordon", ""), ("cordon", "")])
+def test_a_shell_variable_that_is_not_set_means_no_node(command: tuple[str, ...], tmp_path: Path) -> None:
+    refused = Home(tmp_path).holdfast(*command)
+    assert refused.code == 2
+    assert "an empty text names no node; give a name that holdfast nodes shows" in refused.err
+
+
+def test_where_no_daemon_runs_no_node_is_uncordoned_without_its_name(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with home.supervisor(running(), place=home.root / "private", private=True):
+        refused = home.holdfast("uncordon")
+        assert refused.code == 69
+        assert "cannot uncordon this node: no holdfast daemon runs here, so nothing keeps jobs away" in refused.err
 
 
 def test_a_cordon_that_nothing_keeps_is_told_as_such(tmp_path: Path) -> None:

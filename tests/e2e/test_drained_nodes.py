@@ -205,6 +205,7 @@ def test_without_a_spare_it_says_why_and_leaves_once_a_spare_is_there_and_it_is_
         assert refused.process.wait(LIMIT_S) == INTERRUPTED
         assert "node 127.0.0.2 stays cordoned" in refused.said
         assert "holdfast uncordon 127.0.0.2 lets it take jobs again" in refused.said
+        assert "leaves job" not in refused.said.splitlines()[-1], "it was refused"
         assert "cordoned" in ask(job, 1, "nodes")
         assert not list(tmp_path.glob("1-*"))
         begin(job, 3)

@@ -152,6 +152,19 @@ async def test_a_node_is_cordoned_from_any_other(tmp_path: Path):
             await shared.job_service.set_cordon("n1", cordoned=False)
 
 
+async def test_a_node_that_has_left_is_listed_as_such_and_not_as_lost(tmp_path: Path):
+    async with shared_job(tmp_path, leads=False) as shared:
+        told = part("n1", 2, 3)
+        gone = JobNodeReport("n1", "left", None, "by kim")
+        lost = NodeReport("n1", "lost", "the other side has closed the connection", ("j",))
+        whole = Whole(replace(told.part, nodes=(*told.part.nodes, gone)), (told.node, lost))
+        shared.colleagues.answers[LEADER] = always(whole)
+        other = {each.name: each for each in await shared.job_service.nodes()}["n1"]
+        assert (other.name, other.state, other.reason, other.job_ids) == ("n1", "left", "by kim", ())
+        with pytest.raises(NotFoundError, match="it has left the job; type holdfast uncordon on that node"):
+            await shared.job_service.set_cordon("n1", cordoned=False)
+
+
 async def test_a_node_is_asked_to_leave_from_any_other(tmp_path: Path):
     async with shared_job(tmp_path) as shared:
         await shared.bring_spare()

@@ -81,7 +81,9 @@ def _hindrance(state: State, event: LeaveAsked) -> str:
     if len(others) >= needed:
         return f"the other nodes don't fill the segments or replacement groups of a cycle; {remedy}"
     has = f"{len(others)} other node{' is' if len(others) == 1 else 's are'} there"
-    return f"{has}, and a cycle needs {needed}; {remedy}"
+    kept = [node for node, each in state.members.items() if node != event.node and each.cordoned]
+    cordoned = f" beside {', '.join(kept)}, cordoned" if kept else ""
+    return f"{has}{cordoned}, and a cycle needs {needed}; {remedy}"
 
 
 def _may_run(member: Member) -> bool:
