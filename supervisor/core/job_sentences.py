@@ -8,13 +8,13 @@ RANKS_SHOWN_MAX = 8  # in a sentence, unless they are consecutive
 
 
 def control_sentence(action: str, description: str, *, rank: int, node: str) -> str:
-    wishes = {
+    purposes = {
         "continue": "to continue",
         "exclude_this_node": f"to exclude node {node}",
         "shutdown_workload": "to shut the workload down",
     }
-    wish = wishes.get(action, f"for {action!r}, which has no effect here")
-    return f"rank {rank} asked {wish}" + (f": {description}" if description else "")
+    purpose = purposes.get(action, f"for {action!r}, which has no effect here")
+    return f"rank {rank} asked {purpose}" + (f": {description}" if description else "")
 
 
 def limits_sentence(limits: HangLimits) -> str:

@@ -13,7 +13,6 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.calls.words import ToRank
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
-from supervisor.core.correspondence import Correspondence
 from supervisor.core.facts import Evidence, HangLimits, Progress
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
@@ -22,6 +21,7 @@ from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.node_health import Finding
 from supervisor.core.orders import Order
 from supervisor.core.process_facts import RankLook
+from supervisor.core.session_state import JobSessions
 from supervisor.ports.reports import JobReport, RecordedEvent
 
 
@@ -244,12 +244,12 @@ class Meetings(Protocol):
     async def open(self, spec: JobSpec, keep: Callable[[str], bool] | None) -> JobSpec:
         """Returns the job as this node runs it. Messages from the others wait for `begin`. Raises HoldfastError.
 
-        Messages go out only once kept: calls `keep` with the job's id, which then reads `letters`. It returns False if
-        it does that later. None: no supervisor returns, and nothing waits.
+        Messages go out only once kept: calls `keep` with the job's id, which then reads `session_state`. It returns
+        False if it does that later. None: no supervisor returns, and nothing waits.
         """
         ...
 
-    async def reopen(self, spec: JobSpec, kept: Correspondence | None, keep: Callable[[str], bool] | None) -> None:
+    async def reopen(self, spec: JobSpec, kept: JobSessions | None, keep: Callable[[str], bool] | None) -> None:
         """Opens a job where another supervisor stopped. If its connections can't be had, abandons it."""
         ...
 
@@ -257,7 +257,7 @@ class Meetings(Protocol):
         """Notes that the engine knows the job."""
         ...
 
-    def letters(self, job_id: str, *, whole: bool = True) -> Correspondence | None:
+    def session_state(self, job_id: str, *, whole: bool = True) -> JobSessions | None:
         """Returns the job's messages for the next supervisor; all of them may go out. Not `whole`: only the changes."""
         ...
 

@@ -13,7 +13,7 @@ from supervisor.core.facts import Evidence
 from supervisor.ports.reports import JobReport, LogBytes, NodeReport, RecordedEvent
 
 
-class RendezvousWish(msgspec.Struct, frozen=True):
+class RendezvousRequest(msgspec.Struct, frozen=True):
     """A rendezvous of torchrun's agents for a supervisor to lead. Files are absolute paths; "": none."""
 
     job_id: str
@@ -97,7 +97,7 @@ class JobRequests(Protocol):
         """Returns this node, and those with which it shares a job."""
         ...
 
-    async def lead_rendezvous(self, wish: RendezvousWish) -> bool:
+    async def lead_rendezvous(self, rendezvous: RendezvousRequest) -> bool:
         """Leads a rendezvous. Returns False if the address is another node's, or another process leads there."""
         ...
 

@@ -16,7 +16,7 @@ from supervisor.core.cluster import evidence
 from supervisor.core.facts import Evidence
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
-from supervisor.ports.job_requests import JobHistory, RendezvousWish
+from supervisor.ports.job_requests import JobHistory, RendezvousRequest
 from supervisor.ports.pauses import pause
 from supervisor.ports.questions import (
     LEADER,
@@ -73,7 +73,7 @@ class ClusterJobService:
         read_logs: LogReader | None = None,
         keep_cordon: Callable[[str], Awaitable[None]] | None = None,
         cordon_ends: bool = False,
-        lead_for_torchrun: Callable[[RendezvousWish], Awaitable[bool]] | None = None,
+        lead_for_torchrun: Callable[[RendezvousRequest], Awaitable[bool]] | None = None,
         until_told: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         """`read_logs` None: no other node reads them. `keep_cordon` gets why the node is cordoned, "" if it is not;
@@ -264,12 +264,12 @@ class ClusterJobService:
         return answer.evidence
 
     async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "", leaves: bool = False) -> NodeReport:
-        wish = SetCordon(cordoned, reason, leaves)
+        request = SetCordon(cordoned, reason, leaves)
         own = {self._view.own_name(job_id) for job_id in self._job_service.live_jobs()} | {
             self._job_service.node().name
         }
         if node in ("", *own):
-            return await self._set_own_cordon(node, wish)
+            return await self._set_own_cordon(node, request)
         known, gone = own, ""
         for job_id, (report, _) in (await self._look_at_shared()).items():
             for each in report.nodes:
@@ -280,7 +280,7 @@ class ClusterJobService:
                 elif each.lost_at_ns is not None:
                     gone = each.reason
                 else:
-                    answer = await self._colleagues.ask(job_id, node, wish, timeout_s=ORDER_ANSWER_S)
+                    answer = await self._colleagues.ask(job_id, node, request, timeout_s=ORDER_ANSWER_S)
                     assert isinstance(answer, Done), "the codec lets nothing else through as an answer to SetCordon"
                     return answer.node
             known |= {each.name for each in report.nodes}
@@ -290,24 +290,24 @@ class ClusterJobService:
         names = ", ".join(sorted(known))
         raise NotFoundError(f"cannot {verb} node {node[:80]}: it is not among the nodes known here, {names}")
 
-    async def _set_own_cordon(self, name: str, wish: SetCordon) -> NodeReport:
+    async def _set_own_cordon(self, name: str, request: SetCordon) -> NodeReport:
         """Cordons this node. `name`: its name in the job for which that is requested; "": its own name."""
-        if wish.cordoned:
-            self._job_service.cordon(wish.reason)
+        if request.cordoned:
+            self._job_service.cordon(request.reason)
         else:
             self._job_service.uncordon()
-        left = self._job_service.leave_jobs(wish.reason) if wish.leaves else ()
-        cordon_ends = wish.cordoned and self._cordon_ends
+        left = self._job_service.leave_jobs(request.reason) if request.leaves else ()
+        cordon_ends = request.cordoned and self._cordon_ends
         own = msgspec.structs.replace(self._job_service.node(), leaves=left, cordon_ends=cordon_ends)
         if self._keep_cordon is not None:
             await self._keep_cordon(own.reason)
         return msgspec.structs.replace(own, name=name or own.name)
 
-    async def lead_rendezvous(self, wish: RendezvousWish) -> bool:
+    async def lead_rendezvous(self, rendezvous: RendezvousRequest) -> bool:
         if self._lead_for_torchrun is None:
             why = "this supervisor serves one job alone"
-            raise InvalidRequestError(f"cannot lead the rendezvous of job {wish.job_id}: {why}")
-        return await self._lead_for_torchrun(wish)
+            raise InvalidRequestError(f"cannot lead the rendezvous of job {rendezvous.job_id}: {why}")
+        return await self._lead_for_torchrun(rendezvous)
 
     # --- events and logs -------------------------------------------------------------------------------------------
 

@@ -17,10 +17,10 @@ from supervisor.config.run_folder import check_log_dir, run_folder
 from supervisor.config.told_settings import told_settings
 from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.cluster.messages import NodeCordoned
-from supervisor.core.correspondence import Correspondence
 from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node import node
+from supervisor.core.session_state import JobSessions
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
@@ -146,7 +146,7 @@ class JobService:
             self._joining.discard(spec.job_id)
         return met
 
-    async def meet_again(self, spec: JobSpec, kept: Correspondence | None) -> None:
+    async def meet_again(self, spec: JobSpec, kept: JobSessions | None) -> None:
         """Opens the connection of a job of the previous supervisor to its other nodes."""
         if self._meetings is not None and spec.nodes is not None:
             await self._meetings.reopen(spec, kept, self._keep)

@@ -190,7 +190,7 @@ class Returning(msgspec.Struct, frozen=True):
                 place.remove()  # of a spawner that the job does not need
         past = await self._recorded_after(restored)
         history = await self._history(restored, past)
-        await self.job_service.meet_again(restored.record.spec, restored.letters)
+        await self.job_service.meet_again(restored.record.spec, restored.sessions)
         self._go_on(restored, found, past)
         self._begin(restored, history)
         self._stop_if_asked(job_id)
@@ -216,8 +216,8 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def _history(self, restored: Restored, past: Sequence[RecordedEvent]) -> list[RecordedEvent]:
         """Returns what was recorded on a node that follows, or may have to: its leader may not have all of it."""
-        letters = restored.letters
-        if letters is None or (letters.leads and letters.candidate is None):
+        sessions = restored.sessions
+        if sessions is None or (sessions.leads and sessions.candidate is None):
             return []
         last = restored.snapshot.sequence
         known = await in_thread(
@@ -352,7 +352,7 @@ class Returning(msgspec.Struct, frozen=True):
         if restored is not None and newest_place is not None and newest is not None and concludes:
             self.spawners.gone[job_id] = newest_place  # until the end is on the disk: see _forget_ended
             past = await self._recorded_after(restored)
-            await self.job_service.meet_again(restored.record.spec, restored.letters)
+            await self.job_service.meet_again(restored.record.spec, restored.sessions)
             self._conclude(restored, newest, reason, past)
             self._begin(restored, ())
 

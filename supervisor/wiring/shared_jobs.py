@@ -12,7 +12,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.edges.peers.embedded.local_peers import NoColleagues
 from supervisor.engine.waiting_jobs import WaitingJobs
-from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.questions import Colleagues, SectionsTaken, TellSections
 from supervisor.ports.reports import RecordedEvent
 from supervisor.queries.cluster_job_service import ClusterJobService
@@ -122,16 +122,16 @@ async def _compare(section_jobs: WaitingJobs, watch: Callable[[], SectionWatch])
         watch().watch(job_id)
 
 
-def _leading(tasks: TaskGroup) -> Callable[[RendezvousWish], Awaitable[bool]]:
+def _leading(tasks: TaskGroup) -> Callable[[RendezvousRequest], Awaitable[bool]]:
     hosts: list[ElasticHosts] = []
 
-    async def lead(wish: RendezvousWish) -> bool:
+    async def lead(rendezvous: RendezvousRequest) -> bool:
         from supervisor.edges.peers.elastic.elastic_hosts import (
             ElasticHosts,  # Late: few nodes run torchrun with our plug-in.
         )
 
         if not hosts:
             hosts.append(ElasticHosts(tasks))
-        return await hosts[0].lead(wish)
+        return await hosts[0].lead(rendezvous)
 
     return lead

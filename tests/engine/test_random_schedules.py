@@ -37,7 +37,7 @@ class Run:
     population: Population
     specs: list[JobSpec]
     finished: list[str] = field(default_factory=list[str])
-    wishes: list[str] = field(default_factory=list[str])  # ids of jobs for which a person requested a restart
+    requests: list[str] = field(default_factory=list[str])  # ids of jobs for which a person requested a restart
     stops: set[str] = field(default_factory=set[str])
 
     async def play(self) -> None:
@@ -78,16 +78,16 @@ class Run:
         if job_id == CALM:
             return
         if schedule.chance(0.2):
-            schedule.after(schedule.random.uniform(0.1, 90.0), lambda: self._wish(job_id))
+            schedule.after(schedule.random.uniform(0.1, 90.0), lambda: self._request(job_id))
         if schedule.chance(0.2):
             self.stops.add(job_id)
             for _ in range(schedule.random.choice([1, 2])):
                 signal = schedule.random.choice([0, 2, 15])
                 schedule.after(schedule.random.uniform(0.1, 90.0), lambda signal=signal: self._stop(job_id, signal))
 
-    def _wish(self, job_id: str) -> None:
+    def _request(self, job_id: str) -> None:
         if self.world.jobs[job_id].verdict is None:
-            self.wishes.append(job_id)
+            self.requests.append(job_id)
             self.world.job_service.restart(job_id, reason="a person asked")
 
     def _stop(self, job_id: str, signal: int) -> None:

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from supervisor.config import JobSpec
 from supervisor.config.job_spec import Nodes
-from supervisor.core.correspondence import Correspondence
 from supervisor.core.facts import JobState
+from supervisor.core.session_state import JobSessions
 from supervisor.errors import AlreadyExistsError, ConfigurationError, CordonedError
 from tests.engine.world import World
 from tests.queries.colleagues import SHARED
@@ -40,11 +40,11 @@ class FakeMeetings:
             raise self.refusal
         return replace(spec, master_addr="10.0.0.7")
 
-    async def reopen(self, spec: JobSpec, kept: Correspondence | None, keep: Callable[[str], bool] | None) -> None:
+    async def reopen(self, spec: JobSpec, kept: JobSessions | None, keep: Callable[[str], bool] | None) -> None:
         self.told.append(f"reopen {spec.job_id}")
 
-    def letters(self, job_id: str, *, whole: bool = True) -> Correspondence | None:
-        return Correspondence(leads=True, gone=(job_id,))
+    def session_state(self, job_id: str, *, whole: bool = True) -> JobSessions | None:
+        return JobSessions(leads=True, gone=(job_id,))
 
     def begin(self, job_id: str) -> None:
         self.told.append(f"begin {job_id}")

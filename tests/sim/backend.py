@@ -19,7 +19,7 @@ from supervisor.core.ledger import Ledger
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
-    from tests.sim.reign import Reign
+    from tests.sim.leader_term import LeaderTerm
     from tests.sim.voting import Voter
     from tests.sim.world import World
 
@@ -53,7 +53,7 @@ class Elected:
 
     term: int
     node: str = field(compare=False)
-    reign: Reign = field(compare=False)
+    leader_term: LeaderTerm = field(compare=False)
 
 
 class Backend:
@@ -128,7 +128,7 @@ class Backend:
 
     # --- what is asked
 
-    def elect(self, reign: Reign, above: int) -> tuple[int, Ledger, float] | None:
+    def elect(self, leader_term: LeaderTerm, above: int) -> tuple[int, Ledger, float] | None:
         """Returns the new lead, or None if another leads. The lease lasts until `hold` is called."""
         if self.leader is not None:
             return None
@@ -139,7 +139,7 @@ class Backend:
         part = self._parts.randrange(terms.PARTS)
         self._added = terms.added_to(self._revision, added=self._added, newest_term=above, part=part)
         term = 1 + self._revision + self._added
-        self.leader = Elected(term, reign.host.name, reign)
+        self.leader = Elected(term, leader_term.host.name, leader_term)
         self.leads += 1
         self.hold(term, LEASE_S)
         self._change()
@@ -167,7 +167,7 @@ class Backend:
 
     def _replace(self, revision: int, added: int, ledger: Ledger, leader: Elected | None) -> None:
         if self.leader is not None:
-            self.leader.reign.disturb()
+            self.leader.leader_term.disturb()
         self.era += 1
         self._revision, self._added, self._ledger = revision, added, ledger
         self._held_since_s = self._world.timeline.now_s
@@ -228,7 +228,7 @@ class Backend:
             return False
         if self.leader is None:
             return False
-        self.leader.reign.disturb()
+        self.leader.leader_term.disturb()
         self._depose()
         return True
 
@@ -237,12 +237,12 @@ class Backend:
         if self._ages.random() >= PAUSED:
             self._held_since_s = max(self._held_since_s, until_s)
         if self.leader is not None:
-            self.leader.reign.disturb()
+            self.leader.leader_term.disturb()
 
     def slow_down(self, until_s: float) -> None:
         self._slow_until_s = max(self._slow_until_s, until_s)
         if self.leader is not None:
-            self.leader.reign.disturb()
+            self.leader.leader_term.disturb()
 
     def _depose(self) -> None:
         self.leader = None

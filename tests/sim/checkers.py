@@ -14,7 +14,7 @@ from supervisor.core.orders import Conclude, Order, StartCycle
 from supervisor.core.stop_verdict import has_left
 from tests.sim.checker import Checker, Cycle, cycle_of
 from tests.sim.exclusivity import Exclusivity
-from tests.sim.faults import CUTS, DATA_LOST, DEPARTURES, WISHES, Fault, Kind
+from tests.sim.faults import CUTS, DATA_LOST, DEPARTURES, REQUESTS, Fault, Kind
 from tests.sim.setup import DRIFT_MAX, HEARTBEAT_S, LIMIT_S
 
 if TYPE_CHECKING:
@@ -163,12 +163,12 @@ class Budget(Checker):
         """A cycle begins only for a fault or a request."""
         state = self.world.leader.coordinator
         restarts = (Kind.RESTART, Kind.DRAIN, Kind.NODE_LEAVES)
-        wishes = sum(fault.kind in restarts for fault in self.world.struck)
+        requests = sum(fault.kind in restarts for fault in self.world.struck)
         if self.world.backend is not None:
-            wishes *= 3  # each is repeated to the next leader
-            wishes += self.world.backend.leads  # a cycle that a leader could not order from all nodes costs nothing
-        if state is not None and state.cycle > max(coordinator.restarts_used(state), self._used) + wishes:
-            self.complain(f"cycle {state.cycle} was reached with {self._used} units and {wishes} wishes")
+            requests *= 3  # each is repeated to the next leader
+            requests += self.world.backend.leads  # a cycle that a leader could not order from all nodes costs nothing
+        if state is not None and state.cycle > max(coordinator.restarts_used(state), self._used) + requests:
+            self.complain(f"cycle {state.cycle} was reached with {self._used} units and {requests} requests")
 
 
 def _is_of_one_node(verdict: Verdict) -> bool:
@@ -228,13 +228,13 @@ class Outcome(Checker):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self._last: dict[Host, str] = {}
-        self._wishes: set[Kind] = set()
+        self._requests: set[Kind] = set()
         self._is_harmed = False
         self._ended_badly: dict[Cycle, str] = {}
 
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
-        if fault.kind in WISHES:
-            self._wishes.add(fault.kind)
+        if fault.kind in REQUESTS:
+            self._requests.add(fault.kind)
         self._is_harmed = self._is_harmed or is_harmful
 
     def event(self, host: Host, event: JobEvent) -> None:
@@ -266,19 +266,19 @@ class Outcome(Checker):
                 if verdict.exit_code:
                     self.complain(f"a job that has succeeded has exit code {verdict.exit_code}")
             case JobState.STOPPED if has_left(verdict):
-                if not self._wishes & _LEAVING:
+                if not self._requests & _LEAVING:
                     self.complain(f"nobody has asked {host.name} to leave: {verdict}")
             case JobState.STOPPED if verdict.reason.endswith(UNLED):
-                if not self._wishes & (_STOPS | _LEAVING) or verdict.exit_code not in (1, 93, 128 + 2, 128 + 15):
+                if not self._requests & (_STOPS | _LEAVING) or verdict.exit_code not in (1, 93, 128 + 2, 128 + 15):
                     self.complain(f"nobody has asked {host.name} to end: {verdict}")
             case JobState.STOPPED:
-                if not self._wishes & _STOPS or verdict.exit_code not in (93, 128 + 2, 128 + 15):
+                if not self._requests & _STOPS or verdict.exit_code not in (93, 128 + 2, 128 + 15):
                     self.complain(f"nobody has asked for the end {verdict}")
             case _:
                 # A stop may come before some nodes have met a leader: they begin another run, which may be too small.
                 is_other = self.world.histories.count > 1 or any(self.world.run_of_term.values())
-                is_other_run = bool(self._wishes) and is_other
-                if Kind.EXCLUDE not in self._wishes and not self._is_harmed and not is_other_run:
+                is_other_run = bool(self._requests) and is_other
+                if Kind.EXCLUDE not in self._requests and not self._is_harmed and not is_other_run:
                     self.complain(f"nothing went wrong, and the job fails: {verdict}")
 
 
@@ -306,12 +306,14 @@ class LedgerIsKept(Checker):
         backend = self.world.backend
         if backend is None or backend.leader is None or self.world.struck[-1] is not fault:
             return
-        state, ledger = backend.leader.reign.host.coordinator, backend.ledger
-        if state is None or not isinstance(state.phase, Running) or backend.leader.reign.is_over:
+        state, ledger = backend.leader.leader_term.host.coordinator, backend.ledger
+        if state is None or not isinstance(state.phase, Running) or backend.leader.leader_term.is_over:
             return
         if self.world.timeline.now_s < self.world.ordered_s + WRITTEN_S:
             return
-        if 0.0 < backend.leader.reign.order_waits_s < WRITTEN_S:  # a new cycle: it is written before it is ordered
+        if (
+            0.0 < backend.leader.leader_term.order_waits_s < WRITTEN_S
+        ):  # a new cycle: it is written before it is ordered
             return
         if (ledger.cycle, ledger.restarts_used) != (state.cycle, coordinator.restarts_used(state)):
             self.complain(f"the ledger is not written again: {ledger}")
@@ -343,7 +345,7 @@ class NoHealthyWorkerEnded(Checker):
     _is_excused = False
 
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
-        self._is_excused = self._is_excused or is_harmful or fault.kind in WISHES
+        self._is_excused = self._is_excused or is_harmful or fault.kind in REQUESTS
 
     def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
         if self._is_excused:

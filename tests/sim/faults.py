@@ -66,7 +66,7 @@ class Kind(enum.StrEnum):
 
 
 DEPARTURES = frozenset({Kind.DRAIN, Kind.NODE_ENDS, Kind.NODE_LEAVES})
-WISHES = frozenset({Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.RESTART, Kind.EXCLUDE, Kind.SHUTDOWN}) | DEPARTURES
+REQUESTS = frozenset({Kind.STOP, Kind.STOP_BY_SIGNAL, Kind.RESTART, Kind.EXCLUDE, Kind.SHUTDOWN}) | DEPARTURES
 _SPOILS_NOTHING = frozenset({Kind.TERM_IGNORED, Kind.EVIDENCE_ABSENT, Kind.ITERATION_UNREADABLE})
 _OF_PAIR = frozenset({Kind.PAIR_CUT, Kind.PAIR_CUT_ONE_WAY})
 CUTS = frozenset({Kind.CUT, Kind.CUT_UP, Kind.CUT_DOWN, Kind.PEERS_CUT}) | _OF_PAIR
@@ -124,7 +124,7 @@ class Fault:
         """Returns whether it may cost a cycle, a node or the job."""
         if self.kind in (Kind.DRAIN, Kind.NODE_LEAVES):
             return True  # if no leader answers, the node leaves all the same, and is lost to the others
-        if self.kind in WISHES or self.kind in _SPOILS_NOTHING:
+        if self.kind in REQUESTS or self.kind in _SPOILS_NOTHING:
             return False
         if self.kind is Kind.BACKEND_WIPED_UNSEEN:
             return True  # it ends a process

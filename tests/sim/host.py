@@ -212,7 +212,7 @@ class Host:
                 for link in list(self.links):
                     if isinstance(link, Client) and link.node is self:
                         link.carry_no_more()
-                if self.voter is not None and self.voter.reign is not None and has_left(verdict):
+                if self.voter is not None and self.voter.leader_term is not None and has_left(verdict):
                     self.world.timeline.after(0.0, self._end_with_its_lead)
                 elif self.client is not None:
                     self._part(self.after_s(PARTING_S))

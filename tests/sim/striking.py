@@ -6,7 +6,7 @@ import signal as signals
 from typing import TYPE_CHECKING
 
 from supervisor.core.node import messages
-from tests.sim.faults import FOREVER_S, WISHES, Fault, Kind
+from tests.sim.faults import FOREVER_S, REQUESTS, Fault, Kind
 from tests.sim.setup import HEARTBEAT_S, JOB
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ def strike(world: World, fault: Fault) -> None:
     host = world.hosts[fault.node]
     if host.is_dead or host.verdict is not None:
         return
-    if fault.kind in WISHES:
-        if (wish := _wish(host, fault)) is not None:
+    if fault.kind in REQUESTS:
+        if (request := _request(host, fault)) is not None:
             world.note_fault(fault)  # before the node acts on it
-            host.take(wish)
+            host.take(request)
         return
     if fault.kind in _WAITING:
         struck = _spoil(host, fault)
@@ -44,7 +44,7 @@ def strike(world: World, fault: Fault) -> None:
         world.note_fault(fault)
 
 
-def _wish(host: Host, fault: Fault) -> messages.News | None:
+def _request(host: Host, fault: Fault) -> messages.News | None:
     """Returns what a person or a rank asks for; None: nobody is there to ask."""
     if JOB not in host.state.jobs:
         return None
@@ -226,8 +226,8 @@ def _doubt(host: Host) -> None:
     """Plays its messages from now on."""
     for link in list(host.links):
         link.disturb()
-    if host.voter is not None and host.voter.reign is not None:
-        host.voter.reign.disturb()
+    if host.voter is not None and host.voter.leader_term is not None:
+        host.voter.leader_term.disturb()
 
 
 def pause(world: World, host: Host, until_s: float) -> None:

@@ -21,9 +21,9 @@ from supervisor.core.silence import Silence
 from tests.sim import faults, following, voting
 from tests.sim.backend import Backend
 from tests.sim.faults import Fault, Kind
+from tests.sim.leader_term import LeaderTerm
 from tests.sim.playing import play, play_seed
 from tests.sim.processes import Processes
-from tests.sim.reign import Reign
 from tests.sim.setup import draw_setup
 
 SEEDS = 200
@@ -100,10 +100,10 @@ def the_same_term(patch: _Patch) -> None:
     """Each leader is elected for the first term."""
     elect = Backend.elect
 
-    def again(backend: Backend, reign: Reign, above: int) -> tuple[int, Ledger, float] | None:
+    def again(backend: Backend, leader_term: LeaderTerm, above: int) -> tuple[int, Ledger, float] | None:
         del above
         backend._revision = 0  # pyright: ignore[reportPrivateUsage]
-        return elect(backend, reign, 0)
+        return elect(backend, leader_term, 0)
 
     patch.setattr(Backend, "elect", again)
     patch.setattr(terms, "added_to", nothing_added)

@@ -22,7 +22,7 @@ from supervisor.edges.peers.election.elected_peers import ASK_TIMEOUT_S
 from supervisor.edges.peers.embedded.cluster_peers import PARTING_S
 from tests.sim.backend import LEASE_S, Backend, Elected, Unavailable
 from tests.sim.following import ALL_IS_WELL, Client
-from tests.sim.reign import Reign
+from tests.sim.leader_term import LeaderTerm
 from tests.sim.setup import JOB
 
 if TYPE_CHECKING:
@@ -37,8 +37,8 @@ class Voter:
     def __init__(self, host: Host, backend: Backend) -> None:
         self.host = host
         self.backend = backend
-        self.reign: Reign | None = None
-        self._won: Reign | None = None  # not begun yet
+        self.leader_term: LeaderTerm | None = None
+        self._won: LeaderTerm | None = None  # not begun yet
         self._asked_s = 0.0  # for the lead
         self._timeline = host.world.timeline
         rules = host.world.setup.rules
@@ -49,8 +49,8 @@ class Voter:
             join_timeout_s=rules.rendezvous.join_timeout_s,
             now_s=host.now_s(),
         )
-        self._reigns: dict[int, Reign] = {}  # of the leaders that it has seen, by term
-        self._client: tuple[Client, Reign] | None = None  # the lead that it follows
+        self._leader_terms: dict[int, LeaderTerm] = {}  # of the leaders that it has seen, by term
+        self._client: tuple[Client, LeaderTerm] | None = None  # the lead that it follows
         self._due_s = math.inf  # planned, on its own clock
         self._parts_until_s: float | None = None
 
@@ -62,12 +62,12 @@ class Voter:
         self._take(candidate.Said(report))
 
     def record(self, ledger: Ledger) -> None:
-        assert self.reign is not None
-        self.reign.record(ledger)
+        assert self.leader_term is not None
+        self.leader_term.record(ledger)
 
     def send(self, name: str, ordered: messages.Ordered) -> None:
-        assert self.reign is not None
-        self.reign.send(name, ordered)
+        assert self.leader_term is not None
+        self.leader_term.send(name, ordered)
 
     # --- decisions
 
@@ -92,26 +92,26 @@ class Voter:
                 if self._client is None:
                     assert self._parts_until_s is not None, "only a process that ends has hung up by itself"
                     return
-                client, reign = self._client
-                client.report(lambda: reign.coordinate(report))
+                client, leader_term = self._client
+                client.report(lambda: leader_term.coordinate(report))
             case MoveFence(until_s):
                 self.host.move_fence(until_s)
             case candidate.Follow(leader):
-                self._follow(self._reigns[leader.term])
+                self._follow(self._leader_terms[leader.term])
             case candidate.Unfollow():
                 self._lose("another one leads")
             case candidate.AskForLead(above):
                 self._ask_for_lead(above)
             case candidate.WriteAgain():
-                if self.reign is not None:
-                    self.reign.write_again()
+                if self.leader_term is not None:
+                    self.leader_term.write_again()
             case candidate.AskWhoLeads():
                 self._ask_who_leads()
             case candidate.Lead(term, found, former, witnesses):
-                self.reign, self._won = self._won, None
-                assert self.reign is not None
+                self.leader_term, self._won = self._won, None
+                assert self.leader_term is not None
                 self.host.world.note_lead(self.host, term, found, former or found.former)
-                self.reign.begin(term, found, witnesses, asked_at_s=self._asked_s)
+                self.leader_term.begin(term, found, witnesses, asked_at_s=self._asked_s)
 
     def _coordinate_here(self, report: cluster.Event | cluster.LeadershipTaken | cluster.LeadershipLost) -> None:
         match report:
@@ -120,9 +120,9 @@ class Voter:
             case cluster.LeadershipLost():
                 self.host.lead_no_more()
             case _:
-                reign = self.reign
-                assert reign is not None
-                self._timeline.after(0.0, lambda: self.host.receive(lambda: reign.coordinate(report)))
+                leader_term = self.leader_term
+                assert leader_term is not None
+                self._timeline.after(0.0, lambda: self.host.receive(lambda: leader_term.coordinate(report)))
 
     def _plan(self) -> None:
         due_s = candidate.next_deadline_s(self._state)
@@ -145,8 +145,8 @@ class Voter:
     @property
     def leader(self) -> Host | None:
         """Returns whom it leads or follows with."""
-        reign = self.reign or (self._client[1] if self._client is not None else None)
-        return reign.host if reign is not None else None
+        leader_term = self.leader_term or (self._client[1] if self._client is not None else None)
+        return leader_term.host if leader_term is not None else None
 
     # --- its fence
 
@@ -186,7 +186,7 @@ class Voter:
     def _known(self, leader: Elected | None) -> Leader | None:
         if leader is None:
             return None
-        self._reigns[leader.term] = leader.reign
+        self._leader_terms[leader.term] = leader.leader_term
         return Leader(leader.term, leader.node, "", LEASE_S)
 
     def _ask_who_leads(self) -> None:
@@ -202,13 +202,13 @@ class Voter:
 
     def _ask_for_lead(self, above: int) -> None:
         self._asked_s = self._timeline.now_s
-        reign = Reign(self)
+        leader_term = LeaderTerm(self)
 
         def told(current: Elected | Unavailable | None) -> None:
             if current is not None:
                 self._take(candidate.LeadNotWon())
             else:
-                self.backend.ask(self.host, lambda: self.backend.elect(reign, above), elected)
+                self.backend.ask(self.host, lambda: self.backend.elect(leader_term, above), elected)
 
         def elected(won: tuple[int, Ledger, float] | Unavailable | None) -> None:
             if self._state.over or self._parts_until_s is not None:
@@ -216,27 +216,27 @@ class Voter:
             if won is None or isinstance(won, Unavailable):
                 self._take(candidate.LeadNotWon())
             else:
-                self._won = reign
+                self._won = leader_term
                 self._take(candidate.LeadWon(*won))
 
         self.backend.ask(self.host, lambda: self.backend.leader, told)
 
-    def lose_lead(self, reign: Reign, why: str, *, has_resigned: bool) -> None:
-        if self.reign is reign:
-            self.reign = None
+    def lose_lead(self, leader_term: LeaderTerm, why: str, *, has_resigned: bool) -> None:
+        if self.leader_term is leader_term:
+            self.leader_term = None
             if self._parts_until_s is None:
                 self.doubt(self.host.now_s())  # nothing moves the fence any more, even if all was well until now
-            self._take(candidate.LeadLost(why, has_resigned, reign.ledger))
+            self._take(candidate.LeadLost(why, has_resigned, leader_term.ledger))
             self._take(candidate.Left())
 
     # --- as a follower
 
-    def _follow(self, reign: Reign) -> None:
+    def _follow(self, leader_term: LeaderTerm) -> None:
         def lost(why: str, is_refused: bool) -> None:
             self.host.receive(lambda: self._lose(why, client, is_refused=is_refused))
 
-        client = Client(self.host, reign.server, on_lost=lost, on_fence=self._move_fence)
-        self._client = client, reign
+        client = Client(self.host, leader_term.server, on_lost=lost, on_fence=self._move_fence)
+        self._client = client, leader_term
         self._timeline.after(0.0, lambda: self.host.receive(lambda: client.begin(FENCE_S)))
 
     def _move_fence(self, until_s: float) -> None:
@@ -265,16 +265,16 @@ class Voter:
         """Ends the process once the job has ended and all its messages were heard."""
         if self.host.verdict is None or self._parts_until_s is not None:
             return
-        if self.reign is None or self.host.is_led_to_its_end:
+        if self.leader_term is None or self.host.is_led_to_its_end:
             self._parts_until_s = self.host.after_s(PARTING_S)
             self.backend.forget(self)
             self.rest()
             self._part()
 
     def _part(self) -> None:
-        reign, client = self.reign, self._client[0] if self._client is not None else None
-        if reign is not None:
-            is_heard = reign.is_all_heard
+        leader_term, client = self.leader_term, self._client[0] if self._client is not None else None
+        if leader_term is not None:
+            is_heard = leader_term.is_all_heard
         else:
             is_heard = client is None or client.is_over or not client.up.waiting
         if not is_heard and self._timeline.now_s < (self._parts_until_s or 0.0):
@@ -282,5 +282,5 @@ class Voter:
             return
         if client is not None:
             self._hang_up()
-        if reign is not None:
-            reign.conclude(is_heard=is_heard)
+        if leader_term is not None:
+            leader_term.conclude(is_heard=is_heard)

@@ -73,7 +73,7 @@ class World:
     @property
     def leader(self) -> Host:
         if self.backend is not None and self.backend.leader is not None:
-            self._leader = self.backend.leader.reign.host
+            self._leader = self.backend.leader.leader_term.host
         return self._leader
 
     def clock(self, index: int) -> tuple[float, float]:
@@ -242,8 +242,8 @@ class World:
         """Returns whether the ledger knows what no node does: which node has its order, or whether a unit is paid."""
         state = self.leader.coordinator
         runs = state is not None and isinstance(state.phase, Running)
-        reign = self.leader.voter.reign if self.leader.voter is not None else None
-        waits = reign is not None and reign.order_waits_s > 0.0  # for the ledger
+        leader_term = self.leader.voter.leader_term if self.leader.voter is not None else None
+        waits = leader_term is not None and leader_term.order_waits_s > 0.0  # for the ledger
         return not runs or waits or self.timeline.now_s < self.ordered_s + ORDERS_ARRIVE_S
 
     def _lasts_too_long(self, fault: Fault) -> bool:

@@ -32,7 +32,7 @@ from supervisor.core.nvhcd_verdict import Reply, judge
 from supervisor.edges.operators import control_answers, control_codec, http_server
 from supervisor.edges.peers.codec import cluster_codec, question_codec
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.election import etcd_backend, reign
+from supervisor.edges.peers.election import etcd_backend, leader_term
 from supervisor.edges.peers.relays.multiplexer import Kind, Multiplexer
 from supervisor.edges.peers.transport.preamble import REDIRECTED, REFUSED, Preamble, Proofs, kind_of
 from supervisor.edges.rpc.statuses import CallError
@@ -161,8 +161,8 @@ def _wires() -> Iterator[Target]:
     yield Target("first preambles of nodes", preambles, _read_preambles)
     yield Target("notes of pages", [page_hand_over.note_text(NOTE).encode()], _read_note)
     yield Target("job specifications", _specs(), _read_spec, (HoldfastError, UnicodeDecodeError))
-    wish = control_pb2.LeadRendezvousRequest(job_id="j", host="127.0.0.1", port=1, token_file="/t")
-    yield Target("control requests", [wish.SerializeToString()], _read_wish, (HoldfastError, DecodeError))
+    request = control_pb2.LeadRendezvousRequest(job_id="j", host="127.0.0.1", port=1, token_file="/t")
+    yield Target("control requests", [request.SerializeToString()], _read_request, (HoldfastError, DecodeError))
     yield Target("control answers", _control_answers(), _read_control_answer, (DecodeError, HoldfastError))
 
 
@@ -243,7 +243,7 @@ def _read_spec(data: bytes) -> None:
     job_spec_json.job_spec_from_json(data.decode())
 
 
-def _read_wish(data: bytes) -> None:
+def _read_request(data: bytes) -> None:
     control_codec.rendezvous_from_wire(control_pb2.LeadRendezvousRequest.FromString(data))
 
 
@@ -384,7 +384,7 @@ def _read_stacks(data: bytes) -> None:
 
 def _read_etcd(data: bytes) -> None:
     etcd_backend._leader(cast("Any", _KeyValue(b"k", data, 1)))  # pyright: ignore[reportPrivateUsage]
-    reign.read_ledger(data)
+    leader_term.read_ledger(data)
 
 
 class _KeyValue(NamedTuple):

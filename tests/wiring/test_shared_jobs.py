@@ -12,7 +12,7 @@ import pytest
 from supervisor.config import JobSpec
 from supervisor.edges.peers.embedded.local_peers import NoColleagues
 from supervisor.errors import InvalidRequestError
-from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.questions import LEADER, Answer, NewsTaken, Part, Question, ShowPart, TellNews
 from supervisor.wiring import shared_jobs
 from supervisor.wiring.shared_jobs import Counter, open_counter
@@ -67,7 +67,7 @@ async def test_without_other_nodes_all_is_answered_here_and_a_cordon_is_kept(tmp
         assert (node.state, kept) == ("cordoned", ["new cable"])
         assert node.cordon_ends, "this supervisor is private"
         with pytest.raises(InvalidRequestError, match="this supervisor serves one job alone"):
-            await counter.job_service.lead_rendezvous(RendezvousWish("r", "127.0.0.1", 1))
+            await counter.job_service.lead_rendezvous(RendezvousRequest("r", "127.0.0.1", 1))
 
 
 async def test_what_waits_for_the_first_workers_goes_on_once_they_run(tmp_path: Path):

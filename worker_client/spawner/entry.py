@@ -14,7 +14,7 @@ from typing import NoReturn
 from holdfast_wire import spawner_settings
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import child_state, comeback, fitness, identity, loading, preload, runnable
+from . import child_state, fitness, identity, loading, preload, runnable, supervisor_reconnect
 from .background import Background
 from .children import BecomeWorkerError
 from .learning import Learning
@@ -121,7 +121,7 @@ def _take_settings(hook_folder: str) -> tuple[SpawnerSettings, int]:
             os.environ["PYTHONPATH"] = settings.python_path
     if settings.open_files:
         _restore_open_files(*settings.open_files)
-    comeback.listen(settings.return_fd)
+    supervisor_reconnect.listen(settings.return_fd)
     return settings, link_fd
 
 

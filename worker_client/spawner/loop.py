@@ -21,7 +21,6 @@ from .binding import Binding
 from .cgroup import CycleCgroups, OomCounter, oom_counter
 from .child_state import IGNORED, Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
-from .comeback import Comeback
 from .cycle_logs import CycleLogs
 from .events import READ, WRITE, Events
 from .exit_records import ExitRecords
@@ -32,11 +31,12 @@ from .link import Link
 from .main_thread_watch import MainThreadWatch
 from .method import Method
 from .output import Output
-from .parking import Parking
+from .prefork_pool import PreforkPool
 from .stores import Stores, Waiting
+from .supervisor_reconnect import SupervisorReconnect
 
 STORE_HOST = -1  # the local rank under which the store host is kept
-PARKED = -2  # the local rank of a fork that has no rank yet
+PREFORKED = -2  # the local rank of a fork that has no rank yet
 # A private spawner ends its job within 5 s of the loss of its supervisor: this long for SIGTERM, the rest for SIGKILL.
 LOST_TERM_S = 3.0
 LOST_KILL_S = 1.5
@@ -64,7 +64,7 @@ class Spawner:
         self._prepare_process()
         self._events = Events()
         self._link = Link(link_fd)
-        self._comeback = Comeback(settings)
+        self._reconnect = SupervisorReconnect(settings)
         self._output = Output(self._events, self._dropped, self._printed)
         self._dropped_bytes: dict[int, int] = {}
         self._children: dict[int, Child] = {}  # pid -> not reaped yet
@@ -83,8 +83,8 @@ class Spawner:
             on_started=lambda pid, it: self._adopt(it.cycle, STORE_HOST, pid, lingers=not it.port_is_wanted_again),
             on_failed=self._send,
         )
-        self._parking = Parking(
-            self._events, inherited, adopt=lambda cycle, pid: self._adopt(cycle, PARKED, pid), keep=watch.kept_fds
+        self._prefork_pool = PreforkPool(
+            self._events, inherited, adopt=lambda cycle, pid: self._adopt(cycle, PREFORKED, pid), keep=watch.kept_fds
         )
         self._wake_fd = self._wake_on_child()
         self._has_started = self._ending_alone = self._ended = False
@@ -93,9 +93,9 @@ class Spawner:
         """Serves until the job is over, then ends the process. Raises BecomeWorkerError in a forked worker."""
         self._events.watch(self._link.fd, READ, self._on_link)
         self._events.watch(self._wake_fd, READ, self._on_child_signal)
-        if self._comeback.is_possible:
-            self._events.watch(self._comeback.fd, READ, self._on_return)
-        self._send(self._method.ready(self._cgroups.folder, holds_pages=self._comeback.is_possible))
+        if self._reconnect.is_possible:
+            self._events.watch(self._reconnect.fd, READ, self._on_return)
+        self._send(self._method.ready(self._cgroups.folder, holds_pages=self._reconnect.is_possible))
         try:
             while not self._ended:
                 self._events.run_once()
@@ -147,7 +147,7 @@ class Spawner:
                 self._send(self._stores.prepare(message))
             case spawner_link.ForkAhead(cycle, workers):
                 if self._method.name == "fork":
-                    self._parking.want(cycle, workers, self._cgroups.make(cycle))
+                    self._prefork_pool.want(cycle, workers, self._cgroups.make(cycle))
             case spawner_link.Spawn():
                 folder = self._cgroups.make(message.cycle)
                 memory = oom_counter(folder)
@@ -158,7 +158,7 @@ class Spawner:
                         self._flush()
                 self._flush()
                 if not message.more:
-                    self._parking.dismiss()
+                    self._prefork_pool.dismiss()
                 self._fence.hold_back()
             case spawner_link.Signal():
                 self._signalling.carry_out(message)
@@ -167,26 +167,26 @@ class Spawner:
             case spawner_link.Fence(until_ns):
                 self._fence.move(until_ns)
             case spawner_link.End():
-                self._parking.dismiss()
+                self._prefork_pool.dismiss()
                 self._killing.start(None, self._on_end)
             case spawner_link.Keep():
-                self._comeback.keep(message)
+                self._reconnect.keep(message)
                 for order in message.orders:
                     self._perform(order)
                 if not message.more:
-                    self._comeback.save()
+                    self._reconnect.save()
             case _:
-                self._comeback.take_pages(message, self._link)
+                self._reconnect.take_pages(message, self._link)
 
     def _send(self, message: spawner_link.Report) -> None:
         self._queue(message)
         self._flush()
 
     def _queue(self, message: spawner_link.Report) -> None:
-        self._comeback.note(message)
+        self._reconnect.note(message)
         self._link.queue(message)
         if self._link.lost:
-            self._comeback.save()
+            self._reconnect.save()
 
     def _flush(self) -> None:
         self._link.flush()
@@ -232,10 +232,10 @@ class Spawner:
                 os.close(fd)
 
     def _fork(self, cycle: int, plan: WorkerPlan, start: Start) -> int:
-        """Returns the worker's pid: that of a parked fork, else of a new one."""
+        """Returns the worker's pid: that of a preforked fork, else of a new one."""
         self._watch.clear(plan.local_rank)
         at_ticks = tree.ticks_now()
-        pid = self._parking.take(cycle, plan.local_rank, start)
+        pid = self._prefork_pool.take(cycle, plan.local_rank, start)
         if not pid:
             start = start._replace(keep=self._watch.kept_fds)
             return children.fork_worker(self._inherited, plan.local_rank, start, leave=self._events.close)
@@ -327,7 +327,7 @@ class Spawner:
             return
         at_ns = time.monotonic_ns()
         del self._children[child.pid]
-        self._comeback.drop_page(child.cycle, child.local_rank)
+        self._reconnect.drop_page(child.cycle, child.local_rank)
         self._events.forget(child.pidfd)
         os.close(child.pidfd)
         if child.local_rank == STORE_HOST:
@@ -335,8 +335,8 @@ class Spawner:
                 self._cgroups.remove(child.cycle)
             else:
                 self._send(spawner_link.StoreExited(child.cycle, child.pid, ending.says()))
-        elif child.local_rank == PARKED:
-            self._parking.forget(child.pid)
+        elif child.local_rank == PREFORKED:
+            self._prefork_pool.forget(child.pid)
         else:
             self._signalling.worker_ended(child.pid)
             tail = self._output.drain(child.cycle, child.local_rank)
@@ -359,8 +359,8 @@ class Spawner:
             self._send(spawner_link.Emptied(cycle, killed, stuck_pids))
             self._cycle_logs.over(cycle)
 
-        self._parking.dismiss(cycle)
-        self._comeback.drop_pages(cycle)
+        self._prefork_pool.dismiss(cycle)
+        self._reconnect.drop_pages(cycle)
         self._stores.close(cycle)
         self._killing.start(cycle, emptied)
 
@@ -370,7 +370,7 @@ class Spawner:
 
     def _say_ended(self) -> None:
         self._send(spawner_link.Ended())
-        self._comeback.save()
+        self._reconnect.save()
         self._leave_when(lambda: not self._output.has_waiting() and not self._link.has_unsent, END_DRAIN_S)
 
     def _leave_when(self, done: Callable[[], bool], delay_s: float) -> None:
@@ -383,14 +383,14 @@ class Spawner:
     def _on_lost(self) -> None:
         """Handles the loss of the supervisor, which may come back."""
         self._events.forget(self._link.fd)
-        self._comeback.lose_supervisor(self._link)
-        self._events.set_timer("lost", self._comeback.wait_s, self._end_alone)
+        self._reconnect.lose_supervisor(self._link)
+        self._events.set_timer("lost", self._reconnect.wait_s, self._end_alone)
 
     def _on_return(self) -> None:
         """Accepts a supervisor whose predecessor must be gone."""
         while not self._link.lost and self._link.is_readable:
             self._on_link()  # its end may wait to be read, after the last that it has said
-        returned = self._comeback.accept(is_awaited=self._link.lost)
+        returned = self._reconnect.accept(is_awaited=self._link.lost)
         if returned is None:
             return
         self._events.cancel_timer("lost")
@@ -404,7 +404,7 @@ class Spawner:
 
     def _end_alone(self) -> None:
         self._ending_alone = True
-        self._parking.dismiss()
+        self._prefork_pool.dismiss()
         signalling.send(list(self._children), (signal.SIGCONT, signal.SIGTERM), whole_sessions=True)
         self._events.set_timer("lost", LOST_TERM_S if self._children else 0.0, self._kill_alone)
 

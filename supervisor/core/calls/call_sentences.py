@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from supervisor.core.calls.call_state import Faults
-from supervisor.core.calls.fruitless import Fruitless
 from supervisor.core.calls.newcomers import Plan
+from supervisor.core.calls.retry_backoff import FailedInARow
 from supervisor.core.calls.words import FaultRecord, Interruption
 
 NAMED_MAX = 4
@@ -67,20 +67,20 @@ def begun_sentence(
     return text
 
 
-def resting_sentence(iteration: int, fruitless: Fruitless, progress_s: float, pause_s: float, faults: Faults) -> str:
+def resting_sentence(iteration: int, fruitless: FailedInARow, progress_s: float, pause_s: float, faults: Faults) -> str:
     """Returns "the iteration after 11 begins in 0.2 s: rank 1 has failed within 5 s in 12 iterations in a row; …"."""
     why = _again_and_again(fruitless, progress_s, faults)
     return f"the iteration after {iteration} begins in {pause_s:.3g} s: {why}"
 
 
-def hopeless_sentence(call: int, fruitless: Fruitless, progress_s: float, faults: Faults) -> str:
+def hopeless_sentence(call: int, fruitless: FailedInARow, progress_s: float, faults: Faults) -> str:
     return (
         f"cannot go on with call {call}: {_again_and_again(fruitless, progress_s, faults)}; mend the cause, or end the "
         "call earlier with RetryController(max_iterations=…)"
     )
 
 
-def _again_and_again(fruitless: Fruitless, progress_s: float, faults: Faults) -> str:
+def _again_and_again(fruitless: FailedInARow, progress_s: float, faults: Faults) -> str:
     who = f"rank {fruitless.first}" if fruitless.first >= 0 else "a rank"
     count = fruitless.in_a_row
     return f"{who} has failed within {progress_s:g} s in {count} iterations in a row; last: {faults_sentence(faults)}"

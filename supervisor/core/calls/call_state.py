@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.fruitless import Fruitless
+from supervisor.core.calls.retry_backoff import FailedInARow
 from supervisor.core.calls.words import (
     BeginIteration,
     CallEnter,
@@ -76,7 +76,7 @@ Open = Running | LastCall | Restarting | Resting
 Phase = Idle | Entering | Rebuilding | Open | Over
 
 
-# --- the book ------------------------------------------------------------------------------------------------------
+# --- the call ------------------------------------------------------------------------------------------------------
 
 
 class Member(msgspec.Struct):
@@ -178,7 +178,7 @@ class State(msgspec.Struct):
     unfit_ended: dict[int, Unfit] = msgspec.field(default_factory=dict[int, Unfit])  # to be replaced now
     began_at_s: float = 0.0  # this iteration
     interrupted_at_s: float = 0.0  # the last time
-    fruitless: Fruitless = msgspec.field(default_factory=Fruitless)
+    fruitless: FailedInARow = msgspec.field(default_factory=FailedInARow)
     now: Iteration = msgspec.field(default_factory=Iteration)
     past: Past = msgspec.field(default_factory=Past)
 
@@ -203,7 +203,7 @@ def open_call(state: State, call: int, settings: CallSettings) -> None:
     release_held(state)
     state.past, state.decision, state.lost_newcomers = Past(), None, []
     state.unfit, state.unfit_ended = {}, {}
-    state.previous, state.skips_number, state.fruitless = -1, False, Fruitless()
+    state.previous, state.skips_number, state.fruitless = -1, False, FailedInARow()
     begin_iteration(state)
 
 

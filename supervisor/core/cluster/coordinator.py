@@ -150,7 +150,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             cluster_messages.StopAsked() | cluster_messages.LeaveAsked() | cluster_messages.RestartAsked()
             | cluster_messages.JobForbidden()
         ):  # fmt: skip
-            return _take_wish(state, event, now_s)
+            return _take_request(state, event, now_s)
         case cluster_messages.DeadlineReached():
             return _pass_deadline(state, now_s, jitter)
         case cluster_messages.NodeStands():
@@ -161,21 +161,21 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             assert_never(event)
 
 
-def _take_wish(
+def _take_request(
     state: State,
-    wish: cluster_messages.StopAsked | cluster_messages.LeaveAsked | cluster_messages.RestartAsked
+    request: cluster_messages.StopAsked | cluster_messages.LeaveAsked | cluster_messages.RestartAsked
     | cluster_messages.JobForbidden,
     now_s: float,
 ) -> Outcome:  # fmt: skip
-    match wish:
+    match request:
         case cluster_messages.StopAsked() | cluster_messages.JobForbidden():
-            return endings.wind_down(state, endings.outcome_asked(state, wish), now_s)
+            return endings.wind_down(state, endings.outcome_asked(state, request), now_s)
         case cluster_messages.LeaveAsked():
-            return departure.ask(state, wish, now_s)
+            return departure.ask(state, request, now_s)
         case cluster_messages.RestartAsked(reason):
             return _restart_asked(state, reason, now_s)
         case _:
-            assert_never(wish)
+            assert_never(request)
 
 
 def _node_opened(state: State, event: cluster_messages.JobOpened) -> Outcome:

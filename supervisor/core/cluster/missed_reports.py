@@ -29,7 +29,7 @@ def of_node(stands: NodeStands) -> tuple[Event, ...]:
 
 
 def of_newcomer(stands: NodeStands) -> tuple[Event, ...]:
-    """Returns the same with its wish to leave the job: no leader may know of it."""
+    """Returns the same with its request to leave the job: no leader may know of it."""
     return (*of_node(stands), *((stands.leave,) if stands.leave is not None else ()))
 
 

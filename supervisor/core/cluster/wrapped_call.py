@@ -12,7 +12,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.calls import call_state, entering, fruitless, newcomers, rank_words
+from supervisor.core.calls import call_state, entering, newcomers, rank_words, retry_backoff
 from supervisor.core.calls.call_sentences import (
     begun_sentence,
     committed_sentence,
@@ -289,12 +289,14 @@ def _rest_or_decide(state: State, now_s: float) -> Orders | None:
         return _hold_or_decide(state, None, now_s)
     first = next(iter(next(iter(state.now.faults.values())).values()))
     ran_s = state.interrupted_at_s - state.began_at_s
-    state.fruitless = fruitless.after(state.fruitless, frozenset(state.now.faults), first, state.settings, ran_s=ran_s)
-    progress_s = fruitless.progress_s(first, state.settings)
+    state.fruitless = retry_backoff.after(
+        state.fruitless, frozenset(state.now.faults), first, state.settings, ran_s=ran_s
+    )
+    progress_s = retry_backoff.progress_s(first, state.settings)
     if state.fruitless.is_hopeless:
         why = hopeless_sentence(state.call, state.fruitless, progress_s, state.now.faults)
         return rank_words.give_up(state, why, hopeless=True)
-    pause_s = fruitless.pause_s(state.fruitless, state.settings)
+    pause_s = retry_backoff.pause_s(state.fruitless, state.settings)
     if not pause_s:
         return _hold_or_decide(state, None, now_s)
     state.phase = Resting(now_s + pause_s)

@@ -12,18 +12,18 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core.cluster import messages as cluster
-from supervisor.core.correspondence import StandingWish, Wish
 from supervisor.core.election import first_start, node_fence
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import EndWorkers, MoveFence
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence import FENCE_S, HEARD_S
 from supervisor.core.ledger import Former, Ledger, as_before, newer, of_this_run
+from supervisor.core.session_state import LastingRequest, Request
 
 JITTER_S = 0.2  # before a node asks to lead, so that not all ask at once
 AGAIN_S = 0.5
 STANDS_AGAIN_S = 10.0  # after it has given up the lead for another node: by then, one that can lead does
-WISHES_KEPT_S = 10.0  # a person's request is repeated to a new leader that comes within this time
+KEPT_S = 10.0  # a person's request is repeated to a new leader that comes within this time
 
 # --- phases --------------------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ class State(msgspec.Struct, frozen=True):
     left_at_s: float | None = None  # when the previous leader may last have heard this node
     left: str = ""  # the node of that leader
     met_term: int = 0  # of the first leader that this process met; 0: none yet
-    wishes: tuple[tuple[float, Wish], ...] = ()
+    requests: tuple[tuple[float, Request], ...] = ()
     stands_from_s: float | None = None  # it gave up the lead; until then, others may lead
     has_stopped: bool = False  # as reported
     is_asking: bool = False  # who leads
@@ -459,8 +459,8 @@ def _fence(state: State, event: node_fence.Event, now_s: float) -> _Result:
 
 def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _Result:
     """Reports an event. If nobody leads, the next leader learns it from this node's state then."""
-    if isinstance(report, Wish):
-        state = msgspec.structs.replace(state, wishes=(*state.wishes, (now_s, report)))
+    if isinstance(report, Request):
+        state = msgspec.structs.replace(state, requests=(*state.requests, (now_s, report)))
     if isinstance(report, cluster.NodeStopped):
         state = msgspec.structs.replace(state, has_stopped=True)
         if isinstance(state.phase, Over):
@@ -469,7 +469,7 @@ def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _R
         return state, ()
     said: list[cluster.Event] = [report]
     if isinstance(report, cluster.NodeStands):
-        kept = (wish for at_s, wish in state.wishes if isinstance(wish, StandingWish) or now_s - at_s < WISHES_KEPT_S)
+        kept = (each for at_s, each in state.requests if isinstance(each, LastingRequest) or now_s - at_s < KEPT_S)
         said = [_introduced(state, report, now_s), *map(_repeated, kept)]
     actions: tuple[Action, ...] = ()
     match state.phase:
@@ -478,7 +478,7 @@ def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _R
         case Following():
             actions = tuple(Report(each) for each in said)
         case _:
-            if state.waits_since_s is None and not isinstance(report, Wish):
+            if state.waits_since_s is None and not isinstance(report, Request):
                 state = msgspec.structs.replace(state, waits_since_s=now_s)
     return _and_then(actions, _open(state, None, now_s, jitter))
 
@@ -493,8 +493,8 @@ def _introduced(state: State, stands: cluster.NodeStands, now_s: float) -> clust
     )  # fmt: skip
 
 
-def _repeated(wish: Wish) -> Wish:
-    return msgspec.structs.replace(wish, is_repeated=True) if isinstance(wish, cluster.StopAsked) else wish
+def _repeated(request: Request) -> Request:
+    return msgspec.structs.replace(request, is_repeated=True) if isinstance(request, cluster.StopAsked) else request
 
 
 # --- the end -------------------------------------------------------------------------------------------------------

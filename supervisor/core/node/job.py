@@ -3,7 +3,7 @@
 A job on one node goes through a spawner, a rendezvous, a store and workers, and again after a fault, until the
 coordinator says how it ends. The node reports a fault first and then stops its workers without waiting for an answer: a
 group that has lost a worker is lost either way. The coordinator decides on budgets, restarts, stops and the verdict.
-job_phases.py has the phases, job_moves.py the moves between them, job_wishes.py what people and ranks want.
+job_phases.py has the phases, job_moves.py the moves between them, job_commands.py what people and ranks want.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobEvent, JobRules, Verdict
 from supervisor.core.job_phases import State
 from supervisor.core.job_sentences import running_again_sentence, succeeded_sentence
-from supervisor.core.node import job_leaving, job_stand, job_wishes
+from supervisor.core.node import job_commands, job_leaving, job_stand
 from supervisor.core.node import job_moves as moves
 from supervisor.core.node import messages as node_messages
 from supervisor.core.stop_verdict import has_left
@@ -29,14 +29,14 @@ Order = (
     | orders.Resign | orders.Stay | orders.StandBack | orders.EndDeadlocked
 )  # fmt: skip
 Report = group.GroupReport | group.HangReport
-Event = node_messages.SpawnerReport | Order | job_wishes.Wish | Report | node_messages.DeadlineReached
+Event = node_messages.SpawnerReport | Order | job_commands.Command | Report | node_messages.DeadlineReached
 Action = moves.Action
 Actions = moves.Actions
 Outcome = moves.Outcome
 
 # Events are looked up by kind: isinstance over so many kinds would cost more than the decision.
 _ORDERS = frozenset(get_args(Order))
-_WISHES = frozenset(get_args(job_wishes.Wish))
+_COMMANDS = frozenset(get_args(job_commands.Command))
 _REPORTS = frozenset(get_args(Report))
 _RUNS = frozenset({phases.Starting, phases.Running})
 _WORKS = _RUNS | {phases.Finished}
@@ -79,8 +79,8 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:
         return _obey(state, cast("Order", event), now_s)
     if kind in _REPORTS:
         return _hear_of_workers(state, cast("Report", event), now_s)
-    if kind in _WISHES:
-        return job_wishes.take(state, cast("job_wishes.Wish", event), now_s)
+    if kind in _COMMANDS:
+        return job_commands.take(state, cast("job_commands.Command", event), now_s)
     if kind is node_messages.DeadlineReached:
         return job_leaving.pass_deadline(state, now_s)
     return _hear_of_spawner(state, cast("node_messages.SpawnerReport", event))

@@ -24,7 +24,7 @@ from supervisor.core.node import (
     call_watch,
     hang_response,
     job,
-    job_wishes,
+    job_commands,
     local_call,
     plain_ranks,
     rank_monitor,
@@ -106,7 +106,7 @@ class JobFold:
             case node_messages.FenceMoved(job_id, until_s):
                 self.actions.append(node_messages.MoveFence(job_id, until_s))
             case node_messages.StopRequested() | node_messages.LeaveRequested() | node_messages.RestartRequested():
-                self._to_job(job_wishes.with_running(event, worker_group.workers_of(self._group)))
+                self._to_job(job_commands.with_running(event, worker_group.workers_of(self._group)))
             case node_messages.ControlRequested():
                 self._to_job(event)
             case node_messages.LimitsCalculated(local_rank=local_rank, limits=limits):

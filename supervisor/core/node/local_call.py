@@ -113,38 +113,38 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, cycle: int, n
             return state, ()  # the usual case
     if type(event) is DeadlineReached and next_deadline_s(state) is None:
         return state, ()
-    book = _Book(state, now_s, job_id, cycle)
+    step_taken = _Step(state, now_s, job_id, cycle)
     match event:
         case RankSaid(local_rank=local_rank, word=word):
-            book.hear(local_rank, word)
+            step_taken.hear(local_rank, word)
         case RankFaulted(local_rank, interruption, reason):
-            book.hear_fault(local_rank, interruption, reason)
+            step_taken.hear_fault(local_rank, interruption, reason)
         case RankStarted(local_rank):
-            book.start(local_rank)
+            step_taken.start(local_rank)
         case RankEnded(local_rank, reason, failed):
-            book.lose(local_rank, Lost(Interruption.TERMINATED, reason, failed))
+            step_taken.lose(local_rank, Lost(Interruption.TERMINATED, reason, failed))
         case ClientJoined(local_rank):
-            book.change(local_rank, away_until_s=None)
+            step_taken.change(local_rank, away_until_s=None)
         case ClientLeft(local_rank):
-            book.disconnect(local_rank)
+            step_taken.disconnect(local_rank)
         case TellMembers(members=members, order=order):
-            book.obey(members, order)
+            step_taken.obey(members, order)
         case SettleCall(call=call, stands=stands, reason=reason):
-            book.end_call(call, stands=stands, reason=reason)
+            step_taken.end_call(call, stands=stands, reason=reason)
         case WorkersEnding():
             return State(state.first_rank, state.world_size), ()
         case DeadlineReached():
-            book.pass_deadlines()
+            step_taken.pass_deadlines()
         case _:
             assert_never(event)
-    return book.outcome(node)
+    return step_taken.outcome(node)
 
 
 def next_deadline_s(state: State) -> float | None:
     return min([rank.away_until_s for rank in state.ranks if rank.away_until_s is not None], default=None)
 
 
-class _Book:
+class _Step:
     """The state while one event is handled."""
 
     def __init__(self, state: State, now_s: float, job_id: str, cycle: int) -> None:

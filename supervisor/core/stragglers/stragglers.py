@@ -1,8 +1,8 @@
 """Which ranks and nodes of a job are slower than the others, and since when is that more than noise?
 
 Each job has one such machine, where it is led. It takes the nodes' reports on their ranks' sections, compares the ranks
-in rounds of equal length (section_book.py), and names those that stand out (comparing.py), or their node if all of its
-ranks do. A rank stays named until it is like the others again, so one at the threshold is not named repeatedly. The
+in rounds of equal length (section_windows.py), and names those that stand out (comparing.py), or their node if all of
+its ranks do. A rank stays named until it is like the others again, so one at the threshold is not named repeatedly. The
 result does not affect the job. The private dictionaries change in place.
 """
 
@@ -16,7 +16,7 @@ from supervisor.core.facts import JobEvent
 from supervisor.core.stragglers import straggler_sentences as sentences
 from supervisor.core.stragglers.comparing import Excesses, Judged
 from supervisor.core.stragglers.messages import Action, Event, RankSections, SectionsTold, Straggler, Tell
-from supervisor.core.stragglers.section_book import SectionBook
+from supervisor.core.stragglers.section_windows import SectionWindows
 
 FOUND, GONE = "straggler_found", "straggler_gone"
 RANK_MAX = 1 << 17
@@ -30,7 +30,7 @@ _Subject = tuple[str, tuple[int, ...]]  # node, ranks
 
 
 class _Section(msgspec.Struct):
-    book: SectionBook = msgspec.field(default_factory=SectionBook)
+    windows: SectionWindows = msgspec.field(default_factory=SectionWindows)
     excesses: Excesses = msgspec.field(default_factory=Excesses)
     slow: dict[int, Judged] = msgspec.field(default_factory=dict[int, Judged])  # by rank
     named: dict[_Subject, Straggler] = msgspec.field(default_factory=dict[_Subject, Straggler])
@@ -66,7 +66,7 @@ def step(state: State, event: Event, *, now_s: float, patience_s: float) -> tupl
     compared = 0
     for name in event.names:
         section = state.sections.get(name)
-        if section is not None and section.book.is_due(now_s, patience_s=patience_s):
+        if section is not None and section.windows.is_due(now_s, patience_s=patience_s):
             actions += _close_round(state, name, section)
             compared += len(section.excesses.ranks)
             if compared > COMPARED_AT_ONCE_MAX:
@@ -99,11 +99,11 @@ def _take(state: State, told: SectionsTold, of: RankSections, now_s: float) -> N
             if not times or (len(state.sections) + 1) * len(state.node_of) > CELLS_MAX:
                 continue
             section = state.sections[name] = _Section()
-        section.book.take(of.rank, times, total_s, now_s=now_s)
+        section.windows.take(of.rank, times, total_s, now_s=now_s)
 
 
 def _close_round(state: State, name: str, section: _Section) -> tuple[Action, ...]:
-    ranks, means_s = section.book.close_round()
+    ranks, means_s = section.windows.close_round()
     excesses = section.excesses
     excesses.add(ranks, means_s)
     judged = excesses.judge(sorted({*excesses.candidates(), *section.slow}))

@@ -35,7 +35,7 @@ from supervisor.edges.operators.control_answers import (
 from supervisor.edges.operators.control_codec import ANSWER_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
 from supervisor.edges.operators.log_streams import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError
-from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.reports import JobReport, NodeReport, RecordedEvent
 
 CALL_TIMEOUT_S = 10.0
@@ -227,8 +227,8 @@ class ControlClient:
     def uncordon(self, name: str) -> NodeReport:
         return node_from_wire(self._call("UncordonNode", wire.UncordonNodeRequest(name=name), wire.Node))
 
-    def lead_rendezvous(self, wish: RendezvousWish) -> bool:
-        request = wire.LeadRendezvousRequest(**msgspec.structs.asdict(wish))
+    def lead_rendezvous(self, rendezvous: RendezvousRequest) -> bool:
+        request = wire.LeadRendezvousRequest(**msgspec.structs.asdict(rendezvous))
         return self._call("LeadRendezvous", request, wire.LeadRendezvousResponse).leads
 
     def _call(

@@ -13,7 +13,7 @@ from supervisor.config.shown_lengths import shown_command, shown_text
 from supervisor.core.facts import Evidence
 from supervisor.core.stragglers.messages import Straggler
 from supervisor.errors import HoldfastError
-from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.reports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent
 
 SERVICE = "holdfast.v1.Supervisor"
@@ -75,7 +75,7 @@ def _straggler_to_wire(each: Straggler) -> wire.Straggler:
     )
 
 
-def rendezvous_from_wire(request: wire.LeadRendezvousRequest) -> RendezvousWish:
+def rendezvous_from_wire(request: wire.LeadRendezvousRequest) -> RendezvousRequest:
     """Decodes the request. Raises InvalidRequestError."""
     paths = (request.token_file, request.tls_cert, request.tls_key, request.tls_ca)
     if any(path and (not path.startswith("/") or "\0" in path) for path in paths):
@@ -89,7 +89,7 @@ def rendezvous_from_wire(request: wire.LeadRendezvousRequest) -> RendezvousWish:
             f"cannot lead a rendezvous at {request.host[:80]}: anybody who reaches that address could join the job; "
             "name a token file, or certificates"
         )
-    return RendezvousWish(request.job_id, request.host, request.port, request.everywhere, *paths)
+    return RendezvousRequest(request.job_id, request.host, request.port, request.everywhere, *paths)
 
 
 def _job_node_to_wire(node: JobNodeReport) -> wire.JobNode:

@@ -14,12 +14,12 @@ import msgspec
 
 from supervisor.core.cluster import coordinator_states
 from supervisor.core.cluster.membership import Member, Members
-from supervisor.core.correspondence import Correspondence, NodeLetters
+from supervisor.core.session_state import JobSessions, NodeSessionState
 from supervisor.engine.job_record import JobRecord, RecordedCycle
 from supervisor.engine.recovery import record_text
 from supervisor.engine.recovery.record_text import UnreadableError
 
-NODE, LETTERS_OF, TAKEN = "node ", "letters ", "taken "  # each is followed by the node's name
+NODE, SESSION_OF, TAKEN = "node ", "letters ", "taken "  # each is followed by the node's name
 PLACES = "places"  # of the nodes in the newest cycle
 CYCLE = "recorded cycle"
 
@@ -45,7 +45,7 @@ class NodeParts:
         """Whether everything was written once, so that changes are enough from now on."""
         return self._members is not None
 
-    def changes(self, job: JobRecord, led: coordinator_states.State, letters: Correspondence | None) -> dict[str, str]:
+    def changes(self, job: JobRecord, led: coordinator_states.State, sessions: JobSessions | None) -> dict[str, str]:
         """Returns the texts that have changed; "": the text is no longer needed. All of them the first time."""
         members, anew = led.members, led.members.take_changed()
         lives, job.taken_anew = job.taken_anew, {}
@@ -57,11 +57,11 @@ class NodeParts:
         for name in anew:
             number = self._numbers.setdefault(name, len(self._numbers))
             texts[NODE + name] = _text(KeptNode(number, members[name]))
-        if letters is not None:
-            for each in letters.nodes:
-                texts[LETTERS_OF + each.node] = _text(each)
-            for name in letters.left:
-                texts[LETTERS_OF + name] = ""
+        if sessions is not None:
+            for each in sessions.nodes:
+                texts[SESSION_OF + each.node] = _text(each)
+            for name in sessions.left:
+                texts[SESSION_OF + name] = ""
         for life in lives:
             texts[f"{TAKEN}{life[1]} {life[0]}"] = str(job.taken[life])
         return texts | self._changed_lists(job, led)
@@ -102,8 +102,8 @@ def with_nodes(bare: coordinator_states.State, texts: Mapping[str, str], count: 
     return msgspec.structs.replace(bare, members=members, parts=parts, processes=processes)
 
 
-def letters_of(texts: Mapping[str, str]) -> tuple[NodeLetters, ...]:
-    return tuple(_read(text, NodeLetters) for name, text in texts.items() if text and name.startswith(LETTERS_OF))
+def sessions_of(texts: Mapping[str, str]) -> tuple[NodeSessionState, ...]:
+    return tuple(_read(text, NodeSessionState) for name, text in texts.items() if text and name.startswith(SESSION_OF))
 
 
 def taken(texts: Mapping[str, str]) -> dict[tuple[str, int], int]:
@@ -120,7 +120,7 @@ def recorded_cycle(texts: Mapping[str, str]) -> RecordedCycle | None:
     return found if isinstance(found, RecordedCycle) else None
 
 
-def _text(record: KeptNode | NodeLetters) -> str:
+def _text(record: KeptNode | NodeSessionState) -> str:
     """Encodes a record whose types are all known, at a tenth of the cost of `record_text`."""
     try:
         return msgspec.json.encode(record).decode()

@@ -14,7 +14,6 @@ import msgspec
 from supervisor.config import attribution as attribution_config
 from supervisor.config import health_checks, job_logs, job_spec
 from supervisor.core import (
-    correspondence,
     facts,
     gpu_memory,
     gpu_places,
@@ -23,9 +22,10 @@ from supervisor.core import (
     node_health,
     orders,
     process_facts,
+    session_state,
     workers,
 )
-from supervisor.core.calls import call_state, fruitless
+from supervisor.core.calls import call_state, retry_backoff
 from supervisor.core.calls import words as call
 from supervisor.core.cluster import coordinator_states, evidence, membership, restart_policy
 from supervisor.core.cluster import messages as cluster
@@ -98,7 +98,7 @@ KINDS: Mapping[str, Kind] = {
     "call.told": call.Told,
     "call.underway": call.CallUnderway,
     "call.unfit": call_state.Unfit,
-    "call.without_progress": fruitless.Fruitless,
+    "call.without_progress": retry_backoff.FailedInARow,
     "call_watch.confirming": call_watch.Confirming,
     "call_watch.examining": call_watch.Examining,
     "call_watch.gone": call_watch.Gone,
@@ -305,10 +305,10 @@ KINDS: Mapping[str, Kind] = {
     "restart_policy.state": restart_policy.State,
     "restart_policy_name": facts.RestartPolicyName,
     "restart_rules": facts.RestartRules,
-    "session.candidate": correspondence.Candidate,
-    "session.node": correspondence.NodeLetters,
-    "session.session": correspondence.Letters,
-    "session.sessions": correspondence.Correspondence,
+    "session.candidate": session_state.Candidate,
+    "session.node": session_state.NodeSessionState,
+    "session.session": session_state.SessionState,
+    "session.sessions": session_state.JobSessions,
     "spawn_method": job_spec.SpawnMethod,
     "spawner_watch.absent": spawner_watch.Absent,
     "spawner_watch.debt": spawner_watch.Debt,

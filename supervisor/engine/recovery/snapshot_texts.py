@@ -15,9 +15,9 @@ import msgspec
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.messages import Event as Report
-from supervisor.core.correspondence import Correspondence
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.messages import Action
+from supervisor.core.session_state import JobSessions
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import EngineEvent
 from supervisor.engine.recovery import node_parts, record_text
@@ -28,14 +28,14 @@ from supervisor.ports.reports import RecordedEvent
 
 VERSION = "1"
 VERSION_TEXT, SPEC, ENVIRONMENT, STATE, EVENTS = "version", "spec", "environment", "state", "events"
-LETTERS = "letters"  # of a job on several nodes
+SESSIONS = "letters"  # of a job on several nodes
 WHOLE_NODES_MAX = 16  # of a job whose nodes are kept in STATE, where an older version finds them, too
 
 
-Letters = Callable[[bool], Correspondence | None]
+ReadSessions = Callable[[bool], JobSessions | None]
 
 
-def no_letters(whole: bool) -> Correspondence | None:
+def no_sessions(whole: bool) -> JobSessions | None:
     """Returns None, for a job on one node."""
     del whole
 
@@ -51,7 +51,7 @@ class Restored(msgspec.Struct, frozen=True):
     record: JobRecord
     snapshot: StateSnapshot
     events: tuple[RecordedEvent, ...]  # those that may not be on the disk
-    letters: Correspondence | None = None
+    sessions: JobSessions | None = None
 
 
 class SnapshotTexts:
@@ -66,11 +66,11 @@ class SnapshotTexts:
         job: JobRecord,
         snapshot: StateSnapshot,
         events: Sequence[RecordedEvent],
-        letters: Letters = no_letters,
+        sessions: ReadSessions = no_sessions,
     ) -> Mapping[str, str]:
         """Returns the texts of a job that the job's spawner may not have. Raises TypeError for what can't be encoded.
 
-        `letters` gets whether all are wanted, or only those that have changed.
+        `sessions` gets whether all are wanted, or only those that have changed.
         """
         submitted_at_ns, fixed = self._fixed.get(job.spec.job_id, (0, {}))
         if submitted_at_ns != job.submitted_at_ns:
@@ -80,21 +80,21 @@ class SnapshotTexts:
         texts = {**fixed, EVENTS: record_text.write(tuple(events))}
         led = snapshot.coordinator
         if led is None or not are_parted(job.spec):
-            said = letters(True)
+            said = sessions(True)
             self._parts.pop(job.spec.job_id, None)
             if led is not None:
                 led.members.take_changed()  # they are all written
             texts[STATE] = record_text.write(snapshot)
-            return texts if said is None else {**texts, LETTERS: record_text.write(said)}
+            return texts if said is None else {**texts, SESSIONS: record_text.write(said)}
         parts = self._parts_of(job)
-        said = letters(not parts.is_begun)
+        said = sessions(not parts.is_begun)
         texts |= parts.changes(job, led, said)
         bare = msgspec.structs.replace(
             snapshot, coordinator=node_parts.without_nodes(led), taken={}, recorded_cycle=None
         )
         texts[STATE] = record_text.write(PartedStateSnapshot(bare, len(led.members)))
         if said is not None:
-            texts[LETTERS] = record_text.write(msgspec.structs.replace(said, nodes=(), is_whole=True, left=()))
+            texts[SESSIONS] = record_text.write(msgspec.structs.replace(said, nodes=(), is_whole=True, left=()))
         return texts
 
     def _parts_of(self, job: JobRecord) -> NodeParts:
@@ -160,13 +160,13 @@ def _restored(texts: Mapping[str, str]) -> Restored:
         raise UnreadableError(f"cannot read the {' and the '.join(missing)} of the job: nothing was kept")
     spec, kept = record_text.read(texts[SPEC]), record_text.read(texts[STATE])
     events = record_text.read(texts.get(EVENTS) or "[]")
-    letters = record_text.read(texts.get(LETTERS) or "null")
-    if isinstance(kept, PartedStateSnapshot) and isinstance(letters, Correspondence | None):
-        kept, letters = _put_together(kept, letters, texts)
+    sessions = record_text.read(texts.get(SESSIONS) or "null")
+    if isinstance(kept, PartedStateSnapshot) and isinstance(sessions, JobSessions | None):
+        kept, sessions = _put_together(kept, sessions, texts)
     if (
         not isinstance(spec, JobSpec)
         or not isinstance(kept, StateSnapshot)
-        or not isinstance(letters, Correspondence | None)
+        or not isinstance(sessions, JobSessions | None)
     ):
         raise UnreadableError("cannot read the state of the job: it is something else")
     record = JobRecord(
@@ -188,7 +188,7 @@ def _restored(texts: Mapping[str, str]) -> Restored:
         recorded_before=list(kept.recorded_before),
         is_returning=True,
     )
-    return Restored(record, kept, cast("tuple[RecordedEvent, ...]", events), letters)
+    return Restored(record, kept, cast("tuple[RecordedEvent, ...]", events), sessions)
 
 
 def resume(job: JobRecord, past: Sequence[RecordedEvent], *, has_spawner: bool) -> None:
@@ -202,8 +202,8 @@ def resume(job: JobRecord, past: Sequence[RecordedEvent], *, has_spawner: bool) 
 
 
 def _put_together(
-    parted: PartedStateSnapshot, letters: Correspondence | None, texts: Mapping[str, str]
-) -> tuple[StateSnapshot, Correspondence | None]:
+    parted: PartedStateSnapshot, sessions: JobSessions | None, texts: Mapping[str, str]
+) -> tuple[StateSnapshot, JobSessions | None]:
     bare = parted.keepsake
     assert bare.coordinator is not None, "only a leader's nodes have texts of their own"
     whole = msgspec.structs.replace(
@@ -212,5 +212,5 @@ def _put_together(
         taken=node_parts.taken(texts),
         recorded_cycle=node_parts.recorded_cycle(texts),
     )
-    said = letters and msgspec.structs.replace(letters, nodes=node_parts.letters_of(texts))
+    said = sessions and msgspec.structs.replace(sessions, nodes=node_parts.sessions_of(texts))
     return whole, said

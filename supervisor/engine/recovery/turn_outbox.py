@@ -15,9 +15,9 @@ import anyio
 from holdfast_wire import spawner_link as link
 
 from supervisor.core.cluster.messages import Reported
-from supervisor.core.correspondence import Correspondence
 from supervisor.core.node import messages as node_messages
 from supervisor.core.node.job_machines import JobMachines
+from supervisor.core.session_state import JobSessions
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
@@ -153,17 +153,17 @@ class TurnOutbox:
             now_s=self._clock.now_s(),
         )
         try:
-            texts = self._texts.of(job, kept, self._publisher.uncommitted(job_id), partial(self._letters, job))
+            texts = self._texts.of(job, kept, self._publisher.uncommitted(job_id), partial(self._sessions, job))
         except (TypeError, ValueError) as error:
             _log.error("job %s can't be kept for the next supervisor: %s", job_id, error, exc_info=error)
             self._texts.forget(job_id)
             texts = {STATE: ""}
         job.spawner.keep(texts, orders, partial(self._publisher.tell, job_id, job.sequence))
 
-    def _letters(self, job: JobRecord, whole: bool) -> Correspondence | None:
+    def _sessions(self, job: JobRecord, whole: bool) -> JobSessions | None:
         if self._meetings is None or job.spec.nodes is None:
             return None
-        return self._meetings.letters(job.spec.job_id, whole=whole)
+        return self._meetings.session_state(job.spec.job_id, whole=whole)
 
     def keeps(self, job: JobRecord) -> bool:
         """Returns whether orders for the job go this way."""

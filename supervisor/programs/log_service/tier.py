@@ -39,7 +39,7 @@ UNREACHED_TOLD_S = 10.0
 _log = logging.getLogger("holdfast.logs")
 
 
-class _Wishes:
+class _Requests:
     """The requests of the supervisor on stdin."""
 
     def __init__(self, settings: Settings, move: Callable[[PeerAddress], None]) -> None:
@@ -59,13 +59,13 @@ class _Wishes:
                 break
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
-                wish = decode(line)
-                if wish.finish:
+                request = decode(line)
+                if request.finish:
                     self.ending.set()
-                elif wish.follows:
+                elif request.follows:
                     self.follows = True
-                elif wish.address:
-                    self._move(address_of(wish.address))
+                elif request.address:
+                    self._move(address_of(request.address))
         self.at_once = self._settings.ends_with_supervisor and not self.ending.is_set()
         self.ending.set()
 
@@ -121,17 +121,17 @@ async def _serve(
     part: Callable[[], Coroutine[None, None, None]],
 ) -> bool:
     """Runs a leaf or the root."""
-    wishes = _Wishes(settings, move)
+    requests = _Requests(settings, move)
     server = Server(settings.job_id, tls, links)
     # Outside of the task group, so that an address that can't be had is told as it is.
     async with server.serving(PeerAddress(settings.host, settings.port)), anyio.create_task_group() as tasks:
         tasks.start_soon(work)
         _log.info("%s listens at port %d", settings.name, settings.port)
         _say("ready")
-        tasks.start_soon(wishes.read)
-        await wishes.ending.wait()
+        tasks.start_soon(requests.read)
+        await requests.ending.wait()
         is_complete = False
-        if not wishes.at_once:
+        if not requests.at_once:
             with anyio.move_on_after(settings.graceful_s):
                 await _until_quiet(callers, links, is_idle, settings)
                 await part()
@@ -180,19 +180,19 @@ async def _run_sender(settings: Settings, tls: Tls | None) -> bool:
         on_away=tell_away,
     )
     links = Links(passing, callers)
-    wishes = _Wishes(settings, passing.upstream.move)
+    requests = _Requests(settings, passing.upstream.move)
     is_complete = False
     all_are_back_at_s = anyio.current_time() + settings.quiet_s
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(passing.upstream.run)
         tasks.start_soon(links.run)
         tasks.start_soon(log_process_listener.take_connections, settings.door_fd, links)
-        tasks.start_soon(wishes.read)
+        tasks.start_soon(requests.read)
         _say("ready")
-        await wishes.ending.wait()
-        if not wishes.at_once:
+        await requests.ending.wait()
+        if not requests.at_once:
             with anyio.move_on_after(settings.graceful_s):
-                if wishes.follows and (rest_s := all_are_back_at_s - anyio.current_time()) > 0:
+                if requests.follows and (rest_s := all_are_back_at_s - anyio.current_time()) > 0:
                     await pause(rest_s, why="nobody knows how many had sent to the one that has died")
                 while callers.count or not passing.relay.is_empty:
                     await callers.changed.wait()

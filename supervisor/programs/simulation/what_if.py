@@ -14,7 +14,7 @@ from supervisor.core.cluster import coordinator, endings
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.programs.simulation.question import Life, Question
-from supervisor.programs.simulation.time_book import Spent, TimeBook
+from supervisor.programs.simulation.time_accounting import Spent, TimeAccounting
 from supervisor.programs.simulation.timeline import Alarm, Timeline
 
 JOB = "job"
@@ -30,7 +30,7 @@ class _Play:
         self._question = question
         self._random = random.Random(seed)
         self._timeline = Timeline()
-        self._book = TimeBook(question)
+        self._time = TimeAccounting(question)
         self._names = tuple(f"node{number:05}" for number in range(question.nodes + question.spares))
         self._away: set[str] = set()
         self._state = coordinator.initial_state(JOB)
@@ -53,7 +53,7 @@ class _Play:
         self._plan_fault()
         while (next_s := self._timeline.next_s) is not None and next_s < end_s:
             self._timeline.happen()
-        return self._book.close(end_s)
+        return self._time.close(end_s)
 
     # --- the job
 
@@ -72,7 +72,7 @@ class _Play:
     def _submit(self) -> None:
         self._state = coordinator.initial_state(JOB)
         self._cycle, self._part, self._is_hit = -1, frozenset(), False
-        self._book.spend(self._timeline.now_s, Spent.WAITING)
+        self._time.spend(self._timeline.now_s, Spent.WAITING)
         for number, name in enumerate(self._names):
             if name not in self._away:
                 self._join(name, number)
@@ -105,26 +105,26 @@ class _Play:
                 self._start(name, order)
             case orders.JoinAgain():
                 self._reports.append(cluster.NodeJoined(name, self._cycle))
-                self._book.spend(self._timeline.now_s, Spent.WAITING)
+                self._time.spend(self._timeline.now_s, Spent.WAITING)
             case orders.WindDown():
-                self._book.spend(self._timeline.now_s, Spent.WAITING)
+                self._time.spend(self._timeline.now_s, Spent.WAITING)
                 self._reports.append(cluster.NodeStopped(name, all_succeeded=False))
             case orders.Conclude(verdict):
-                self._book.ended(verdict.reason)
+                self._time.ended(verdict.reason)
                 self._reports.append(cluster.VerdictTaken(name))
             case _:
                 pass  # Modelled nodes serve no store, and their hangs need no evidence.
 
     def _end_job(self) -> None:
         self._part = frozenset()
-        self._book.spend(self._timeline.now_s, Spent.REQUEUED)
+        self._time.spend(self._timeline.now_s, Spent.REQUEUED)
         self._timeline.after(self._question.requeue_s, self._submit_again)
 
     def _submit_again(self) -> None:
         """Starts the job again once the scheduler has the nodes for it."""
         self._is_queued = len(self._names) - len(self._away) < self._question.nodes
         if not self._is_queued:
-            self._book.jobs += 1
+            self._time.jobs += 1
             self._submit()
 
     # --- a cycle
@@ -137,19 +137,19 @@ class _Play:
             return
         part, cycle = frozenset(self._starting), self._cycle
         if self._part:
-            self._book.spares_used += len(part - self._part)
+            self._time.spares_used += len(part - self._part)
         if cycle:
-            self._book.restarts += 1
-        self._book.units_used(order.restarts_used)
+            self._time.restarts += 1
+        self._time.units_used(order.restarts_used)
         self._part, self._is_hit = part, False
         question = self._question
-        self._book.spend(self._timeline.now_s, Spent.STARTING)
+        self._time.spend(self._timeline.now_s, Spent.STARTING)
         starts_s = question.restart_s if cycle else question.cold_start_s
         self._timeline.after(starts_s + question.load_s, lambda: self._train(cycle))
 
     def _train(self, cycle: int) -> None:
         if self._part and cycle == self._cycle and not self._is_hit:
-            self._book.spend(self._timeline.now_s, Spent.TRAINING)
+            self._time.spend(self._timeline.now_s, Spent.TRAINING)
 
     # --- faults
 
@@ -176,10 +176,10 @@ class _Play:
 
     def _hit(self) -> None:
         """Stops training at the first fault of a cycle, whether it is known or not."""
-        self._book.faults += 1
+        self._time.faults += 1
         if not self._is_hit:
             self._is_hit = True
-            self._book.spend(self._timeline.now_s, Spent.UNNOTICED)
+            self._time.spend(self._timeline.now_s, Spent.UNNOTICED)
 
     def _fail(self, name: str, cycle: int, reason: str) -> None:
         if self._part and cycle == self._cycle and name not in self._away:
@@ -189,7 +189,7 @@ class _Play:
         if name in self._part:
             self._hit()
         self._away.add(name)
-        self._book.away(len(self._away))
+        self._time.away(len(self._away))
         question = self._question
         self._timeline.after(question.notice_loss_s, lambda: self._notice(name))
         self._timeline.after(max(question.repair_s, question.notice_loss_s), lambda: self._come_back(name, number))

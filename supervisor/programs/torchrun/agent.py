@@ -32,8 +32,8 @@ class Agent:
 
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
-        self._orders = queue.SimpleQueue[tuple[int, int, ForAgent]]()  # number of the wish, and of the meeting
-        self._wishes = 0
+        self._orders = queue.SimpleQueue[tuple[int, int, ForAgent]]()  # number of the request, and of the meeting
+        self._requests = 0
         self._meeting = 0  # where the last order came from
         self._host = ""  # looked up once: later there may be no name service
         self._thread: threading.Thread | None = None
@@ -53,15 +53,15 @@ class Agent:
 
     def join(self) -> None:
         """Requests a part in the next round: from now on `next_order` has orders."""
-        self._wishes += 1
+        self._requests += 1
         touch = self._start()
-        self._loop.call_soon_threadsafe(touch.want, self._wishes, self._options.order)
+        self._loop.call_soon_threadsafe(touch.want, self._requests, self._options.order)
 
     def next_order(self) -> ForAgent:
         """Returns the next order. Blocks. A signal handler may end that with an exception."""
         while True:
-            wish, meeting, order = self._orders.get()
-            if wish == self._wishes:  # else it is meant for an earlier wait
+            request, meeting, order = self._orders.get()
+            if request == self._requests:  # else it is meant for an earlier wait
                 self._meeting = meeting
                 return order
 
@@ -120,14 +120,14 @@ class Agent:
         try:
             anyio.run(self._main)
         finally:
-            self._orders.put((self._wishes, 0, Unreachable("the thread of the rendezvous has ended")))
+            self._orders.put((self._requests, 0, Unreachable("the thread of the rendezvous has ended")))
             self._is_ready.set()
 
     async def _main(self) -> None:
         options = self._options
         self._loop = asyncio.get_running_loop()
-        wish = options.wish
-        is_led_here = None if wish is None else lambda: node_daemon.leads(wish)
+        request = options.request
+        is_led_here = None if request is None else lambda: node_daemon.leads(request)
         self._touch = InTouch(options.meeting, options.rules, self._take, is_led_here)
         async with anyio.create_task_group() as tasks:
             self._stop = tasks.cancel_scope.cancel
@@ -136,8 +136,8 @@ class Agent:
             self._is_ready.set()
             await anyio.Event().wait()
 
-    def _take(self, wish: int, meeting: int, order: ForAgent) -> None:
-        self._orders.put((wish, meeting, order))
+    def _take(self, request: int, meeting: int, order: ForAgent) -> None:
+        self._orders.put((request, meeting, order))
 
     async def _find_host(self) -> None:
         if not self._host:

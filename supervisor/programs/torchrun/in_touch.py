@@ -39,7 +39,7 @@ class Unreachable(msgspec.Struct, frozen=True):
 
 
 ForAgent = ServeRoundStore | BeginRound | RefuseAgent | Unreachable
-Deliver = Callable[[int, int, ForAgent], None]  # number of the wish, and of the meeting
+Deliver = Callable[[int, int, ForAgent], None]  # number of the request, and of the meeting
 
 
 class InTouch:
@@ -52,7 +52,7 @@ class InTouch:
         deliver: Deliver,
         is_led_here: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`deliver` gets the leader's orders for the newest wish.
+        """`deliver` gets the leader's orders for the newest request.
 
         `is_led_here` returns whether another process of this node leads; asked before this one tries to lead.
         """
@@ -64,30 +64,32 @@ class InTouch:
         self._meetings = 0  # number of successive leaders; messages of an earlier meeting are void
         self._peers: ElasticPeers | None = None
         self._deliver = deliver
-        self._number = 0  # of the newest wish
-        self._wish: AgentJoined | None = None  # also sent to a next leader
-        self._wish_until_s = 0.0
-        self._wished = anyio.Event()
+        self._number = 0  # of the newest request
+        self._request: AgentJoined | None = None  # also sent to a next leader
+        self._request_until_s = 0.0
+        self._requested = anyio.Event()
         self._is_member = False
         self._is_loss_told = False
 
     async def run(self) -> None:
-        """Runs until cancelled, or until the rendezvous is closed and its leader gone. Starts with the first wish."""
-        await self._wished.wait()
+        """Runs until cancelled, or until the rendezvous is closed and its leader gone. Starts with the first
+        request."""
+        await self._requested.wait()
         while self.closed is None:
             await self._meet()
 
     def want(self, number: int, order: int) -> None:
-        """Requests a part in the next round. Orders come with the `number` of this wish and that of their meeting."""
+        """Requests a part in the next round. Orders come with the `number` of this request and that of their
+        meeting."""
         self.waiting, self._is_member, self._number = 0, False, number
         if self.closed is not None:
             self._answer(RefuseAgent(Refusal.CLOSED, self.closed.reason))
             return
-        self._wish = AgentJoined(self._meeting.node, self._rules, order)
-        self._wish_until_s = anyio.current_time() + self._rules.join_timeout_s
-        self._wished.set()
+        self._request = AgentJoined(self._meeting.node, self._rules, order)
+        self._request_until_s = anyio.current_time() + self._rules.join_timeout_s
+        self._requested.set()
         if self._peers is not None:
-            self._peers.report(self._wish)
+            self._peers.report(self._request)
 
     def say(self, report: ElasticReport, *, meeting: int | None = None) -> None:
         """Sends it to the current leader, unless it is meant for an earlier one."""
@@ -105,7 +107,7 @@ class InTouch:
 
     async def _meet(self) -> None:
         self._meetings += 1
-        self._wished = anyio.Event()
+        self._requested = anyio.Event()
         lost = anyio.Event()
         why = ""
         is_for_good = False
@@ -121,8 +123,8 @@ class InTouch:
         try:
             opened = open_elastic(meeting, on_order=self._take, on_lost=lose, look_s=self._look_s())
             async with opened as self._peers:
-                if self._wish is not None:
-                    self._peers.report(self._wish)
+                if self._request is not None:
+                    self._peers.report(self._request)
                 await lost.wait()
                 self._peers.forget()
         except OSError as error:
@@ -130,11 +132,11 @@ class InTouch:
         finally:
             self._peers = None
         self._miss(why, is_for_good)
-        if is_for_good and self._wish is None and self.closed is None:
-            await self._wished.wait()
+        if is_for_good and self._request is None and self.closed is None:
+            await self._requested.wait()
 
     def _look_s(self) -> float:
-        left_s = self._wish_until_s - anyio.current_time() if self._wish is not None else LOOK_S
+        left_s = self._request_until_s - anyio.current_time() if self._request is not None else LOOK_S
         return min(LOOK_S, max(LOOK_AGAIN_S, left_s))
 
     def _take(self, order: ElasticOrder) -> None:
@@ -148,10 +150,10 @@ class InTouch:
                 if failed and self._is_member:
                     _log.warning("holdfast: the workers stop: %s", reason)
             case BeginRound():
-                self._wish, self.waiting, self._is_member, self._is_loss_told = None, 0, True, False
+                self._request, self.waiting, self._is_member, self._is_loss_told = None, 0, True, False
                 self._answer(order)
             case RefuseAgent():
-                self._wish = None
+                self._request = None
                 self._answer(order)
             case ServeRoundStore():
                 self._answer(order)
@@ -164,8 +166,8 @@ class InTouch:
                 _log.warning("holdfast: the workers stop, since other nodes may go on without this one: %s", why)
             else:
                 _log.warning("holdfast: the workers go on, but can't be restarted without a leader: %s", why)
-        if self._wish is not None and (is_for_good or anyio.current_time() >= self._wish_until_s):
-            self._wish = None
+        if self._request is not None and (is_for_good or anyio.current_time() >= self._request_until_s):
+            self._request = None
             self._answer(Unreachable(why))
 
     def _answer(self, order: ForAgent) -> None:

@@ -12,19 +12,19 @@ from anyio import to_thread
 
 from supervisor.edges.machine.folders import socket_dir
 from supervisor.errors import HoldfastError
-from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.job_requests import RendezvousRequest
 
 _FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"  # gRPC's fork handlers sometimes kill a program that torchrun starts
 
 _log = logging.getLogger("holdfast.torchrun")
 
 
-async def leads(wish: RendezvousWish) -> bool:
+async def leads(rendezvous: RendezvousRequest) -> bool:
     """Asks it to lead. Returns False if it is absent or the address is another node's. Never raises; bounded."""
-    return await to_thread.run_sync(_ask, wish, abandon_on_cancel=True)
+    return await to_thread.run_sync(_ask, rendezvous, abandon_on_cancel=True)
 
 
-def _ask(wish: RendezvousWish) -> bool:
+def _ask(rendezvous: RendezvousRequest) -> bool:
     for place in socket_dir.candidates():
         path = place.path / socket_dir.CONTROL_SOCKET
         if not socket_dir.answers(path):
@@ -34,7 +34,7 @@ def _ask(wish: RendezvousWish) -> bool:
                 from supervisor.edges.operators.control_client import ControlClient  # Loads gRPC.
 
                 with ControlClient(path) as client:
-                    return client.lead_rendezvous(wish)
+                    return client.lead_rendezvous(rendezvous)
         except HoldfastError as error:
             _log.warning("holdfast: the supervisor in %s does not lead the rendezvous: %s", place.path, error)
             return False

@@ -19,7 +19,7 @@ from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import TlsFiles
 from supervisor.edges.peers.transport.own_address import is_meant_as_loopback
 from supervisor.errors import ConfigurationError
-from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.job_requests import RendezvousRequest
 
 # In seconds, with torch's defaults.
 _SECONDS = {"join_timeout": 600.0, "last_call_timeout": 30.0, "close_timeout": 30.0, "read_timeout": 60.0}
@@ -39,7 +39,7 @@ class AgentOptions(msgspec.Struct, frozen=True):
     order: int  # this node's place according to the scheduler; -1: none
     close_timeout_s: float
     read_timeout_s: float
-    wish: RendezvousWish | None  # for a supervisor of this node, if one runs; None: it can't lead
+    request: RendezvousRequest | None  # for a supervisor of this node, if one runs; None: it can't lead
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ def read(given: Given, environment: Mapping[str, str], *, host_name: str, pid: i
         order=_order(environment),
         close_timeout_s=seconds["close_timeout"],
         read_timeout_s=seconds["read_timeout"],
-        wish=_wish(given.run_id, endpoint, leads, token_file, tls_files),
+        request=_request(given.run_id, endpoint, leads, token_file, tls_files),
     )
 
 
@@ -113,15 +113,15 @@ def _seconds(key: str, value: object) -> float:
     )
 
 
-def _wish(
+def _request(
     run_id: str, endpoint: PeerAddress, leads: bool | None, token_file: str, tls_files: TlsFiles | None
-) -> RendezvousWish | None:
+) -> RendezvousRequest | None:
     if leads is False or not endpoint.port:
         return None
     files = TlsFiles("", "", "") if tls_files is None else tls_files
     paths = (token_file, files.certificate, files.key, files.authority)
     absolute = [os.path.abspath(path) if path else "" for path in paths]
-    return RendezvousWish(run_id, endpoint.host, endpoint.port, bool(leads), *absolute)
+    return RendezvousRequest(run_id, endpoint.host, endpoint.port, bool(leads), *absolute)
 
 
 def _tls_files(given: Given) -> TlsFiles | None:

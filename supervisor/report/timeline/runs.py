@@ -13,20 +13,20 @@ from supervisor.report.timeline.timeline import Run, RunEnd
 
 def runs_of(events: Sequence[RecordedEvent], *, until_ns: int, state: JobState) -> tuple[Run, ...]:
     """Returns the runs by node, rank and time. `events`: in order of time."""
-    book = _Book()
+    runs = _Runs()
     for event in events:
-        book.take(event)
+        runs.take(event)
     if state is JobState.SUCCEEDED:
-        book.close(lambda _: True, until_ns, RunEnd.EXITED, "its end was not reported before the job's")
+        runs.close(lambda _: True, until_ns, RunEnd.EXITED, "its end was not reported before the job's")
     elif state.has_ended:
-        book.close(lambda _: True, until_ns, RunEnd.LOST, "nothing more was heard of it")
-    return tuple(sorted(book.all(), key=lambda run: (run.node, run.rank, run.started_ns)))
+        runs.close(lambda _: True, until_ns, RunEnd.LOST, "nothing more was heard of it")
+    return tuple(sorted(runs.all(), key=lambda run: (run.node, run.rank, run.started_ns)))
 
 
 _Meant = Callable[[Run], bool]
 
 
-class _Book:
+class _Runs:
     def __init__(self) -> None:
         self._open: dict[tuple[int, int], Run] = {}  # cycle and rank
         self._closed: list[Run] = []

@@ -126,7 +126,7 @@ class Job:
     # --- possible events; `number` chooses among the candidates
 
     def let_out(self, number: int) -> None:
-        """See election/order_gate.py."""
+        """See election/order_delivery.py."""
         for _ in range(number % 8 + 1):
             if not self.gate:
                 return

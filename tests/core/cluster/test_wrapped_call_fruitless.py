@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls import fruitless
+from supervisor.core.calls import retry_backoff
 from supervisor.core.calls.call_state import Resting
 from supervisor.core.calls.decisions import EndCall
 from supervisor.core.calls.words import BeginIteration, CallRefused, FaultsReported
@@ -23,10 +23,10 @@ def failed(calls: Calls, member: int = 1) -> Calls:
 
 def test_a_rank_that_fails_at_once_each_time_is_waited_for_longer_and_longer_until_the_call_is_given_up() -> None:
     calls = Calls(3).enter()
-    for _ in range(fruitless.AT_ONCE_MAX):
+    for _ in range(retry_backoff.AT_ONCE_MAX):
         assert failed(calls).said() == ["iteration_restarted"]
     waited: list[float] = []
-    for _ in range(fruitless.IN_A_ROW_MAX - fruitless.AT_ONCE_MAX - 1):
+    for _ in range(retry_backoff.IN_A_ROW_MAX - retry_backoff.AT_ONCE_MAX - 1):
         assert failed(calls).said() == ["iteration_delayed"]
         until_s = wrapped_call.next_deadline_s(calls.state)
         assert until_s is not None
@@ -49,16 +49,16 @@ def test_a_rank_that_fails_at_once_each_time_is_waited_for_longer_and_longer_unt
 
 def test_a_fault_after_progress_restarts_at_once_however_many_were_before() -> None:
     calls = Calls(3).enter()
-    for _ in range(fruitless.AT_ONCE_MAX):
+    for _ in range(retry_backoff.AT_ONCE_MAX):
         failed(calls)
-    calls.now_s += fruitless.PROGRESS_S
-    for _ in range(fruitless.AT_ONCE_MAX):
+    calls.now_s += retry_backoff.PROGRESS_S
+    for _ in range(retry_backoff.AT_ONCE_MAX):
         assert failed(calls).said() == ["iteration_restarted"]
 
 
 def test_what_comes_while_all_rest_is_heard() -> None:
     calls = Calls(3).enter()
-    for _ in range(fruitless.AT_ONCE_MAX + 1):
+    for _ in range(retry_backoff.AT_ONCE_MAX + 1):
         failed(calls)
     assert isinstance(calls.state.phase, Resting)
     calls.say((2, LOST))
@@ -67,5 +67,5 @@ def test_what_comes_while_all_rest_is_heard() -> None:
     assert until_s is not None
     calls.pass_to(until_s)
     assert [each.order for each in calls.told(BeginIteration)] == [
-        BeginIteration(1, fruitless.AT_ONCE_MAX + 1, 3, (2,))
+        BeginIteration(1, retry_backoff.AT_ONCE_MAX + 1, 3, (2,))
     ]

@@ -25,8 +25,8 @@ from supervisor.core.election import candidate, first_start, node_fence
 from supervisor.core.election.candidate import (
     AGAIN_S,
     JITTER_S,
+    KEPT_S,
     STANDS_AGAIN_S,
-    WISHES_KEPT_S,
     AskForLead,
     AskWhoLeads,
     BackendRefused,
@@ -166,10 +166,10 @@ def test_wishes_are_said_again_to_a_leader_that_comes_in_time_and_a_cordon_to_an
     stop, cordon = StopAsked("a person", 0), NodeCordoned("a", "a loud fan")
     play = following()
     play >> Said(stop) >> Said(cordon) >> LeaderSeen(C) >> LinkLost("", 0.0, was_heard=True)
-    play.at(WISHES_KEPT_S / 2) >> Said(STANDS)
+    play.at(KEPT_S / 2) >> Said(STANDS)
     again = StopAsked("a person", 0, is_repeated=True)  # else a second signal would end the grace of the first
     assert [each.report for each in play.of(Report)][1:] == [again, cordon]
-    play.at(WISHES_KEPT_S) >> Said(STANDS)
+    play.at(KEPT_S) >> Said(STANDS)
     assert [each.report for each in play.of(Report)][1:] == [cordon]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from supervisor.core.stragglers.comparing import CHANCE_MAX, GONE_RATIO, SPANS, Excesses, lower_median
-from supervisor.core.stragglers.section_book import WINDOW_TIMES
+from supervisor.core.stragglers.section_windows import WINDOW_TIMES
 
 
 class _Noise:

@@ -9,7 +9,7 @@ from supervisor.core.facts import HangLimits
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_streams import LogChoice
 from supervisor.errors import HoldfastError
-from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.job_requests import RendezvousRequest
 
 socket_path, job_id, script, node = sys.argv[1:5]
 answers: dict[str, str] = {}
@@ -27,7 +27,7 @@ with ControlClient(Path(socket_path)) as client:
         "ListNodes": lambda: [each.job_ids for each in client.nodes()],
         "CordonNode": lambda: client.cordon(node, reason="another user").state,
         "UncordonNode": lambda: client.uncordon(node).state,
-        "LeadRendezvous": lambda: client.lead_rendezvous(RendezvousWish(job_id, "127.0.0.1", 1)),
+        "LeadRendezvous": lambda: client.lead_rendezvous(RendezvousRequest(job_id, "127.0.0.1", 1)),
         "SubmitJob": lambda: client.submit(spec, {}),
     }
     for name, call in calls.items():

@@ -20,7 +20,7 @@ from supervisor.edges.machine.journal.journal_reader import report_from_json
 from supervisor.edges.operators.control_api import ControlApi, SecureListener
 from supervisor.edges.operators.control_gate import ControlGate
 from supervisor.errors import NoAnswerError, NotFoundError, NotNowError
-from supervisor.ports.job_requests import JobHistory, RendezvousWish
+from supervisor.ports.job_requests import JobHistory, RendezvousRequest
 from supervisor.ports.reports import (
     JobNodeReport,
     JobReport,
@@ -127,9 +127,9 @@ class FakeJobService:
         if not output:
             raise NoAnswerError(f"cannot ask node {name}: no answer within 5 s")
 
-    async def lead_rendezvous(self, wish: RendezvousWish) -> bool:
-        self.calls.append(("lead", wish))
-        return wish.job_id == "torch"
+    async def lead_rendezvous(self, rendezvous: RendezvousRequest) -> bool:
+        self.calls.append(("lead", rendezvous))
+        return rendezvous.job_id == "torch"
 
     def stop(
         self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None, of_node: bool = False

@@ -18,7 +18,7 @@ from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_streams import LogChoice
 from supervisor.errors import ExhaustedError, InvalidRequestError, NotFoundError, NotNowError
-from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.reports import JobReport, LogBytes, RecordedEvent
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 from tests.edges.operators.test_event_streams import unexpected
@@ -190,7 +190,7 @@ async def test_logs_are_followed_to_the_end_of_the_job(tmp_path: Path) -> None:
 
 async def test_a_rendezvous_is_led_where_nobody_else_can_join_it(tmp_path: Path) -> None:
     async with asked(tmp_path) as (job_service, client, _):
-        safe = RendezvousWish("torch", "10.0.0.1", 29400, everywhere=True, token_file="/srv/me/token")
+        safe = RendezvousRequest("torch", "10.0.0.1", 29400, everywhere=True, token_file="/srv/me/token")
         assert await to_thread.run_sync(client.lead_rendezvous, safe)
         assert not await to_thread.run_sync(client.lead_rendezvous, replace(safe, job_id="other"))
         assert job_service.calls[0] == ("lead", safe)

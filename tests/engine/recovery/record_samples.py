@@ -12,13 +12,13 @@ import msgspec
 from typing_extensions import TypeIs
 
 from supervisor.config import JobSpec
-from supervisor.core.correspondence import Correspondence
+from supervisor.core.session_state import JobSessions
 from supervisor.engine.job_record import RecordedCycle
 from supervisor.engine.recovery.record_tags import Kind
 from supervisor.engine.recovery.state_snapshot import PartedStateSnapshot, StateSnapshot
 from supervisor.ports.reports import RecordedEvent
 
-ROOTS: tuple[object, ...] = (StateSnapshot, PartedStateSnapshot, Correspondence, JobSpec, RecordedCycle, RecordedEvent)
+ROOTS: tuple[object, ...] = (StateSnapshot, PartedStateSnapshot, JobSessions, JobSpec, RecordedCycle, RecordedEvent)
 WHOLE_DEPTH = 2  # deeper records have only the fields that they must have
 
 _PLAIN: dict[object, object] = {str: "a", int: 7, float: 1.5, bool: True, bytes: b"\xff", type(None): None, None: None}

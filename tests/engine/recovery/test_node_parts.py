@@ -25,12 +25,12 @@ from supervisor.core.cluster.messages import (
     Send,
     StopAsked,
 )
-from supervisor.core.correspondence import Correspondence, Letters, NodeLetters
 from supervisor.core.facts import Cause, JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.node import node
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.messages import JobSubmitted
 from supervisor.core.orders import StartCycle
+from supervisor.core.session_state import JobSessions, NodeSessionState, SessionState
 from supervisor.edges.workers.spawner.keeping import Keeping
 from supervisor.engine.job_record import JobRecord, RecordedCycle
 from supervisor.engine.recovery import node_parts, record_text, snapshot_texts
@@ -38,7 +38,7 @@ from supervisor.engine.recovery.record_text import UnreadableError
 from supervisor.engine.recovery.snapshot_texts import (
     ENVIRONMENT,
     EVENTS,
-    LETTERS,
+    SESSIONS,
     SPEC,
     STATE,
     VERSION_TEXT,
@@ -71,7 +71,7 @@ class Leader:
         self.machines: JobMachines = node.step(
             node.initial_state(NAMES[0]), JobSubmitted(rules(0), node=NAMES[0]), now_s=0.0
         )[0].jobs["j"]
-        self.said: dict[str, NodeLetters] = {}
+        self.said: dict[str, NodeSessionState] = {}
         self.changed: dict[str, None] = {}
         self.texts = SnapshotTexts()
         self.kept: dict[str, str] = {}
@@ -95,9 +95,11 @@ class Leader:
             self.job.sequence += 1
 
     def _say(self, name: str, payload: bytes) -> None:
-        known = self.said.get(name, NodeLetters(name, f"of {name}", Letters()))
-        letters = Letters(known.letters.said + 1, (*known.letters.unconfirmed[-2:], payload), known.letters.received)
-        self.said[name] = msgspec.structs.replace(known, letters=letters)
+        known = self.said.get(name, NodeSessionState(name, f"of {name}", SessionState()))
+        sessions = SessionState(
+            known.letters.said + 1, (*known.letters.unconfirmed[-2:], payload), known.letters.received
+        )
+        self.said[name] = msgspec.structs.replace(known, letters=sessions)
         self.changed[name] = None
 
     def _record(self, name: str, order: StartCycle) -> None:
@@ -111,16 +113,16 @@ class Leader:
             self.job, self.machines, self.led, waiting=(), unfinished=(), reports=(), now_s=self.now_s
         )
 
-    def _letters(self, whole: bool) -> Correspondence:
+    def _sessions(self, whole: bool) -> JobSessions:
         changed, self.changed = self.changed, {}
         names = self.said if whole else [name for name in changed if name in self.said]
         left = () if whole else tuple(name for name in changed if name not in self.said)
         nodes = tuple(self.said[name] for name in names)
-        return Correspondence(leads=True, nodes=nodes, gone=("x",), is_whole=whole, left=left)
+        return JobSessions(leads=True, nodes=nodes, gone=("x",), is_whole=whole, left=left)
 
     def turn(self, *, forgets_empty: bool = True) -> None:
         """Keeps the state. An older spawner does not forget empty texts."""
-        self.keeping.turn(self.texts.of(self.job, self._snapshot(), (), self._letters), are_all=self.is_new)
+        self.keeping.turn(self.texts.of(self.job, self._snapshot(), (), self._sessions), are_all=self.is_new)
         self.is_new = False
         message, _ = self.keeping.message(())
         if message is not None:
@@ -132,9 +134,9 @@ class Leader:
         """Returns the texts with all of the state, as an older version writes them."""
         self.led.members.changed.clear()
         changed = self.changed
-        letters = record_text.write(self._letters(True))
+        sessions = record_text.write(self._sessions(True))
         self.changed = changed
-        return {STATE: record_text.write(self._snapshot()), LETTERS: letters}
+        return {STATE: record_text.write(self._snapshot()), SESSIONS: sessions}
 
     def whole(self) -> Restored:
         return snapshot_texts.restored(self.kept | self.whole_texts())
@@ -143,10 +145,10 @@ class Leader:
         """Loses the supervisor; the next one has only the texts."""
         found = snapshot_texts.restored(self.kept)
         assert found.snapshot.coordinator is not None
-        assert found.letters is not None
+        assert found.sessions is not None
         found.record.spawner = ObedientSpawner(print)
         self.job, self.led, self.texts = found.record, found.snapshot.coordinator, SnapshotTexts()
-        self.said, self.changed = {each.node: each for each in found.letters.nodes}, {}
+        self.said, self.changed = {each.node: each for each in found.sessions.nodes}, {}
         self.keeping, self.is_new = Keeping.of(self.kept, taken=0), True
 
 
@@ -170,10 +172,10 @@ def check(leader: Leader) -> None:
     assert msgspec.structs.replace(found.snapshot, coordinator=None) == msgspec.structs.replace(
         whole.snapshot, coordinator=None
     )
-    assert found.letters is not None
-    assert whole.letters is not None
-    assert {each.node: each for each in found.letters.nodes} == {each.node: each for each in whole.letters.nodes}
-    assert msgspec.structs.replace(found.letters, nodes=()) == msgspec.structs.replace(whole.letters, nodes=())
+    assert found.sessions is not None
+    assert whole.sessions is not None
+    assert {each.node: each for each in found.sessions.nodes} == {each.node: each for each in whole.sessions.nodes}
+    assert msgspec.structs.replace(found.sessions, nodes=()) == msgspec.structs.replace(whole.sessions, nodes=())
     assert (found.record.taken, found.record.recorded_cycle) == (whole.record.taken, whole.record.recorded_cycle)
 
 
@@ -231,9 +233,9 @@ def test_only_the_texts_of_what_has_changed_are_written() -> None:
         leader.happen(NodeJoined(NAMES[number], -1))
     leader.turn()
     leader.happen(NodeExcluded(NAMES[3], "unfit"))
-    written = leader.texts.of(leader.job, leader._snapshot(), (), leader._letters)  # pyright: ignore[reportPrivateUsage]
+    written = leader.texts.of(leader.job, leader._snapshot(), (), leader._sessions)  # pyright: ignore[reportPrivateUsage]
     assert [name for name in written if name.startswith(node_parts.NODE)] == [node_parts.NODE + NAMES[3]]
-    assert [name for name in written if name.startswith(node_parts.LETTERS_OF)] == [node_parts.LETTERS_OF + NAMES[3]]
+    assert [name for name in written if name.startswith(node_parts.SESSION_OF)] == [node_parts.SESSION_OF + NAMES[3]]
     assert not [name for name in written if name.startswith(node_parts.TAKEN)]
     assert node_parts.PLACES not in written
 

@@ -91,11 +91,11 @@ async def test_what_the_nodes_have_told_each_other_is_kept_with_the_turn(tmp_pat
         meetings = FakeMeetings()
         world = World(tasks, tmp_path, keeps=True, meetings=meetings)
         spawner = await world.submit(SHARED)
-        assert snapshot_texts.restored(spawner.kept).letters == meetings.letters("j")
+        assert snapshot_texts.restored(spawner.kept).sessions == meetings.session_state("j")
         spawner.kept.clear()
         assert meetings.keep is not None
         assert meetings.keep("j")
-        assert snapshot_texts.restored(spawner.kept).letters == meetings.letters("j")
+        assert snapshot_texts.restored(spawner.kept).sessions == meetings.session_state("j")
         assert meetings.keep("a job that nobody knows")
         tasks.cancel_scope.cancel()
 

@@ -42,8 +42,8 @@ class Side:
         self.orders.clear()
         self.touch.want(1, -1)
 
-    def _take(self, wish: int, meeting: int, order: ForAgent) -> None:
-        assert wish == 1
+    def _take(self, request: int, meeting: int, order: ForAgent) -> None:
+        assert request == 1
         if isinstance(order, ServeRoundStore):
             self.touch.say(RoundStoreServed(self.node, order.round, "10.0.0.1", 4000), meeting=meeting)
         self.orders.append(order)

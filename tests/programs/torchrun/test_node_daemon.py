@@ -10,12 +10,12 @@ import pytest
 from anyio import to_thread
 
 from supervisor.edges.machine.journal.journal import Journal
-from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.programs.torchrun import node_daemon
 from tests.edges.operators.fake_job_service import FakeJobService, serving
 from tests.edges.operators.test_event_streams import unexpected
 
-WISH = RendezvousWish("torch", "127.0.0.1", 29400)
+REQUEST = RendezvousRequest("torch", "127.0.0.1", 29400)
 
 
 @pytest.fixture(autouse=True)
@@ -27,16 +27,16 @@ async def test_a_supervisor_is_asked_and_its_word_counts(tmp_path: Path):
     journal = Journal(tmp_path, on_alarm=unexpected)
     job_service = FakeJobService()
     async with serving(job_service, tmp_path / "control.sock", journal):
-        assert await node_daemon.leads(WISH)
-        assert not await node_daemon.leads(RendezvousWish("other", "127.0.0.1", 29400))
-        assert not await node_daemon.leads(RendezvousWish("torch", "127.0.0.1", 0)), "a refusal"
+        assert await node_daemon.leads(REQUEST)
+        assert not await node_daemon.leads(RendezvousRequest("other", "127.0.0.1", 29400))
+        assert not await node_daemon.leads(RendezvousRequest("torch", "127.0.0.1", 0)), "a refusal"
     assert [call[0] for call in job_service.calls] == ["lead", "lead"]
 
 
 async def test_without_one_torchrun_leads_itself(tmp_path: Path):
-    assert not await node_daemon.leads(WISH)
+    assert not await node_daemon.leads(REQUEST)
     (tmp_path / "control.sock").touch()
-    assert not await node_daemon.leads(WISH)
+    assert not await node_daemon.leads(REQUEST)
 
 
 async def test_one_that_is_no_supervisor_is_passed_by(tmp_path: Path):
@@ -53,7 +53,7 @@ async def test_one_that_is_no_supervisor_is_passed_by(tmp_path: Path):
 
         thread = threading.Thread(target=hang_up)
         thread.start()
-        assert not await to_thread.run_sync(lambda: node_daemon._ask(WISH))  # pyright: ignore[reportPrivateUsage]
+        assert not await to_thread.run_sync(lambda: node_daemon._ask(REQUEST))  # pyright: ignore[reportPrivateUsage]
         thread.join()
 
 

@@ -149,17 +149,17 @@ class Rig:
         self.seen.add(pid)
         return pid
 
-    def park(self, cycle: int, workers: int) -> set[int]:
+    def prefork(self, cycle: int, workers: int) -> set[int]:
         """Has workers forked ahead of `cycle`; returns their pids once all wait for their rank."""
         self.send(PrepareStore(cycle, "127.0.0.1"))
         self.receive(StoreReady)  # what a spawner forks at its start has ended by then
         others = self.children()
         self.send(ForkAhead(cycle, workers))
         until(lambda: len(self.children() - others) == workers, what="the forks")
-        parked = self.children() - others
-        until(lambda: all(_waits_to_receive(pid) for pid in parked), what="their wait")
-        self.seen |= parked
-        return parked
+        preforked = self.children() - others
+        until(lambda: all(_waits_to_receive(pid) for pid in preforked), what="their wait")
+        self.seen |= preforked
+        return preforked
 
     def spawn_failing(self, plan: WorkerPlan) -> SpawnFailed:
         self.send(Spawn(0, (plan,)))

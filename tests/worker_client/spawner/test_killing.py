@@ -132,7 +132,7 @@ def test_one_that_hid_after_the_next_store_was_made_belongs_to_its_own_cycle(
     with Rig(path, str(tmp_path), cgroup=cgroup) as rig:
         (old,) = rig.spawn(worker())
         until(lambda: (tmp_path / "up").exists(), what="its handler")
-        next_ones = {*rig.park(1, 2), rig.serve_store(1)}
+        next_ones = {*rig.prefork(1, 2), rig.serve_store(1)}
         made_at_ticks = ticks_now()
         until(lambda: ticks_now() > made_at_ticks + 1, what="a later tick of the clock")
         rig.send(Signal(0, signal.SIGTERM))
@@ -194,6 +194,6 @@ def test_the_death_of_a_spawner_ends_its_workers(script: Script) -> None:
     with Rig(script("import time; time.sleep(60)")) as rig:
         store = rig.serve_store()
         spawned = rig.spawn(worker(0), worker(1))
-        pids = {store, *(each.pid for each in spawned), *rig.park(1, 2)}
+        pids = {store, *(each.pid for each in spawned), *rig.prefork(1, 2)}
         rig.process.kill()
         until(lambda: not any(map(is_alive, pids)), what="their death", wait_s=5)

@@ -19,7 +19,7 @@ from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
 from supervisor.edges.peers.transport.listening import listen
 from supervisor.errors import ExhaustedError
-from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.job_requests import RendezvousRequest
 
 IDLE_S = 60.0
 PARTING_S = 5.0
@@ -38,15 +38,15 @@ class ElasticHosts:
         self._idle_s = idle_s
         self._hosted: dict[PeerAddress, str] = {}  # address → id of the job that meets there
 
-    async def lead(self, wish: RendezvousWish) -> bool:
+    async def lead(self, rendezvous: RendezvousRequest) -> bool:
         """Leads it. Returns False if the address is another node's, or taken. Raises HoldfastError."""
-        address = PeerAddress(wish.host, wish.port)
+        address = PeerAddress(rendezvous.host, rendezvous.port)
         if address in self._hosted:
-            return self._hosted[address] == wish.job_id
+            return self._hosted[address] == rendezvous.job_id
         if len(self._hosted) >= HOSTED_MAX:
             raise ExhaustedError(f"cannot lead another rendezvous: {HOSTED_MAX} are led here already")
-        tls = await in_thread(lambda: _secrets(wish), abandon_on_cancel=True)
-        meeting = ElasticMeeting(wish.job_id, OWN_NAME, address, wish.everywhere or None, tls)
+        tls = await in_thread(lambda: _secrets(rendezvous), abandon_on_cancel=True)
+        meeting = ElasticMeeting(rendezvous.job_id, OWN_NAME, address, rendezvous.everywhere or None, tls)
         return await self._tasks.start(self._host, meeting)
 
     async def _host(self, meeting: ElasticMeeting, *, task_status: TaskStatus[bool]) -> None:
@@ -70,9 +70,9 @@ class ElasticHosts:
             del self._hosted[meeting.endpoint]
 
 
-def _secrets(wish: RendezvousWish) -> Tls | None:
-    files = TlsFiles(wish.tls_cert, wish.tls_key, wish.tls_ca) if wish.tls_cert else None
-    return job_secrets.read(wish.token_file, files)
+def _secrets(rendezvous: RendezvousRequest) -> Tls | None:
+    files = TlsFiles(rendezvous.tls_cert, rendezvous.tls_key, rendezvous.tls_ca) if rendezvous.tls_cert else None
+    return job_secrets.read(rendezvous.token_file, files)
 
 
 def _nobody_hears(order: ElasticOrder) -> None:

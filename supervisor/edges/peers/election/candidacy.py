@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.correspondence import Candidate, Correspondence
 from supervisor.core.election import candidate
 from supervisor.core.election.leader import Leader
+from supervisor.core.session_state import Candidate, JobSessions
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.stream.cluster_client import ClusterClient
 
 
-def letters(
-    known: Correspondence, taking_part: Candidate, *, client: ClusterClient | None, leader: Leader | None, own_term: int
-) -> Correspondence:
+def session_state(
+    known: JobSessions, taking_part: Candidate, *, client: ClusterClient | None, leader: Leader | None, own_term: int
+) -> JobSessions:
     """`known`: what is the same whoever leads. `own_term`: of this node's lead; 0: it does not lead."""
     if own_term:
         taking_part = msgspec.structs.replace(taking_part, met_term=taking_part.met_term or own_term)
         return msgspec.structs.replace(known, leads=True, term=own_term, candidate=taking_part)
-    said = client.letters() if client is not None else Correspondence()
+    said = client.session_state() if client is not None else JobSessions()
     if said.term is None or leader is None or leader.term != said.term:
         return msgspec.structs.replace(known, candidate=taking_part)
     taking_part = msgspec.structs.replace(
@@ -42,7 +42,7 @@ def letters(
     )
 
 
-def begun(voter: Voter, process: str, kept: Correspondence | None, *, now_s: float) -> candidate.State:
+def begun(voter: Voter, process: str, kept: JobSessions | None, *, now_s: float) -> candidate.State:
     """Returns the node as it takes part in the election: a new one, or the one that the process before this one was."""
     before = kept.candidate if kept is not None else None
     state = candidate.initial_state(
@@ -61,14 +61,14 @@ def begun(voter: Voter, process: str, kept: Correspondence | None, *, now_s: flo
     return msgspec.structs.replace(
         state,
         met_term=before.met_term,
-        wishes=before.wishes,
+        requests=before.wishes,
         has_stopped=kept.has_stopped,
         newest_term=kept.term or 0,
         phase=phase,
     )
 
 
-def followed(kept: Correspondence) -> Leader | None:
+def followed(kept: JobSessions) -> Leader | None:
     """The leader with which the process before this one was in touch."""
     if kept.candidate is None or not kept.candidate.leader or kept.term is None:
         return None

@@ -16,21 +16,21 @@ from anyio.abc import TaskGroup
 
 from supervisor.core import orders
 from supervisor.core.cluster.messages import Event, Reported
-from supervisor.core.correspondence import Candidate, Correspondence
 from supervisor.core.election import candidate
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import MoveFence, NobodyElse
 from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.core.session_state import Candidate, JobSessions
 from supervisor.edges.peers.codec.cluster_frames import Aside
 from supervisor.edges.peers.election import candidacy
 from supervisor.edges.peers.election.backend_outage import BackendOutage
-from supervisor.edges.peers.election.reign import Reign, read_ledger
+from supervisor.edges.peers.election.leader_term import LeaderTerm, read_ledger
 from supervisor.edges.peers.election.voter import Voter
-from supervisor.edges.peers.questions.switchboard import Switchboard, refuse
-from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.questions.request_router import RequestRouter, refuse
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S, ClusterClient
+from supervisor.edges.peers.stream.session_store import SessionStore
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.listening import listen
 from supervisor.errors import NotNowError
@@ -62,32 +62,32 @@ class ElectedPeers:
         voter: Voter,
         backend: RendezvousBackend,
         post: Post,
-        archive: Archive | None = None,
+        session_store: SessionStore | None = None,
         *,
         take_question: TakeQuestion = refuse,
     ) -> None:
-        """With what is kept in the `archive`, this process goes on as the node that the one before it was."""
+        """With what is kept in the `session_store`, this process goes on as the node that the one before it was."""
         self._outage = BackendOutage(voter.job_id)
-        self.colleagues = Switchboard(
+        self.colleagues = RequestRouter(
             own_name=voter.node, leads=False, pass_on=self._pass_on, take_question=take_question,
             outage=self._outage.clause,
         )  # fmt: skip
         self._voter = voter
         self._backend = backend
         self._post = post
-        self._archive = archive or Archive()
+        self._session_store = session_store or SessionStore()
         self._client: ClusterClient | None = None  # of the leader that is followed
         self._link = anyio.CancelScope()  # ends the connection to it
         self._lost: list[str] = []  # why
         self._won: tuple[Lead, float] | None = None  # and when it was asked for
-        self._reign: Reign | None = None
+        self._leader_term: LeaderTerm | None = None
         self._tasks: TaskGroup | None = None
         self._works: list[Callable[[], Coroutine[None, None, None]]] = []  # that `run` starts
         self._is_opened = anyio.Event()
         self._is_over = anyio.Event()
         self._is_due = anyio.Event()
         self._due_s = float("inf")
-        kept = self._archive.kept
+        kept = self._session_store.kept
         self._state = candidacy.begun(voter, secrets.token_hex(4), kept, now_s=anyio.current_time())
         self._goes_on: candidate.Opened | None = None  # with the job of the process before this one
         if kept is not None and kept.candidate is not None:
@@ -96,23 +96,23 @@ class ElectedPeers:
             self._goes_on = candidate.Opened(leader)
             self._is_opened.set()
 
-    def letters(self, *, whole: bool = True) -> Correspondence:
+    def session_state(self, *, whole: bool = True) -> JobSessions:
         """Returns what is kept for a supervisor that comes back; all of it may go out from now on."""
         del whole  # a new leader learns the rest from the nodes
-        state, reign = self._state, self._reign
+        state, leader_term = self._state, self._leader_term
         known_at_s = state.fence.until_s - FENCE_S
-        return candidacy.letters(
-            Correspondence(known_at_s=known_at_s, has_stopped=state.has_stopped, lost=state.over),
-            Candidate(state.process, state.met_term, wishes=state.wishes),
+        return candidacy.session_state(
+            JobSessions(known_at_s=known_at_s, has_stopped=state.has_stopped, lost=state.over),
+            Candidate(state.process, state.met_term, wishes=state.requests),
             client=self._client,
             leader=state.seen,
-            own_term=reign.lead.term if reign is not None else 0,
+            own_term=leader_term.lead.term if leader_term is not None else 0,
         )
 
     @property
     def leader_host(self) -> str:
         """Returns the address of the node that leads now, as far as known; "": nobody leads."""
-        if self._reign is not None:
+        if self._leader_term is not None:
             return self._voter.host
         return _address(self._state.seen.address).host if self._state.seen is not None else ""
 
@@ -120,17 +120,17 @@ class ElectedPeers:
 
     def leads(self, job_id: str) -> bool:
         del job_id
-        return self._reign is not None
+        return self._leader_term is not None
 
     def send(self, node: str, job_id: str, order: orders.Order) -> None:
-        if self._reign is None:
+        if self._leader_term is None:
             raise NotNowError(f"cannot give an order to node {node}: another node leads job {job_id}")
-        self._reign.gate.send(node, order)
+        self._leader_term.gate.send(node, order)
 
     def record(self, job_id: str, ledger: Ledger) -> None:
-        if self._reign is None:
+        if self._leader_term is None:
             raise NotNowError(f"cannot record anything of job {job_id}: another node leads it")
-        self._reign.gate.record(ledger)
+        self._leader_term.gate.record(ledger)
 
     def report(self, job_id: str, report: Event) -> None:
         """Reports an event. If nobody leads, the next leader learns it from this node's state then."""
@@ -145,23 +145,23 @@ class ElectedPeers:
             self._take(goes_on)
 
     def _pass_on(self, node: str, aside: Aside) -> bool:
-        if self._reign is not None:
-            return self._reign.server.say_aside(node, aside)
+        if self._leader_term is not None:
+            return self._leader_term.server.say_aside(node, aside)
         return self._client is not None and self._client.say_aside(aside)
 
     async def until_all_is_heard(self) -> None:
-        if self._reign is not None:
-            await self._reign.gate.until_empty()
-            await self._reign.server.until_all_is_heard()
-            await self._reign.conclude()
+        if self._leader_term is not None:
+            await self._leader_term.gate.until_empty()
+            await self._leader_term.server.until_all_is_heard()
+            await self._leader_term.conclude()
         elif self._client is not None:
             await self._client.until_all_is_heard()
 
     async def until_all_have_left(self) -> None:
-        if (reign := self._reign) is not None:
-            await reign.gate.until_empty()
-            await reign.server.until_all_is_heard()
-            await reign.server.until_all_have_left()
+        if (leader_term := self._leader_term) is not None:
+            await leader_term.gate.until_empty()
+            await leader_term.server.until_all_is_heard()
+            await leader_term.server.until_all_have_left()
 
     # --- decisions -------------------------------------------------------------------------------------------------
 
@@ -222,10 +222,10 @@ class ElectedPeers:
             case candidate.AskWhoLeads():
                 self._start(self._ask_who_leads)
             case candidate.Lead(found=found, witnesses=witnesses):
-                self._begin_reign(found, witnesses)
+                self._begin_leader_term(found, witnesses)
             case candidate.WriteAgain():
-                if self._reign is not None:
-                    self._reign.gate.write_again()
+                if self._leader_term is not None:
+                    self._leader_term.gate.write_again()
 
     def _start(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         if self._tasks is None:
@@ -241,7 +241,7 @@ class ElectedPeers:
 
     async def _end_own_lead(self) -> None:
         """Of the process before this one, so that nobody waits until it ends by itself. It may have ended already."""
-        kept = self._archive.kept
+        kept = self._session_store.kept
         if kept is not None and kept.leads and kept.term is not None and isinstance(self._backend, EndsLeads):
             with suppress(BackendUnavailableError, BackendRefusedError), anyio.move_on_after(ASK_TIMEOUT_S):
                 await self._backend.end_lead(kept.term)
@@ -284,7 +284,7 @@ class ElectedPeers:
         was_heard = client.known_at_s is not None
         self._take(candidate.LinkLost(why, client.said_at_s, was_heard, client.is_refused))
 
-    def _client_of(self, leader: Leader, kept: Correspondence | None) -> ClusterClient:
+    def _client_of(self, leader: Leader, kept: JobSessions | None) -> ClusterClient:
         voter, self._lost = self._voter, []
         return ClusterClient(
             _address(leader.address),
@@ -295,7 +295,7 @@ class ElectedPeers:
             on_fence=lambda until_s: self._vouch(until_s - FENCE_S),
             on_aside=self.colleagues.take,
             tls=voter.tls,
-            archive=Archive(self._archive.keep, kept),
+            session_store=SessionStore(self._session_store.keep, kept),
         )
 
     # --- as a leader -----------------------------------------------------------------------------------------------
@@ -330,25 +330,25 @@ class ElectedPeers:
         self._won = lead, asked_at_s
         held_for_s = lead.held_for_s if isinstance(lead, ProvesItsAge) else 0.0
         self._take(candidate.LeadWon(lead.term, read_ledger(lead.state), held_for_s))
-        assert self._reign is not None, "a won lead is led"
-        reign, why = self._reign, "it ends"
+        assert self._leader_term is not None, "a won lead is led"
+        leader_term, why = self._leader_term, "it ends"
         try:
-            why = await reign.run(listeners)
+            why = await leader_term.run(listeners)
         finally:
             for each in listeners:  # The server closes them, unless it was cancelled before it began.
                 each.close()
-            self._reign = None
+            self._leader_term = None
             self.colleagues.is_leader = False
-            self._take(candidate.LeadLost(why, reign.has_resigned, reign.ledger))
+            self._take(candidate.LeadLost(why, leader_term.has_resigned, leader_term.ledger))
             with anyio.CancelScope(shield=True):
-                await reign.end()
+                await leader_term.end()
         _log.warning("this node no longer leads job %s: %s", voter.job_id, why)
         self._take(candidate.Left())
 
-    def _begin_reign(self, found: Ledger, witnesses: tuple[str, ...]) -> None:
+    def _begin_leader_term(self, found: Ledger, witnesses: tuple[str, ...]) -> None:
         assert self._won is not None, "the lead was won"
         lead, asked_at_s = self._won
-        self._reign = Reign(
+        self._leader_term = LeaderTerm(
             self._voter, lead, self._post, self._vouch, lambda: self._state.fence.until_s, self.colleagues.take,
             outage=self._outage, asked_at_s=asked_at_s, found=found, witnesses=witnesses,
         )  # fmt: skip

@@ -12,8 +12,8 @@ from supervisor.config.job_spec import Nodes
 from supervisor.edges.peers.election.backends import open_backend
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
-from supervisor.edges.peers.questions.switchboard import refuse
-from supervisor.edges.peers.stream.archive import Archive, JobPeers
+from supervisor.edges.peers.questions.request_router import refuse
+from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
 from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.errors import ConfigurationError
 from supervisor.ports.edges import Post
@@ -24,7 +24,7 @@ PARTING_S = 5.0  # for messages that the other nodes have not heard when this on
 
 
 async def joining(
-    job_id: str, nodes: Nodes, tls: Tls | None, archive: Archive | None = None, *, own_host: str
+    job_id: str, nodes: Nodes, tls: Tls | None, session_store: SessionStore | None = None, *, own_host: str
 ) -> Callable[[Post, TakeQuestion], AbstractAsyncContextManager[JobPeers]]:
     """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
     if tls is None and not ipaddress.ip_address(own_host).is_loopback:
@@ -34,7 +34,7 @@ async def joining(
         )
     voter = Voter(job_id, nodes.name, own_host, nodes.join_timeout_s, tls, nodes.fan_out, nodes.max_nodes - 1)
     backend = open_backend(job_id, nodes)
-    return lambda post, take: open_elected(voter, backend, post, archive, take_question=take)
+    return lambda post, take: open_elected(voter, backend, post, session_store, take_question=take)
 
 
 @asynccontextmanager
@@ -42,14 +42,14 @@ async def open_elected(
     voter: Voter,
     backend: RendezvousBackend,
     post: Post,
-    archive: Archive | None = None,
+    session_store: SessionStore | None = None,
     *,
     take_question: TakeQuestion = refuse,
 ) -> AsyncGenerator[JobPeers]:
     """Opens peers with an elected leader. Any node may lead, and any node may be lost."""
     try:
         async with anyio.create_task_group() as tasks:
-            peers = ElectedPeers(voter, backend, post, archive, take_question=take_question)
+            peers = ElectedPeers(voter, backend, post, session_store, take_question=take_question)
             tasks.start_soon(peers.run)
             yield peers
             with anyio.move_on_after(PARTING_S):

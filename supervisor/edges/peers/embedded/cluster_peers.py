@@ -13,19 +13,19 @@ from supervisor.config.job_spec import KEPT_NODES_MAX, JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
-from supervisor.core.correspondence import Correspondence
 from supervisor.core.election import follower
 from supervisor.core.fence import FENCE_S
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.core.session_state import JobSessions
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.peers.handshake import job_secrets
-from supervisor.edges.peers.questions.switchboard import Switchboard, refuse
-from supervisor.edges.peers.stream.archive import Archive, JobPeers
+from supervisor.edges.peers.questions.request_router import RequestRouter, refuse
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.stream.cluster_server import TERM, ClusterServer
-from supervisor.edges.peers.transport import garbage
+from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
+from supervisor.edges.peers.transport import gc_tuning
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
 from supervisor.edges.peers.transport.listening import listen
@@ -55,7 +55,7 @@ class Meeting(msgspec.Struct, frozen=True):
 class LeaderPeers:
     """Peers of the node that runs the job's coordinator; see ports.Peers."""
 
-    def __init__(self, meeting: Meeting, server: ClusterServer, post: Post, colleagues: Switchboard) -> None:
+    def __init__(self, meeting: Meeting, server: ClusterServer, post: Post, colleagues: RequestRouter) -> None:
         self._node = meeting.node
         self._server = server
         self._post = post
@@ -77,8 +77,8 @@ class LeaderPeers:
     def record(self, job_id: str, ledger: Ledger) -> None:
         """Does nothing: no other node leads after this one."""
 
-    def letters(self, *, whole: bool = True) -> Correspondence:
-        return self._server.letters(whole=whole)
+    def session_state(self, *, whole: bool = True) -> JobSessions:
+        return self._server.session_state(whole=whole)
 
     async def until_all_have_left(self) -> None:
         await self._server.until_all_is_heard()
@@ -89,13 +89,18 @@ class FollowerPeers:
     """Peers of a node if another one runs the coordinator; see ports.Peers. `run` stays in touch with it."""
 
     def __init__(
-        self, meeting: Meeting, post: Post, archive: Archive | None = None, *, take_question: TakeQuestion = refuse
+        self,
+        meeting: Meeting,
+        post: Post,
+        session_store: SessionStore | None = None,
+        *,
+        take_question: TakeQuestion = refuse,
     ) -> None:
         self._meeting = meeting
         self._post = post
-        self._archive = archive or Archive()
-        kept = self._archive.kept
-        self.colleagues = Switchboard(
+        self._session_store = session_store or SessionStore()
+        kept = self._session_store.kept
+        self.colleagues = RequestRouter(
             own_name=meeting.node,
             leads=False,
             take_question=take_question,
@@ -129,15 +134,15 @@ class FollowerPeers:
     def record(self, job_id: str, ledger: Ledger) -> None:
         raise NotNowError(f"cannot record anything of job {job_id}: another node leads it")
 
-    def letters(self, *, whole: bool = True) -> Correspondence:
+    def session_state(self, *, whole: bool = True) -> JobSessions:
         del whole  # they are few
         state = self._state
-        return msgspec.structs.replace(self._client.letters(), has_stopped=state.has_stopped, lost=state.lost)
+        return msgspec.structs.replace(self._client.session_state(), has_stopped=state.has_stopped, lost=state.lost)
 
     async def until_all_is_heard(self) -> None:
         await self._client.until_all_is_heard()
 
-    def _new_client(self, kept: Correspondence | None) -> ClusterClient:
+    def _new_client(self, kept: JobSessions | None) -> ClusterClient:
         return ClusterClient(
             self._meeting.endpoint,
             job_id=self._meeting.job_id,
@@ -147,7 +152,7 @@ class FollowerPeers:
             on_fence=self._move_fence,
             on_aside=self.colleagues.take,
             tls=self._meeting.tls,
-            archive=Archive(self._archive.keep, kept),
+            session_store=SessionStore(self._session_store.keep, kept),
         )
 
     def _move_fence(self, until_s: float) -> None:
@@ -178,22 +183,22 @@ class FollowerPeers:
 
 @asynccontextmanager
 async def open_peers(
-    meeting: Meeting, post: Post, archive: Archive | None = None, *, take_question: TakeQuestion = refuse
+    meeting: Meeting, post: Post, session_store: SessionStore | None = None, *, take_question: TakeQuestion = refuse
 ) -> AsyncGenerator[JobPeers]:
     """Opens the peers. The first process that listens at the endpoint leads the job; all others follow it.
 
-    With the data kept in the `archive`, this process continues what its predecessor did. `take_question` gets the
+    With the data kept in the `session_store`, this process continues what its predecessor did. `take_question` gets the
     questions of other nodes.
     """
-    archive = archive or Archive()
-    kept = archive.kept
+    session_store = session_store or SessionStore()
+    kept = session_store.kept
     listener = await listen(meeting.endpoint) if kept is None or kept.leads else None
     if kept is not None and kept.leads and listener is None:
         raise ConfigurationError(f"cannot lead at {meeting.endpoint} again: something else listens there")
-    leaders_archive = archive if meeting.nodes_max < KEPT_NODES_MAX else Archive(None, kept)
+    leaders_store = session_store if meeting.nodes_max < KEPT_NODES_MAX else SessionStore(None, kept)
     async with anyio.create_task_group() as tasks:
         if listener is not None:
-            colleagues = Switchboard(
+            colleagues = RequestRouter(
                 own_name=meeting.node,
                 leads=True,
                 take_question=take_question,
@@ -208,14 +213,14 @@ async def open_peers(
                 term=meeting.term,
                 fan_out=meeting.fan_out,
                 nodes_max=meeting.nodes_max,
-                archive=leaders_archive,
+                session_store=leaders_store,
             )
-            garbage.look_seldom(meeting.nodes_max)
+            gc_tuning.collect_seldom(meeting.nodes_max)
             await tasks.start(server.run, listener)
             yield LeaderPeers(meeting, server, post, colleagues)
             said = server.until_all_is_heard
         else:
-            opened = FollowerPeers(meeting, post, archive, take_question=take_question)
+            opened = FollowerPeers(meeting, post, session_store, take_question=take_question)
             tasks.start_soon(opened.run)
             yield opened
             said = opened.until_all_is_heard
@@ -225,17 +230,17 @@ async def open_peers(
 
 
 async def joining(
-    spec: JobSpec, nodes: Nodes, archive: Archive
+    spec: JobSpec, nodes: Nodes, session_store: SessionStore
 ) -> tuple[JobSpec, Callable[[Post, TakeQuestion], AbstractAsyncContextManager[JobPeers]]]:
     """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
     meeting = await meeting_of(spec.job_id, nodes)
     spec = await at_own_address(await in_own_domain(spec), nodes)
     if not nodes.has_election:
-        return spec, lambda post, take: open_peers(meeting, post, archive, take_question=take)
+        return spec, lambda post, take: open_peers(meeting, post, session_store, take_question=take)
     from supervisor.edges.peers.election import election  # Late: most jobs need no election.
 
     host = await own_host(nodes)
-    return spec, await election.joining(spec.job_id, nodes, meeting.tls, archive, own_host=host)
+    return spec, await election.joining(spec.job_id, nodes, meeting.tls, session_store, own_host=host)
 
 
 async def in_own_domain(spec: JobSpec) -> JobSpec:

@@ -19,12 +19,12 @@ from anyio.abc import TaskGroup, TaskStatus
 from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import LeadershipLost, Reported
-from supervisor.core.correspondence import Correspondence
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.orders import Order
+from supervisor.core.session_state import JobSessions
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
-from supervisor.edges.peers.stream.archive import Archive, JobPeers
+from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
 from supervisor.errors import ConfigurationError, HoldfastError, NoAnswerError
 from supervisor.ports.edges import Post
 from supervisor.ports.questions import Answer, LastNews, PeersAndColleagues, Question, TakeQuestion
@@ -33,7 +33,7 @@ LAST_NEWS_S = 2.0  # for the other nodes' news of a job that has ended
 
 Opener = Callable[[Post, TakeQuestion], AbstractAsyncContextManager[JobPeers]]
 Keep = Callable[[str], bool]  # see Meetings.open
-Joining = Callable[[JobSpec, Nodes, Archive], Awaitable[tuple[JobSpec, Opener]]]
+Joining = Callable[[JobSpec, Nodes, SessionStore], Awaitable[tuple[JobSpec, Opener]]]
 FromPeers = Ordered | Reported | FenceMoved | JobAbandoned
 
 _log = logging.getLogger("holdfast.cluster")
@@ -59,9 +59,9 @@ class HearsLastNews(Protocol):
 class _Meeting:
     """The meeting of one job."""
 
-    def __init__(self, pass_on: Post, archive: Archive) -> None:
+    def __init__(self, pass_on: Post, session_store: SessionStore) -> None:
         self._pass_on = pass_on
-        self.archive = archive
+        self.session_store = session_store
         self._held: list[FromPeers] | None = []  # until the engine knows the job
         self.peers: JobPeers | None = None
         self.has_ended = False  # the job has; else this supervisor ends, and the job may go on
@@ -111,15 +111,15 @@ class PeersOfJobs:
     async def open(self, spec: JobSpec, keep: Keep | None) -> JobSpec:
         return await self._open(spec, None, keep)
 
-    async def _open(self, spec: JobSpec, kept: Correspondence | None, keep: Keep | None) -> JobSpec:
+    async def _open(self, spec: JobSpec, kept: JobSessions | None, keep: Keep | None) -> JobSpec:
         assert spec.nodes is not None, "a job of one node has no peers"
         earlier = self._meetings.get(spec.job_id)
         if earlier is not None:
             await earlier.is_closed.wait()  # its last messages go out; that takes a bounded time
         nodes, job_id = spec.nodes, spec.job_id
-        archive = Archive(partial(self._keep_first, job_id, keep) if keep is not None else None, kept)
-        spec, opener = await self._joining(spec, nodes, archive)
-        meeting = self._meetings[job_id] = _Meeting(self._post, archive)
+        session_store = SessionStore(partial(self._keep_first, job_id, keep) if keep is not None else None, kept)
+        spec, opener = await self._joining(spec, nodes, session_store)
+        meeting = self._meetings[job_id] = _Meeting(self._post, session_store)
         try:
             await self._tasks.start(self._keep, job_id, meeting, opener)
         except OSError as error:
@@ -131,7 +131,7 @@ class PeersOfJobs:
             spec = msgspec.structs.replace(spec, nodes=msgspec.structs.replace(nodes, leads=True))
         return spec
 
-    async def reopen(self, spec: JobSpec, kept: Correspondence | None, keep: Keep | None) -> None:
+    async def reopen(self, spec: JobSpec, kept: JobSessions | None, keep: Keep | None) -> None:
         why = "no record of what its nodes have exchanged was kept"
         try:
             if kept is not None:
@@ -139,21 +139,22 @@ class PeersOfJobs:
                 return
         except HoldfastError as error:
             why = str(error)
-        meeting = self._meetings[spec.job_id] = _Meeting(self._post, Archive())
+        meeting = self._meetings[spec.job_id] = _Meeting(self._post, SessionStore())
         meeting.post(JobAbandoned(spec.job_id, f"cannot meet the other nodes of the job again: {why}"))
         self._tasks.start_soon(self._keep, spec.job_id, meeting, None)
 
     def _keep_first(self, job_id: str, keep: Keep) -> bool:
-        """Keeps a job's data; see Archive.keep. A job being taken back can't be kept before the engine knows it."""
+        """Keeps a job's data; see SessionStore.keep. A job being taken back can't be kept before the engine knows
+        it."""
         meeting = self._meetings.get(job_id)
-        if meeting is not None and meeting.archive.kept is not None and not meeting.has_begun:
+        if meeting is not None and meeting.session_store.kept is not None and not meeting.has_begun:
             return False
         return keep(job_id)
 
-    def letters(self, job_id: str, *, whole: bool = True) -> Correspondence | None:
+    def session_state(self, job_id: str, *, whole: bool = True) -> JobSessions | None:
         meeting = self._meetings.get(job_id)
         peers = meeting.peers if meeting is not None else None
-        return peers.letters(whole=whole) if peers is not None else None
+        return peers.session_state(whole=whole) if peers is not None else None
 
     def begin(self, job_id: str) -> None:
         if (meeting := self._meetings.get(job_id)) is not None:
@@ -276,10 +277,10 @@ async def open_peers_of_jobs(
         peers.close_all()
 
 
-async def _joining(spec: JobSpec, nodes: Nodes, archive: Archive) -> tuple[JobSpec, Opener]:
+async def _joining(spec: JobSpec, nodes: Nodes, session_store: SessionStore) -> tuple[JobSpec, Opener]:
     from supervisor.edges.peers.embedded import cluster_peers  # Late: most jobs have one node.
 
-    return await cluster_peers.joining(spec, nodes, archive)
+    return await cluster_peers.joining(spec, nodes, session_store)
 
 
 def _first(error: BaseException) -> BaseException:

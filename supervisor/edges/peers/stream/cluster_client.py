@@ -19,9 +19,9 @@ from anyio.abc import TaskGroup
 from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import Reported
-from supervisor.core.correspondence import Correspondence
 from supervisor.core.election import leader_link, link_silence
 from supervisor.core.node.messages import Ordered
+from supervisor.core.session_state import JobSessions
 from supervisor.edges.peers.codec import cluster_codec, cluster_frames, cluster_versions
 from supervisor.edges.peers.codec.cluster_frames import (
     Answered,
@@ -37,7 +37,7 @@ from supervisor.edges.peers.handshake import introduction
 from supervisor.edges.peers.handshake.introduction import Who
 from supervisor.edges.peers.relays.own_relay import INTRODUCED_S, OwnRelay
 from supervisor.edges.peers.relays.relay_client import RelayClient
-from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.stream.session_store import SessionStore
 from supervisor.edges.peers.transport import cluster_connect, cluster_link
 from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_link import Conversation, PeerAddress
@@ -86,7 +86,7 @@ class ClusterClient:
         on_aside: Callable[[str, Aside], None] = cluster_frames.nobody_hears,
         on_elastic: Callable[[ElasticOrdered], None] | None = None,
         tls: Tls | None = None,
-        archive: Archive | None = None,
+        session_store: SessionStore | None = None,
     ) -> None:
         """Creates the client. `on_lost` gets the reason, once, when this node knows of no leader any more.
 
@@ -94,12 +94,12 @@ class ClusterClient:
         """
         self._address = address
         self._job_id = job_id
-        archive = archive or Archive()
-        kept = archive.kept or Correspondence()
+        session_store = session_store or SessionStore()
+        kept = session_store.kept or JobSessions()
         self._who = Who(job_id, own_name, kept.incarnation or secrets.token_hex(8))
         self._loop = asyncio.get_running_loop()
         self._conversation = Conversation(
-            on_message=self._take, on_beat=self._take_answer, keep=archive.keep, letters=kept.letters
+            on_message=self._take, on_beat=self._take_answer, keep=session_store.keep, session=kept.letters
         )
         self._link = leader_link.State(str(address), kept.known_at_s)
         self._said_at_s: float | None = None  # the last that the leader may have heard, while there is no connection
@@ -145,11 +145,11 @@ class ClusterClient:
         """Sends it once if there is a connection; it may be lost. Returns False if it certainly does not arrive."""
         return self._conversation.say_aside(cluster_codec.encode(aside))
 
-    def letters(self) -> Correspondence:
+    def session_state(self) -> JobSessions:
         """Returns what is kept for a supervisor that returns; all of it may go out from now on."""
-        letters = self._conversation.letters()
-        return Correspondence(
-            incarnation=self._who.incarnation, term=self._term, letters=letters, known_at_s=self.known_at_s
+        session = self._conversation.session_state()
+        return JobSessions(
+            incarnation=self._who.incarnation, term=self._term, letters=session, known_at_s=self.known_at_s
         )
 
     def forget(self) -> None:

@@ -17,11 +17,11 @@ from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.cluster.relays import Relays
-from supervisor.core.correspondence import Correspondence, Letters
 from supervisor.core.election import node_links
 from supervisor.core.election.node_links import Link
 from supervisor.core.node.messages import Ordered
 from supervisor.core.orders import Order
+from supervisor.core.session_state import JobSessions, SessionState
 from supervisor.edges.peers.codec import cluster_codec, cluster_frames
 from supervisor.edges.peers.codec.cluster_frames import (
     Answered,
@@ -38,8 +38,8 @@ from supervisor.edges.peers.handshake import introduction
 from supervisor.edges.peers.handshake.acceptor import Acceptor
 from supervisor.edges.peers.relays.relay_downstream import RelayDownstream
 from supervisor.edges.peers.stream import known_node
-from supervisor.edges.peers.stream.archive import Archive
 from supervisor.edges.peers.stream.known_node import KnownNode
+from supervisor.edges.peers.stream.session_store import SessionStore
 from supervisor.edges.peers.transport import cluster_link, listening, preamble
 from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_link import Conversation
@@ -71,12 +71,12 @@ class ClusterServer:
         fan_out: int = 0,
         nodes_max: int = 0,
         may_answer: Callable[[], bool] | None = None,
-        archive: Archive | None = None,
+        session_store: SessionStore | None = None,
     ) -> None:
         """Creates the server. `fan_out`: how many of the `nodes_max` others connect directly, not by relays; 0: all.
         `may_answer` is asked before every answer; None: always."""
-        self._archive = archive or Archive()
-        kept = self._archive.kept or Correspondence()
+        self._session_store = session_store or SessionStore()
+        kept = self._session_store.kept or JobSessions()
         self._job_id = job_id
         self._own_name = own_name
         self._on_report = on_report
@@ -160,8 +160,8 @@ class ClusterServer:
         known, tried_at_s = self._nodes.get(node), self._tried_at_s.get(node, 0.0)
         return max(known.conversation.last_heard_s if known is not None else 0.0, tried_at_s) or None
 
-    def letters(self, *, whole: bool = True) -> Correspondence:
-        return known_node.letters(self._nodes, self._gone, self._changed, whole=whole)
+    def session_state(self, *, whole: bool = True) -> JobSessions:
+        return known_node.session_state(self._nodes, self._gone, self._changed, whole=whole)
 
     async def until_all_is_heard(self) -> None:
         """Waits until every node has everything sent to it, or is lost. The job has ended."""
@@ -235,7 +235,7 @@ class ClusterServer:
         if known is not None and known.incarnation != hello.incarnation:
             self._decide(node_links.NodeDropped(hello.node, REPLACED))
             known = None
-        known = known or self._know(hello.node, hello.incarnation, Letters())
+        known = known or self._know(hello.node, hello.incarnation, SessionState())
         self._count(known, is_direct=is_direct)
         self._decide(node_links.LinkUp(Link(hello.node)))
         known.conversation.hold(line, on_end=partial(self._miss, hello.node, known))
@@ -244,10 +244,10 @@ class ClusterServer:
             if self._relays.is_needed(hello.node, anyio.current_time()):
                 self.send_frame(hello.node, ServeRelay())
 
-    def _know(self, name: str, incarnation: str, letters: Letters) -> KnownNode:
+    def _know(self, name: str, incarnation: str, session: SessionState) -> KnownNode:
         conversation = Conversation(
             on_message=partial(self._take, name), confirm_later=self._confirm_later, may_answer=self._may_answer,
-            keep=self._archive.keep, letters=letters, on_unkept=partial(self._changed.setdefault, name),
+            keep=self._session_store.keep, session=session, on_unkept=partial(self._changed.setdefault, name),
         )  # fmt: skip
         self._nodes[name], self._changed[name] = KnownNode(incarnation, conversation), None
         return self._nodes[name]

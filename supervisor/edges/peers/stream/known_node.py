@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from itertools import islice
 
-from supervisor.core.correspondence import Correspondence, NodeLetters
+from supervisor.core.session_state import JobSessions, NodeSessionState
 from supervisor.edges.peers.transport.cluster_link import Conversation
 
 GONE_KEPT_MAX = 256  # incarnations; those abandoned earlier have ended by themselves
@@ -34,9 +34,9 @@ async def until_all_have_left(nodes: Collection[KnownNode]) -> None:
         await known.conversation.until_let_go()
 
 
-def letters(
+def session_state(
     nodes: Mapping[str, KnownNode], gone: dict[str, None], changed: dict[str, None], *, whole: bool
-) -> Correspondence:
+) -> JobSessions:
     """Returns what is kept for a returning supervisor; all may go out now. `gone`: incarnations, oldest first.
 
     `changed`: the nodes whose conversation has changed since the last time, to be emptied; `whole`: all are wanted.
@@ -44,8 +44,8 @@ def letters(
     names = list(changed)
     changed.clear()
     found = nodes if whole else [name for name in names if name in nodes]
-    kept = (NodeLetters(name, nodes[name].incarnation, nodes[name].conversation.letters()) for name in found)
-    return Correspondence(
+    kept = (NodeSessionState(name, nodes[name].incarnation, nodes[name].conversation.session_state()) for name in found)
+    return JobSessions(
         leads=True,
         nodes=tuple(kept),
         gone=tuple(islice(reversed(gone), GONE_KEPT_MAX))[::-1],

@@ -14,7 +14,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
-from supervisor.core.correspondence import Letters
+from supervisor.core.session_state import SessionState
 from supervisor.edges.peers.transport.cluster_line import UNSENT_BYTES_MAX, Line
 from supervisor.edges.peers.transport.cluster_session import Arrivals, Outbox, numbered, read_numbered
 from supervisor.edges.peers.transport.turns import Later
@@ -45,23 +45,24 @@ class Conversation:
         confirm_later: Later | None = None,
         may_answer: Callable[[], bool] | None = None,
         keep: Callable[[], bool] | None = None,
-        letters: Letters | None = None,
+        session: SessionState | None = None,
         on_unkept: Callable[[], object] | None = None,
     ) -> None:
         """Creates a conversation. `on_message` gets orders or reports, and asides. `on_beat` gets heartbeats; None:
         they are sent back.
 
         `confirm_later` may be shared. `may_answer` is asked before a heartbeat is sent back; None: always. `keep` is
-        called before anything goes out or is confirmed that is not kept for a returning supervisor (see archive.py);
-        `letters`: those that a predecessor left. `on_unkept` is called once `letters` would return something else.
+        called before anything goes out or is confirmed that is not kept for a returning supervisor (see
+        session_store.py);
+        `session`: what a predecessor left. `on_unkept` is called once `session_state` would return something else.
         """
         self._loop = asyncio.get_running_loop()
-        letters = letters or Letters()
-        self._outbox = Outbox(letters.said, letters.unconfirmed)
-        self._arrivals = Arrivals(letters.received)
+        session = session or SessionState()
+        self._outbox = Outbox(session.said, session.unconfirmed)
+        self._arrivals = Arrivals(session.received)
         self._keep, self._on_unkept = keep, on_unkept
         self._is_unkept = self._is_held = False
-        self._kept_received = letters.received  # arrivals that are kept
+        self._kept_received = session.received  # arrivals that are kept
         self._asides: deque[bytes] | None = None
         self._asides_bytes = 0
         self._line: Line | None = None
@@ -74,7 +75,7 @@ class Conversation:
         self._is_parting = False
         self._settled: anyio.Event | None = None  # belongs to the waiting caller
         self._confirmed = 0  # the newest of our messages that the other side confirmed
-        self._told_received = letters.received  # the newest arrival that we confirmed
+        self._told_received = session.received  # the newest arrival that we confirmed
         self._waits_since_s = 0.0  # waits for a confirmation, if one is due
         self.heard_at_s = self._loop.time()
 
@@ -130,17 +131,18 @@ class Conversation:
 
     # --- what is kept ----------------------------------------------------------------------------------------------
 
-    def letters(self) -> Letters:
+    def session_state(self) -> SessionState:
         """Returns what to keep for a returning supervisor; from now on all of it may go out and be confirmed."""
         self._is_unkept = False
         self._kept_received = self._arrivals.received
         if self._is_held:
             self._is_held = False
             self._loop.call_soon(self._go_on)
-        return Letters(self._outbox.last, self._outbox.unconfirmed, self._arrivals.received)
+        return SessionState(self._outbox.last, self._outbox.unconfirmed, self._arrivals.received)
 
     def _is_kept(self) -> bool:
-        """Makes sure that everything is kept. Returns False if that is not possible yet: then `letters` continues."""
+        """Makes sure that everything is kept. Returns False if that is not possible yet: then `session_state`
+        continues."""
         if self._is_unkept and self._keep is not None:
             if not self._keep():
                 self._is_held = True

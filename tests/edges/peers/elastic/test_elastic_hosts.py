@@ -14,7 +14,7 @@ from supervisor.edges.peers.elastic.elastic_hosts import ElasticHosts
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.listening import listen
 from supervisor.errors import ConfigurationError
-from supervisor.ports.job_requests import RendezvousWish
+from supervisor.ports.job_requests import RendezvousRequest
 from tests.edges.peers.elastic.test_elastic_peers import LIMIT_S, Place, begin
 
 
@@ -24,11 +24,11 @@ def place() -> Place:
 
 
 @pytest.fixture
-def wish(place: Place, tmp_path: Path) -> RendezvousWish:
+def rendezvous(place: Place, tmp_path: Path) -> RendezvousRequest:
     token = tmp_path / "token"
     token.touch(mode=0o600)
     token.write_text("a secret of the job")
-    return RendezvousWish("job", "127.0.0.1", place.port, token_file=str(token))
+    return RendezvousRequest("job", "127.0.0.1", place.port, token_file=str(token))
 
 
 async def until_free(port: int) -> None:
@@ -39,12 +39,12 @@ async def until_free(port: int) -> None:
         each.close()
 
 
-async def test_agents_that_all_follow_meet_and_go_on_without_any_of_them(place: Place, wish: RendezvousWish):
+async def test_agents_that_all_follow_meet_and_go_on_without_any_of_them(place: Place, rendezvous: RendezvousRequest):
     async with anyio.create_task_group() as tasks:
         hosts = ElasticHosts(tasks)
-        assert await hosts.lead(wish)
-        assert await hosts.lead(wish)
-        assert not await hosts.lead(replace(wish, job_id="other"))
+        assert await hosts.lead(rendezvous)
+        assert await hosts.lead(rendezvous)
+        assert not await hosts.lead(replace(rendezvous, job_id="other"))
         place.token = b"a secret of the job"
         async with place.agent("b", leads=False) as second:
             async with place.agent("a", leads=False) as first:
@@ -64,16 +64,16 @@ async def test_agents_that_all_follow_meet_and_go_on_without_any_of_them(place: 
         tasks.cancel_scope.cancel()
 
 
-async def test_one_to_which_nobody_comes_ends_and_another_keeps_its_place(place: Place, wish: RendezvousWish):
+async def test_one_to_which_nobody_comes_ends_and_another_keeps_its_place(place: Place, rendezvous: RendezvousRequest):
     async with anyio.create_task_group() as tasks:
-        assert await ElasticHosts(tasks, idle_s=0.05).lead(wish)
+        assert await ElasticHosts(tasks, idle_s=0.05).lead(rendezvous)
         await until_free(place.port)
         taken = await listen(PeerAddress("127.0.0.1", place.port))
         assert taken is not None
-        assert not await ElasticHosts(tasks).lead(wish)
+        assert not await ElasticHosts(tasks).lead(rendezvous)
         for each in taken:
             each.close()
         with pytest.raises(ConfigurationError, match="cannot read the token file"):
-            await ElasticHosts(tasks).lead(replace(wish, token_file="/none"))
-        assert not await ElasticHosts(tasks).lead(replace(wish, host="192.0.2.1"))
+            await ElasticHosts(tasks).lead(replace(rendezvous, token_file="/none"))
+        assert not await ElasticHosts(tasks).lead(replace(rendezvous, host="192.0.2.1"))
         tasks.cancel_scope.cancel()

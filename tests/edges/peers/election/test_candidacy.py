@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import cast
 
-from supervisor.core.correspondence import Candidate, Correspondence, Letters
+from supervisor.core.session_state import Candidate, JobSessions, SessionState
 from supervisor.edges.peers.election import candidacy
 from supervisor.edges.peers.stream.cluster_client import ClusterClient
 from supervisor.ports.rendezvous_backend import Leader
 
-KNOWN = Correspondence(known_at_s=3.0, has_stopped=True)
-SAID = Correspondence(incarnation="i", term=7, letters=Letters(2, (b"x",), 5), known_at_s=4.0)
+KNOWN = JobSessions(known_at_s=3.0, has_stopped=True)
+SAID = JobSessions(incarnation="i", term=7, letters=SessionState(2, (b"x",), 5), known_at_s=4.0)
 LEADER = Leader(7, "b", "10.0.0.2:9", 2.0)
 
 
 class Client:
-    def letters(self) -> Correspondence:
+    def session_state(self) -> JobSessions:
         return SAID
 
 
-def left(leader: Leader | None, *, own_term: int = 0) -> Correspondence:
+def left(leader: Leader | None, *, own_term: int = 0) -> JobSessions:
     client = cast("ClusterClient", Client())
-    return candidacy.letters(KNOWN, Candidate("p"), client=client, leader=leader, own_term=own_term)
+    return candidacy.session_state(KNOWN, Candidate("p"), client=client, leader=leader, own_term=own_term)
 
 
 def test_the_words_with_the_leader_of_now_are_left_with_where_it_is() -> None:
@@ -35,7 +35,7 @@ def test_the_words_with_the_leader_of_now_are_left_with_where_it_is() -> None:
 def test_words_with_a_leader_that_leads_no_more_are_of_no_use() -> None:
     for leader in (None, Leader(8, "c", "10.0.0.3:9", 2.0)):
         kept = left(leader)
-        assert (kept.incarnation, kept.letters, kept.known_at_s) == ("", Letters(), 3.0)
+        assert (kept.incarnation, kept.letters, kept.known_at_s) == ("", SessionState(), 3.0)
         assert candidacy.followed(kept) is None
 
 

@@ -26,15 +26,15 @@ from supervisor.core.cluster.messages import (
     Reported,
     StopAsked,
 )
-from supervisor.core.correspondence import Candidate, Correspondence
 from supervisor.core.election import candidate, leader_link, link_silence, node_fence
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.ledger import Former, Ledger, after_all_know
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.core.session_state import Candidate, JobSessions
 from supervisor.edges.peers.election import elected_peers, election
 from supervisor.edges.peers.election.elected_peers import ElectedPeers
 from supervisor.edges.peers.election.voter import Voter
-from supervisor.edges.peers.stream.archive import Archive
+from supervisor.edges.peers.stream.session_store import SessionStore
 from supervisor.ports.rendezvous_backend import Leader
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend, MemoryLead
 from tests.edges.peers.embedded.test_cluster_peers import TLS
@@ -82,12 +82,12 @@ async def node(
     *,
     join_timeout_s: float = LIMIT_S,
     begins: bool = True,
-    kept: Correspondence | None = None,
+    kept: JobSessions | None = None,
 ) -> AsyncGenerator[Node]:
     voter = Voter(JOB, name, "127.0.0.1", join_timeout_s, TLS)
     this = Node(name)
-    archive = Archive(kept=kept)
-    async with election.open_elected(voter, MemoryBackend(memory, name), this.post, archive) as peers:
+    session_store = SessionStore(kept=kept)
+    async with election.open_elected(voter, MemoryBackend(memory, name), this.post, session_store) as peers:
         assert isinstance(peers, ElectedPeers)
         this.peers = peers
         if begins:
@@ -160,7 +160,7 @@ async def test_a_supervisor_that_comes_back_goes_on_with_the_words_to_the_leader
             assert b.peers is not None
             a.peers.send("b", JOB, orders.JoinAgain(4, "heard"))
             await b.until(lambda: b.ordered(orders.JoinAgain))
-            kept = b.peers.letters()
+            kept = b.peers.session_state()
         memory.away.add("b")  # It finds the leader, although the backend does not answer.
         async with node(memory, "b", begins=False, kept=kept) as b:
             assert b.peers is not None
@@ -179,7 +179,7 @@ async def test_a_supervisor_that_comes_back_ends_the_lead_of_the_one_before_and_
     memory.elect(Leader(3, "a", "127.0.0.1:1", 600.0))
     now_s = anyio.current_time()
     candidate = Candidate("process", 2, wishes=((now_s, StopAsked("a person", 0)),))
-    kept = Correspondence(leads=True, term=3, candidate=candidate, known_at_s=now_s)
+    kept = JobSessions(leads=True, term=3, candidate=candidate, known_at_s=now_s)
     async with node(memory, "a", begins=False, kept=kept) as a:
         await a.until(lambda: a.reports(StopAsked))
         (taken,) = a.reports(LeadershipTaken)
@@ -195,7 +195,7 @@ async def test_a_supervisor_that_comes_back_too_late_ends_its_workers():
     memory = Memory()
     memory.away.add("a")
     known_at_s = anyio.current_time() - fence.FENCE_S
-    kept = Correspondence(leads=True, term=3, candidate=Candidate("process", 2), known_at_s=known_at_s)
+    kept = JobSessions(leads=True, term=3, candidate=Candidate("process", 2), known_at_s=known_at_s)
     async with node(memory, "a", begins=False, kept=kept) as a:
         await a.until(lambda: a.ordered(orders.StandBack))
 

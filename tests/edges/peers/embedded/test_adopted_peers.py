@@ -11,7 +11,7 @@ import pytest
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.cluster.messages import NodeJoined, NodeSilent, Reported
 from supervisor.edges.peers.embedded.adopted_peers import ANYWHERE, meet
-from supervisor.edges.peers.questions.switchboard import refuse
+from supervisor.edges.peers.questions.request_router import refuse
 from supervisor.errors import ConfigurationError
 
 LIMIT_S = 30.0

@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from supervisor.config.job_spec import KEPT_NODES_MAX, JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.messages import Event, LeadershipLost, NodeDown, NodeJoined, Reported
-from supervisor.core.correspondence import Correspondence
 from supervisor.core.facts import JobState
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.core.session_state import JobSessions
 from supervisor.edges.peers.embedded import peers_of_jobs
 from supervisor.edges.peers.embedded.peers_of_jobs import FromPeers, Opener, PeersOfJobs, open_peers_of_jobs
-from supervisor.edges.peers.stream.archive import Archive, JobPeers
+from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
 from supervisor.errors import ConfigurationError, NoAnswerError
 from supervisor.ports.edges import Post
 from supervisor.ports.questions import LEADER, Answer, Part, Question, Reply, ShowPart, TakeQuestion
@@ -70,8 +70,8 @@ class OneJob:
         self.take_question(job_id, to, question, answers.append)
         return answers[0]
 
-    def letters(self, *, whole: bool = True) -> Correspondence:
-        return Correspondence(leads=self._leads, is_whole=whole)
+    def session_state(self, *, whole: bool = True) -> JobSessions:
+        return JobSessions(leads=self._leads, is_whole=whole)
 
 
 class News:
@@ -100,7 +100,7 @@ class Rig:
         self.refusals: dict[str, Exception] = {}
         self.holds: dict[str, anyio.Event] = {}  # connections that take time to open
         self.parted: list[str] = []
-        self.archives: dict[str, Archive] = {}
+        self.session_stores: dict[str, SessionStore] = {}
         self.parting = anyio.Event()
         self.parting.set()
         self.asked: list[tuple[str, str]] = []
@@ -110,8 +110,8 @@ class Rig:
         self.asked.append((job_id, by))
         reply(Part(JobReport(job_id, JobState.RUNNING, 1), NodeReport("a", "ready")))
 
-    async def joining(self, spec: JobSpec, nodes: Nodes, archive: Archive) -> tuple[JobSpec, Opener]:
-        self.archives[spec.job_id] = archive
+    async def joining(self, spec: JobSpec, nodes: Nodes, session_store: SessionStore) -> tuple[JobSpec, Opener]:
+        self.session_stores[spec.job_id] = session_store
         if spec.job_id in self.holds:
             await self.holds[spec.job_id].wait()
         return replace(spec, master_addr="10.0.0.7"), partial(self._open, spec.job_id)
@@ -249,7 +249,7 @@ async def test_questions_of_every_job_come_to_one_counter():
 
 async def test_a_way_that_another_supervisor_has_opened_is_gone_on_with():
     rig = Rig()
-    kept = Correspondence(leads=True, gone=("before",))
+    kept = JobSessions(leads=True, gone=("before",))
     asked: list[str] = []
 
     def keep(job_id: str) -> bool:
@@ -258,23 +258,23 @@ async def test_a_way_that_another_supervisor_has_opened_is_gone_on_with():
 
     async with rig.opened() as peers:
         await peers.reopen(shared("led"), kept, keep)
-        archive = rig.archives["led"]
-        assert archive.kept == kept
-        assert archive.keep is not None
-        assert not archive.keep()  # the engine does not know the job yet, and could not keep anything of it
+        session_store = rig.session_stores["led"]
+        assert session_store.kept == kept
+        assert session_store.keep is not None
+        assert not session_store.keep()  # the engine does not know the job yet, and could not keep anything of it
         assert asked == []
         peers.begin("led")
-        assert archive.keep()
+        assert session_store.keep()
         assert asked == ["led"]
-        assert peers.letters("led", whole=False) == Correspondence(leads=True, is_whole=False)
-        assert peers.letters("alone") is None
+        assert peers.session_state("led", whole=False) == JobSessions(leads=True, is_whole=False)
+        assert peers.session_state("alone") is None
 
 
 async def test_nothing_waits_to_be_kept_where_no_supervisor_comes_back_and_a_leader_of_many_does_not():
     rig = Rig()
     async with rig.opened() as peers:
         await peers.open(shared("led"), None)
-        assert rig.archives["led"].keep is None
+        assert rig.session_stores["led"].keep is None
         for job_id, leads in (("led", True), ("followed", False)):
             peers.close(job_id)
             spec = replace(shared(job_id), nodes=replace(NODES, max_nodes=KEPT_NODES_MAX + 1))
@@ -283,8 +283,8 @@ async def test_nothing_waits_to_be_kept_where_no_supervisor_comes_back_and_a_lea
             assert (many.nodes.leads, many.may_come_back) == (leads, not leads)
 
 
-@pytest.mark.parametrize("kept", [Correspondence(leads=True), None])
-async def test_a_way_that_can_t_be_opened_again_ends_the_job_and_says_why(kept: Correspondence | None):
+@pytest.mark.parametrize("kept", [JobSessions(leads=True), None])
+async def test_a_way_that_can_t_be_opened_again_ends_the_job_and_says_why(kept: JobSessions | None):
     rig = Rig()
     rig.refusals = {"led": ConfigurationError("something else listens there")}
     async with rig.opened() as peers:

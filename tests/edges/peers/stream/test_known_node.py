@@ -11,13 +11,13 @@ import pytest
 from supervisor.config.job_spec import KEPT_NODES_MAX
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeDown, NodeHeard, NodeLost, NodeSilent, Reported
-from supervisor.core.correspondence import Correspondence, Letters, NodeLetters
 from supervisor.core.election import leader_link, node_links
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.core.session_state import JobSessions, NodeSessionState, SessionState
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import LeaderPeers, Meeting
 from supervisor.edges.peers.embedded.peers_of_jobs import FromPeers
-from supervisor.edges.peers.stream.archive import Archive, JobPeers
+from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
 from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, TLS, again, free_port, peers
@@ -32,7 +32,7 @@ class Side:
     def __init__(self, name: str, port: int, *, leads: bool) -> None:
         self.meeting = Meeting(JOB, name, PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
         self.leads = leads
-        self.letters: Correspondence | None = None
+        self.letters: JobSessions | None = None
         self.kept: tuple[tuple[int, ...], int] = ((), 0)  # what was heard, and how much was sent
         self.wrong: list[FromPeers] = []
 
@@ -55,16 +55,16 @@ class Side:
             if not is_alive or not opened or chance.random() < 0.2:
                 return False
             (current,) = opened
-            letters = current.letters(whole=not is_begun)
+            letters = current.session_state(whole=not is_begun)
             self.letters, self.kept = merged(self.letters, letters), (tuple(heard), said)
             return True
 
-        archive, opened = Archive(keep, self.letters), list[JobPeers]()
+        session_store, opened = SessionStore(keep, self.letters), list[JobPeers]()
         async with anyio.create_task_group() as tasks:
 
             async def be() -> None:
                 nonlocal said, is_begun
-                async with cluster_peers.open_peers(self.meeting, post, archive) as peers:
+                async with cluster_peers.open_peers(self.meeting, post, session_store) as peers:
                     opened.append(peers)
                     assert peers.leads(JOB) is self.leads
                     is_begun = keep()
@@ -88,7 +88,7 @@ class Side:
         return self.kept == (tuple(range(WORDS)), WORDS)
 
 
-def merged(kept: Correspondence | None, read: Correspondence) -> Correspondence:
+def merged(kept: JobSessions | None, read: JobSessions) -> JobSessions:
     """Returns what is kept once the changes are."""
     if read.is_whole or kept is None:
         return read
@@ -128,7 +128,7 @@ async def test_no_word_is_lost_or_doubled_however_often_a_side_is_killed(killed:
 async def test_a_leader_that_comes_back_gives_a_node_up_that_does_not(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(node_links, "LOST_S", 0.3)
     port = free_port()
-    kept = Correspondence(leads=True, nodes=(NodeLetters("gone", "of gone", Letters()),), gone=("older",))
+    kept = JobSessions(leads=True, nodes=(NodeSessionState("gone", "of gone", SessionState()),), gone=("older",))
     lost: list[NodeLost] = []
     known = anyio.Event()
 
@@ -141,13 +141,13 @@ async def test_a_leader_that_comes_back_gives_a_node_up_that_does_not(monkeypatc
             assert event.report == NodeSilent("gone"), "nothing begins on it meanwhile"
 
     meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
-    async with cluster_peers.open_peers(meeting, post, Archive(None, kept)) as peers:
+    async with cluster_peers.open_peers(meeting, post, SessionStore(None, kept)) as peers:
         with anyio.fail_after(LIMIT_S):
             await known.wait()
-        gone = Correspondence(leads=True, gone=("older", "of gone"))
-        assert peers.letters(whole=False) == msgspec.structs.replace(gone, is_whole=False, left=("gone",))
-        assert peers.letters(whole=False) == msgspec.structs.replace(gone, is_whole=False)
-        assert peers.letters() == gone
+        gone = JobSessions(leads=True, gone=("older", "of gone"))
+        assert peers.session_state(whole=False) == msgspec.structs.replace(gone, is_whole=False, left=("gone",))
+        assert peers.session_state(whole=False) == msgspec.structs.replace(gone, is_whole=False)
+        assert peers.session_state() == gone
     assert [each.node for each in lost] == ["gone"]
     assert "it has not come back to the leader's new supervisor" in lost[0].reason
 
@@ -156,9 +156,9 @@ async def test_a_node_that_comes_back_too_late_ends_its_workers():
     port = free_port()
     said: list[FromPeers] = []
     known_at_s = anyio.current_time() - leader_link.FENCE_S - 1.0
-    kept = Correspondence(incarnation="of b", term=1, known_at_s=known_at_s)
+    kept = JobSessions(incarnation="of b", term=1, known_at_s=known_at_s)
     meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
-    async with cluster_peers.open_peers(meeting, said.append, Archive(None, kept)) as peers:
+    async with cluster_peers.open_peers(meeting, said.append, SessionStore(None, kept)) as peers:
         assert not peers.leads(JOB)  # the address is its own, and free
         with anyio.fail_after(LIMIT_S):
             while not said:  # noqa: ASYNC110 - a list tells nobody
@@ -173,7 +173,7 @@ async def test_a_leader_whose_address_was_taken_can_t_come_back():
     said: list[FromPeers] = []
     async with cluster_peers.open_peers(meeting, said.append):
         with pytest.raises(ConfigurationError, match="again: something else listens there"):
-            async with cluster_peers.open_peers(meeting, said.append, Archive(None, Correspondence(leads=True))):
+            async with cluster_peers.open_peers(meeting, said.append, SessionStore(None, JobSessions(leads=True))):
                 pytest.fail("two lead")
 
 
@@ -215,7 +215,7 @@ async def test_orders_wait_to_be_kept_unless_the_nodes_are_too_many_to_be_led_ag
     meeting = Meeting(JOB, "a", PeerAddress("127.0.0.1", port), LIMIT_S, TLS, nodes_max=others)
     came = anyio.Event()
     async with (
-        cluster_peers.open_peers(meeting, lambda _: came.set(), Archive(keep)) as leader,
+        cluster_peers.open_peers(meeting, lambda _: came.set(), SessionStore(keep)) as leader,
         peers("b", port) as (b, at_b),
     ):
         b.report(JOB, NodeDown("b", 1))

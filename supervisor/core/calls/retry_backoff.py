@@ -17,7 +17,7 @@ IN_A_ROW_MAX = 30
 _SILENCES = (Interruption.SOFT_TIMEOUT, Interruption.HARD_TIMEOUT)
 
 
-class Fruitless(msgspec.Struct, frozen=True):
+class FailedInARow(msgspec.Struct, frozen=True):
     """How many iterations in a row have failed without progress, and which ranks failed in the last one."""
 
     in_a_row: int = 0
@@ -30,13 +30,13 @@ class Fruitless(msgspec.Struct, frozen=True):
 
 
 def after(
-    before: Fruitless, members: frozenset[int], record: FaultRecord, settings: CallSettings, *, ran_s: float
-) -> Fruitless:
+    before: FailedInARow, members: frozenset[int], record: FaultRecord, settings: CallSettings, *, ran_s: float
+) -> FailedInARow:
     """Counts an iteration in which `members` failed; it ran for `ran_s` until its first fault, `record`, was known."""
     if ran_s >= progress_s(record, settings):
-        return Fruitless(0, members)
+        return FailedInARow(0, members)
     again = members & before.members
-    return Fruitless(before.in_a_row + 1, members, min(again)) if again else Fruitless(1, members, min(members))
+    return FailedInARow(before.in_a_row + 1, members, min(again)) if again else FailedInARow(1, members, min(members))
 
 
 def progress_s(record: FaultRecord, settings: CallSettings) -> float:
@@ -46,7 +46,7 @@ def progress_s(record: FaultRecord, settings: CallSettings) -> float:
     return PROGRESS_S
 
 
-def pause_s(fruitless: Fruitless, settings: CallSettings) -> float:
+def pause_s(fruitless: FailedInARow, settings: CallSettings) -> float:
     """Returns the delay of the next iteration. Every rank waits at the barrier meanwhile, within its timeout."""
     further = fruitless.in_a_row - AT_ONCE_MAX
     if further <= 0:

@@ -15,7 +15,7 @@ MISSED_ROUNDS_MAX = 3  # a rank that took no part in so many no longer runs the 
 UNKNOWN, KNOWN, FULL = 0, 1, 2
 
 
-class SectionBook:
+class SectionWindows:
     """The times of one section. `now_s` is the time at which a rank's report arrived."""
 
     def __init__(self) -> None:

@@ -10,11 +10,11 @@ import msgspec
 
 from supervisor.core.cluster.messages import NodeCordoned, NodeExcluded, RestartAsked, StopAsked
 
-StandingWish = NodeExcluded | NodeCordoned  # of people; it holds under any leader
-Wish = StopAsked | RestartAsked | StandingWish
+LastingRequest = NodeExcluded | NodeCordoned  # of people; it holds under any leader
+Request = StopAsked | RestartAsked | LastingRequest
 
 
-class Letters(msgspec.Struct, frozen=True):
+class SessionState(msgspec.Struct, frozen=True):
     """One side of a conversation."""
 
     said: int = 0  # number of the last message sent
@@ -22,12 +22,12 @@ class Letters(msgspec.Struct, frozen=True):
     received: int = 0  # number of the last message received and included in what is kept
 
 
-class NodeLetters(msgspec.Struct, frozen=True):
+class NodeSessionState(msgspec.Struct, frozen=True):
     """The leader's side of its conversation with one node."""
 
     node: str
     incarnation: str
-    letters: Letters
+    letters: SessionState
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -38,23 +38,23 @@ class Candidate(msgspec.Struct, frozen=True):
     leader: str = ""  # the node that it follows; "": none
     leader_address: str = ""
     leader_ttl_s: float = 0.0
-    wishes: tuple[tuple[float, Wish], ...] = ()  # with the time of each
+    wishes: tuple[tuple[float, Request], ...] = ()  # with the time of each
 
 
-class Correspondence(msgspec.Struct, frozen=True):
+class JobSessions(msgspec.Struct, frozen=True):
     """This node's conversations about one job."""
 
     leads: bool = False
     candidate: Candidate | None = None  # None: the leader is not elected
     # if it leads:
-    nodes: tuple[NodeLetters, ...] = ()
+    nodes: tuple[NodeSessionState, ...] = ()
     gone: tuple[str, ...] = ()  # incarnations that the leader has given up
     is_whole: bool = True  # False: `nodes` are only those that have changed since it was read last,
     left: tuple[str, ...] = ()  # and these are no longer among them
     # if it follows:
     incarnation: str = ""  # of this node; "": none yet
     term: int | None = None  # the leader's, also if this node was elected; None: never reached
-    letters: Letters = Letters()
+    letters: SessionState = SessionState()
     known_at_s: float | None = None  # when the last message that the leader answered was sent
     has_stopped: bool = False  # the node has reported that nothing runs here any more
     lost: str = ""  # why there is no longer a leader

@@ -17,7 +17,7 @@ from tests.worker_client.spawner.rig import Rig, is_alive, until, with_env, work
 from worker_client.spawner import child_state, children, identity
 from worker_client.spawner.children import Start
 from worker_client.spawner.events import Events
-from worker_client.spawner.parking import PLAN_BYTES_MAX, Parking
+from worker_client.spawner.prefork_pool import PLAN_BYTES_MAX, PreforkPool
 
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(60)"
 TELLS = """
@@ -29,10 +29,10 @@ TELLS = """
 
 def test_they_become_the_ranks_of_their_cycle(script: Script, tmp_path: Path) -> None:
     with Rig(script(TELLS), "a") as rig:
-        parked = rig.park(1, 2)
+        preforked = rig.prefork(1, 2)
         plans = [worker(each, stderr=StreamPlan(console=False, file=str(tmp_path / f"{each}"))) for each in (0, 1)]
         ends = rig.run(*plans, cycle=1)
-        assert {end.pid for end in ends} == parked
+        assert {end.pid for end in ends} == preforked
         assert [end.code for end in ends] == [0, 0]
         rig.end()
         for end in ends:
@@ -42,65 +42,65 @@ def test_they_become_the_ranks_of_their_cycle(script: Script, tmp_path: Path) ->
 
 def test_more_workers_than_stand_ready_are_forked_as_ever(script: Script) -> None:
     with Rig(script("pass")) as rig:
-        parked = rig.park(1, 1)
+        preforked = rig.prefork(1, 1)
         ends = rig.run(worker(0), worker(1), cycle=1)
         assert [end.code for end in ends] == [0, 0]
-        assert len({end.pid for end in ends} & parked) == 1
+        assert len({end.pid for end in ends} & preforked) == 1
 
 
 def test_the_rest_ends_once_the_workers_are_started(script: Script) -> None:
     with Rig(script(SLEEPS)) as rig:
-        rig.park(1, 3)
+        rig.prefork(1, 3)
         (spawned,) = rig.spawn(worker(), cycle=1)
         until(lambda: rig.children() == {spawned.pid}, what="the end of the others")
 
 
 def test_those_of_a_cycle_that_never_comes_end_with_the_next_order(script: Script) -> None:
     with Rig(script(SLEEPS)) as rig:
-        parked = rig.park(1, 2)
+        preforked = rig.prefork(1, 2)
         (spawned,) = rig.spawn(worker(), cycle=2)
-        assert spawned.pid not in parked
+        assert spawned.pid not in preforked
         until(lambda: rig.children() == {spawned.pid}, what="the end of those that wait")
 
 
 def test_those_that_never_get_a_rank_end_with_their_cycle_or_the_job(script: Script) -> None:
     with Rig(script("print('ran')")) as rig:
-        parked = rig.park(1, 2)
+        preforked = rig.prefork(1, 2)
         rig.send(KillTree(1))
         rig.receive(Emptied)
-        assert not rig.children() & parked
-        parked = rig.park(2, 2)
+        assert not rig.children() & preforked
+        preforked = rig.prefork(2, 2)
         out, err = rig.end()
-        assert not any(map(is_alive, parked))
+        assert not any(map(is_alive, preforked))
         assert (out, err) == ("", "")
 
 
 @pytest.mark.parametrize("private", [True, False])
 def test_they_end_soon_after_a_supervisor_that_does_not_return(script: Script, private: bool) -> None:
     with Rig(script("print('ran')"), private=private, supervisor_return_timeout_s=0.1) as rig:
-        parked = rig.park(1, 2)
+        preforked = rig.prefork(1, 2)
         rig.socket.close()
         assert rig.process.wait(2) == 0
-        assert not any(map(is_alive, parked))
+        assert not any(map(is_alive, preforked))
 
 
 @pytest.mark.parametrize("cgroup", [True, False], ids=["cgroup", "walk"])
 def test_the_end_of_the_old_cycle_does_not_touch_them(script: Script, cgroup: bool) -> None:
     with Rig(script(SLEEPS), cgroup=cgroup) as rig:
         (old,) = rig.spawn(worker())
-        parked = rig.park(1, 2)
+        preforked = rig.prefork(1, 2)
         rig.send(Signal(0, signal.SIGTERM))
         assert rig.exited().pid == old.pid
         rig.send(KillTree(0))
         assert rig.receive(Emptied).cycle == 0
-        assert all(map(is_alive, parked))
-        assert {each.pid for each in rig.spawn(worker(0), worker(1), cycle=1)} == parked
+        assert all(map(is_alive, preforked))
+        assert {each.pid for each in rig.spawn(worker(0), worker(1), cycle=1)} == preforked
 
 
 def test_one_that_was_killed_meanwhile_is_replaced(script: Script) -> None:
     with Rig(script("pass")) as rig:
-        parked = rig.park(1, 2)
-        victim = min(parked)
+        preforked = rig.prefork(1, 2)
+        victim = min(preforked)
         pidfd = os.pidfd_open(victim)
         os.kill(victim, signal.SIGKILL)
         select.select([pidfd], [], [], 10)  # the kernel takes time; a live one is rightly handed out
@@ -112,11 +112,11 @@ def test_one_that_was_killed_meanwhile_is_replaced(script: Script) -> None:
 
 def test_a_signal_waits_until_there_is_a_rank_to_report_its_end(script: Script) -> None:
     with Rig(script("print('ran')")) as rig:
-        parked = rig.park(1, 2)
-        for pid, number in zip(sorted(parked), (signal.SIGINT, signal.SIGTERM), strict=True):
+        preforked = rig.prefork(1, 2)
+        for pid, number in zip(sorted(preforked), (signal.SIGINT, signal.SIGTERM), strict=True):
             os.kill(pid, number)
         ends = rig.run(worker(0), worker(1), cycle=1)
-        assert {end.pid for end in ends} == parked
+        assert {end.pid for end in ends} == preforked
         # Like an interpreter interrupted at its start: a traceback and 1.
         assert sorted((end.code or 0, end.signal or 0) for end in ends) == [(0, signal.SIGTERM), (1, 0)]
         assert "ran" not in rig.end()[0]
@@ -124,17 +124,17 @@ def test_a_signal_waits_until_there_is_a_rank_to_report_its_end(script: Script) 
 
 def test_an_order_in_several_parts_is_one_order_for_those_that_stand_ready(script: Script) -> None:
     with Rig(script("pass")) as rig:
-        parked = rig.park(1, 3)
+        preforked = rig.prefork(1, 3)
         rig.send(Spawn(1, (worker(0),), more=True))
         first = rig.exited(0)
         rig.send(Spawn(1, (worker(1),)))
-        assert {first.pid, rig.exited(1).pid} <= parked
+        assert {first.pid, rig.exited(1).pid} <= preforked
         until(lambda: not rig.children(), what="the end of the third, which got no rank")
 
 
 def test_an_environment_that_is_too_large_for_the_channel_goes_to_a_new_fork(script: Script) -> None:
     with Rig(script("import os; print(len(os.environ['LARGE']))")) as rig:
-        (pid,) = rig.park(1, 1)
+        (pid,) = rig.prefork(1, 1)
         (end,) = rig.run(with_env(0, {"LARGE": "x" * PLAN_BYTES_MAX}), cycle=1)
         assert end.pid != pid
         assert rig.end()[0] == f"{PLAN_BYTES_MAX}\n"
@@ -163,9 +163,11 @@ def test_where_no_process_can_be_made_none_stands_ready(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(children, "fork", refuse)
     events, open_before = Events(), set(os.listdir("/proc/self/fd"))
-    parking = Parking(events, child_state.remember(identity.Title(), frozenset()), adopt=lambda _cycle, _pid: None)
-    parking.want(1, 4, "")
+    prefork_pool = PreforkPool(
+        events, child_state.remember(identity.Title(), frozenset()), adopt=lambda _cycle, _pid: None
+    )
+    prefork_pool.want(1, 4, "")
     events.run_once()
-    assert parking.take(1, 0, Start({}, {})) == 0
+    assert prefork_pool.take(1, 0, Start({}, {})) == 0
     assert set(os.listdir("/proc/self/fd")) == open_before
     events.close()

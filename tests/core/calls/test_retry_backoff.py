@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from supervisor.core.calls import fruitless
-from supervisor.core.calls.fruitless import AT_ONCE_MAX, IN_A_ROW_MAX, PAUSE_MAX_S, PROGRESS_S, Fruitless
+from supervisor.core.calls import retry_backoff
+from supervisor.core.calls.retry_backoff import AT_ONCE_MAX, IN_A_ROW_MAX, PAUSE_MAX_S, PROGRESS_S, FailedInARow
 from supervisor.core.calls.words import CallSettings, FaultRecord, Interruption
 
 SETTINGS = CallSettings()
@@ -14,22 +14,22 @@ FAILED = FaultRecord(1, Interruption.EXCEPTION, "ValueError: bad loss")
 SILENT = FaultRecord(1, Interruption.SOFT_TIMEOUT, "was silent")
 
 
-def after(before: Fruitless, *members: int, ran_s: float = 0.0, record: FaultRecord = FAILED) -> Fruitless:
-    return fruitless.after(before, frozenset(members), record, SETTINGS, ran_s=ran_s)
+def after(before: FailedInARow, *members: int, ran_s: float = 0.0, record: FaultRecord = FAILED) -> FailedInARow:
+    return retry_backoff.after(before, frozenset(members), record, SETTINGS, ran_s=ran_s)
 
 
-def repeated(times: int) -> Fruitless:
-    record = Fruitless()
+def repeated(times: int) -> FailedInARow:
+    record = FailedInARow()
     for _ in range(times):
         record = after(record, 1)
     return record
 
 
 def test_iterations_that_come_to_nothing_are_counted_while_the_same_rank_fails():
-    record = after(after(Fruitless(), 1, 2), 2, 3)
+    record = after(after(FailedInARow(), 1, 2), 2, 3)
     assert (record.in_a_row, record.first) == (2, 2)
     assert after(record, 1).in_a_row == 1  # another rank: another fault
-    assert after(record, 1, 2, 3) == Fruitless(3, frozenset({1, 2, 3}), 2)
+    assert after(record, 1, 2, 3) == FailedInARow(3, frozenset({1, 2, 3}), 2)
 
 
 def test_progress_makes_up_for_all_that_was_before():
@@ -44,7 +44,7 @@ def test_silence_is_no_progress_however_late_it_is_known():
 
 
 def test_the_first_begin_again_at_once_and_the_others_later_and_later():
-    pauses = [fruitless.pause_s(repeated(times), SETTINGS) for times in range(IN_A_ROW_MAX)]
+    pauses = [retry_backoff.pause_s(repeated(times), SETTINGS) for times in range(IN_A_ROW_MAX)]
     assert pauses[: AT_ONCE_MAX + 1] == [0.0] * (AT_ONCE_MAX + 1)
     assert pauses[AT_ONCE_MAX + 1 : AT_ONCE_MAX + 5] == [0.1, 0.2, 0.4, 0.8]
     assert pauses[-1] == PAUSE_MAX_S
@@ -54,7 +54,7 @@ def test_the_first_begin_again_at_once_and_the_others_later_and_later():
 @pytest.mark.parametrize(("setting", "longest_s"), [({"barrier_timeout_s": 8.0}, 2.0), ({"hard_timeout_s": 3.0}, 1.5)])
 def test_nobody_waits_so_long_that_it_is_given_up(setting: dict[str, float], longest_s: float):
     settings = msgspec.structs.replace(SETTINGS, **setting)
-    assert fruitless.pause_s(repeated(IN_A_ROW_MAX - 1), settings) == longest_s
+    assert retry_backoff.pause_s(repeated(IN_A_ROW_MAX - 1), settings) == longest_s
 
 
 def test_some_day_it_is_enough():

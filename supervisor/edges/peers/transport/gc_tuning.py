@@ -11,11 +11,11 @@ import gc
 
 NODES_MIN = 256  # fewer nodes are collected in milliseconds
 YOUNG_OBJECTS = 10_000  # new objects per collection; Python's default is 700
-FULL_LOOKS_EACH = 100  # collections of younger objects per full one; Python's default is 10
+FULL_COLLECTIONS_EACH = 100  # collections of younger objects per full one; Python's default is 10
 
 
-def look_seldom(nodes: int) -> None:
+def collect_seldom(nodes: int) -> None:
     """Makes collections rare in this process if it may serve that many nodes."""
     young, middle, full = gc.get_threshold()
     if nodes >= NODES_MIN and young:  # 0: somebody has disabled them
-        gc.set_threshold(max(young, YOUNG_OBJECTS), middle, max(full, FULL_LOOKS_EACH))
+        gc.set_threshold(max(young, YOUNG_OBJECTS), middle, max(full, FULL_COLLECTIONS_EACH))

@@ -46,7 +46,7 @@ def listen(return_fd: int) -> None:
         listener.detach()
 
 
-class Comeback:
+class SupervisorReconnect:
     """What is kept for a returning supervisor. Does nothing if none can return."""
 
     def __init__(self, settings: SpawnerSettings) -> None:

@@ -9,7 +9,7 @@ from supervisor.core.election import order_gate as machine
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import JoinAgain, Order
 from supervisor.edges.peers.election.backend_outage import BackendOutage
-from supervisor.edges.peers.election.order_gate import OrderGate
+from supervisor.edges.peers.election.order_delivery import OrderDelivery
 from supervisor.ports.rendezvous_backend import BackendUnavailableError, LeadLostError
 from tests.settling import settled
 
@@ -33,9 +33,9 @@ def order(cycle: int) -> Order:
     return JoinAgain(cycle, "a reason")
 
 
-def gate(*, valid_for_s: float = 60.0) -> tuple[OrderGate, list[tuple[str, Order]]]:
+def gate(*, valid_for_s: float = 60.0) -> tuple[OrderDelivery, list[tuple[str, Order]]]:
     delivered: list[tuple[str, Order]] = []
-    return OrderGate(
+    return OrderDelivery(
         lambda node, each: delivered.append((node, each)),
         BackendOutage("job"),
         valid_until_s=anyio.current_time() + valid_for_s,
@@ -68,7 +68,7 @@ async def test_a_write_that_may_still_arrive_adds_its_witnesses_and_one_that_is_
 ):
     monkeypatch.setattr(machine, "WRITE_AGAIN_S", 0.01)
     until_s = anyio.current_time() + 60
-    opened = OrderGate(lambda node, each: None, BackendOutage("job"), valid_until_s=until_s, witnesses=["a"])
+    opened = OrderDelivery(lambda node, each: None, BackendOutage("job"), valid_until_s=until_s, witnesses=["a"])
     writing = Writing()
     writing.may.set()
     writing.error = BackendUnavailableError("no answer")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.edges.peers.transport import garbage
+from supervisor.edges.peers.transport import gc_tuning
 
 
 @pytest.fixture(autouse=True)
@@ -19,20 +19,20 @@ def as_before() -> Iterator[None]:
 
 def test_a_leader_of_many_nodes_seldom_looks_at_all_of_them() -> None:
     gc.set_threshold(700, 10, 10)
-    garbage.look_seldom(10_240)
-    assert gc.get_threshold() == (garbage.YOUNG_OBJECTS, 10, garbage.FULL_LOOKS_EACH)
+    gc_tuning.collect_seldom(10_240)
+    assert gc.get_threshold() == (gc_tuning.YOUNG_OBJECTS, 10, gc_tuning.FULL_COLLECTIONS_EACH)
 
 
 def test_few_nodes_change_nothing() -> None:
     gc.set_threshold(700, 10, 10)
-    garbage.look_seldom(garbage.NODES_MIN - 1)
+    gc_tuning.collect_seldom(gc_tuning.NODES_MIN - 1)
     assert gc.get_threshold() == (700, 10, 10)
 
 
 def test_who_looks_more_seldom_still_keeps_their_pace() -> None:
     gc.set_threshold(100_000, 10, 1000)
-    garbage.look_seldom(10_240)
+    gc_tuning.collect_seldom(10_240)
     assert gc.get_threshold() == (100_000, 10, 1000)
     gc.set_threshold(0, 10, 10)
-    garbage.look_seldom(10_240)
+    gc_tuning.collect_seldom(10_240)
     assert gc.get_threshold() == (0, 10, 10)

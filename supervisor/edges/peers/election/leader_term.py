@@ -21,10 +21,10 @@ from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers.codec.cluster_frames import Aside
 from supervisor.edges.peers.election.backend_outage import BackendOutage
-from supervisor.edges.peers.election.order_gate import OrderGate, ResignedError
+from supervisor.edges.peers.election.order_delivery import OrderDelivery, ResignedError
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.stream.cluster_server import ClusterServer
-from supervisor.edges.peers.transport import garbage
+from supervisor.edges.peers.transport import gc_tuning
 from supervisor.ports.edges import Post
 from supervisor.ports.pauses import pause
 from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError, Lead, LeadLostError
@@ -32,7 +32,7 @@ from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnav
 _log = logging.getLogger("holdfast.cluster")
 
 
-class Reign:
+class LeaderTerm:
     """One lead, from election to end."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Reign:
         self._renewal = lead_renewal.initial_state(lead.ttl_s, asked_at_s=asked_at_s, now_s=now_s)
         self.lead = lead
         self.found = found
-        self.gate = OrderGate(self._deliver, outage, valid_until_s=asked_at_s + lead.ttl_s, witnesses=witnesses)
+        self.gate = OrderDelivery(self._deliver, outage, valid_until_s=asked_at_s + lead.ttl_s, witnesses=witnesses)
         self.server = ClusterServer(
             job_id=voter.job_id,
             own_name=voter.node,
@@ -82,7 +82,7 @@ class Reign:
                     self._ended = str(error)
                     tasks.cancel_scope.cancel()
 
-            garbage.look_seldom(self._voter.others_max)
+            gc_tuning.collect_seldom(self._voter.others_max)
             await tasks.start(self.server.run, listeners)
             tasks.start_soon(until_lost, lambda: self.gate.run(self._write))
             tasks.start_soon(until_lost, self._keep)

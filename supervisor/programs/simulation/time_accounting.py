@@ -18,7 +18,7 @@ class Spent(enum.StrEnum):
     REQUEUED = "requeued"
 
 
-class TimeBook:
+class TimeAccounting:
     def __init__(self, question: Question) -> None:
         self._question = question
         self._since_s = 0.0

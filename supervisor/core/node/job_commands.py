@@ -18,7 +18,7 @@ from supervisor.core.node import messages as node_messages
 from supervisor.core.stop_verdict import SAME_SIGNAL_S
 from supervisor.core.workers import Worker
 
-Wish = (
+Command = (
     node_messages.StopRequested | node_messages.LeaveRequested | node_messages.RestartRequested
     | node_messages.ControlRequested | node_messages.LimitsCalculated
 )  # fmt: skip
@@ -27,27 +27,27 @@ Outcome = moves.Outcome
 _WITH_WORKERS = frozenset({phases.AwaitingStore, phases.Starting, phases.Running, phases.Finished, phases.Stopping})
 
 
-def take(state: State, wish: Wish, now_s: float) -> Outcome:
-    match wish:
+def take(state: State, command: Command, now_s: float) -> Outcome:
+    match command:
         case node_messages.StopRequested():
-            return _stop_requested(state, wish, now_s)
+            return _stop_requested(state, command, now_s)
         case node_messages.LeaveRequested(reason=reason):
             return _leave_requested(state, reason, now_s)
         case node_messages.RestartRequested(reason=reason):
             return _restart_requested(state, reason)
         case node_messages.ControlRequested():
-            return _control_requested(state, wish)
+            return _control_requested(state, command)
         case node_messages.LimitsCalculated():
-            return _limits_calculated(state, wish)
+            return _limits_calculated(state, command)
         case _:
-            assert_never(wish)
+            assert_never(command)
 
 
-def with_running(wish: Wish, workers: tuple[Worker, ...]) -> Wish:
-    """Returns the wish; that for a stop with the ranks of this node that still run."""
-    if not isinstance(wish, node_messages.StopRequested):
-        return wish
-    return msgspec.structs.replace(wish, running=tuple(each.rank for each in workers if not each.ended))
+def with_running(command: Command, workers: tuple[Worker, ...]) -> Command:
+    """Returns the command; that for a stop with the ranks of this node that still run."""
+    if not isinstance(command, node_messages.StopRequested):
+        return command
+    return msgspec.structs.replace(command, running=tuple(each.rank for each in workers if not each.ended))
 
 
 def _stop_requested(state: State, event: node_messages.StopRequested, now_s: float) -> Outcome:

@@ -14,8 +14,8 @@ from supervisor.core.cluster.messages import NodeJoined
 from supervisor.edges.peers.codec.cluster_frames import Asked
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
-from supervisor.edges.peers.questions import switchboard
-from supervisor.edges.peers.questions.switchboard import Switchboard, refuse
+from supervisor.edges.peers.questions import request_router
+from supervisor.edges.peers.questions.request_router import RequestRouter, refuse
 from supervisor.edges.peers.transport import cluster_link
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import NoAnswerError, NotFoundError
@@ -101,7 +101,7 @@ async def test_every_node_asks_every_other_and_itself():
 
 async def test_a_long_answer_comes_in_parts():
     async with three_nodes() as nodes:
-        size = 25 * switchboard.PART_BYTES_MAX
+        size = 25 * request_router.PART_BYTES_MAX
         assert await nodes[2].ask("b", hello(size)) == "b" * size
 
 
@@ -120,7 +120,7 @@ async def test_refusals_and_defects_are_answers():
 
 
 async def test_too_many_questions_are_refused_at_once(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(switchboard, "ANSWERING_MAX", 1)
+    monkeypatch.setattr(request_router, "ANSWERING_MAX", 1)
     async with three_nodes() as (_, b, c), anyio.create_task_group() as tasks:
         tasks.start_soon(c.ask, "b", ShowPart())
         while not b.asked:
@@ -131,10 +131,10 @@ async def test_too_many_questions_are_refused_at_once(monkeypatch: pytest.Monkey
 
 
 async def test_what_is_too_much_is_dropped_and_orders_still_arrive(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cluster_link, "ASIDES_BYTES_MAX", 3 * switchboard.PART_BYTES_MAX)
+    monkeypatch.setattr(cluster_link, "ASIDES_BYTES_MAX", 3 * request_router.PART_BYTES_MAX)
     async with three_nodes() as (a, b, _):
         with pytest.raises(NoAnswerError):
-            await a.ask("b", hello(9 * switchboard.PART_BYTES_MAX), 0.2)
+            await a.ask("b", hello(9 * request_router.PART_BYTES_MAX), 0.2)
         a.peers.send("b", JOB, orders.JoinAgain(1, "a reason"))
         await b.heard.until(b.heard.orders)
         assert await a.ask("b", hello()) == "b"
@@ -142,7 +142,7 @@ async def test_what_is_too_much_is_dropped_and_orders_still_arrive(monkeypatch: 
 
 async def test_a_node_asks_in_its_own_name_only(caplog: pytest.LogCaptureFixture):
     async with three_nodes() as (a, b, _):
-        assert isinstance(a.peers.colleagues, Switchboard)
+        assert isinstance(a.peers.colleagues, RequestRouter)
         a.peers.colleagues.take("c", Asked(JOB, "a", "b", 1, b""))
         assert not a.asked
         assert not b.asked
@@ -150,11 +150,11 @@ async def test_a_node_asks_in_its_own_name_only(caplog: pytest.LogCaptureFixture
 
 
 async def test_a_node_that_takes_no_questions_says_so():
-    alone = Switchboard(own_name="a", leads=True, pass_on=lambda _, __: False, take_question=refuse)
+    alone = RequestRouter(own_name="a", leads=True, pass_on=lambda _, __: False, take_question=refuse)
     with pytest.raises(NoAnswerError, match="cannot answer: this node of job job takes no questions"):
         await alone.ask(JOB, "a", hello(), timeout_s=1)
 
 
 def test_a_refusal_keeps_its_kind():
     with pytest.raises(NotFoundError, match="cannot find it"):
-        switchboard._unless_refused(Refused("NOT_FOUND", "cannot find it"))  # pyright: ignore[reportPrivateUsage]
+        request_router._unless_refused(Refused("NOT_FOUND", "cannot find it"))  # pyright: ignore[reportPrivateUsage]

@@ -15,7 +15,7 @@ from supervisor.core.ledger import Ledger, after_all_know, of_this_run
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.election import etcd_backend
 from supervisor.edges.peers.election.backend_outage import BackendOutage
-from supervisor.edges.peers.election.reign import Reign, read_ledger
+from supervisor.edges.peers.election.leader_term import LeaderTerm, read_ledger
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.listening import listen
@@ -39,30 +39,30 @@ class Fence:
         self.until_s = max(self.until_s, known_at_s + FENCE_S)
 
 
-async def begin(memory: Memory) -> tuple[Reign, Fence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
+async def begin(memory: Memory) -> tuple[LeaderTerm, Fence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
     lead = await MemoryBackend(memory, "a").try_to_lead("a", "127.0.0.1:1")
     assert lead is not None
     return of(lead)
 
 
-def of(lead: Lead, met_term: int = 0) -> tuple[Reign, Fence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
+def of(lead: Lead, met_term: int = 0) -> tuple[LeaderTerm, Fence, list[Ordered | Reported | FenceMoved | JobAbandoned]]:
     posted: list[Ordered | Reported | FenceMoved | JobAbandoned] = []
     own_fence = Fence()
     voter = Voter("job", "a", "127.0.0.1", 0.5)
     found, _ = of_this_run(read_ledger(lead.state), term=lead.term, met_term=met_term)
-    reign = Reign(
+    leader_term = LeaderTerm(
         voter, lead, posted.append, own_fence.vouch, lambda: own_fence.until_s, lambda _, __: None,
         outage=BackendOutage("job"), asked_at_s=anyio.current_time(), found=found, witnesses=found.witnesses,
     )  # fmt: skip
-    return reign, own_fence, posted
+    return leader_term, own_fence, posted
 
 
-async def write_down(reign: Reign, ledger: Ledger) -> None:
-    reign.gate.record(ledger)
+async def write_down(leader_term: LeaderTerm, ledger: Ledger) -> None:
+    leader_term.gate.record(ledger)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(reign.gate.run, reign._write)  # pyright: ignore[reportPrivateUsage]
-            await reign.gate.until_empty()
+            tasks.start_soon(leader_term.gate.run, leader_term._write)  # pyright: ignore[reportPrivateUsage]
+            await leader_term.gate.until_empty()
             tasks.cancel_scope.cancel()
 
 
@@ -160,7 +160,7 @@ async def test_etcd_revokes_all_leases_before_or_after_a_verdict_was_told_and_th
             for lease in server.ctl("lease", "list").split()[3:]:
                 server.ctl("lease", "revoke", lease)
 
-        async def elected() -> Reign:
+        async def elected() -> LeaderTerm:
             lead = await backend.try_to_lead("a", "127.0.0.1:1")
             assert lead is not None
             return of(lead, met_term=1)[0]

@@ -15,7 +15,7 @@ from supervisor.core.election.lead_renewal import RENEWALS
 from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.node import messages
 from supervisor.core.orders import Order
-from supervisor.edges.peers.election.order_gate import WRITE_TIMEOUT_S
+from supervisor.edges.peers.election.order_delivery import WRITE_TIMEOUT_S
 from tests.sim.backend import LEASE_S, Unavailable
 from tests.sim.serving import Server
 from tests.sim.setup import JOB
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 RENEW_S = LEASE_S / RENEWALS
 
 
-class Reign:
+class LeaderTerm:
     """One lead. Call `begin` once it is won."""
 
     def __init__(self, voter: Voter) -> None:

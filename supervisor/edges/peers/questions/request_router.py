@@ -44,7 +44,7 @@ def refuse(job_id: str, by: str, question: Question, reply: Reply) -> None:
     reply(Refused(NoAnswerError.reason, f"cannot answer: this node of job {job_id} takes no questions"))
 
 
-class Switchboard:
+class RequestRouter:
     """Forwards questions; see questions.Colleagues. For the event loop's thread."""
 
     def __init__(

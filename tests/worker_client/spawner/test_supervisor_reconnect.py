@@ -11,7 +11,7 @@ from holdfast_wire import spawner_link as link
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from worker_client.spawner.comeback import Comeback, listen
+from worker_client.spawner.supervisor_reconnect import SupervisorReconnect, listen
 
 READY = link.Ready(1, 1, "3.11", "fork", "it is a test", (), "")
 SPAWNED = link.Spawned(0, 0, 77, 0, "fork")
@@ -24,11 +24,11 @@ def listener(tmp_path: Path) -> socket.socket:
     return listener
 
 
-def returned(comeback: Comeback, tmp_path: Path) -> tuple[dict[str, str], list[link.Message]]:
+def returned(reconnect: SupervisorReconnect, tmp_path: Path) -> tuple[dict[str, str], list[link.Message]]:
     """Returns the texts and reports that a returning supervisor gets."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as supervisor:
         supervisor.connect(str(tmp_path / "listener"))
-        found = comeback.accept(is_awaited=True)
+        found = reconnect.accept(is_awaited=True)
         assert found is not None
         (welcome,) = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX).feed(supervisor.recv(65536))
         socket.socket(fileno=found.fd).close()
@@ -41,31 +41,33 @@ def returned(comeback: Comeback, tmp_path: Path) -> tuple[dict[str, str], list[l
 
 def test_texts_stay_until_they_change_or_are_removed(tmp_path: Path, listener: socket.socket) -> None:
     with listener:
-        comeback = Comeback(SpawnerSettings("j", ("t.py",), return_fd=listener.fileno()))
+        reconnect = SupervisorReconnect(SpawnerSettings("j", ("t.py",), return_fd=listener.fileno()))
         listen(listener.fileno())
         for report in (READY, SPAWNED):
-            comeback.note(report)
-        comeback.keep(link.Keep({"a": "1", "b": "1"}, 1))
-        comeback.keep(link.Keep({"b": "", "c": "1"}, 1))
-        assert returned(comeback, tmp_path) == ({"a": "1", "c": "1"}, [SPAWNED])
+            reconnect.note(report)
+        reconnect.keep(link.Keep({"a": "1", "b": "1"}, 1))
+        reconnect.keep(link.Keep({"b": "", "c": "1"}, 1))
+        assert returned(reconnect, tmp_path) == ({"a": "1", "c": "1"}, [SPAWNED])
 
 
 def test_a_message_in_several_parts_counts_only_once_the_last_has_come(tmp_path: Path, listener: socket.socket) -> None:
     """Its supervisor may be killed in between: the next one finds the state before it."""
     with listener:
         path = tmp_path / "kept"
-        comeback = Comeback(SpawnerSettings("j", ("t.py",), return_fd=listener.fileno(), keep_path=str(path)))
+        reconnect = SupervisorReconnect(
+            SpawnerSettings("j", ("t.py",), return_fd=listener.fileno(), keep_path=str(path))
+        )
         listen(listener.fileno())
-        comeback.note(READY)
-        comeback.keep(link.Keep({"a": "1", "b": "1"}, 0))
-        comeback.keep(link.Keep({"a": "2"}, 1, more=True))
-        comeback.save()
+        reconnect.note(READY)
+        reconnect.keep(link.Keep({"a": "1", "b": "1"}, 0))
+        reconnect.keep(link.Keep({"a": "2"}, 1, more=True))
+        reconnect.save()
         assert json.loads(path.read_bytes()) == {
             "texts": {"a": "1", "b": "1"}, "taken": 0, "reports": [link.encode(READY).decode()], "cgroup": ""
         }  # fmt: skip
-        assert returned(comeback, tmp_path) == ({"a": "1", "b": "1"}, [READY])
-        comeback.keep(link.Keep({"b": "3"}, 1))
-        assert returned(comeback, tmp_path) == ({"a": "1", "b": "3"}, [])
-        comeback.keep(link.Keep({"a": "4"}, 1, more=True))
-        comeback.keep(link.Keep({"b": "4"}, 1))
-        assert returned(comeback, tmp_path) == ({"a": "4", "b": "4"}, [])
+        assert returned(reconnect, tmp_path) == ({"a": "1", "b": "1"}, [READY])
+        reconnect.keep(link.Keep({"b": "3"}, 1))
+        assert returned(reconnect, tmp_path) == ({"a": "1", "b": "3"}, [])
+        reconnect.keep(link.Keep({"a": "4"}, 1, more=True))
+        reconnect.keep(link.Keep({"b": "4"}, 1))
+        assert returned(reconnect, tmp_path) == ({"a": "4", "b": "4"}, [])

@@ -29,7 +29,7 @@ _FIRST_FREE_FD = 3  # below are the standard streams
 Adopt = Callable[[int, int], None]  # cycle, pid
 
 
-class Parking:
+class PreforkPool:
     """The forks that wait, all for one cycle."""
 
     def __init__(
@@ -50,7 +50,7 @@ class Parking:
         self.dismiss()
         self._cycle, self._wanted, self._cgroup_folder = cycle, workers, cgroup_folder
         if workers:
-            self._events.set_timer("park", 0.0, self._park)
+            self._events.set_timer("prefork", 0.0, self._fork_one)
 
     def take(self, cycle: int, local_rank: int, start: Start) -> int:
         """Returns the pid of a fork that becomes this worker; 0 if none is ready."""
@@ -75,7 +75,7 @@ class Parking:
         if cycle is not None and cycle != self._cycle:
             return
         self._wanted = 0
-        self._events.cancel_timer("park")
+        self._events.cancel_timer("prefork")
         for pid in list(self._channels):
             _end(pid)
             self.forget(pid)
@@ -85,7 +85,7 @@ class Parking:
         if pid in self._channels:
             os.close(self._channels.pop(pid))
 
-    def _park(self) -> None:
+    def _fork_one(self) -> None:
         """Forks one. The fork raises BecomeWorkerError once it has its rank."""
         if not self._wanted:
             return
@@ -95,7 +95,7 @@ class Parking:
             self._wanted = 0
         else:
             self._wanted -= 1
-            self._events.set_timer("park", 0.0, self._park)
+            self._events.set_timer("prefork", 0.0, self._fork_one)
 
     def _fork(self) -> None:
         pair = [each.detach() for each in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]

@@ -21,7 +21,7 @@ class ResignedError(Exception):
     """Raised once the leader has given up the lead, and all that it decided before is kept."""
 
 
-class OrderGate:
+class OrderDelivery:
     """Plays core/election/order_gate.py. Call its methods only in the event loop's thread."""
 
     def __init__(
