@@ -16,6 +16,7 @@ from typing import NoReturn
 from tests.benchmarks import (
     cluster_scale,
     cost,
+    cost_commit,
     cost_inprocess,
     endurance_frames,
     endurance_inprocess,
@@ -70,6 +71,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "monitoring": cost.measure_monitoring,
     "calls": cost.measure_calls,
     "import": cost.measure_import,
+    "commit": cost_commit.measure_commit,
     "inprocess-cost": cost_inprocess.measure_wrapper,
     "frames": endurance_frames.measure_frames,
     "output": endurance_output.measure_output,

@@ -87,3 +87,23 @@ def test_transformers(start: "Start", tmp_path: Path) -> None:
     assert len(results) == 2
     assert sorted(piece for piece in pieces(got) if "losses" in piece) == sorted(results)
     assert learned
+
+
+@pytest.mark.soak
+def test_transformers_goes_on_from_the_checkpoint_whose_name_was_committed(start: "Start") -> None:
+    if find_spec("transformers") is None:
+        pytest.skip("transformers is not installed; install the dependency group e2e")
+    launch = start(
+        "--nproc-per-node", "2", "--max-restarts", "1",
+        str(SCRIPTS / "transformers_training.py"), "checkpoints", "--latest",
+        environment={"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "KILL_AT_STEP": "10"},
+    )  # fmt: skip
+    got = outcome(launch)
+    assert got.code == 0, launch.stderr_text()
+    assert "rank 1 of 2 ParallelMode.DISTRIBUTED from 8" in pieces(got)
+    place = launch.folder / "checkpoints"
+    named = Path((place / "latest").read_text())
+    assert named.name == "checkpoint-12"
+    groups = [each.name for each in place.iterdir() if each.is_dir()]
+    assert len(groups) == 2, "each group of ranks has a folder of its own"
+    assert named.parent.name == max(groups, key=int)

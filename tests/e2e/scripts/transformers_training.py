@@ -1,12 +1,17 @@
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportCallIssue=false
 # ruff: noqa: ANN001, ANN003, ANN204 - people write such scripts without types
-"""A transformers Trainer with its own checkpoints; rank 1 dies at KILL_AT_STEP, then stops at STOP_AT_STEP."""
+"""A transformers Trainer with its own checkpoints; rank 1 dies at KILL_AT_STEP, then stops at STOP_AT_STEP.
+
+With --latest, it names its checkpoints as docs/checkpoints.md advises.
+"""
 
 import os
 import signal
 import sys
+from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -22,6 +27,19 @@ class Faults(TrainerCallback):
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
+class NameLatest(TrainerCallback):
+    def __init__(self, latest: Path):
+        self.latest = latest
+
+    def on_save(self, args, state, control, **_):
+        from worker_client import commit
+
+        dist.barrier()
+        if state.is_world_process_zero:
+            with commit(self.latest) as temporary:
+                temporary.write_text(f"{args.output_dir}/checkpoint-{state.global_step}")
+
+
 class Sentences(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return 64
@@ -32,7 +50,11 @@ class Sentences(torch.utils.data.Dataset):
 
 
 def main() -> None:
-    folder = sys.argv[1]
+    folder, latest = sys.argv[1], Path(sys.argv[1], "latest")
+    if "--latest" in sys.argv:
+        from worker_client import fencing_token
+
+        folder = f"{folder}/{fencing_token()}"
     torch.manual_seed(1)
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -49,8 +71,13 @@ def main() -> None:
         from worker_client.transformers import FaultToleranceCallback
 
         callbacks.append(FaultToleranceCallback())
+    if "--latest" in sys.argv:
+        latest.parent.mkdir(exist_ok=True)
+        callbacks.append(NameLatest(latest))
     trainer = Trainer(model=model, args=arguments, train_dataset=Sentences(), callbacks=callbacks)
     last = get_last_checkpoint(folder) if os.path.isdir(folder) else None
+    if latest.exists():
+        last = latest.read_text()
     trainer.train(resume_from_checkpoint=last)
     losses = {entry["step"]: f"{entry['loss']:.4f}" for entry in trainer.state.log_history if "loss" in entry}
     total = sum(parameter.abs().sum().item() for parameter in model.parameters())
