@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -35,10 +36,14 @@ def main(arguments: argparse.Namespace) -> list[str]:
         lowest.write_text("\n".join(constraints()) + "\n")
         python = str(place / "bin/python")
         pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--prefer-binary"]
+        os.chmod(name, 0o755)  # some tests play another user
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
         subprocess.run([*pip, "-c", str(lowest), "-r", str(lowest), *_tools(), *arguments.also], check=True)
         purelib = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
         (purelib / "_holdfast.pth").write_text(f"{ROOT}\n{ROOT / 'proto'}\n")
+        holdfast = place / "bin/holdfast"
+        holdfast.write_text(f"#!{python}\nimport sys\n\nfrom holdfast_command import main\n\nsys.exit(main())\n")
+        holdfast.chmod(0o755)
         command = [python, "-m", "pytest", "-m", "not soak and not alone and not peers", *arguments.tests]
         code = subprocess.run(command, cwd=ROOT, check=False).returncode
     return [f"the suite with {', '.join(constraints())}: exit code {code}"] if code else []

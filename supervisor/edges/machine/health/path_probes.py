@@ -70,7 +70,7 @@ class PathProbes:
             self._last_number += 1
             look = self._looks[key] = _Look(self._last_number, anyio.current_time())
             self._send(link, key, look, f"{kind} ".encode() + os.fsencode(path))
-        with anyio.move_on_at(look.begun_s + timeout_s):
+        with anyio.CancelScope(deadline=look.begun_s + timeout_s):
             await look.answered.wait()
         if look.answer is not None:
             return look.answer

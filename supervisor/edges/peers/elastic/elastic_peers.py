@@ -106,7 +106,8 @@ class ElasticLeader:
                 return
             deadline_s = elastic_round.next_deadline_s(self._state)
             self._stepped = anyio.Event()
-            with anyio.move_on_at(deserted_at_s if deadline_s is None else min(deadline_s, deserted_at_s)) as waited:
+            until_s = deserted_at_s if deadline_s is None else min(deadline_s, deserted_at_s)
+            with anyio.CancelScope(deadline=until_s) as waited:
                 await self._stepped.wait()
             if waited.cancelled_caught:
                 self._take(DeadlineReached())

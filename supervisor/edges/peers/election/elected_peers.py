@@ -184,7 +184,7 @@ class ElectedPeers:
             self._is_due = anyio.Event()
             due_s = candidate.next_deadline_s(self._state)
             self._due_s = due_s if due_s is not None else float("inf")
-            with anyio.move_on_at(self._due_s):
+            with anyio.CancelScope(deadline=self._due_s):
                 await self._is_due.wait()
             self._take(candidate.DeadlineReached())
 

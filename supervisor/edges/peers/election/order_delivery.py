@@ -88,7 +88,7 @@ class OrderDelivery:
                 self._take(await self._written(ledger, write))
                 continue
             deadline_s = machine.next_deadline_s(self._state)
-            with anyio.move_on_at(deadline_s if deadline_s is not None else float("inf")):
+            with anyio.CancelScope(deadline=deadline_s if deadline_s is not None else float("inf")):
                 await self._changed.wait()
             self._take(machine.DeadlineReached())
 

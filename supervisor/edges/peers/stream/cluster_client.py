@@ -190,7 +190,7 @@ class ClusterClient:
         while True:
             until_s = leader_link.next_deadline_s(self._link)
             assert until_s is not None, "the leader is not lost yet"
-            with anyio.move_on_at(until_s) as too_late:
+            with anyio.CancelScope(deadline=until_s) as too_late:
                 try:
                     return await self._meet(until_s, self._next_host(attempt))
                 except TimeoutError:

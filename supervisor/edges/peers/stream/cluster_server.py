@@ -328,7 +328,7 @@ class ClusterServer:
         while True:
             self._is_due_earlier = anyio.Event()
             self._waits_until_s = node_links.next_deadline_s(self._links)
-            with anyio.move_on_at(self._waits_until_s) as waited:
+            with anyio.CancelScope(deadline=self._waits_until_s) as waited:
                 await self._is_due_earlier.wait()
             if waited.cancelled_caught:
                 self._decide(node_links.DeadlineReached())
