@@ -6,6 +6,7 @@ projects; docs/decisions/0015-names.md says who owns what. Standard library only
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from contextlib import suppress
@@ -26,6 +27,7 @@ def main() -> int:
     """The console script `holdfast`, also to be run as a file. Returns the exit code."""
     if refused := refused_for_room(sys.argv[1:]):
         return refused
+    gc.disable()  # What is loaded stays, and a start waits for it: `supervisor.cli` enables it for the command itself.
     try:
         load_own("supervisor")
         command_line = import_module("supervisor.cli")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import sysconfig
 import venv
 from collections.abc import Callable
@@ -202,3 +203,14 @@ def test_a_folder_that_hides_the_client_from_the_script_is_named(
     done = environment.holdfast("run", "--dry-run", *arguments)
     assert done.returncode == 0
     assert f"warning: {place / 'worker_client'} hides Holdfast's worker_client from the script" in done.stderr
+
+
+def test_garbage_is_looked_for_again_once_the_command_itself_runs() -> None:
+    script = (
+        "import gc, sys; import supervisor.cli.run as run, holdfast_command\n"
+        "run.execute_argv = lambda arguments: print(gc.isenabled(), arguments) or 0\n"
+        "sys.argv = ['holdfast', 'run', 'train.py']\n"
+        "sys.exit(holdfast_command.main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "True ['train.py']\n"), done.stderr

@@ -5,6 +5,7 @@ Commands are modules that are imported when they are typed: `holdfast run` loads
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -108,6 +109,8 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _run_command(command: Command, arguments: list[str]) -> int:
     module = import_module(command.module)
+    gc.freeze()
+    gc.enable()  # It may be disabled, to load faster: see holdfast_command.
     if command.takes_raw_arguments:
         return module.execute_argv(arguments)
     from supervisor.cli.parsing import Parser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -51,6 +50,8 @@ def server_log_prefix(logs: JobLogs, server: LogServer) -> str:
 
 def log_sender_socket(worker_socket: str, job_id: str) -> str:
     """Returns the socket of this node's sender, for its log processes; beside that of the workers, and no longer."""
+    import hashlib  # Late: it loads OpenSSL, and few jobs have log servers.
+
     digest = hashlib.sha256(job_id.encode("utf-8", "surrogateescape")).hexdigest()
     return f"{os.path.dirname(worker_socket)}/log.{digest[:6]}"
 

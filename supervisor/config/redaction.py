@@ -108,6 +108,11 @@ _KNOWN = (
     r"|\b(?:sk-|sk_(?:live|test)_|hf_|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|AKIA|ASIA|nvapi-|AIza|eyJ)"
     rf"(?=[A-Za-z_-]{{0,64}}\d)[\w-]{{3,256}}\.?[\w-]{{0,256}}{_CUT}"
 )
+# Each alternative of it has one of these: it is the longest of the patterns, and few texts need it compiled.
+_KNOWN_PARTS = (
+    "-----BEGIN ", "-----END ", "hooks.", "/api/webhooks/", "sk-", "sk_", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_",
+    "github_pat_", "glpat-", "xox", "AKIA", "ASIA", "nvapi-", "AIza", "eyJ", ".webhook.office.com/",
+)  # fmt: skip
 _LOOKS_SECRET = r"(?=.*[A-Za-z])(?=.*\d)[^\s/]{8,}|[A-Za-z0-9+/=_-]{24,}"
 _WEBHOOK = r"webhook(?:[-_.]?ur[li])?"
 _WEBHOOK_URL = rf"""(?i:{_WEBHOOK}(?:{_QUOTE}?\s{{0,3}}{_SIGN}|["',]{{0,2}}[ \t])\s{{0,3}}{_QUOTE}?(?P<secret>https?://[^\s"'\\<>]+))"""
@@ -171,7 +176,8 @@ def _without_marked(text: str, hidden: list[str]) -> str:
         hidden.append(found[0])
         return HIDDEN
 
-    text = re.sub(_KNOWN, hide, text, flags=re.DOTALL)
+    if any(part in text for part in _KNOWN_PARTS):
+        text = re.sub(_KNOWN, hide, text, flags=re.DOTALL)
     if "://" in text:
         text = re.sub(_WEBHOOK_URL, lambda found: found[0][: -len(found["secret"])] + _kept_as(found, hidden), text)
         for pattern in (_PASSWORD_IN_URL, _CUT_PASSWORD_IN_URL):
@@ -221,7 +227,7 @@ def secret_values(command: Iterable[str], environment: Mapping[str, str]) -> tup
 
 def _posts_to(name: str, value: str) -> bool:
     """Returns whether it is a webhook's address. Anyone who knows it may post there."""
-    return bool(re.search(rf"(?i){_WEBHOOK}\Z", name)) and value.lower().startswith(("http://", "https://"))
+    return value.lower().startswith(("http://", "https://")) and bool(re.search(rf"(?i){_WEBHOOK}\Z", name))
 
 
 def _add_secrets(name: str, value: str, found: list[str]) -> None:

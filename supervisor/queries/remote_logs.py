@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 
@@ -28,7 +28,7 @@ async def pieces(
     follow: bool,
 ) -> AsyncGenerator[LogBytes]:
     """Yields the pieces. Raises NoAnswerError, or the error with which the node refuses."""
-    reader, step, is_last = secrets.token_hex(8), 0, False
+    reader, step, is_last = os.urandom(8).hex(), 0, False
     wait_s = WAIT_S if follow else 0.0
     try:
         while not is_last:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 NODES_PER_LEAF = 1536
 CHUNKS_LEAST, CHUNKS_MOST = 16_384, 1_000_000
 CHUNKS_FLOOR = 64  # the least, whatever was asked for
@@ -27,6 +25,8 @@ def shard(infrastructure_rank: int | None, node: str, leaves: int) -> int:
     """Returns the leaf of a node: by its place in the scheduler's order, else by its name."""
     if infrastructure_rank is not None and infrastructure_rank >= 0:
         return infrastructure_rank % leaves
+    import hashlib  # Late: it loads OpenSSL, and few jobs have log servers.
+
     return int.from_bytes(hashlib.sha256(node.encode("utf-8", "surrogateescape")).digest()[:8], "big") % leaves
 
 

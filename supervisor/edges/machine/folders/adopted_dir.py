@@ -12,7 +12,6 @@ import fcntl
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -110,6 +109,8 @@ def _remove_whole(path: Path) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
+        import shutil  # Late: no start waits for it.
+
         shutil.rmtree(path, ignore_errors=True)
         return
     with suppress(OSError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -326,6 +325,8 @@ def _find_py_spy() -> Path | None:
     beside = Path(sys.executable).with_name("py-spy")
     if beside.exists():
         return beside
+    import shutil  # Late: no start waits for it.
+
     on_path = shutil.which("py-spy")
     return Path(on_path) if on_path else None
 
