@@ -16,6 +16,7 @@ from typing import TextIO
 WAIT_S = 0.5  # for a slow reader of stderr
 PIPE_BYTES = 4096  # PIPE_BUF: a pipe that is ready takes this much without blocking
 
+COLUMNS_MIN = 40  # a narrower terminal folds by itself
 ERASE = "\r\x1b[K"
 
 _line_lock = threading.Lock()
@@ -50,9 +51,24 @@ def say(text: str, *, wait_s: float = WAIT_S) -> bool:
 
 
 def write(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
-    """Writes any text to any stream in the same way; writes directly to a stream without a descriptor."""
+    """Writes whole lines to any stream in the same way; writes directly to a stream without a descriptor."""
     erase_line()
-    return _write(stream, text, wait_s=wait_s)
+    return _write(stream, _fitted(stream, text), wait_s=wait_s)
+
+
+def _fitted(stream: TextIO, text: str) -> str:
+    """Folds lines at words on a terminal. A line that begins with a space is there to be copied, and stays whole."""
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):
+        return text
+    if columns < COLUMNS_MIN or len(text) <= columns:
+        return text
+    import textwrap  # Late: most lines are short, or not for a terminal.
+
+    fold = textwrap.TextWrapper(columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    lines = text.splitlines()
+    return "".join(f"{each if each.startswith(' ') else fold.fill(each)}\n" for each in lines)
 
 
 def draw_line(text: str) -> None:

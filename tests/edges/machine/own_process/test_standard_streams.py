@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -90,3 +93,29 @@ def test_what_can_not_be_written_at_the_end_does_not_change_the_exit_code(closed
         "import sys; sys.stderr.write('x'); from supervisor.cli import main; sys.exit(main(['nodes', '--no-such']))"
     )
     assert run(of_command, closed=closed).returncode == 2
+
+
+LONG = "holdfast: warning: rank 1 is in load_batch (hang.py:2) while ranks 0, 2 and 3 wait in all_reduce; first noticed"
+TO_COPY = "  holdfast run --nnodes 6:8 --rdzv-endpoint HOST:29400 --rdzv-id NAME --rdzv-conf token_file=job.token …"
+
+
+@pytest.mark.parametrize(("columns", "folds"), [(80, True), (200, False), (20, False), (0, False)])
+def test_a_long_line_is_folded_at_words_on_a_terminal(columns: int, folds: bool):
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with os.fdopen(theirs, "w") as terminal:
+        assert standard_streams.write(terminal, f"{LONG}\n{TO_COPY}\n")
+        first, *rest = os.read(ours, 4096).decode().replace("\r", "").splitlines()
+    os.close(ours)
+    if folds:
+        assert first == LONG[: len(first)]
+        assert len(first) <= columns
+        assert rest == [f"  {LONG[len(first) + 1 :]}", TO_COPY]
+    else:
+        assert [first, *rest] == [LONG, TO_COPY]
+
+
+def test_a_long_line_in_a_file_stays_one(tmp_path: Path):
+    with (tmp_path / "log").open("w") as file:
+        assert standard_streams.write(file, f"{LONG}\n")
+    assert (tmp_path / "log").read_text() == f"{LONG}\n"
