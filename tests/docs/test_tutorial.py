@@ -1,10 +1,11 @@
-"""Do the tutorial's scripts do what the tutorial says?"""
+"""Do the scripts of the tutorial, and of the how-to for FSDP2, do what their pages say?"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.e2e.launch import wait_until
 
 ROOT = Path(__file__).parents[2]
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -32,7 +35,7 @@ class Reader:
 
     def copy(self, page: str) -> None:
         """Copies the page's script, with shorter steps."""
-        found = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "tutorial" / page).read_text(), re.DOTALL)
+        found = re.search(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
         assert found is not None
         (self.folder / "train.py").write_text(found[1].replace("sleep(0.1)", "sleep(0.03)").replace("< 300", "< 120"))
 
@@ -78,7 +81,7 @@ def _read_until(process: subprocess.Popen[str], *words: str) -> str:
 
 
 def test_the_first_run_survives_a_kill(reader: Reader) -> None:
-    reader.copy("first-run.md")
+    reader.copy("tutorial/first-run.md")
     job = reader.start(*RUN, "--job-id", "first", "train.py")
     _read_until(job, "rank 0: from step 0", "rank 1: from step 0")
     (status,) = json.loads(reader.ask("status", "first", "-o", "json"))["jobs"]
@@ -91,7 +94,7 @@ def test_the_first_run_survives_a_kill(reader: Reader) -> None:
 
 
 def test_the_second_one_notices_a_hang_and_names_the_rank(reader: Reader) -> None:
-    reader.copy("heartbeats.md")
+    reader.copy("tutorial/heartbeats.md")
     job = reader.start(*RUN, "--job-id", "second", "--ft-rank-heartbeat-timeout", "3", "train.py")
     said = _read_until(job, "running again after")
     assert re.search(r"rank 1 is in <module> \(train.py:\d+\) while rank 0 waits in all_reduce", said)
@@ -99,7 +102,7 @@ def test_the_second_one_notices_a_hang_and_names_the_rank(reader: Reader) -> Non
 
 
 def test_the_third_one_keeps_its_processes(reader: Reader) -> None:
-    reader.copy("in-process.md")
+    reader.copy("tutorial/in-process.md")
     job = reader.start(*RUN, "--job-id", "third", "train.py")
     said, _ = job.communicate(timeout=90)
     pids = re.findall(r"rank (\d), pid (\d+): iteration (\d)", said)
@@ -107,3 +110,24 @@ def test_the_third_one_keeps_its_processes(reader: Reader) -> None:
     assert sorted(iteration for _, _, iteration in pids) == ["0", "0", "1", "1"]
     assert len({pid for _, pid, _ in pids}) == 2
     assert "restarts used" not in said
+
+
+@pytest.mark.timeout(300)
+def test_a_sharded_training_ends_as_without_the_kill(reader: Reader) -> None:
+    reader.copy("how-to/fsdp2.md")
+    flags = ("--ft-rank-heartbeat-timeout", "60", "train.py")
+    told: list[str] = []
+    for job_id in ("sharded", "undisturbed"):
+        job = reader.start(*RUN, "--job-id", job_id, *flags)
+        said = _read_until(job, "rank 0: from step 0", "rank 1: from step 0")
+        if job_id == "sharded":
+            wait_until((reader.folder / "ckpt" / "step-40").exists, timeout_s=60, what="a checkpoint")
+            (status,) = json.loads(reader.ask("status", job_id, "-o", "json"))["jobs"]
+            os.kill(status["ranks"][1]["pid"], signal.SIGKILL)
+        rest, _ = job.communicate(timeout=120)
+        assert job.returncode == 0, said + rest
+        told.append("".join(re.findall(r"rank 0: loss ([\d.]+)", rest)))
+        assert (job_id == "sharded") == bool(re.search(r"rank 1: from step [1-9]", rest))
+        shutil.rmtree(reader.folder / "ckpt")
+    assert told[0]
+    assert told[0] == told[1]
