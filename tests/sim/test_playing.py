@@ -92,6 +92,8 @@ def test_seeds_that_have_found_something(seed: int, nodes: int, numbers: tuple[i
     ("seed", "nodes", "numbers"),
     [
         (61000951, 3, (0, 2, 3, 4, 5)),  # a process that knows nothing ends the job while nobody can tell it
+        (80022909, 5, (1, 3, 6, 8)),  # a process that the leader has refused has ended, not the job
+        (80023246, 3, (0, 1, 2)),  # the same with one that has found no leader
         (80010384, 2, (0,)),  # the data are lost while the first order waits for its ledger
         (80003580, 3, (0, 1)),  # the same before the first cycle
         (80004646, 2, (0, 1)),  # the same, and a node that was cut off from the backend comes back

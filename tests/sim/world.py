@@ -61,6 +61,7 @@ class World:
         self._passing: list[Fault] = []
         self._undecided = set(self.hosts.values())
         self.run_of_term: dict[int, int] = {}
+        self._led: set[Host] = set()
         self.era_of_term: dict[int, int] = {}  # of the backend's data
         self.era_known_of: dict[int, int] = {}  # by term: of the ledger with which its leader began
         self.era_before_run: dict[int, int] = {}  # of the leader that said how the run before has ended
@@ -157,7 +158,8 @@ class World:
 
     def note_verdict(self, host: Host, verdict: Verdict) -> None:
         self._undecided.discard(host)
-        self.had_ended = True
+        is_alone = bool(host.lost_leader) and host.first_run is None and host not in self._led
+        self.had_ended |= not is_alone  # one that has taken no part in the job
         for each in self._told.verdict:
             each(host, verdict)
 
@@ -169,6 +171,7 @@ class World:
             self.era_before_run[newest] = self.era_of_term.get(former.term, 0)
         elif self.had_ended and ledger == Ledger():  # nothing is known of the previous run any more
             newest += 1
+        self._led.add(leader)
         if former is None and self.backend is not None:
             leader.newest_era = self.backend.era
         self.run_of_term[term] = newest
