@@ -164,19 +164,12 @@ int nvmlDeviceGetNvLinkState(void *device, unsigned link, unsigned *is_active) {
 }
 
 typedef struct { uint32_t version; uint8_t cluster[16]; uint32_t status, clique; uint8_t state; uint32_t health; } Fabric;
-typedef struct { uint8_t cluster[16]; uint32_t status, clique; uint8_t state; } OldFabric;
 int nvmlDeviceGetGpuFabricInfoV(void *device, Fabric *info) {
     Device *of = at(device);
     if (state->old_driver) return NOT_SUPPORTED;
     memcpy(info->cluster, of->cluster, sizeof of->cluster);
     info->status = SUCCESS;
     info->clique = of->clique;
-    return SUCCESS;
-}
-int nvmlDeviceGetGpuFabricInfo(void *device, OldFabric *info) {
-    memcpy(info->cluster, at(device)->cluster, sizeof info->cluster);
-    info->status = SUCCESS;
-    info->clique = at(device)->clique;
     return SUCCESS;
 }
 

@@ -161,12 +161,10 @@ class Driver:
         """Returns ClusterUUID and clique of its NVLink domain; ("", 0) if it is in none. Raises DriverError."""
         nvml = self._nvml
         info = nvml.c_nvmlGpuFabricInfo_v2_t()
-        if self._try(lambda: nvml.nvmlDeviceGetGpuFabricInfoV(device.whole, nvml.byref(info)) or True) is None:
-            info = nvml.c_nvmlGpuFabricInfo_t()  # the driver may be older than that function
-            try:
-                nvml.nvmlDeviceGetGpuFabricInfo(device.whole, nvml.byref(info))
-            except self._refusals as error:
-                raise DriverError(f"NVML says {error}") from error
+        try:
+            nvml.nvmlDeviceGetGpuFabricInfoV(device.whole, nvml.byref(info))
+        except self._refusals as error:
+            raise DriverError(f"NVML says {error}") from error
         found = uuid.UUID(bytes=bytes(info.clusterUuid))
         return (str(found), int(info.cliqueId)) if found.int else ("", 0)
 

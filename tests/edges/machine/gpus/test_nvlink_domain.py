@@ -27,11 +27,17 @@ def set_domains(gpus: Gpus, *numbers: int, clique: int = 0) -> None:
         gpus[index].clique = clique
 
 
-@pytest.mark.parametrize(("numbers", "old_driver"), [((1,), 0), ((1, 1, 1, 1), 0), ((1, 0), 0), ((1,), 1)])
-async def test_the_domain_is_the_cluster_uuid(node: Gpus, numbers: tuple[int, ...], old_driver: int):
+@pytest.mark.parametrize("numbers", [(1,), (1, 1, 1, 1), (1, 0)])
+async def test_the_domain_is_the_cluster_uuid(node: Gpus, numbers: tuple[int, ...]):
     set_domains(node, *numbers)
-    node.state.old_driver = old_driver
     assert await nvlink_domain() == ONES
+
+
+async def test_a_driver_that_is_too_old_knows_no_domain(node: Gpus):
+    set_domains(node, 1)
+    node.state.old_driver = 1
+    with pytest.raises(NoDomainError, match="NVML says Not Supported"):
+        await nvlink_domain()
 
 
 async def test_cliques_of_one_cluster_are_domains_of_their_own(node: Gpus):
