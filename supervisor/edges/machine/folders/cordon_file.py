@@ -1,6 +1,7 @@
 """How does a node stay cordoned when its supervisor restarts or crashes, or the node reboots?
 
-A file in the state directory holds the reason for as long as the node is cordoned.
+A file in the state directory holds the reason for as long as the node is cordoned. Nodes that share that folder have a
+file each.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import anyio
 from anyio import CapacityLimiter
 
 from supervisor.edges.machine import records
+from supervisor.edges.machine.network_folders import file_of_node
 from supervisor.edges.machine.own_process.threads import in_thread
 
 NAME = "cordoned"
@@ -26,17 +28,19 @@ class CordonFile:
     """Keeps the reason on disk. If the disk is full or hangs, a warning says that a restart forgets the last change."""
 
     def __init__(self, state: Path) -> None:
-        self._path = state / NAME
+        self._path = file_of_node(state, NAME)
+        self._earlier = state / NAME  # of an earlier version, for all nodes that share the folder; else the same
         self._one_at_a_time = CapacityLimiter(1)  # this includes writes for which nobody waits any more
 
     def read(self) -> str:
         """Returns why the node is cordoned, "" if it is not. Blocks; never raises."""
+        path = self._path if os.path.lexists(self._path) else self._earlier
         try:
-            return records.content(self._path, bytes_max=REASON_BYTES_MAX).decode(errors="replace")
+            return records.content(path, bytes_max=REASON_BYTES_MAX).decode(errors="replace")
         except FileNotFoundError:
             return ""
         except OSError as error:
-            return f"the reason is not known, since {self._path} can't be read: {error.strerror or error}"
+            return f"the reason is not known, since {path} can't be read: {error.strerror or error}"
 
     async def keep(self, reason: str) -> None:
         """Records the reason; "" means that it takes jobs again. Warns if the disk does not work; never raises."""
@@ -52,6 +56,7 @@ class CordonFile:
         """Writes or removes the file. Raises OSError."""
         if not reason:
             self._path.unlink(missing_ok=True)
+            self._earlier.unlink(missing_ok=True)
             return
         fresh = self._path.with_suffix(".new")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

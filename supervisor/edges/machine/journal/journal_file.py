@@ -10,22 +10,19 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import platform
 import sqlite3
 from collections.abc import Generator
 from pathlib import Path
 from urllib.parse import quote
 
 from supervisor.edges.machine import records
+from supervisor.edges.machine.network_folders import file_of_node
 from supervisor.errors import ConfigurationError
 
 SCHEMA_VERSION = 1
 BUSY_TIMEOUT_S = 5.0  # another supervisor of the same user may be committing
 CACHE_KIB = 256  # in KiB, small because pages written at the end are not read again; SQLite's default is 2 MiB
 CHECKED_BYTES_MAX = 8 << 20  # smaller files are checked completely when opened; larger ones as they are read
-NETWORK_FILE_SYSTEMS = frozenset(
-    ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs", "wekafs", "panfs")
-)
 WAL_FORMAT = b"\x02\x02"  # bytes 18 and 19 of a file in WAL mode
 DAMAGED = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 
@@ -69,9 +66,7 @@ class NewerJournalError(ConfigurationError):
 
 def journal_path(state_dir: Path) -> Path:
     """Returns the file that supervisors of this node write."""
-    if _file_system(state_dir) in NETWORK_FILE_SYSTEMS:
-        return state_dir / f"journal-{platform.node() or 'node'}.db"
-    return state_dir / "journal.db"
+    return file_of_node(state_dir, "journal", ".db")
 
 
 def open_for_writing(path: Path) -> sqlite3.Connection:
@@ -174,20 +169,3 @@ def _locked(path: Path) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _file_system(path: Path) -> str:
-    """Returns the type of the file system that holds `path`; "" if the kernel does not report it."""
-    try:
-        real = os.path.realpath(path)
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    best, kind = "", ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        point = left.split()[4]
-        inside = real == point or real.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(best):
-            best, kind = point, right.split()[0]
-    return kind

@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor.edges.machine import network_folders
 from supervisor.edges.machine.folders import cordon_file
 from supervisor.edges.machine.folders.cordon_file import CordonFile
 
@@ -22,6 +23,23 @@ async def test_a_cordon_is_read_until_it_is_lifted(tmp_path: Path):
     assert CordonFile(tmp_path).read() == "second thoughts"
     await CordonFile(tmp_path).keep("")
     assert CordonFile(tmp_path).read() == ""
+    assert os.listdir(tmp_path) == []
+
+
+async def test_nodes_that_share_the_folder_are_cordoned_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def network(path: Path) -> str:
+        del path
+        return "nfs4"
+
+    names = iter(["n1", "n2", "n2", "n1"])
+    monkeypatch.setattr(network_folders.platform, "node", lambda: next(names))
+    monkeypatch.setattr(network_folders, "_file_system", network)
+    first, second = CordonFile(tmp_path), CordonFile(tmp_path)
+    await first.keep("bad memory")
+    assert (first.read(), second.read()) == ("bad memory", "")
+    (tmp_path / "cordoned").write_text("by an earlier version")
+    assert CordonFile(tmp_path).read() == "by an earlier version"
+    await CordonFile(tmp_path).keep("")
     assert os.listdir(tmp_path) == []
 
 

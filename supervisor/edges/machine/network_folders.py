@@ -1,0 +1,35 @@
+"""Do other nodes see this folder, too, and what is a file of this node called there?"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs", "wekafs", "panfs")
+)
+
+
+def file_of_node(folder: Path, name: str, ending: str = "") -> Path:
+    """Returns the file of that name; on a network file system, that of this node."""
+    if _file_system(folder) in NETWORK_FILE_SYSTEMS:
+        name = f"{name}-{platform.node() or 'node'}"
+    return folder / f"{name}{ending}"
+
+
+def _file_system(path: Path) -> str:
+    """Returns the type of the file system that holds `path`; "" if the kernel does not report it."""
+    try:
+        real = os.path.realpath(path)
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    best, kind = "", ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        point = left.split()[4]
+        inside = real == point or real.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, right.split()[0]
+    return kind
