@@ -8,16 +8,22 @@ from pathlib import Path
 
 from tests.benchmarks.conditions import LOAD_QUIET, Conditions
 from tests.benchmarks.figures import Summary, percentile
+from tests.benchmarks.headlines import headlines, shortfalls
 from tests.benchmarks.rows import OURS, Finding, Group, Row, Statistic, Unit, judge, show
 from tests.benchmarks.runs import Run, picture_of, raw
 
 _HEAD = """# Benchmarks
 
-`make bench` writes this page; do not edit it. All figures of a row come from one run, with the same work and the
-subjects in turn (A B C A B C), so the ratios hold even if the seconds do not. A cell shows the median (lowest to
-highest; n runs) unless its row says p99 or max. A ratio divides our figure by the peer's, so below 1 we are faster or
-cheaper; it shows the median (lowest to highest) over pairs of adjacent runs. Every sample is in
-[benchmarks.json](benchmarks.json).
+How long do faults cost, and what does it cost to watch? `make bench` measures it on your machine and writes this page;
+do not edit it. GPUs and networks between machines have not been measured. Figures in short are medians.
+"""
+_HOW = """## How and when it was measured
+
+All figures of a row come from one run, with the same work and the subjects in turn (A B C A B C), so the ratios hold
+even if the seconds do not. "Tuned" is torchrun or the reference with the intervals that let it restart soonest. The
+reference is nvidia-resiliency-ext. A cell shows the median (lowest to highest; n runs) unless its row says p99 or max.
+A ratio divides our figure by the peer's, so below 1 we are faster or cheaper; it shows the median (lowest to highest)
+over pairs of adjacent runs. Every sample is in [benchmarks.json](benchmarks.json).
 """
 
 _REFERENCE = (
@@ -40,10 +46,10 @@ def write(folder: Path, runs: Sequence[Run], labels: Mapping[str, str]) -> tuple
 def markdown(runs: Sequence[Run], labels: Mapping[str, str]) -> str:
     """Returns the whole page. If it has rows of several runs, a letter in each row names its run."""
     marks = [f" ({chr(ord('A') + number)})" if len(runs) > 1 else "" for number in range(len(runs))]
-    parts = [_HEAD]
-    for run, mark in zip(runs, marks, strict=True):
-        title = f"**Run{mark}**\n\n" if mark else ""
-        parts.append(title + _conditions(run.conditions, labels, kept=bool(mark)))
+    rows = [row for run in runs for row in run.rows]
+    parts = [_HEAD, headlines(rows), _HOW]
+    parts.append(_conditions(runs[0].conditions, labels) if len(runs) == 1 else _all_conditions(runs, labels))
+    parts.append(shortfalls(rows, labels))
     for group in Group:
         marked = [(row, mark) for run, mark in zip(runs, marks, strict=True) for row in run.rows if row.group is group]
         if marked:
@@ -54,13 +60,42 @@ def markdown(runs: Sequence[Run], labels: Mapping[str, str]) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def _conditions(conditions: Conditions, labels: Mapping[str, str], *, kept: bool) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in conditions.versions.items())
+def _all_conditions(runs: Sequence[Run], labels: Mapping[str, str]) -> str:
+    """Returns what differs between the runs as a table, and the rest once."""
+    lines = ["| run | when | commit | minutes | machine | versions | load before | not measured |", "|---" * 8 + "|"]
+    for number, run in enumerate(runs):
+        each = run.conditions
+        load = f"{each.load_before:.2f}" + (": **not quiet, read the ratios**" if each.load_before > LOAD_QUIET else "")
+        machine = (
+            f"{each.processor}, {each.cpus} CPUs, {each.memory_gib:g} GiB, Linux {each.kernel}, Python {each.python}"
+        )
+        absent = ", ".join(labels.get(key, key) for key in each.absent) or "-"
+        letter = chr(ord("A") + number)
+        lines.append(
+            f"| {letter} | {each.date} | {each.commit or 'unknown'} | {each.took_s / 60:.1f} | {machine} "
+            f"| {_versions(each)} | {load} | {absent} |"
+        )
+    lines += ["", "All modules were compiled before, as pip leaves them.", ""]
+    if any("reference" in name for run in runs for name in run.conditions.versions):
+        lines += [_REFERENCE, ""]
+    return "\n".join(lines)
+
+
+def _versions(conditions: Conditions) -> str:
+    """Returns them; ours is the commit's where the tree itself was measured, not an installation."""
+    return ", ".join(
+        f"{name} {version}"
+        for name, version in conditions.versions.items()
+        if not (name == OURS and version == "not installed")
+    )
+
+
+def _conditions(conditions: Conditions, labels: Mapping[str, str]) -> str:
     lines = [
         f"- {conditions.date}, commit {conditions.commit or 'unknown'}, {conditions.took_s / 60:.1f} min",
         f"- {conditions.processor}, {conditions.cpus} CPUs, {conditions.memory_gib:g} GiB, "
         f"Linux {conditions.kernel}, Python {conditions.python}",
-        f"- {versions}",
+        f"- {_versions(conditions)}",
         f"- load before the run: {conditions.load_before:.2f}",
         "- all modules compiled before, as pip leaves them",
     ]
@@ -68,7 +103,7 @@ def _conditions(conditions: Conditions, labels: Mapping[str, str], *, kept: bool
         lines.append("- **The machine was not quiet: read the ratios, not the seconds.**")
     if conditions.quick:
         lines.append("- **A quick run: too few samples for a verdict.**")
-    if conditions.only and not kept:
+    if conditions.only:
         lines.append(f"- **A partial run: only {', '.join(conditions.only)}.**")
     if any("reference" in name for name in conditions.versions):
         lines.append(f"- {_REFERENCE}")

@@ -19,7 +19,7 @@ HOLE = "\0"
 LETTERS_MIN = 5  # of a text; shorter ones would cover any message
 EXCERPT_MIN = 8  # characters of a message between two values, where it quotes a part of a longer one
 # Tell of changes and reasons, not of what is printed.
-HISTORY = ("docs/decisions/", "docs/architecture/", "docs/simulation.md", "docs/reference/commands.md")
+HISTORY = ("docs/decisions/", "docs/architecture/", "docs/reference/commands.md")
 # What the examples call their functions, jobs, people, nodes and reasons; units and short words that code joins texts
 # with; heads of tables that are in capitals, or Slurm's.
 _WORDS = (

@@ -1,0 +1,85 @@
+"""Which rows come first on the page, in words for people, and why is a target not met?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tests.benchmarks.rows import OURS, Row, Statistic, judge, show
+
+SAMPLES_MIN = 2  # of ours: one sample says nothing about spread
+# The heads of their columns, and which subjects they show: the first that was measured.
+PEERS = (
+    ("torchrun, tuned where it can be", ("torchrun_tuned", "torchrun")),
+    ("nvidia-resiliency-ext", ("reference",)),
+)
+
+# What people ask first, by the row that answers it.
+HEADLINES: Mapping[str, str] = {
+    "cold_start_torch": "from the command to the first barrier of 4 ranks that import torch",
+    "restart_torch": "a rank of 4 is killed: until the new ranks are at their barrier, torch imported",
+    "hang_restart": "a rank falls silent: from its limit to the first line of the last new rank",
+    "inprocess_exception_4": "restart inside the process, after an exception on a rank of 4",
+    "inprocess_replaced": "restart inside the process, a killed rank of 4 replaced",
+    "two_nodes_lost_in_all": "a node loses its power: until a spare and the others are at their barrier",
+    "heartbeat_paced": "a heartbeat, at 100 a second",
+    "memory": "memory of what runs beside 8 ranks",
+}
+
+# Only what was measured or is in the code; what nobody has looked into says so.
+SHORTFALLS: Mapping[str, str] = {
+    "restart": "the target was set against newer source of the reference, which takes longer; the absolute one is met",
+    "cold_start_torch": "most of it is the import of torch, which both pay for: without torch, the start takes 1/8 of "
+    "torchrun's",
+    "inprocess_hard": "the stacks of all ranks are taken first, so that the event can say where the rank hangs",
+    "useful_time_kills": "one run. Its time begins with the command, so it holds the cold start; each kill costs the "
+    "steps since the last checkpoint and a restart. How much each of them takes has not been split up",
+    "nodes_told_10240": "one core of the leader sends every message, and the nodes are played on the same two cores; "
+    "with more than 1,024 nodes, relays share the work by default",
+    "nodes_cold_tls_10240": "one run. OpenSSL alone needs 15.9 s of it on these two cores; relays are the remedy",
+    "nodes_cold_relays_10240": "one run. It is the leader's CPU (6.02 s) that takes the time; what it goes to has not "
+    "been split up",
+    "nodes_cpu_10240": "one run. Each node sends a heartbeat a second over TLS, whose state has left the caches "
+    "([decision 31](decisions/0031-tls-by-the-token.md))",
+    "nodes_cpu_relays_10240": "one run; what it goes to has not been looked into",
+    "heartbeat_paced": "after 10 ms of pause the caches are cold: a function that does nothing takes 2.87 µs there; "
+    "the heartbeat takes 0.38 µs in a tight loop",
+    "heartbeat_p99": "the same",
+    "section_paced": "the same, for two calls",
+    "wrapper_memory": "half of the reference's; where it goes has not been split up",
+}
+
+
+def headlines(rows: Sequence[Row]) -> str:
+    """Returns the table of what people ask first, without rows of a single sample."""
+    by_key = {row.key: row for row in rows}
+    shown = [(by_key[key], text) for key, text in HEADLINES.items() if key in by_key]
+    shown = [(row, text) for row, text in shown if len(row.good(OURS)) >= SAMPLES_MIN]
+    if not shown:
+        return ""
+    lines = [["what", *(name for name, _ in PEERS), "Holdfast"], ["---"] * (len(PEERS) + 2)]
+    lines += [[text, *(_figure(row, *peers) for _, peers in PEERS), f"**{_figure(row, OURS)}**"] for row, text in shown]
+    return "## In short\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def shortfalls(rows: Sequence[Row], labels: Mapping[str, str]) -> str:
+    """Returns the table of the targets that are not met, each with its reason."""
+    lines = [
+        f"| {row.title} | {_figure(row, OURS)} | {wanted} | {SHORTFALLS.get(row.key, 'not looked into')} |"
+        for row in rows
+        if (wanted := ", ".join(found.wanted for found in judge(row, labels) if found.met is False))
+    ]
+    if not lines:
+        return ""
+    return "\n".join(
+        ["## Targets that are not met", "", "| what | Holdfast | target | why |", "|---|---|---|---|", *lines, ""]
+    )
+
+
+def _figure(row: Row, *subjects: str) -> str:
+    """Returns what the first of the subjects with a sample reached."""
+    for subject in subjects:
+        figure = row.figure(subject)
+        if figure is not None:
+            name = "" if row.statistic is Statistic.MEDIAN else f" ({row.statistic})"
+            return show(figure, row.unit) + name
+    return "-"
