@@ -16,6 +16,7 @@ from supervisor.core.election import link_silence
 from supervisor.core.fence import FENCE_S
 
 DIRECTLY_S = 3.0  # so long before it gives up, a node waits for no relay any more; two attempts take up to 2 s
+MISSED_S = 5.0  # until people learn that a leader has not answered so far
 RETURNS_S = 30.0  # for so long, a leader that was lost may stand still or be cut off before it returns
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -108,6 +109,7 @@ class State(msgspec.Struct, frozen=True):
     is_gone: bool = False  # by the last attempt
     again: bool = False  # see Begun
     is_told: bool = False  # people know that it is looked for
+    began_at_s: float = -math.inf  # the search
 
 
 def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Action, ...]]:
@@ -115,14 +117,15 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
         case Begun(join_timeout_s, again):
             seeks_s = min(join_timeout_s, RETURNS_S) if again else join_timeout_s
             until_s = now_s + seeks_s if state.known_at_s is None else state.known_at_s + FENCE_S
-            return msgspec.structs.replace(state, is_up=False, due_s=until_s, again=again), ()
+            return msgspec.structs.replace(state, is_up=False, due_s=until_s, again=again, began_at_s=now_s), ()
         case NotReached(why, is_gone):
             ends_soon = is_gone and state.again and state.known_at_s is None  # A supervisor may be restarted.
             due_s = min(state.due_s, now_s + FENCE_S) if ends_soon else state.due_s
-            state, said = _say(state, why)
+            state, said = _say(state, why, now_s)
             return msgspec.structs.replace(state, why=why, silent_since_s=None, is_gone=is_gone, due_s=due_s), said
         case LinkUp(said_at_s):
-            told = (Say(f"the leader at {state.leader} answers again"),) if state.is_told else ()
+            answers = "answers" if state.known_at_s is None else "answers again"
+            told = (Say(f"the leader at {state.leader} {answers}"),) if state.is_told else ()
             state = msgspec.structs.replace(
                 state, is_up=True, known_at_s=said_at_s, silent_since_s=None, is_gone=False, is_told=False
             )
@@ -137,7 +140,7 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             if state.known_at_s is None:
                 return state, ()
             until_s, since_s = state.known_at_s + FENCE_S, state.silent_since_s
-            state, said = (state, ()) if since_s is None else _say(state, link_silence.silence(since_s, now_s))
+            state, said = (state, ()) if since_s is None else _say(state, link_silence.silence(since_s, now_s), now_s)
             return msgspec.structs.replace(state, is_up=False, due_s=until_s, why=why), said
         case DeadlineReached():
             return _judge(state, event, now_s) if now_s >= state.due_s else (state, ())
@@ -162,11 +165,16 @@ def may_wait_for_relay(state: State, now_s: float) -> bool:
     return state.known_at_s is None and now_s < state.due_s - DIRECTLY_S
 
 
-def _say(state: State, why: str) -> tuple[State, tuple[Say, ...]]:
-    """Says once that a leader that was known is looked for: after a silence, or a first attempt in vain."""
-    if state.is_told or state.known_at_s is None:
+def _say(state: State, why: str, now_s: float) -> tuple[State, tuple[Say, ...]]:
+    """Says once that a leader that was known is looked for: after a silence, or a first attempt in vain.
+
+    One that has never answered may start a little later than this node: that is said after MISSED_S.
+    """
+    if state.is_told or (state.known_at_s is None and now_s - state.began_at_s < MISSED_S):
         return state, ()
     text = f"the leader at {state.leader} is looked for: {why}"
+    if state.known_at_s is None:
+        text += f"; if it has not answered in another {state.due_s - now_s:.0f} s, the job ends here (join_timeout)"
     return msgspec.structs.replace(state, is_told=True), (Say(text),)
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from supervisor.core.election import leader_link
 from supervisor.core.election.leader_link import (
+    MISSED_S,
     Answered,
     Begun,
     DeadlineReached,
@@ -46,6 +47,24 @@ def test_a_leader_that_was_never_reached_is_waited_for_as_long_as_the_user_says(
     play.at(15.0) >> DeadlineReached() << GiveUp("the leader at h:1 is lost: connection refused")
     assert leader_link.next_deadline_s(play.state) is None
     play >> DeadlineReached() << ()
+
+
+def test_people_learn_of_a_leader_that_has_never_answered_once_it_is_late() -> None:
+    play = link()
+    play.at(1.0) >> Begun(600.0)
+    play.at(1.0 + MISSED_S - 0.1) >> NotReached("name or service not known") << ()
+    (
+        play.at(1.0 + MISSED_S)
+        >> NotReached("name or service not known")
+        << Say(
+            "the leader at h:1 is looked for: name or service not known; if it has not answered in another "
+            "595 s, the job ends here (join_timeout)"
+        )
+    )
+    play.at(60.0) >> NotReached("refused") << ()
+    play.at(61.0) >> LinkUp(61.0) << (
+        MoveFence(61.0 + FENCE_S), SendHeartbeat(), Say("the leader at h:1 answers")
+    )  # fmt: skip
 
 
 def test_a_node_waits_for_a_relay_unless_it_was_connected_or_has_little_time_left() -> None:

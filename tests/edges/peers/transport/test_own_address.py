@@ -9,6 +9,7 @@ import pytest
 
 from supervisor.edges.peers.transport import listening, own_address
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.errors import ConfigurationError
 
 
 async def listens_at(host: str, port: int) -> list[str]:
@@ -115,3 +116,20 @@ async def test_a_port_that_another_process_has_at_any_of_them_is_that_one_s(name
 
 async def test_a_name_that_nobody_knows_yet_is_another_node_s():
     assert await listening.listen(PeerAddress("no-such-host.invalid", 29400)) is None
+
+
+async def test_a_name_that_nobody_knows_yet_shows_no_network(monkeypatch: pytest.MonkeyPatch):
+    def source(family: int, address: tuple[Any, ...]) -> str:
+        return REACHED
+
+    monkeypatch.setattr(own_address, "_source", source)
+    assert await own_address.own_address(PeerAddress("no-such-host.invalid", 29400)) == REACHED
+
+
+async def test_without_a_route_a_name_that_nobody_knows_is_the_users_to_mend(monkeypatch: pytest.MonkeyPatch):
+    def source(family: int, address: tuple[Any, ...]) -> str:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(own_address, "_source", source)
+    with pytest.raises(ConfigurationError, match=r"address towards no-such-host.invalid:29400: .*; give --local-addr"):
+        await own_address.own_address(PeerAddress("no-such-host.invalid", 29400))
