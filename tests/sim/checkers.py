@@ -31,6 +31,7 @@ _LEAVING = DEPARTURES | {Kind.EXCLUDE}
 # Verdicts of nodes that can't know how the job continues elsewhere, or that it has ended.
 ELSEWHERE = ("the job may still run on the nodes that it had", "the job has ended, or still runs on other nodes")
 UNLED = "no leader of the job has answered"  # of a node that was asked to end and knows of no others (decision 37)
+UNANSWERED = "no leader has answered it"  # of a node that has left by itself (the same)
 UNDER_WAY_S = 3.0  # events planned sooner than that may be answers
 WRITTEN_S = 3.0
 LOST_S = 5.0  # a leader waits for a node for as long as it says (docs)
@@ -230,6 +231,7 @@ class Outcome(Checker):
         self._last: dict[Host, str] = {}
         self._requests: set[Kind] = set()
         self._is_harmed = False
+        self._has_left_alone = False  # a node that nobody answered; the others may be too few
         self._ended_badly: dict[Cycle, str] = {}
 
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
@@ -266,6 +268,7 @@ class Outcome(Checker):
                 if verdict.exit_code:
                     self.complain(f"a job that has succeeded has exit code {verdict.exit_code}")
             case JobState.STOPPED if has_left(verdict):
+                self._has_left_alone |= UNANSWERED in verdict.reason
                 if not self._requests & _LEAVING:
                     self.complain(f"nobody has asked {host.name} to leave: {verdict}")
             case JobState.STOPPED if verdict.reason.endswith(UNLED):
@@ -278,7 +281,8 @@ class Outcome(Checker):
                 # A stop may come before some nodes have met a leader: they begin another run, which may be too small.
                 is_other = self.world.histories.count > 1 or any(self.world.run_of_term.values())
                 is_other_run = bool(self._requests) and is_other
-                if Kind.EXCLUDE not in self._requests and not self._is_harmed and not is_other_run:
+                is_excused = Kind.EXCLUDE in self._requests or self._is_harmed or self._has_left_alone
+                if not is_excused and not is_other_run:
                     self.complain(f"nothing went wrong, and the job fails: {verdict}")
 
 

@@ -111,6 +111,7 @@ def test_seeds_that_lose_data_and_have_found_something(seed: int, nodes: int, nu
     ("seed", "nodes", "numbers"),
     [
         (80009884, 3, (0, 1)),  # a node that has met no leader is drained, and ends as stopped
+        (80030847, 2, (0, 1)),  # a node that nobody answers leaves by itself, and the other one is too few
         (80008960, 2, (0, 1)),  # the same by a signal; the leader hears later that it had joined
     ],
 )
