@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
-from supervisor.core.calls import words
+from supervisor.core.calls import call_messages
+from supervisor.core.calls.call_messages import Barrier, Interruption
 from supervisor.core.calls.decisions import EndCall, Order, Replace, Say, Tell
-from supervisor.core.calls.words import Barrier, Interruption
 from supervisor.core.cluster import wrapped_call
 from supervisor.core.cluster.messages import CallReport
 
@@ -47,16 +47,16 @@ class Play:
         self.is_drawn = False
         self.now_s = 0.0
         self.iteration: dict[int, int] = dict.fromkeys(RANKS, 0)
-        self._unheard: deque[tuple[int, words.ToRank]] = deque()
+        self._unheard: deque[tuple[int, call_messages.ToRank]] = deque()
 
     def enter(self, rank: int) -> None:
-        self.say(rank, words.CallEnter(CALL, rank, len(RANKS), words.CallSettings()))
+        self.say(rank, call_messages.CallEnter(CALL, rank, len(RANKS), call_messages.CallSettings()))
 
-    def say(self, rank: int, word: words.Word, text: str = "") -> None:
+    def say(self, rank: int, word: call_messages.Word, text: str = "") -> None:
         """Lets `rank` send a message, and everything that follows happen."""
-        source = "spawner" if isinstance(word, words.Started | words.Lost) else f"rank {rank}"
+        source = "spawner" if isinstance(word, call_messages.Started | call_messages.Lost) else f"rank {rank}"
         self.arrow(source, "supervisor", text or type(word).__name__)
-        report = CallReport("node", 0, (words.Told(rank, word),))
+        report = CallReport("node", 0, (call_messages.Told(rank, word),))
         self.state, orders = wrapped_call.step(self.state, report, now_s=self.now_s, units_left=1)
         for order in orders:
             self._perform(order)
@@ -89,23 +89,23 @@ class Play:
             case EndCall():
                 pass
 
-    def _answer(self, rank: int, order: words.ToRank) -> None:
+    def _answer(self, rank: int, order: call_messages.ToRank) -> None:
         match order:
-            case words.Entered(_, number) | words.BeginIteration(_, number):
+            case call_messages.Entered(_, number) | call_messages.BeginIteration(_, number):
                 self.iteration[rank] = number
                 self.note(f"over rank{rank}: rank assignment, then the function")
-                self.say(rank, words.IterationBegan(CALL, number, rank, len(RANKS), rank, len(RANKS)))
-            case words.Interrupt(_, number):
-                self.say(rank, words.FaultsReported(CALL, number), "Reported: no other fault")
-            case words.Restart(_, number):
+                self.say(rank, call_messages.IterationBegan(CALL, number, rank, len(RANKS), rank, len(RANKS)))
+            case call_messages.Interrupt(_, number):
+                self.say(rank, call_messages.FaultsReported(CALL, number), "Reported: no other fault")
+            case call_messages.Restart(_, number):
                 self.note(f"over rank{rank}: abort, RankShouldRestart, finalize, health check")
                 self.arrive(rank, number, Barrier.ITERATION)
             case (
-                words.Exchanged()
-                | words.CallCompleted()
-                | words.Committed()
-                | words.CallUnderway()
-                | words.CallRefused()
+                call_messages.Exchanged()
+                | call_messages.CallCompleted()
+                | call_messages.Committed()
+                | call_messages.CallUnderway()
+                | call_messages.CallRefused()
             ):
                 pass
 
@@ -114,7 +114,7 @@ class Play:
             self.arrive(rank, self.iteration[rank], Barrier.COMPLETION)
 
     def arrive(self, rank: int, number: int, barrier: Barrier) -> None:
-        arrival = words.BarrierArrive(CALL, number, barrier, rank, True)
+        arrival = call_messages.BarrierArrive(CALL, number, barrier, rank, True)
         self.say(rank, arrival, f"BarrierArrive, {barrier.name.lower()}")
 
     def diagram(self) -> str:
@@ -137,7 +137,7 @@ def begun() -> Play:
 
 def raised() -> str:
     play = begun()
-    fault = words.RankFault(CALL, 0, 1, Interruption.EXCEPTION, "RuntimeError: loss is nan")
+    fault = call_messages.RankFault(CALL, 0, 1, Interruption.EXCEPTION, "RuntimeError: loss is nan")
     play.say(1, fault, "Fault: RuntimeError, loss is nan")
     play.settle()
     play.complete()
@@ -146,10 +146,10 @@ def raised() -> str:
 
 def killed() -> str:
     play = begun()
-    lost = words.Lost(Interruption.TERMINATED, "was killed by SIGKILL", failed=True)
+    lost = call_messages.Lost(Interruption.TERMINATED, "was killed by SIGKILL", failed=True)
     play.say(1, lost, "rank 1 has ended by SIGKILL")
     play.now_s += FORK_S
-    play.say(1, words.Started(), "rank 1 was started")
+    play.say(1, call_messages.Started(), "rank 1 was started")
     play.enter(1)
     play.settle()
     play.complete()

@@ -300,7 +300,7 @@ def test_nothing_that_executes_what_it_reads():
 
 def test_protobuf_stops_at_the_codecs():
     allowed = re.compile(
-        r"(.*_codec|worker_client/(session|call_frames)|supervisor/(edges/operators|edges/machine/health|cli)/.*|"
+        r"(.*_codec|worker_client/(channel_protocol|call_frames)|supervisor/(edges/operators|edges/machine/health|cli)/.*|"
         r".*/election/etcd_(client|backend))\.py"
     )
     found = [

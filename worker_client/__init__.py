@@ -10,7 +10,7 @@ TYPE_CHECKING = False  # type checkers take it for True; importing typing costs 
 if TYPE_CHECKING:
     from worker_client.committing import commit
     from worker_client.errors import LeaseLostError, RankMonitorClientError
-    from worker_client.fencing import fencing_token
+    from worker_client.fencing_tokens import fencing_token
     from worker_client.rank_monitor_client import RankMonitorClient
     from worker_client.workload_control import WorkloadAction, WorkloadControlRequest
 
@@ -31,7 +31,7 @@ _HOMES = {
     "WorkloadAction": "worker_client.workload_control",
     "WorkloadControlRequest": "worker_client.workload_control",
     "commit": "worker_client.committing",
-    "fencing_token": "worker_client.fencing",
+    "fencing_token": "worker_client.fencing_tokens",
 }
 
 

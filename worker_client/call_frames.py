@@ -1,6 +1,6 @@
 """What do a rank and its supervisor say to each other about one call of a wrapped function?
 
-Sans-I/O, like session.py: frames out, events in. holdfast_wire/v1/worker.proto says what each means.
+Sans-I/O, like channel_protocol.py: frames out, events in. holdfast_wire/v1/worker.proto says what each means.
 """
 
 from __future__ import annotations

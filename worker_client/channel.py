@@ -22,12 +22,21 @@ from holdfast_wire import page as layout
 
 from worker_client import server_identity, thread_signals
 from worker_client.call_frames import CallEvent
+from worker_client.channel_protocol import (
+    Accepted,
+    ChannelProtocol,
+    Event,
+    Identity,
+    LeaseTold,
+    Refused,
+    StacksRequested,
+    Welcomed,
+)
 from worker_client.endpoint import Endpoint
 from worker_client.errors import ChannelProtocolError
 from worker_client.outbox import LeaseQuestion, Outbox, OverfullError, Watch
 from worker_client.progress import Progress
 from worker_client.progress_page import PageUnusableError, ProgressPage
-from worker_client.session import Accepted, Event, Identity, LeaseTold, Refused, Session, StacksRequested, Welcomed
 from worker_client.stacks import current_stacks
 from worker_client.timeouts import Limits
 from worker_client.workload_control import WorkloadControlRequest
@@ -110,7 +119,7 @@ class Channel:
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._sock: socket.socket | None = None
         self._knows_leases = False
-        self._session = Session(identity)
+        self._protocol = ChannelProtocol(identity)
         self._out = bytearray()  # not yet taken by the socket: one note, and answers
         self._descriptors: list[int] = []  # may arrive before the rest of their frame
         self._progress_due_s: float | None = None  # None: progress is not sent in frames
@@ -225,7 +234,7 @@ class Channel:
             return False
         self._socket_path = found.socket_path
         self._identity = replace(self._identity, job_id=found.job_id, cycle=found.cycle, token=found.token)
-        self._session = Session(self._identity)
+        self._protocol = ChannelProtocol(self._identity)
         return before == (self._socket_path, self._identity)
 
     def _rest(self, pause_s: float) -> None:
@@ -245,7 +254,7 @@ class Channel:
         sock.setblocking(False)
         sock.connect(self._socket_path)  # does not wait for a full backlog: that is an error at once
         self.supervisor_pid = server_identity.check(sock)
-        session = self._session
+        session = self._protocol
         hello = session.hello(
             now_ns=monotonic_ns(),
             can_share_page=self._can_share_page,
@@ -281,7 +290,7 @@ class Channel:
             self._flush()
             self._say_what_is_due()
         if not self._out:
-            self._send(self._session.goodbye())
+            self._send(self._protocol.goodbye())
 
     def _poll_timeout_ms(self) -> float | None:
         if self._progress_due_s is None or self._out or not self._progress.has_news:
@@ -302,7 +311,7 @@ class Channel:
                 case (request_id, LeaseQuestion()):
                     self._ask_lease(request_id)
                 case (request_id, WorkloadControlRequest() as request):
-                    self._send(self._session.workload_control(request, request_id))
+                    self._send(self._protocol.workload_control(request, request_id))
         if not self._out:
             self._outbox.taken()
             if self._progress_due_s is not None and monotonic() >= self._progress_due_s and self._progress.has_news:
@@ -311,12 +320,12 @@ class Channel:
     def _ask_lease(self, request_id: int) -> None:
         """Asks, if this supervisor knows the question; an older one would take it for a defect."""
         if self._knows_leases:
-            self._send(self._session.lease_question(request_id))
+            self._send(self._protocol.lease_question(request_id))
 
     def _limits_frame(self, limits: Limits) -> bytes:
         """Returns b"" for limits that fit no frame, since another connection could not carry them either."""
         try:
-            return self._session.limits_calculated(limits)
+            return self._protocol.limits_calculated(limits)
         except ValueError as error:
             log.warning("cannot tell the supervisor the calculated limits: %s; shorten the names of sections", error)
             return b""
@@ -327,7 +336,7 @@ class Channel:
             return
         snapshot = self._progress.rearm()
         self._progress_due_s = monotonic() + self._interval_s()
-        self._send(self._session.progress(snapshot, now_ns=monotonic_ns()))
+        self._send(self._protocol.progress(snapshot, now_ns=monotonic_ns()))
 
     def _interval_s(self) -> float:
         if not self._progress.is_call_watched:
@@ -347,7 +356,7 @@ class Channel:
             raise _ConnectionEndedError("the supervisor sent more descriptors than there can be pages")
         if not data:
             raise _ConnectionEndedError("the supervisor closed the connection")
-        for event in self._session.receive(data):
+        for event in self._protocol.receive(data):
             self._handle(event)
 
     def _handle(self, event: Event) -> None:
@@ -361,7 +370,7 @@ class Channel:
                 self._outbox.start_over()  # Repeats what no supervisor has received.
                 if self._owner.welcomed(event, page) and event.page_shared:
                     # The supervisor saw an empty page and would read it again only one limit later.
-                    self._send(self._session.progress(self._progress.snapshot(), now_ns=monotonic_ns()))
+                    self._send(self._protocol.progress(self._progress.snapshot(), now_ns=monotonic_ns()))
             case Refused(reason, retry):
                 if not retry and self._look_again():
                     self._ending = _Ending.REFUSED
@@ -372,7 +381,7 @@ class Channel:
             case LeaseTold(request_id, left_ns):
                 self._outbox.answered(request_id, left_ns)
             case StacksRequested(request_id):
-                self._send(self._session.stacks_answer(request_id, current_stacks()))
+                self._send(self._protocol.stacks_answer(request_id, current_stacks()))
             case _:
                 self._owner.heard(event)
 
@@ -411,7 +420,7 @@ class Channel:
         self._progress_due_s = None
         self._out.clear()
         self._close_descriptors()
-        self._session = Session(self._identity)
+        self._protocol = ChannelProtocol(self._identity)
         self._outbox.start_over()
         if self._sock is not None:
             self._sock.close()

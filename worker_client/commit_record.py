@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from worker_client.errors import LeaseLostError
-from worker_client.fencing import epoch_of
+from worker_client.fencing_tokens import epoch_of
 
 EPOCHS_MAX = 1000  # remembered for a path; a job has one for each of its leaders and runs
 PREFIX = ".holdfast-"

@@ -9,10 +9,10 @@ import os
 from collections.abc import Generator
 from pathlib import Path
 
-from worker_client import commit_record, fencing, lease
+from worker_client import commit_record, fencing_tokens, lease
 from worker_client.endpoint import from_environment
 from worker_client.errors import LeaseLostError
-from worker_client.monitoring import Monitoring, acquire
+from worker_client.workload_monitoring import Monitoring, acquire
 
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
@@ -33,7 +33,7 @@ def commit(path: str | os.PathLike[str]) -> Generator[Path]:
     Raises ValueError for a path that holds the working folder, and OSError for what the file system refuses.
     """
     place = _place_of(path)
-    token, iteration = fencing.fencing_token(), fencing.iteration()
+    token, iteration = fencing_tokens.fencing_token(), fencing_tokens.iteration()
     with _monitoring(token) as monitoring:
         if monitoring is not None:
             _check_lease(monitoring, place)
@@ -114,7 +114,7 @@ def _check_lease(monitoring: Monitoring, path: Path) -> None:
 
 
 def _check_iteration(iteration: tuple[int, int], path: Path) -> None:
-    if fencing.iteration() != iteration:
+    if fencing_tokens.iteration() != iteration:
         raise LeaseLostError(f"cannot commit {path}: the Wrapper has begun another iteration; write it again there")
 
 

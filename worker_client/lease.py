@@ -10,7 +10,7 @@ import time
 
 from holdfast_wire import page
 
-from worker_client.monitoring import Monitoring
+from worker_client.workload_monitoring import Monitoring
 
 WAIT_S = 5.0  # longer than a supervisor takes to come back, and to hear from its leader
 

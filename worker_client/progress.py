@@ -1,7 +1,7 @@
 """What has this rank done so far, and in which page is that recorded?
 
-Connects the script's stamps (heartbeats.py, sections.py) with the page of the connection, which the channel's thread
-replaces. Blocks only on a lock that is held briefly.
+Connects the script's stamps (heartbeat_intervals.py, sections.py) with the page of the connection, which the channel's
+thread replaces. Blocks only on a lock that is held briefly.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from time import monotonic_ns
 
 from holdfast_wire import page as layout
 
-from worker_client.heartbeats import Heartbeats
+from worker_client.heartbeat_intervals import HeartbeatIntervals
 from worker_client.progress_page import Carried, ProgressPage, Snapshot
 from worker_client.sections import Sections
 
@@ -40,7 +40,7 @@ class Progress:
         self._began_ns = 0
         self._lost_ns: int | None = 0  # since when there is no connection; None: there is one; 0: there never was
         self._page = ProgressPage.private()
-        self.heartbeats = Heartbeats(self._page, self._rouse)
+        self.heartbeats = HeartbeatIntervals(self._page, self._rouse)
         self.sections = Sections(self._rouse)
 
     def begin(self) -> None:

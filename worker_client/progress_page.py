@@ -1,6 +1,6 @@
 """How does a rank record that it is alive, so that its supervisor can read it?
 
-This module writes what a new connection learns about the past. The hot path's stamps are in heartbeats.py and
+This module writes what a new connection learns about the past. The hot path's stamps are in heartbeat_intervals.py and
 sections.py, which write the same words. Only the two constructors make system calls or block.
 """
 

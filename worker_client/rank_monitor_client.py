@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from worker_client import across_ranks
 from worker_client.endpoint import from_environment
 from worker_client.errors import RankMonitorClientError
-from worker_client.heartbeats import Heartbeats
-from worker_client.monitoring import Monitoring, acquire, current
+from worker_client.heartbeat_intervals import HeartbeatIntervals
 from worker_client.progress import Maxima
 from worker_client.sections import Sections
 from worker_client.timeouts import (
@@ -29,6 +28,7 @@ from worker_client.timeouts import (
     to_state,
 )
 from worker_client.workload_control import WorkloadControlRequest
+from worker_client.workload_monitoring import Monitoring, acquire, current
 
 CONTROL_WAIT_S = 5.0  # longest wait of a control request for the supervisor's answer
 
@@ -55,7 +55,7 @@ class RankMonitorClient:
 
     def __init__(self) -> None:
         self._monitoring: Monitoring | None = None
-        self._heartbeats: Heartbeats | _NotInitialised = _NOT_INITIALISED
+        self._heartbeats: HeartbeatIntervals | _NotInitialised = _NOT_INITIALISED
         self._sections: Sections | _NotInitialised = _NOT_INITIALISED
         self._rank_info: RankInfo | None = None
         self._timeouts = Timeouts()  # kept while there is no monitoring

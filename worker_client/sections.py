@@ -1,6 +1,6 @@
 """Which sections of this rank are open, and what was the longest time in each?
 
-This path is as hot as heartbeats.py and written like it: no lock, few objects, words by their numbers
+This path is as hot as heartbeat_intervals.py and written like it: no lock, few objects, words by their numbers
 (holdfast_wire.page). One object holds all that a section needs and belongs to one page. If a new page arrives during a
 call, the call notices at its end and repeats its stamp there; only that and rare cases take the lock.
 """

@@ -25,10 +25,10 @@ from supervisor.programs.doctor import (
     network,
     node_checks,
     slurm,
-    timeouts,
+    timeout_checks,
     training,
 )
-from supervisor.programs.doctor.finding import Finding, Grade
+from supervisor.programs.doctor.doctor_finding import DoctorFinding, Grade
 from supervisor.programs.doctor.machine import Machine
 from supervisor.report.timeline.timeline_builder import longest_silence
 
@@ -60,7 +60,7 @@ def execute(arguments: Namespace) -> int:
     request = _request(arguments)
     earlier = _earlier(arguments) if arguments.job else None
     page = output.paper(arguments.no_color)
-    findings: list[Finding] = []
+    findings: list[DoctorFinding] = []
     if arguments.output == "table":
         output.write(f"{os.uname().nodename}: holdfast {supervisor.__version__}, {sys.executable}\n")
     for area in _areas(arguments, request, earlier):
@@ -80,19 +80,21 @@ def _request(arguments: Namespace) -> RunRequest:
     return parse_run([*options, "script.py"], environ=os.environ, cwd=os.getcwd())
 
 
-def _earlier(arguments: Namespace) -> timeouts.Measured:
+def _earlier(arguments: Namespace) -> timeout_checks.Measured:
     """Reads what the job has measured. Raises what `holdfast events` would raise."""
     with Supervisors(arguments) as supervisors:
         found = supervisors.find(arguments.job, verb="judge limits by")
         events = list(events_of(found, supervisors, follow=False))
     calculated = [event.reason for event in events if event.kind == "limits_calculated"]
-    return timeouts.Measured(found.report.job_id, longest_silence(events), calculated[-1] if calculated else "")
+    return timeout_checks.Measured(found.report.job_id, longest_silence(events), calculated[-1] if calculated else "")
 
 
-def _areas(arguments: Namespace, request: RunRequest, earlier: timeouts.Measured | None) -> Iterator[list[Finding]]:
+def _areas(
+    arguments: Namespace, request: RunRequest, earlier: timeout_checks.Measured | None
+) -> Iterator[list[DoctorFinding]]:
     """Yields one area after the other, so that people read the first results while the slow checks run."""
     machine, spec = Machine(), request.spec
-    looks: tuple[Callable[[], list[Finding]], ...] = (
+    looks: tuple[Callable[[], list[DoctorFinding]], ...] = (
         lambda: kernel.look(machine),
         lambda: control_groups.look(machine),
         lambda: folders.look(
@@ -104,7 +106,7 @@ def _areas(arguments: Namespace, request: RunRequest, earlier: timeouts.Measured
         lambda: slurm.look(machine, stop_timeout_s=spec.workers_stop_timeout_s),
         lambda: gpus.look(machine),
         lambda: node_checks.look(spec, os.uname().nodename),
-        lambda: timeouts.look(spec, machine.environ, has_gpus=bool(gpus.device_files(machine)), earlier=earlier),
+        lambda: timeout_checks.look(spec, machine.environ, has_gpus=bool(gpus.device_files(machine)), earlier=earlier),
         lambda: training.look(machine, arguments.python or spec.python or sys.executable),
     )
     for look in looks:
@@ -116,7 +118,7 @@ def _endpoint(spec: JobSpec) -> network.Endpoint | None:
     return None if nodes is None else network.Endpoint(nodes.host, nodes.port, is_etcd=nodes.backend == "etcd")
 
 
-def _told(finding: Finding, page: output.Paper) -> str:
+def _told(finding: DoctorFinding, page: output.Paper) -> str:
     """Prints a finding, and below it why it matters and what to type."""
     grade = output.coloured(finding.grade.value, page) + " " * (8 - len(finding.grade.value))
     head = f"{finding.area:<14}  {finding.check:<21}  "
@@ -128,7 +130,7 @@ def _told(finding: Finding, page: output.Paper) -> str:
     return "".join(lines)
 
 
-def _summary(findings: list[Finding]) -> str:
+def _summary(findings: list[DoctorFinding]) -> str:
     counts = Counter(finding.grade for finding in findings)
     parts = [
         output.plural(counts[grade], grade.value)
@@ -139,7 +141,7 @@ def _summary(findings: list[Finding]) -> str:
     return f"{', '.join(parts) or 'nothing to mend'}; {rest}"
 
 
-def _document(findings: list[Finding]) -> dict[str, object]:
+def _document(findings: list[DoctorFinding]) -> dict[str, object]:
     return {
         "schema": SCHEMA,
         "node": os.uname().nodename,

@@ -6,11 +6,11 @@ import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 
-from supervisor.cli import output, recorded_logs
+from supervisor.cli import offline_logs, output
 from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.core import printable
-from supervisor.edges.operators.log_streams import LogChoice, LogPiece
+from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 
 LINE_BYTES_MAX = 64 * 1024  # a longer one is printed in parts
 
@@ -72,7 +72,7 @@ def _pieces(found: FoundJob, choice: LogChoice, *, follow: bool) -> Iterator[Log
         return steady.logs(choice, on_note=output.say)
     if found.supervisor is not None:
         return found.supervisor.client.logs(found.report.job_id, choice, follow=follow, on_note=output.say)
-    return recorded_logs.read(found.report, choice, on_note=output.say)
+    return offline_logs.read(found.report, choice, on_note=output.say)
 
 
 def _lines(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 import supervisor
-from supervisor.cli import output, recorded_logs
-from supervisor.cli.culprits_words import READ_TIMEOUT_S, with_last_words
+from supervisor.cli import offline_logs, output
+from supervisor.cli.culprits_output import READ_TIMEOUT_S, with_last_words
 from supervisor.cli.events import events_of
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.operators.log_streams import LogChoice, LogPiece, bounded
+from supervisor.edges.operators.log_follower import LogChoice, LogPiece, bounded
 from supervisor.errors import InvalidRequestError, NotFoundError
 from supervisor.report.timeline.timeline import Life
 from supervisor.report.timeline.timeline_builder import life_of
@@ -64,7 +64,7 @@ def _logs(found: FoundJob, choice: LogChoice) -> Iterable[LogPiece]:
         except NotFoundError:
             if found.is_live or not found.is_own:
                 raise
-    yield from recorded_logs.read(found.report, choice, on_note=_nobody)
+    yield from offline_logs.read(found.report, choice, on_note=_nobody)
 
 
 def _nobody(note: str) -> None:

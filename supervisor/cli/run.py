@@ -147,7 +147,7 @@ def _run_privately(request: RunRequest) -> int:
 
         shutil.rmtree(folder, ignore_errors=True)
     if report.exit_code:
-        from supervisor.cli.last_words import shows_errors, tell_failure  # Only a failure needs them.
+        from supervisor.cli.failure_message import shows_errors, tell_failure  # Only a failure needs them.
         from supervisor.config.redaction import secret_values
 
         secrets = secret_values(request.spec.command, request.environment)

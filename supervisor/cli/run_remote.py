@@ -12,8 +12,8 @@ from pathlib import Path
 
 import msgspec
 
+from supervisor.cli.failure_message import shows_errors, tell_failure
 from supervisor.cli.first_cycle import FirstCycle
-from supervisor.cli.last_words import shows_errors, tell_failure
 from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.submission import Submission
 from supervisor.config.job_spec import JobSpec
@@ -26,7 +26,7 @@ from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
 from supervisor.edges.machine.own_process import signals as signal_edge
 from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.operators.control_client import ControlClient
-from supervisor.edges.operators.log_streams import LogChoice
+from supervisor.edges.operators.log_follower import LogChoice
 from supervisor.errors import HoldfastError, NoSupervisorError
 from supervisor.ports.reports import JobReport, RecordedEvent
 

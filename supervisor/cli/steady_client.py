@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 
 from supervisor.edges.machine.processes.job_claims import is_live
 from supervisor.edges.operators.control_client import ControlClient
-from supervisor.edges.operators.log_streams import LogChoice, LogPiece
+from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
 

@@ -6,7 +6,7 @@ import logging
 from contextlib import ExitStack
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.edges.machine.own_process.waiting_line import WaitingLine
+from supervisor.edges.machine.own_process.wait_notice import WaitNotice
 from supervisor.ports.reports import RecordedEvent
 
 LOADS = "loading torch, and what the script imports"
@@ -19,7 +19,7 @@ _ENDS = frozenset({"cycle_started", "nodes_placed", "job_failed", "job_stopped",
 class Waiting(logging.Handler):
     """Follows a job's events until its first cycle. It is a log handler, too, because a supervisor logs its events."""
 
-    def __init__(self, line: WaitingLine, *, has_more_nodes: bool, has_checks: bool) -> None:
+    def __init__(self, line: WaitNotice, *, has_more_nodes: bool, has_checks: bool) -> None:
         super().__init__()
         self._line = line
         self._has_more_nodes = has_more_nodes
@@ -45,7 +45,7 @@ class Waiting(logging.Handler):
 
 def waiting(spec: JobSpec, stack: ExitStack) -> Waiting:
     """Shows the line until `stack` closes."""
-    line = WaitingLine()
+    line = WaitNotice()
     stack.callback(line.close)
     has_checks = bool(spec.health.plans(""))
     return Waiting(line, has_more_nodes=spec.nodes is not None, has_checks=has_checks)

@@ -222,7 +222,7 @@ class Assignment(msgspec.Struct, frozen=True):
     group_world_size: int = 1
     world_size: int = 1
     first_rank: int = 0  # global rank of local rank 0
-    epoch: int = 0  # of the leader that has ordered the cycle (fencing.py); 0: unknown
+    epoch: int = 0  # of the leader that has ordered the cycle (fencing_epochs.py); 0: unknown
 
 
 class Cause(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from supervisor.core.node_health import Finding, Health
+from supervisor.core.node_health import Health, HealthFinding
 
 CHECK = "gpu_memory"
 MIB = 1024 * 1024
@@ -74,18 +74,18 @@ def held_sentence(report: MemoryReport, tolerance_bytes: int) -> str:
     return "; ".join(f"{each.gpu} has {_mib(each.last_bytes)} in use, {_by(each.gpu, report.holders)}" for each in busy)
 
 
-def findings(report: MemoryReport, rules: MemoryRules) -> tuple[Finding, ...]:
+def findings(report: MemoryReport, rules: MemoryRules) -> tuple[HealthFinding, ...]:
     """Returns the outcome of the wait as a check of the node, with one finding for each GPU."""
     if report.unknown:
-        return (Finding(CHECK, Health.UNANSWERED, f"GPU memory can't be read: {report.unknown}", report.took_s),)
+        return (HealthFinding(CHECK, Health.UNANSWERED, f"GPU memory can't be read: {report.unknown}", report.took_s),)
     return tuple(_finding(each, report, rules) for each in report.gpus)
 
 
-def is_suspect(found: Iterable[Finding]) -> bool:
+def is_suspect(found: Iterable[HealthFinding]) -> bool:
     return any(each.health is Health.SUSPECT for each in found)
 
 
-def suspicion_sentence(node: str, found: Iterable[Finding], rules: MemoryRules) -> str:
+def suspicion_sentence(node: str, found: Iterable[HealthFinding], rules: MemoryRules) -> str:
     held = [each.subject for each in found if each.health is Health.SUSPECT]
     if not held:
         return f"node {node} is no longer suspect: the memory of its GPUs is free"
@@ -105,13 +105,13 @@ def ended_sentence(report: MemoryReport) -> str:
     )
 
 
-def _finding(memory: GpuMemory, report: MemoryReport, rules: MemoryRules) -> Finding:
+def _finding(memory: GpuMemory, report: MemoryReport, rules: MemoryRules) -> HealthFinding:
     if memory.last_bytes is None:
-        return Finding(CHECK, Health.SKIPPED, "its memory can't be read", report.took_s, memory.gpu)
+        return HealthFinding(CHECK, Health.SKIPPED, "its memory can't be read", report.took_s, memory.gpu)
     if memory.last_bytes <= rules.tolerance_bytes:
-        return Finding(CHECK, Health.HEALTHY, "", report.took_s, memory.gpu)
+        return HealthFinding(CHECK, Health.HEALTHY, "", report.took_s, memory.gpu)
     reason = f"{_mib(memory.last_bytes)} in use after {rules.timeout_s:g} s, {_by(memory.gpu, report.holders)}"
-    return Finding(CHECK, Health.SUSPECT, reason, report.took_s, memory.gpu)
+    return HealthFinding(CHECK, Health.SUSPECT, reason, report.took_s, memory.gpu)
 
 
 def _by(gpu: str, holders: Iterable[Holder]) -> str:

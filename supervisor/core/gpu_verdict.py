@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.node_health import Finding, Health
+from supervisor.core.node_health import Health, HealthFinding
 
 CHECK = "gpu"
 # Xid events after which a GPU needs a reset; programs cause the others, or the driver repairs them.
@@ -55,11 +55,11 @@ class Known(msgspec.Struct, frozen=True):
     links: tuple[tuple[str, tuple[bool, ...]], ...] = ()  # whether each link was ever up
 
 
-def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[Finding, ...], Known]:
+def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[HealthFinding, ...], Known]:
     """Returns one finding for each GPU, and what is known from now on."""
     known = _learn(look, known)
     first_errors, links = dict(known.ecc_errors), dict(known.links)
-    findings: list[Finding] = []
+    findings: list[HealthFinding] = []
     for gpu in look.gpus:
         reasons = _reasons(gpu, first_errors.get(gpu.uuid, 0), links.get(gpu.uuid, ()))
         xids = {xid for uuid, xid in look.xids if uuid == gpu.uuid and xid in FATAL_XIDS}
@@ -73,18 +73,18 @@ def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[Finding, ..
         for name in dict.fromkeys(gone)
     ]
     if not findings:
-        findings.append(Finding(CHECK, Health.SKIPPED, "the driver shows no GPU of this job", took_s))
+        findings.append(HealthFinding(CHECK, Health.SKIPPED, "the driver shows no GPU of this job", took_s))
     return tuple(findings), known
 
 
-def has_flighty(findings: tuple[Finding, ...]) -> bool:
+def has_flighty(findings: tuple[HealthFinding, ...]) -> bool:
     """Whether a finding may be gone at the next look: a link is retraining, or a GPU is being reset."""
     return any(
         each.health is Health.UNHEALTHY and ("NVLink" in each.reason or "lost" in each.reason) for each in findings
     )
 
 
-def confirmed(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def confirmed(first: tuple[HealthFinding, ...], second: tuple[HealthFinding, ...]) -> tuple[HealthFinding, ...]:
     """Returns the second findings; a GPU that only these call unhealthy stays undecided until the next look."""
     before = {each.subject: each for each in first}
     return tuple(
@@ -95,7 +95,7 @@ def confirmed(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[
     )
 
 
-def _was_unhealthy(finding: Finding | None) -> bool:
+def _was_unhealthy(finding: HealthFinding | None) -> bool:
     return finding is not None and finding.health is Health.UNHEALTHY
 
 
@@ -144,7 +144,7 @@ def _note(gpu: GpuWords, first_errors: int) -> str:
     return "; ".join(notes)
 
 
-def _finding(subject: str, reasons: list[str], took_s: float, *, note: str = "") -> Finding:
+def _finding(subject: str, reasons: list[str], took_s: float, *, note: str = "") -> HealthFinding:
     if reasons:
-        return Finding(CHECK, Health.UNHEALTHY, f"{subject}: {'; '.join(reasons)}", took_s, subject)
-    return Finding(CHECK, Health.HEALTHY, note, took_s, subject)
+        return HealthFinding(CHECK, Health.UNHEALTHY, f"{subject}: {'; '.join(reasons)}", took_s, subject)
+    return HealthFinding(CHECK, Health.HEALTHY, note, took_s, subject)

@@ -30,12 +30,12 @@ class Ledger(msgspec.Struct, frozen=True):
     stop_is_final: bool = False  # an operator has stopped the job: no scheduler may start it again
     parts: tuple[str, ...] = ()  # the nodes of that cycle, by group rank
     processes: tuple[str, ...] = ()  # the node process that received each order, by group rank; "": unknown
-    witnesses: tuple[str, ...] = ()  # nodes heard by the leader (see fence.py)
+    witnesses: tuple[str, ...] = ()  # nodes heard by the leader (see fence_times.py)
     resigned: tuple[str, ...] = ()  # nodes that have given up the lead since that cycle, as they heard too few others
     term: int = 0  # of the leader that wrote it; 0: none, or an older version
     leader: str = ""  # its node; "": none, or an older version, whose own workers may run longer (fence.ALONE_S)
     former: Former | None = None  # the previous run, if some of its nodes may not know its end
-    epoch: int = 0  # of that cycle (fencing.py); 0: unknown
+    epoch: int = 0  # of that cycle (fencing_epochs.py); 0: unknown
 
 
 def newer(one: Ledger, other: Ledger) -> Ledger:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.node_health import Finding, Health
+from supervisor.core.node_health import Health, HealthFinding
 
 CHECK = "nic"
 ACTIVE = "ACTIVE"
@@ -33,10 +33,10 @@ class Known(msgspec.Struct, frozen=True):
 
 def judge(
     ports: tuple[Port, ...], known: Known, *, now_s: float, states: bool, counters: bool, took_s: float
-) -> tuple[tuple[Finding, ...], Known]:
+) -> tuple[tuple[HealthFinding, ...], Known]:
     """Returns one finding for each port, and what is known from now on. `states`, `counters`: what to judge."""
     flaps = _flaps(ports, known, now_s)
-    findings: list[Finding] = []
+    findings: list[HealthFinding] = []
     for port in ports:
         reasons: list[str] = []
         if states and port.name in known.active and port.state not in (ACTIVE, ""):
@@ -54,7 +54,7 @@ def judge(
             if name not in present
         ]
     if not findings:
-        findings.append(Finding(CHECK, Health.SKIPPED, "", took_s))
+        findings.append(HealthFinding(CHECK, Health.SKIPPED, "", took_s))
     active = dict.fromkeys((*known.active, *(port.name for port in ports if port.state == ACTIVE)))
     downs = dict(known.link_downs) | {port.name: port.link_downs for port in ports if port.link_downs is not None}
     return tuple(findings), Known(tuple(active), tuple(downs.items()), flaps)
@@ -71,7 +71,7 @@ def _flaps(ports: tuple[Port, ...], known: Known, now_s: float) -> tuple[tuple[s
     return tuple([*kept, *new][-FLAPS_KEPT_MAX:])
 
 
-def _finding(name: str, reasons: list[str], took_s: float, note: str = "") -> Finding:
+def _finding(name: str, reasons: list[str], took_s: float, note: str = "") -> HealthFinding:
     if reasons:
-        return Finding(CHECK, Health.UNHEALTHY, f"{name} {'; '.join(reasons)}", took_s, name)
-    return Finding(CHECK, Health.HEALTHY, note and f"{name} {note}", took_s, name)
+        return HealthFinding(CHECK, Health.UNHEALTHY, f"{name} {'; '.join(reasons)}", took_s, name)
+    return HealthFinding(CHECK, Health.HEALTHY, note and f"{name} {note}", took_s, name)

@@ -43,7 +43,7 @@ class CheckPlan(msgspec.Struct, frozen=True):
     period_s: float | None = None
 
 
-class Finding(msgspec.Struct, frozen=True):
+class HealthFinding(msgspec.Struct, frozen=True):
     """What one check found. `reason` is a sentence without a full stop; "": nothing to say."""
 
     check: str  # the plan's name
@@ -61,11 +61,11 @@ class Finding(msgspec.Struct, frozen=True):
 class CheckView(msgspec.Struct, frozen=True):
     """A finding as status shows it."""
 
-    finding: Finding
+    finding: HealthFinding
     found_at_s: float
 
 
-def unfit_sentence(node: str, findings: Iterable[Finding]) -> str:
+def unfit_sentence(node: str, findings: Iterable[HealthFinding]) -> str:
     """Returns why the node may not take part; "" if it may."""
     reasons = [each.reason for each in findings if each.health is Health.UNHEALTHY]
     return f"node {node} is unhealthy: {'; '.join(reasons)}" if reasons else ""

@@ -11,7 +11,7 @@ from typing import assert_never, cast
 
 import msgspec
 
-from supervisor.core.node_health import Finding, Health, HealthCheckPolicy, one_line
+from supervisor.core.node_health import Health, HealthCheckPolicy, HealthFinding, one_line
 
 CHECK = "nvhcd"
 SHOWN_CHARACTERS_MAX = 200
@@ -41,7 +41,7 @@ class NoReply(msgspec.Struct, frozen=True):
 Answer = Reply | Unusable | NoReply
 
 
-def judge(answer: Answer, policy: HealthCheckPolicy, *, took_s: float = 0.0) -> Finding:
+def judge(answer: Answer, policy: HealthCheckPolicy, *, took_s: float = 0.0) -> HealthFinding:
     match answer:
         case NoReply(why):
             is_unhealthy = policy is HealthCheckPolicy.STRICT
@@ -55,10 +55,10 @@ def judge(answer: Answer, policy: HealthCheckPolicy, *, took_s: float = 0.0) -> 
             return _judge_output(answer, policy, took_s)
         case _:
             assert_never(answer)
-    return Finding(CHECK, Health.UNHEALTHY if is_unhealthy else Health.SKIPPED, reason, took_s)
+    return HealthFinding(CHECK, Health.UNHEALTHY if is_unhealthy else Health.SKIPPED, reason, took_s)
 
 
-def _judge_output(reply: Reply, policy: HealthCheckPolicy, took_s: float) -> Finding:
+def _judge_output(reply: Reply, policy: HealthCheckPolicy, took_s: float) -> HealthFinding:
     report = _report(reply.output, last_line=policy is HealthCheckPolicy.TOLERANT)
     if report is None or "fail_count" not in report:
         why = "its output is not a JSON object" if report is None else "its output has no fail_count"
@@ -69,9 +69,9 @@ def _judge_output(reply: Reply, policy: HealthCheckPolicy, took_s: float) -> Fin
         return judge(Unusable(why), policy, took_s=took_s)
     failed = count > 0 if policy is HealthCheckPolicy.TOLERANT else count != 0
     if not failed:
-        return Finding(CHECK, Health.HEALTHY, "", took_s)
+        return HealthFinding(CHECK, Health.HEALTHY, "", took_s)
     shown = f"{count:g}" if abs(count) < COUNT_SHOWN_MAX else f"more than {COUNT_SHOWN_MAX:g}"
-    return Finding(CHECK, Health.UNHEALTHY, f"nvhcd counts {shown} failed checks{_named(report)}", took_s)
+    return HealthFinding(CHECK, Health.UNHEALTHY, f"nvhcd counts {shown} failed checks{_named(report)}", took_s)
 
 
 def _failure(reply: Reply) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.words import ToRank
+from supervisor.core.calls.call_messages import ToRank
 from supervisor.core.facts import Assignment, Verdict
 
 

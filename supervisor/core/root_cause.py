@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal as signals
 
 from supervisor.core.facts import Cause, WorkerExit
-from supervisor.core.workers import Worker
+from supervisor.core.worker_messages import Worker
 
 
 def root_cause(workers: tuple[Worker, ...], first: int | None) -> Cause | None:

@@ -13,7 +13,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.node_health import Finding, Health, HealthCheckPolicy, one_line
+from supervisor.core.node_health import Health, HealthCheckPolicy, HealthFinding, one_line
 
 CHECK = "storage"
 LUSTRE_HEALTH = "/sys/fs/lustre/health_check"
@@ -82,9 +82,9 @@ def mounts(lines: str) -> tuple[Target, ...]:
     return tuple(Target(Kind.FOLDER, path, MOUNT_DEADLINE_S, filesystem) for path, filesystem in found.items())
 
 
-def judge(target: Target, answer: Answer, policy: HealthCheckPolicy, *, took_s: float = 0.0) -> Finding:
+def judge(target: Target, answer: Answer, policy: HealthCheckPolicy, *, took_s: float = 0.0) -> HealthFinding:
     health, reason = _verdict(target, answer, policy)
-    return Finding(CHECK, health, reason, took_s, target.path)
+    return HealthFinding(CHECK, health, reason, took_s, target.path)
 
 
 def is_absent(target: Target, answer: Answer) -> bool:
@@ -92,8 +92,8 @@ def is_absent(target: Target, answer: Answer) -> bool:
     return target.kind is Kind.TEXT and isinstance(answer, Failed) and answer.errno == errno.ENOENT
 
 
-def nothing_found() -> Finding:
-    return Finding(CHECK, Health.SKIPPED, "this node mounts neither Lustre nor NFS")
+def nothing_found() -> HealthFinding:
+    return HealthFinding(CHECK, Health.SKIPPED, "this node mounts neither Lustre nor NFS")
 
 
 def _verdict(target: Target, answer: Answer, policy: HealthCheckPolicy) -> tuple[Health, str]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import anyio
 
 from supervisor.core.node import messages as node_messages
-from supervisor.core.node_health import Finding
+from supervisor.core.node_health import HealthFinding
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Gpus, NodeChecks
 
@@ -28,7 +28,7 @@ class NodeLooking:
         self._under_way: dict[str, set[anyio.CancelScope]] = {}
 
     async def check(self, job: JobRecord, action: node_messages.CheckNode) -> None:
-        def report(findings: tuple[Finding, ...], *, is_last: bool = False) -> None:
+        def report(findings: tuple[HealthFinding, ...], *, is_last: bool = False) -> None:
             self._post(node_messages.NodeChecked(action.job_id, action.check, action.number, findings, is_last))
 
         with self._given_up_with(action.job_id):

@@ -10,7 +10,7 @@ from holdfast_wire.spawner_link import FromSpawner
 from holdfast_wire.spawner_link import Order as SpawnerOrder
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.calls.words import ToRank
+from supervisor.core.calls.call_messages import ToRank
 from supervisor.core.cluster.messages import Event as Report
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.facts import Evidence, HangLimits, Progress
@@ -18,7 +18,7 @@ from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
-from supervisor.core.node_health import Finding
+from supervisor.core.node_health import HealthFinding
 from supervisor.core.orders import Order
 from supervisor.core.process_facts import RankLook
 from supervisor.core.session_state import JobSessions
@@ -167,8 +167,8 @@ class StackSource(Protocol):
 
 class NodeChecks(Protocol):
     async def run(
-        self, spec: JobSpec, check: str, report: Callable[[tuple[Finding, ...]], None]
-    ) -> tuple[Finding, ...]:
+        self, spec: JobSpec, check: str, report: Callable[[tuple[HealthFinding, ...]], None]
+    ) -> tuple[HealthFinding, ...]:
         """Runs a check that the job requests. It may hang: nobody waits for it beyond its plan's deadline.
 
         It may `report` partial results: a join that is patient with it then waits no longer.

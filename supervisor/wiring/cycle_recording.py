@@ -15,7 +15,7 @@ from anyio.abc import TaskGroup
 from supervisor.config.job_logs import log_sender_socket
 from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.edges.machine.logs.cycle_info import CycleInfoFiles
-from supervisor.edges.machine.logs.job_words import JobWords, WordsPlace
+from supervisor.edges.machine.logs.job_log import JobLog, JobLogPlace
 from supervisor.engine.cycle_records import CycleRecords
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from supervisor.wiring.attribution import Attributions
 
 
-def open_words(stack: contextlib.AsyncExitStack, place: Place, jobs: Mapping[str, JobRecord]) -> JobWords:
+def open_job_log(stack: contextlib.AsyncExitStack, place: Place, jobs: Mapping[str, JobRecord]) -> JobLog:
     """Opens the file, or the way to the log server, of each job that wants it. Closing `stack` closes them."""
 
-    def place_of(job_id: str) -> WordsPlace:
+    def place_of(job_id: str) -> JobLogPlace:
         job = jobs.get(job_id)
         if job is None:
-            return WordsPlace()
+            return JobLogPlace()
         sender_socket = log_sender_socket(str(place.worker_socket), job_id) if job.spec.has_log_server else ""
-        return WordsPlace(job.spec.logs.supervisor_log, sender_socket, job.submitted_at_ns)
+        return JobLogPlace(job.spec.logs.supervisor_log, sender_socket, job.submitted_at_ns)
 
-    words = stack.enter_context(contextlib.closing(JobWords(place_of, place.node_name)))
+    words = stack.enter_context(contextlib.closing(JobLog(place_of, place.node_name)))
     words.open()
     return words
 

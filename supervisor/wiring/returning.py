@@ -34,9 +34,9 @@ from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.spawner import leftovers, return_places
 from supervisor.edges.workers.spawner.leftovers import Leftover
-from supervisor.edges.workers.spawner.reaching import Reaching
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
+from supervisor.edges.workers.spawner.spawner_reaching import Reaching
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord

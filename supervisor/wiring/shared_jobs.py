@@ -75,10 +75,10 @@ async def open_counter(
             take_sections=take_sections, keep_cordon=keep_cordon, cordon_ends=base.place.private,
         )  # fmt: skip
         return Counter(alone)
-    from supervisor.edges.operators.log_readers import LogReaders  # Late: a job of one node never needs it.
+    from supervisor.edges.operators.log_stream_server import LogStreamServer  # Late: a job of one node never needs it.
     from supervisor.edges.peers.embedded.peers_of_jobs import PeersOfJobs
 
-    readers = LogReaders(job_service)
+    readers = LogStreamServer(job_service)
     await tasks.start(readers.run)
     of_jobs = colleagues if isinstance(colleagues, PeersOfJobs) else None
     counter = ClusterJobService(

@@ -190,7 +190,7 @@ def _jobs(
     checks = closes.enter_context(contextlib.closing(NodeChecks(gpus.probes())))
     closes.push_async_callback(gpus.aclose)
     closes.callback(base.tokens.remove_all)  # Once the directory is released, they are another supervisor's.
-    words = cycle_recording.open_words(closes, place, jobs)
+    words = cycle_recording.open_job_log(closes, place, jobs)
     funnel = LogFunnel(
         tasks.logs, jobs, base.publisher.publish, place=place, colleagues=peers.colleagues, on_finish=words.finish
     )

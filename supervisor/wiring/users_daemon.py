@@ -32,9 +32,9 @@ from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Lim
 from supervisor.edges.operators.refused_peer import refuse
 from supervisor.edges.operators.traces import otlp
 from supervisor.edges.users import connection_dispatcher, user_process
-from supervisor.edges.users.admission import Admission
 from supervisor.edges.users.connection_dispatcher import ConnectionDispatcher
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
+from supervisor.edges.users.user_admission import Admission
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
 from supervisor.edges.users.user_process import StartedSupervisor, start_supervisor
 from supervisor.edges.users.user_supervisors import UserSupervisors

@@ -12,7 +12,7 @@ from supervisor.cli import doctor, main
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.programs.doctor import training
-from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from tests.report.timeline.jobs import Told
 
 
@@ -20,7 +20,7 @@ from tests.report.timeline.jobs import Told
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Skips the import of torch, which tests/programs/doctor/test_training.py covers."""
 
-    def look(machine: object, python: str) -> list[Finding]:
+    def look(machine: object, python: str) -> list[DoctorFinding]:
         del machine
         area = Area("training")
         area.ok("python", python)

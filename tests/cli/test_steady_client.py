@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.cli.steady_client import SteadyClient
 from supervisor.core.facts import JobState
-from supervisor.edges.operators.log_streams import LogChoice, LogPiece
+from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
 

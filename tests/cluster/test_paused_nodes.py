@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.job import ClusterJob, cluster_job
-from worker_client.fencing import epoch_of
+from worker_client.fencing_tokens import epoch_of
 
 pytestmark = pytest.mark.usefixtures("namespaces")
 

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from supervisor.core.calls import decisions
-from supervisor.core.calls.words import (
+from supervisor.core.calls.call_messages import (
     Barrier,
     BarrierArrive,
     BeginIteration,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from supervisor.core.gpu_verdict import GpuWords, Known, Look, confirmed, has_flighty, judge
-from supervisor.core.node_health import Finding, Health
+from supervisor.core.node_health import Health, HealthFinding
 
 UP = (True, True, True)
 WELL = GpuWords("GPU 0", "GPU-a", action="", ecc_errors=0, remap_failed=False, remap_pending=False, links=UP)
@@ -14,9 +14,9 @@ OTHER = msgspec.structs.replace(WELL, name="GPU 1", uuid="GPU-b")
 SILENT = GpuWords("GPU 0", "GPU-a")
 
 
-def findings(*looks: Look) -> list[Finding]:
+def findings(*looks: Look) -> list[HealthFinding]:
     """Returns the findings of the last check."""
-    known, found = Known(), tuple[Finding, ...]()
+    known, found = Known(), tuple[HealthFinding, ...]()
     for look in looks:
         found, known = judge(look, known, took_s=0.01)
     return list(found)

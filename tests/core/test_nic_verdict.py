@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.nic_verdict import FLAPS_MAX, WINDOW_S, Known, Port, judge
-from supervisor.core.node_health import Finding, Health
+from supervisor.core.node_health import Health, HealthFinding
 
 
 class Node:
@@ -11,7 +11,7 @@ class Node:
         self.known = Known()
         self.states, self.counters = states, counters
 
-    def look(self, *ports: Port, at: float = 0.0) -> list[Finding]:
+    def look(self, *ports: Port, at: float = 0.0) -> list[HealthFinding]:
         found, self.known = judge(
             ports, self.known, now_s=at, states=self.states, counters=self.counters, took_s=0.0
         )  # fmt: skip

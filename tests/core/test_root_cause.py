@@ -6,7 +6,7 @@ import signal as signals
 
 from supervisor.core.facts import Cause, WorkerExit
 from supervisor.core.root_cause import first_cause, root_cause
-from supervisor.core.workers import Worker
+from supervisor.core.worker_messages import Worker
 
 ABORT, KILL = int(signals.SIGABRT), int(signals.SIGKILL)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from supervisor.core import fence
+from supervisor.core import fence_times
 from supervisor.edges.machine.journal.journal_reader import open_reader
 from tests.e2e.launch import wait_until
 from tests.e2e.test_many_nodes import HOLDFAST, LIMIT_S, Nodes, nodes
@@ -89,7 +89,7 @@ def _has_the_history(job: Nodes, number: int, *, lost_at_ns: int, is_whole: bool
     assert (incident["kind"], incident["node"], life["restarts_used"]) == ("lost node", "127.0.0.1", 1)
     began_s = datetime.fromisoformat(incident["began_at"]).timestamp()
     assert abs(began_s - lost_at_ns / 1e9) < OUTAGE_S
-    assert incident["cost_s"] > fence.LEFT_S - OUTAGE_S
+    assert incident["cost_s"] > fence_times.LEFT_S - OUTAGE_S
     assert life["course"][0]["to"] < incident["began_at"], "it waits for its first start only until that"
     if is_whole:
         assert {run["node"] for run in life["runs"] if run["cycle"] == 0} == {"127.0.0.1", "127.0.0.2"}
@@ -123,7 +123,7 @@ def test_d10_etcd_refuses_compacts_and_misses_events_and_training_goes_on(tmp_pa
         proxy.compacts, proxy.loses_events, proxy.refuses = 3, True, True
         wait_until(lambda: not _kept(server, job, "leader"), timeout_s=LIMIT_S, what="the end of the lease")
         refused = proxy.refused
-        time.sleep(fence.FENCE_S)
+        time.sleep(fence_times.FENCE_S)
         assert proxy.refused > refused
         proxy.refuses = False
         wait_until(lambda: _take_overs(job) > 0, timeout_s=LIMIT_S, what="a take-over of which no event tells")

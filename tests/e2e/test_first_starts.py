@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.core.election.first_start import HELD_S
-from supervisor.core.fence import TAKE_OVER_S
+from supervisor.core.fence_times import TAKE_OVER_S
 from tests.e2e.test_many_nodes import LIMIT_S, nodes
 from tests.etcd_server import Etcd, etcd
 

@@ -12,7 +12,7 @@ from supervisor.config import JobSpec
 from supervisor.config.health_checks import HealthChecks
 from supervisor.core.facts import JobState
 from supervisor.core.node import messages as node_messages
-from supervisor.core.node_health import Finding, Health
+from supervisor.core.node_health import Health, HealthFinding
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.node_looking import NodeLooking
 from tests.engine.test_perform import job_spec, verdict_of
@@ -22,11 +22,11 @@ from tests.engine.world import FakeChecks, FakeGpus, World
 async def test_a_check_reports_what_it_finds_and_only_the_hanging_one_of_the_job_that_ends_is_given_up() -> None:
     reports: list[node_messages.Event] = []
     checks = FakeChecks()
-    found = (Finding("nvhcd", Health.HEALTHY),)
+    found = (HealthFinding("nvhcd", Health.HEALTHY),)
     hangs = anyio.Event()
     began: list[str] = []
 
-    async def run(spec: JobSpec, check: str, report: object) -> tuple[Finding, ...]:
+    async def run(spec: JobSpec, check: str, report: object) -> tuple[HealthFinding, ...]:
         del check, report
         began.append(spec.job_id)
         await hangs.wait()
@@ -60,7 +60,7 @@ async def test_a_check_that_hangs_is_given_up_with_its_job(tmp_path: Path) -> No
     async with World.opened(tmp_path) as world:
         begun, given_up = anyio.Event(), anyio.Event()
 
-        async def hang(spec: JobSpec, check: str, report: object) -> tuple[Finding, ...]:
+        async def hang(spec: JobSpec, check: str, report: object) -> tuple[HealthFinding, ...]:
             del report
             assert (spec.job_id, check) == ("j", "nvhcd")
             begun.set()

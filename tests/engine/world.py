@@ -13,12 +13,12 @@ from anyio.abc import TaskGroup
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
-from supervisor.core.calls.words import ToRank
+from supervisor.core.calls.call_messages import ToRank
 from supervisor.core.facts import Evidence, HangLimits, Progress, StackGroup
 from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node import messages as node_messages
-from supervisor.core.node_health import Finding
+from supervisor.core.node_health import HealthFinding
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts, RankLook
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.engine.engine_inbox import EngineInbox
@@ -116,11 +116,11 @@ class FakeFiles:
 
 class FakeChecks:
     def __init__(self) -> None:
-        self.findings: tuple[Finding, ...] = ()
+        self.findings: tuple[HealthFinding, ...] = ()
 
     async def run(
-        self, spec: JobSpec, check: str, report: Callable[[tuple[Finding, ...]], None]
-    ) -> tuple[Finding, ...]:
+        self, spec: JobSpec, check: str, report: Callable[[tuple[HealthFinding, ...]], None]
+    ) -> tuple[HealthFinding, ...]:
         del spec, check, report
         return self.findings
 

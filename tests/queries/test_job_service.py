@@ -12,7 +12,7 @@ from supervisor.config import JobSpec
 from supervisor.config.health_checks import HealthChecks
 from supervisor.core.facts import HangLimits, JobState, Progress, RestartRules
 from supervisor.core.node import messages as node_messages
-from supervisor.core.node_health import Finding, Health
+from supervisor.core.node_health import Health, HealthFinding
 from supervisor.errors import AlreadyExistsError, CordonedError, InvalidRequestError, NotFoundError
 from supervisor.ports.reports import CheckReport
 from tests.engine.world import World
@@ -344,8 +344,8 @@ async def test_a_fixed_port_is_asked_for_only_once_the_old_store_is_gone(tmp_pat
 async def test_what_the_checks_of_the_node_have_found_is_shown_with_the_job_and_with_the_node(tmp_path: Path) -> None:
     async with World.opened(tmp_path) as world:
         world.checks.findings = (
-            Finding("storage", Health.HEALTHY, "", 0.002, "/data"),
-            Finding("storage", Health.UNANSWERED, "/slow has not answered for 1.0 s", 1.0, "/slow"),
+            HealthFinding("storage", Health.HEALTHY, "", 0.002, "/data"),
+            HealthFinding("storage", Health.UNANSWERED, "/slow has not answered for 1.0 s", 1.0, "/slow"),
         )
         checked = msgspec.structs.replace(spec(), health=HealthChecks(storage_paths=("/data", "/slow")))
         await world.submit(checked)

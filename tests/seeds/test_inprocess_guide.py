@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.programs.doctor import training
-from supervisor.programs.doctor.finding import Grade
+from supervisor.programs.doctor.doctor_finding import Grade
 from tests.config.runs import request
 from tests.programs.doctor.machines import graded, machine_of, program
 from tests.programs.doctor.test_training import GOOD, judged

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal as signals
 from typing import TYPE_CHECKING
 
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from supervisor.core.node import messages
 from tests.sim.checker import Checker, Cycle, cycle_of
 from tests.sim.faults import DATA_LOST, Fault

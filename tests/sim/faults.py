@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass, replace
 
 from supervisor.core.election.link_silence import ALIVE_S
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from supervisor.edges.peers.relays.relay import TICK_S
 from supervisor.edges.peers.stream.cluster_client import AGAIN_S
 from tests.sim.setup import LIMIT_S, Setup

@@ -17,11 +17,11 @@ import msgspec
 from supervisor.core.cluster.relays import LATER, Relay
 from supervisor.core.election import leader_link
 from supervisor.core.election.link_silence import ALIVE_S, SILENCE_S
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from supervisor.edges.peers.relays.own_relay import INTRODUCED_S
 from supervisor.edges.peers.relays.relay import TICK_S
 from supervisor.edges.peers.stream.cluster_client import AGAIN_S, PUT_OFF_S
-from supervisor.programs.simulation.timeline import What
+from supervisor.programs.simulation.simulated_timeline import What
 from tests.sim.network import Line, Path, Stream
 from tests.sim.relaying import OPENS_MAX_S, RelayDownstream
 

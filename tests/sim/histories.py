@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from supervisor.core.fence import TAKE_OVER_S
+from supervisor.core.fence_times import TAKE_OVER_S
 from supervisor.core.orders import StartCycle
 from tests.sim.network import Path
 from tests.sim.setup import JOB

@@ -17,12 +17,12 @@ from supervisor.core.cluster import coordinator, endings, takeover
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.election import follower
 from supervisor.core.facts import Verdict
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from supervisor.core.node import messages, node
 from supervisor.core.stop_verdict import has_left
 from supervisor.edges.peers.embedded.cluster_peers import PARTING_S
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S
-from supervisor.programs.simulation.timeline import Alarm, What
+from supervisor.programs.simulation.simulated_timeline import Alarm, What
 from tests.sim import striking
 from tests.sim.faults import FOREVER_S
 from tests.sim.following import ALL_IS_WELL, Client

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from supervisor.programs.simulation.timeline import What
+from supervisor.programs.simulation.simulated_timeline import What
 from tests.sim.faults import FOREVER_S, SENT_AGAIN_MAX_S
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from supervisor.core.facts import Evidence, Progress, StackGroup, WorkerExit
 from supervisor.core.node import messages
-from supervisor.programs.simulation.timeline import What
+from supervisor.programs.simulation.simulated_timeline import What
 from tests.sim.faults import FOREVER_S
 from tests.sim.setup import HEARTBEAT_S, JOB
 

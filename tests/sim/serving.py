@@ -20,7 +20,7 @@ from supervisor.core.election import node_links
 from supervisor.core.election.node_links import CHECK_S, Link
 from supervisor.core.node.messages import Ordered
 from supervisor.edges.peers.stream.cluster_server import REPLACED
-from supervisor.programs.simulation.timeline import What
+from supervisor.programs.simulation.simulated_timeline import What
 from tests.sim.following import CLOSED, Client, is_silence
 from tests.sim.network import Line
 from tests.sim.relaying import RelayDownstream

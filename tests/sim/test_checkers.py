@@ -10,11 +10,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from supervisor.core import fence, orders, terms
+from supervisor.core import fence_times, orders, terms
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.election import candidate, lead_renewal, leader_link, node_fence, node_links
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages, node
 from supervisor.core.silence import Silence
@@ -126,7 +126,7 @@ def late_own_fence(patch: _Patch) -> None:
 
 def talkative_leader(patch: _Patch) -> None:
     """A leader whose lead is over answers although it has not heard the witnesses for long."""
-    patch.setattr(fence, "HEARD_S", 60.0)
+    patch.setattr(fence_times, "HEARD_S", 60.0)
 
 
 def forgotten_end(patch: _Patch) -> None:

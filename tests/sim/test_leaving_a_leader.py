@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from supervisor.core import fence
+from supervisor.core import fence_times
 from tests.sim.faults import Fault, Kind
 from tests.sim.playing import play
 from tests.sim.test_histories import elected
@@ -36,7 +36,7 @@ def test_the_workers_of_a_leader_that_was_left_end_before_the_next_leader_begins
 
 def test_a_leader_that_gives_its_own_workers_what_it_gives_its_followers_is_found(monkeypatch: pytest.MonkeyPatch):
     def as_followers(renewed_at_s: float, heard_at_s: Sequence[float | None]) -> float:
-        return fence.answers_until_s(renewed_at_s, 2.0, heard_at_s)
+        return fence_times.answers_until_s(renewed_at_s, 2.0, heard_at_s)
 
-    monkeypatch.setattr(fence, "leads_at_s", as_followers)
+    monkeypatch.setattr(fence_times, "leads_at_s", as_followers)
     assert any(each.startswith("Exclusivity:") for each in complaints())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from supervisor.programs.simulation.timeline import AHEAD_S, Alarm, Timeline
+from supervisor.programs.simulation.simulated_timeline import AHEAD_S, Alarm, Timeline
 
 
 def test_all_happens_in_the_order_of_its_moments_and_then_of_planning():

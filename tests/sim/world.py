@@ -16,7 +16,7 @@ from supervisor.core.facts import JobEvent, Verdict
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.node import messages
 from supervisor.core.orders import Conclude, Order, StartCycle
-from supervisor.programs.simulation.timeline import Timeline
+from supervisor.programs.simulation.simulated_timeline import Timeline
 from tests.sim import checker, checkers
 from tests.sim.backend import Backend
 from tests.sim.faults import CUTS, DATA_LOST, Fault, Kind, harmless_s

@@ -56,7 +56,7 @@ from tests.edges.peers import every_frame
 from tests.soak import fuzz_rpc
 from tests.soak.fuzz import Target
 from tests.soak.fuzz_files import files
-from worker_client.spawner import last_words
+from worker_client.spawner import last_error
 
 EXAMPLES = 40  # of each kind of record
 NOW_NS = 10**18
@@ -363,9 +363,9 @@ def _read_http(data: bytes) -> None:
 
 
 def _read_last_words(data: bytes) -> None:
-    last_words.last_words(data, code=1, signal_number=None)
-    last_words.last_words(data, code=2, signal_number=None)
-    last_words.last_words(data, code=None, signal_number=11)
+    last_error.last_words(data, code=1, signal_number=None)
+    last_error.last_words(data, code=2, signal_number=None)
+    last_error.last_words(data, code=None, signal_number=11)
 
 
 def _read_log(data: bytes) -> None:

@@ -20,7 +20,7 @@ from holdfast_wire.v1 import worker_pb2 as wire
 
 from tests.worker_client.fake_supervisor import FakeSupervisor
 from worker_client import RankMonitorClient, RankMonitorClientError, WorkloadAction, WorkloadControlRequest
-from worker_client.monitoring import WELCOME_WAIT_S
+from worker_client.workload_monitoring import WELCOME_WAIT_S
 
 NewClient = Callable[[], RankMonitorClient]
 PROMPT_S = 1.0  # "at once", on a busy machine

@@ -18,11 +18,11 @@ from holdfast_wire.v1 import worker_pb2 as wire
 from worker_client import call_frames, channel
 from worker_client.call_frames import CallEvent
 from worker_client.channel import Channel
+from worker_client.channel_protocol import Identity, Welcomed
 from worker_client.endpoint import Endpoint
 from worker_client.outbox import CALL_FRAMES_MAX
 from worker_client.progress import Progress
 from worker_client.progress_page import ProgressPage
-from worker_client.session import Identity, Welcomed
 from worker_client.timeouts import Limits
 
 WAIT_S = 20.0

@@ -10,7 +10,7 @@ import pytest
 from worker_client import commit_record
 from worker_client.commit_record import EPOCHS_MAX, Record
 from worker_client.errors import LeaseLostError
-from worker_client.fencing import CYCLE_ONE, EPOCH_ONE
+from worker_client.fencing_tokens import CYCLE_ONE, EPOCH_ONE
 
 
 def token(epoch: int, cycle: int = 0) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker_client.fake_supervisor import FakeSupervisor
-from worker_client import LeaseLostError, commit, commit_record, committing, fencing, fencing_token, lease
+from worker_client import LeaseLostError, commit, commit_record, committing, fencing_token, fencing_tokens, lease
 from worker_client.rank_monitor_client import RankMonitorClient
 
 EPOCH = 1_800_000_000_000
@@ -22,10 +22,10 @@ EPOCH = 1_800_000_000_000
 
 @pytest.fixture(autouse=True)
 def _no_iteration() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
-    before = fencing.iteration()
-    fencing.begin_iteration(0, 0)
+    before = fencing_tokens.iteration()
+    fencing_tokens.begin_iteration(0, 0)
     yield
-    fencing.begin_iteration(*before)
+    fencing_tokens.begin_iteration(*before)
 
 
 @pytest.fixture
@@ -288,11 +288,11 @@ def test_a_folder_that_a_later_group_has_removed_under_the_writer_is_no_missing_
 
 
 def test_what_was_begun_in_an_earlier_iteration_of_the_wrapper_is_not_renamed(leased: FakeSupervisor, path: Path):
-    fencing.begin_iteration(1, 0)
+    fencing_tokens.begin_iteration(1, 0)
     write(path, "10")
     before = fencing_token()
     with pytest.raises(LeaseLostError, match="the Wrapper has begun another iteration"):
-        write(path, "12", lambda: fencing.begin_iteration(1, 1))
+        write(path, "12", lambda: fencing_tokens.begin_iteration(1, 1))
     assert fencing_token() > before
     assert path.read_text() == "10"
     write(path, "40")

@@ -11,8 +11,8 @@ import pytest
 
 from tests.worker_client.fake_supervisor import FakeSupervisor
 from worker_client import lease
-from worker_client.monitoring import Monitoring, current
 from worker_client.rank_monitor_client import RankMonitorClient
+from worker_client.workload_monitoring import Monitoring, current
 
 AT_ONCE_S = 1.0
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_client import heartbeats, sections
+from worker_client import heartbeat_intervals, sections
 from worker_client.errors import RankMonitorClientError
 from worker_client.progress import Progress
 from worker_client.progress_page import ProgressPage, Snapshot
@@ -124,7 +124,7 @@ def test_the_last_page_shows_what_was_called(
     rank = Rank(replaced_at, tuple(names_after))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sections, "monotonic_ns", rank.clock)
-        patched.setattr(heartbeats, "monotonic_ns", rank.clock)
+        patched.setattr(heartbeat_intervals, "monotonic_ns", rank.clock)
         for kind, name in made:
             rank.call(kind, name)
     shown = rank.snapshot()

@@ -6,7 +6,7 @@ import pytest
 from holdfast_wire import page as layout
 
 from tests.worker_client.recorded_page import NAMES, Recorder, recorded
-from worker_client import heartbeats, sections
+from worker_client import heartbeat_intervals, sections
 from worker_client import progress as progress_module
 from worker_client.progress import Progress
 from worker_client.progress_page import ProgressPage
@@ -57,7 +57,7 @@ def test_a_silence_goes_on_under_the_next_supervisor_and_the_time_between_counts
     def clock() -> int:
         return now_ns
 
-    for module in (progress_module, heartbeats, sections):
+    for module in (progress_module, heartbeat_intervals, sections):
         monkeypatch.setattr(module, "monotonic_ns", clock)
     progress = Progress()
     progress.begin()

@@ -12,12 +12,12 @@ from datetime import timedelta
 from typing import Protocol
 
 from worker_client.inprocess.torch_stores.over_torch import OverTorch, of_torch
-from worker_client.inprocess.torch_stores.reaching import connect
 from worker_client.inprocess.torch_stores.store_barriers import BarrierError as BarrierError
 from worker_client.inprocess.torch_stores.store_barriers import BarrierOverflow as BarrierOverflow
 from worker_client.inprocess.torch_stores.store_barriers import BarrierTimeout as BarrierTimeout
 from worker_client.inprocess.torch_stores.store_barriers import KeyStore as KeyStore
 from worker_client.inprocess.torch_stores.store_barriers import StoreMixin as StoreMixin
+from worker_client.inprocess.torch_stores.store_reaching import connect
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"  # the launcher serves the store at MASTER_PORT
 STORE_TIMEOUT = timedelta(seconds=300)

@@ -59,7 +59,7 @@ def block_signals() -> None:
 
 
 def fork_quietly() -> int:
-    """Forks without the warning of Python >= 3.12 about threads; fitness.py has checked ours."""
+    """Forks without the warning of Python >= 3.12 about threads; fork_fitness.py has checked ours."""
     warnings = sys.modules.get("warnings")
     if warnings is None:  # No loaded module could have started a thread.
         return os.fork()

@@ -15,7 +15,7 @@ from holdfast_wire.spawner_link import CycleLogClosed, OutputDropped, Report, Wo
 from . import children, error_file, identity
 from .child_state import Inherited
 from .children import Start
-from .events import Events
+from .event_loop import Events
 from .killing import Killing
 
 if TYPE_CHECKING:

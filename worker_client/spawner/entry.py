@@ -14,12 +14,12 @@ from typing import NoReturn
 from holdfast_wire import spawner_settings
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import child_state, fitness, identity, loading, preload, runnable, supervisor_reconnect
+from . import child_state, fork_fitness, identity, loading, preload, runnable, supervisor_reconnect
 from .background import Background
 from .children import BecomeWorkerError
 from .learning import Learning
 from .loop import Spawner
-from .main_thread_watch import MainThreadWatch
+from .main_thread_ticker import MainThreadTicker
 from .method import Method
 
 _DROPPED_MAX = 8  # modules left out one by one, each with a new load; after that, all are
@@ -56,7 +56,7 @@ def run_as_script(hook_folder: str) -> None:
     # Each worker looks for it in every folder of sys.path; their contents are read once, here.
     importlib.machinery.PathFinder.find_spec("sitecustomize")
     sets_threads = "OMP_NUM_THREADS" not in choice.variables
-    watch = MainThreadWatch(settings)
+    watch = MainThreadTicker(settings)
     inherited = child_state.remember(title, _own_fds(settings, link_fd), sets_threads=sets_threads)
     loaded = tuple(name for name in choice.modules if name in sys.modules)
     may_learn = settings.may_restart and settings.preload == "auto"
@@ -83,7 +83,7 @@ def run_plain() -> NoReturn:
         else "workers are executed: spawn method exec was asked for"
     )
     Spawner(
-        settings, Method("exec", reason, ()), inherited, link_fd, Learning(wanted=False), MainThreadWatch(settings)
+        settings, Method("exec", reason, ()), inherited, link_fd, Learning(wanted=False), MainThreadTicker(settings)
     ).run()
 
 
@@ -106,7 +106,7 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
         inherited,
         link_fd,
         Learning(wanted=False),
-        MainThreadWatch(settings),
+        MainThreadTicker(settings),
     ).run()
 
 
@@ -143,7 +143,7 @@ def _load(choice: preload.Choice, settings: SpawnerSettings) -> loading.Failure 
 
     def objection(new_modules: set[str]) -> str:
         theirs = {name for name in new_modules if not name.startswith(_OWN) and not choice.as_script}
-        return fitness.objection(theirs, folder, choice.folders)
+        return fork_fitness.objection(theirs, folder, choice.folders)
 
     before = set(sys.modules)
     if choice.as_script and folder:

@@ -7,7 +7,7 @@ from holdfast_wire import spawner_link
 from . import error_file, exits
 from .children import Child
 from .exits import Ending
-from .last_words import TAIL_BYTES, last_words
+from .last_error import TAIL_BYTES, last_words
 
 
 def exited(

@@ -9,10 +9,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from . import tree
+from . import process_tree
 from .cgroup import CycleCgroups
 from .children import Child
-from .events import Events
+from .event_loop import Events
 
 # A process that survives SIGKILL this long is in state D (a dead file server, a broken driver) and is given up.
 KILL_WAIT_S = 10.0
@@ -62,7 +62,7 @@ class Killing:
             if cycle is None or child.cycle == cycle:
                 child.killed_by_us = True
                 if child.lingers:
-                    tree.send(child.pid, signal.SIGKILL)
+                    process_tree.send(child.pid, signal.SIGKILL)
         self._events.set_timer(f"kill {id(kill)}", wait_s, lambda: self._give_up(kill))
         self.go_on()
 
@@ -91,9 +91,9 @@ class Killing:
             kill.rounds += 1
             if kill.rounds >= _STOP_FIRST_FROM_ROUND:
                 for pid in left:
-                    tree.send(pid, signal.SIGSTOP)
+                    process_tree.send(pid, signal.SIGSTOP)
             for pid in left:
-                tree.send(pid, signal.SIGKILL)
+                process_tree.send(pid, signal.SIGKILL)
             fresh = set(left) - kill.killed
             kill.killed.update(left)
             if not fresh:
@@ -104,7 +104,7 @@ class Killing:
 
         Leaves out what may linger: a killed store does no harm, and a process with torch takes 30 ms to end.
         """
-        children_of = tree.children_reader()
+        children_of = process_tree.children_reader()
         others = {
             child.pid
             for child in self._children.values()
@@ -112,14 +112,14 @@ class Killing:
         }
         newer = [ticks for each, ticks in self._cycle_ticks.items() if cycle is not None and each > cycle]
         roots: list[int] = []
-        for pid in children_of(tree.own_pid()):
+        for pid in children_of(process_tree.own_pid()):
             if pid in others or pid in self._given_up:
                 continue
-            started = tree.start_ticks(pid)
+            started = process_tree.start_ticks(pid)
             if pid not in self._children and newer and started is not None and started > min(newer):
                 continue  # An orphan of a later cycle.
             roots.append(pid)
-        return tree.descendants(roots, children_of)
+        return process_tree.descendants(roots, children_of)
 
     def _finish(self, kill: _Kill, stuck_pids: tuple[int, ...]) -> None:
         self._kills.remove(kill)
@@ -127,6 +127,6 @@ class Killing:
         kill.emptied(len(kill.killed), stuck_pids)
 
     def _give_up(self, kill: _Kill) -> None:
-        stuck_pids = tuple(pid for pid in self._members(kill.cycle) if not tree.is_zombie(pid))
+        stuck_pids = tuple(pid for pid in self._members(kill.cycle) if not process_tree.is_zombie(pid))
         self._given_up.update(stuck_pids)
         self._finish(kill, stuck_pids)

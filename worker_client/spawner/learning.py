@@ -17,7 +17,7 @@ from typing import NamedTuple
 from holdfast_wire.spawner_link import Learned
 
 from . import observing, preload
-from .events import Events
+from .event_loop import Events
 from .late_changes import is_read_at_load
 from .loading import assignment
 from .observing import Import, Notes, Slot

@@ -16,22 +16,22 @@ from holdfast_wire.framing import FrameTooLongError
 from holdfast_wire.spawner_link import SpawnerProtocolError, WorkerPlan
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import children, error_file, exit_reports, exits, identity, signalling, store_host, tree
+from . import children, error_file, exit_reports, exits, identity, process_tree, signalling, store_host
 from .binding import Binding
 from .cgroup import CycleCgroups, OomCounter, oom_counter
 from .child_state import IGNORED, Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
 from .cycle_logs import CycleLogs
-from .events import READ, WRITE, Events
+from .event_loop import READ, WRITE, Events
 from .exit_records import ExitRecords
-from .fence import Fence
 from .killing import Killing
 from .learning import Learning
 from .link import Link
-from .main_thread_watch import MainThreadWatch
+from .main_thread_ticker import MainThreadTicker
 from .method import Method
 from .output import Output
 from .prefork_pool import PreforkPool
+from .spawner_fence import Fence
 from .stores import Stores, Waiting
 from .supervisor_reconnect import SupervisorReconnect
 
@@ -54,7 +54,7 @@ class Spawner:
         inherited: Inherited,
         link_fd: int,
         learning: Learning,
-        watch: MainThreadWatch,
+        watch: MainThreadTicker,
     ) -> None:
         self._settings = settings
         self._learning = learning
@@ -234,7 +234,7 @@ class Spawner:
     def _fork(self, cycle: int, plan: WorkerPlan, start: Start) -> int:
         """Returns the worker's pid: that of a preforked fork, else of a new one."""
         self._watch.clear(plan.local_rank)
-        at_ticks = tree.ticks_now()
+        at_ticks = process_tree.ticks_now()
         pid = self._prefork_pool.take(cycle, plan.local_rank, start)
         if not pid:
             start = start._replace(keep=self._watch.kept_fds)
@@ -269,7 +269,7 @@ class Spawner:
             try:
                 self._adopt(cycle, plan.local_rank, pid, memory)
             except OSError:
-                tree.send(pid, signal.SIGKILL)  # The reaper of orphans reaps it.
+                process_tree.send(pid, signal.SIGKILL)  # The reaper of orphans reaps it.
                 raise
         child = self._children[pid]
         child.local_rank = plan.local_rank
@@ -285,7 +285,7 @@ class Spawner:
         self._children[pid] = child
         # Only for workers: others may start while the previous cycle's workers end and still leave children.
         if local_rank >= 0 and cycle not in self._cycle_ticks:
-            self._cycle_ticks[cycle] = tree.start_ticks(pid) or 0
+            self._cycle_ticks[cycle] = process_tree.start_ticks(pid) or 0
         self._events.watch(pidfd, READ, lambda: self._reap(child))
 
     def _on_child_signal(self) -> None:

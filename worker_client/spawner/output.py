@@ -15,8 +15,8 @@ from contextlib import suppress
 from holdfast_wire.spawner_link import StreamPlan
 
 from . import terminals
-from .events import READ, WRITE, Events
-from .last_words import TAIL_BYTES
+from .event_loop import READ, WRITE, Events
+from .last_error import TAIL_BYTES
 from .sinks import Console, LogFile, open_log
 
 STDERR = 2

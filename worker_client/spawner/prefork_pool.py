@@ -20,7 +20,7 @@ from . import child_state, children
 from .binding import Binding
 from .child_state import Inherited
 from .children import BecomeWorkerError, Start
-from .events import Events
+from .event_loop import Events
 
 PLAN_BYTES_MAX = 64 * 1024  # a larger environment goes to a worker that is forked with it
 _STREAMS_MAX = 2

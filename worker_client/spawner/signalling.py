@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from holdfast_wire.spawner_link import Signal
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import tree
+from . import process_tree
 from .children import Child
-from .events import Events
+from .event_loop import Events
 
 HELPERS_AFTER_S = 10.0  # a script may itself wait for children that need the signal
 _TIMER = "signal helpers"
@@ -51,9 +51,9 @@ class Signalling:
     def worker_ended(self, pid: int) -> None:
         """Signals its helpers, which now are below processes that this one has adopted."""
         if (numbers := self._later.pop(pid, None)) is not None:
-            children_of = tree.children_reader()
-            adopted = [each for each in children_of(tree.own_pid()) if each not in self._children]
-            _send_to_members(tree.descendants(adopted, children_of), [pid], numbers)
+            children_of = process_tree.children_reader()
+            adopted = [each for each in children_of(process_tree.own_pid()) if each not in self._children]
+            _send_to_members(process_tree.descendants(adopted, children_of), [pid], numbers)
 
     def _send_later(self) -> None:
         for pid, numbers in self._later.items():
@@ -68,7 +68,7 @@ def send(pids: Sequence[int], numbers: Sequence[int], *, whole_sessions: bool, l
     """
     for number in numbers:
         for pid in pids:
-            tree.send(pid, number)
+            process_tree.send(pid, number)
     if whole_sessions:
         _send_to_helpers([*pids, *leaders], numbers)
 
@@ -80,11 +80,13 @@ def _send_to_helpers(leaders: Sequence[int], numbers: Sequence[int]) -> None:
     session keeps its number as long as it has a member.
     """
     if leaders:
-        _send_to_members(tree.descendants([tree.own_pid()], tree.children_reader())[1:], leaders, numbers)
+        _send_to_members(
+            process_tree.descendants([process_tree.own_pid()], process_tree.children_reader())[1:], leaders, numbers
+        )
 
 
 def _send_to_members(pids: Sequence[int], leaders: Sequence[int], numbers: Sequence[int]) -> None:
     for pid in pids:
-        if pid not in leaders and tree.session_of(pid) in leaders:
+        if pid not in leaders and process_tree.session_of(pid) in leaders:
             for number in numbers:
-                tree.send(pid, number)
+                process_tree.send(pid, number)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from holdfast_wire.spawner_link import PrepareStore, StoreFailed, StoreReady
 
-from . import children, identity, ports, store_host, tree
+from . import children, identity, ports, process_tree, store_host
 from .cgroup import CycleCgroups
 from .child_state import Inherited
 from .children import Start
-from .events import READ, Events
+from .event_loop import READ, Events
 
 
 class Waiting(NamedTuple):
@@ -85,7 +85,7 @@ class Stores:
             self._on_started(pid, store)
         except OSError as error:
             if pid:
-                tree.send(pid, signal.SIGKILL)  # It can't be watched; the reaper of orphans reaps it.
+                process_tree.send(pid, signal.SIGKILL)  # It can't be watched; the reaper of orphans reaps it.
             reason = f"cannot start the store host: {error.strerror}; check the limits on processes, memory and files"
             self._on_failed(StoreFailed(cycle, reason))
         finally:

@@ -18,7 +18,7 @@ from supervisor.cli.owners import who_asks
 from supervisor.cli.stacks import stacks_text
 from supervisor.core.printable import one_line
 from supervisor.edges.operators.control_client import CALL_TIMEOUT_S, ControlClient
-from supervisor.edges.operators.log_streams import LogChoice, bounded
+from supervisor.edges.operators.log_follower import LogChoice, bounded
 
 Answer = TypeVar("Answer")
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from supervisor.core.attribution.progress import Progress
 from supervisor.core.attribution.signs import (
     ABOUT_NUMBERS,
     PROGRAM_XIDS,
@@ -32,6 +31,7 @@ from supervisor.core.attribution.tracebacks import (
     Tracebacks,
     without_numbers,
 )
+from supervisor.core.attribution.training_progress import Progress
 
 ALIKE_CYCLES = 3  # if so many cycles, with this one, end alike, another try would too
 LINE_CHARACTERS_MAX = 2_000  # examined; the rest of a line adds nothing
@@ -49,7 +49,7 @@ _PREFIX = re.compile(r" *(\d+): ?")
 _TORCH_PREFIX = re.compile(r"\[(?:rank|default)(\d+)\]:? ?")
 
 
-class Finding(msgspec.Struct, frozen=True):
+class LogFinding(msgspec.Struct, frozen=True):
     kind: str
     says: str
     ranks: tuple[int, ...]  # that showed it; empty if the line names no rank
@@ -65,7 +65,7 @@ class Judgement(msgspec.Struct, frozen=True):
     advice: Advice
     reason: str
     culprits: tuple[int, ...] = ()
-    findings: tuple[Finding, ...] = ()  # the cause first
+    findings: tuple[LogFinding, ...] = ()  # the cause first
     signature: str = ""
 
 
@@ -165,7 +165,7 @@ def _judge(analysis: Analysis, earlier: Sequence[str], has_ended: bool) -> Judge
     return Judgement(advice, reason, culprits, findings, cause.signature)
 
 
-def _findings(analysis: Analysis, *, has_ended: bool) -> list[tuple[Weight, Finding]]:
+def _findings(analysis: Analysis, *, has_ended: bool) -> list[tuple[Weight, LogFinding]]:
     progress = analysis.progress
     found = [
         (_weight(seen), _from_sign(seen))
@@ -206,24 +206,24 @@ def _weight(seen: Seen) -> Weight:
     return Weight.ERROR if is_programs_own else seen.sign.weight
 
 
-def _from_sign(seen: Seen) -> Finding:
+def _from_sign(seen: Seen) -> LogFinding:
     says = seen.sign.means.format(seen.detail)
     ranks = tuple(sorted(seen.last_of_rank))
     is_echo = seen.sign.weight is Weight.ECHO
     signature = f"{seen.sign.kind}: {without_numbers(says)}" if seen.sign.kind != "xid" else says
-    return Finding(seen.sign.kind, says, ranks, seen.number, seen.line, signature, is_echo)
+    return LogFinding(seen.sign.kind, says, ranks, seen.number, seen.line, signature, is_echo)
 
 
-def _from_tracebacks(signature: str, members: list[tuple[int | None, Raised]]) -> Finding:
+def _from_tracebacks(signature: str, members: list[tuple[int | None, Raised]]) -> LogFinding:
     first = min((raised for _, raised in members), key=lambda raised: raised.line_number)
     ranks = tuple(sorted(rank for rank, _ in members if rank is not None))
     line = f"{first.kind}: {first.message}" if first.message else first.kind
     says = f"{line[:QUOTED_CHARACTERS_MAX]}{f' at {first.place}' if first.place else ''}"
     kind = "missing_file" if first.kind in MISSING_ERRORS or _MISSING.search(first.message) else "exception"
-    return Finding(kind, says, ranks, first.line_number, line[:QUOTED_CHARACTERS_MAX], signature)
+    return LogFinding(kind, says, ranks, first.line_number, line[:QUOTED_CHARACTERS_MAX], signature)
 
 
-def _advice(cause: Finding, analysis: Analysis) -> Advice:
+def _advice(cause: LogFinding, analysis: Analysis) -> Advice:
     if cause.kind not in ("exception", "missing_file"):
         return next(sign.advice for sign in SIGNS if sign.kind == cause.kind)
     is_everywhere = set(cause.ranks) == analysis.ranks
@@ -235,7 +235,7 @@ def _advice(cause: Finding, analysis: Analysis) -> Advice:
     return Advice.STOP if is_everywhere and is_lasting else Advice.RESTART
 
 
-def _culprits(cause: Finding, analysis: Analysis) -> tuple[int, ...]:
+def _culprits(cause: LogFinding, analysis: Analysis) -> tuple[int, ...]:
     """Returns the ranks that began it; a rank that waited in vain did not."""
     seen = analysis.seen.get(cause.kind)
     if seen is not None and seen.accused:
@@ -252,7 +252,7 @@ def _culprits(cause: Finding, analysis: Analysis) -> tuple[int, ...]:
     return cause.ranks if cause.kind == "network" else ()
 
 
-def _is_of_all(cause: Finding, analysis: Analysis) -> bool:
+def _is_of_all(cause: LogFinding, analysis: Analysis) -> bool:
     """Whether the only rank that reports numbers reports broken ones, which are then a mean over all ranks."""
     return (
         len(cause.ranks) == 1
@@ -268,7 +268,7 @@ def _all_ranks(printed: set[int]) -> set[int]:
     return set(range(min(printed), max(printed) + 1))
 
 
-def _sentence(cause: Finding, culprits: tuple[int, ...]) -> str:
+def _sentence(cause: LogFinding, culprits: tuple[int, ...]) -> str:
     if culprits == cause.ranks:
         return f"{_named(culprits)}: {cause.says}" if culprits else cause.says
     others = f"{_named(cause.ranks)}: {cause.says}"

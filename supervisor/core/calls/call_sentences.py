@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from supervisor.core.calls.call_messages import FaultRecord, Interruption
 from supervisor.core.calls.call_state import Faults
 from supervisor.core.calls.newcomers import Plan
 from supervisor.core.calls.retry_backoff import FailedInARow
-from supervisor.core.calls.words import FaultRecord, Interruption
 
 NAMED_MAX = 4
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.retry_backoff import FailedInARow
-from supervisor.core.calls.words import (
+from supervisor.core.calls.call_messages import (
     BeginIteration,
     CallEnter,
     CallSettings,
@@ -20,6 +19,7 @@ from supervisor.core.calls.words import (
     Interruption,
     Told,
 )
+from supervisor.core.calls.retry_backoff import FailedInARow
 
 REPLAY_CHARS_MAX = 512 * 1024  # sent to a rank that joins late; beyond it, no rank can join late
 REASON_CHARS_MAX = 512

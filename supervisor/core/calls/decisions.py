@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.words import CallRefused, ToRank
+from supervisor.core.calls.call_messages import CallRefused, ToRank
 
 
 class Tell(msgspec.Struct, frozen=True):

@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from supervisor.core.calls import call_state, newcomers, rank_words
-from supervisor.core.calls.call_state import (
-    Entering,
-    Idle,
-    LastCall,
-    Member,
-    Newcomer,
-    Over,
-    Rebuilding,
-    Restarting,
-    Resting,
-    Running,
-    State,
-)
-from supervisor.core.calls.decisions import EndCall, Orders, Say, Tell, refuse
-from supervisor.core.calls.words import (
+from supervisor.core.calls import call_state, newcomers, rank_messages
+from supervisor.core.calls.call_messages import (
     Barrier,
     BarrierArrive,
     BeginIteration,
@@ -34,6 +20,20 @@ from supervisor.core.calls.words import (
     Stage,
     Told,
 )
+from supervisor.core.calls.call_state import (
+    Entering,
+    Idle,
+    LastCall,
+    Member,
+    Newcomer,
+    Over,
+    Rebuilding,
+    Restarting,
+    Resting,
+    Running,
+    State,
+)
+from supervisor.core.calls.decisions import EndCall, Orders, Say, Tell, refuse
 
 
 def hear_started(state: State, member: int) -> Orders:
@@ -85,7 +85,7 @@ def _come_in(state: State, node: str, member: int, word: CallEnter, now_s: float
             f"cannot begin: rank {member} is at call {word.call} while others are at call {state.call}; "
             "all ranks must make the same calls in the same order"
         )
-        return [*rank_words.give_up(state, reason), *refuse(member, word.call, reason)]
+        return [*rank_messages.give_up(state, reason), *refuse(member, word.call, reason)]
     state.entries[member] = (node, word)
     state.settings = call_state.merge_settings(state.settings, word.settings)
     if isinstance(state.phase, Rebuilding):
@@ -94,7 +94,7 @@ def _come_in(state: State, node: str, member: int, word: CallEnter, now_s: float
         state.phase = Rebuilding(now_s + state.settings.heartbeat_timeout_s)
         return []
     missing = [each for each in sorted(state.ended) if each not in state.absent]
-    return rank_words.cannot_enter(state, missing[0], state.ended[missing[0]]) if missing else []
+    return rank_messages.cannot_enter(state, missing[0], state.ended[missing[0]]) if missing else []
 
 
 def _come_back(state: State, node: str, member: int, word: CallEnter) -> Orders:
@@ -145,17 +145,17 @@ def stand(state: State, member: int, word: CallEnter) -> Orders:
     """Infers lost messages of a rank from the stage and the number that it reports."""
     if state.now.assigned_world_size is None:
         state.now.assigned_world_size = word.world_size
-    told = rank_words.number(state, member, word.rank)
+    told = rank_messages.number(state, member, word.rank)
     if told:
         return told
     state.members[member].is_active = word.active
     match word.stage:
         case Stage.COMPLETING:
             arrival = BarrierArrive(*state.position, Barrier.COMPLETION, word.rank, word.active)
-            return rank_words.hear(state, member, arrival)
+            return rank_messages.hear(state, member, arrival)
         case Stage.RESTARTING:
             arrival = BarrierArrive(*state.position, Barrier.ITERATION, word.rank, word.active)
-            return rank_words.hear(state, member, arrival)
+            return rank_messages.hear(state, member, arrival)
         case Stage.UNWINDING:
             if isinstance(state.phase, Running):
                 text = "was unwinding when its connection came back"

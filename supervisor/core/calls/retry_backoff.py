@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.words import CallSettings, FaultRecord, Interruption
+from supervisor.core.calls.call_messages import CallSettings, FaultRecord, Interruption
 
 PROGRESS_S = 5.0  # an iteration that ran this long made progress
 AT_ONCE_MAX = 10  # iterations in a row without progress after which the next one still begins at once

@@ -21,8 +21,8 @@ from supervisor.core.cluster import (
     departure,
     endings,
     evidence,
+    exit_deadlock,
     hang_first,
-    lingering_workers,
     membership,
     node_loss,
     resignation,
@@ -138,7 +138,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.StacksWanted() | cluster_messages.StacksTaken():
             return _step_evidence(state, event, now_s)
         case cluster_messages.WorkersLinger():
-            return lingering_workers.ask(state, event, now_s)
+            return exit_deadlock.ask(state, event, now_s)
         case (
             cluster_messages.NodeExcluded() | cluster_messages.NodeCordoned() | cluster_messages.NodeSilent()
             | cluster_messages.NodeHeard()
@@ -405,8 +405,8 @@ def _node_succeeded(state: State, event: cluster_messages.NodeSucceeded, now_s: 
 def _step_evidence(state: State, event: evidence.Event, now_s: float) -> Outcome:
     if not isinstance(event, cluster_messages.DeadlineReached) and event.cycle != state.cycle:
         return state, ()
-    if isinstance(event, cluster_messages.StacksTaken) and lingering_workers.awaits(state, event):
-        return lingering_workers.answer(state, event, now_s)
+    if isinstance(event, cluster_messages.StacksTaken) and exit_deadlock.awaits(state, event):
+        return exit_deadlock.answer(state, event, now_s)
     nodes: tuple[str, ...] = ()
     if isinstance(event, cluster_messages.StacksWanted):
         if not isinstance(state.phase, Running):

@@ -36,7 +36,7 @@ class TakingOver(msgspec.Struct, frozen=True):
 
 
 class Inquiry(msgspec.Struct):
-    """All nodes look at workers that linger (lingering_workers.py). Changes in place."""
+    """All nodes look at workers that linger (exit_deadlock.py). Changes in place."""
 
     nodes: tuple[str, ...]
     until_s: float  # a later answer may be about another moment
@@ -126,7 +126,7 @@ class State(msgspec.Struct, frozen=True):
     resigned: tuple[str, ...] = ()  # nodes that have given up the lead since the last cycle (resignation.py)
     recorded: Ledger | None = None  # what a later leader will know; None: there will be none
     former: Former | None = None  # the previous run, if this leader has begun another one of the same id
-    epoch: int = 0  # of the last cycle (fencing.py); 0: unknown
+    epoch: int = 0  # of the last cycle (fencing_epochs.py); 0: unknown
     own_epoch: int = 0  # of the cycles that this leader orders
 
 

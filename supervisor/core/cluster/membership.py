@@ -13,7 +13,7 @@ import msgspec
 
 from supervisor.core.cluster.messages import MemberState
 from supervisor.core.facts import Cause, NodeFacts, RendezvousRules
-from supervisor.core.fence import WITNESSES_MAX
+from supervisor.core.fence_times import WITNESSES_MAX
 
 # The job's end does not wait for these.
 GONE = frozenset({MemberState.INFORMED, MemberState.LOST, MemberState.REFUSED})
@@ -63,7 +63,7 @@ class Members(msgspec.Struct):
     ready: int = 0
     candidates: int = 0  # ready nodes whose replacement group is complete
     segments: int = 0  # complete ones among the candidates, where `segment` is set
-    witnesses: tuple[str, ...] = ()  # some nodes that are heard: the first ones, while they stay (see fence.py)
+    witnesses: tuple[str, ...] = ()  # some nodes that are heard: the first ones, while they stay (see fence_times.py)
     changed: dict[str, None] = msgspec.field(default_factory=dict[str, None])  # since the last `take_changed`
     _by_name: dict[str, Member] = msgspec.field(default_factory=dict[str, Member])
     _counts: dict[MemberState, int] = msgspec.field(default_factory=lambda: dict.fromkeys(MemberState, 0))

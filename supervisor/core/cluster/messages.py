@@ -10,7 +10,7 @@ import enum
 import msgspec
 
 from supervisor.core.announcements import Announcement
-from supervisor.core.calls.words import Told
+from supervisor.core.calls.call_messages import Told
 from supervisor.core.facts import Assignment, Cause, Evidence, JobEvent, JobRules
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.orders import Order

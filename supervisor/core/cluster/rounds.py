@@ -35,7 +35,7 @@ from supervisor.core.cluster.messages import (
 from supervisor.core.cluster.placement import Placement, place
 from supervisor.core.cluster.shortage import counted, missing_sentence, names
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
-from supervisor.core.fence import LEFT_S
+from supervisor.core.fence_times import LEFT_S
 
 STOP_FOLLOWS_S = 0.5  # a scheduler that ends a job ends its ranks, and within this time asks for a stop
 TELL_S = 10.0  # after so long, people learn what a round waits for; then after twice as long, and so on

@@ -2,14 +2,14 @@
 
 A part of the machine coordinator.py. The ledger says which cycle was ordered last and on which nodes, whether its fault
 was counted, and what the budget is; the nodes report everything else. Once all nodes of the cycle have reported, the
-job continues where it is. fence.py says when a silent node may count as lost.
+job continues where it is. fence_times.py says when a silent node may count as lost.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from supervisor.core import fence, fencing, orders, terms
+from supervisor.core import fence_times, fencing_epochs, orders, terms
 from supervisor.core.cluster import (
     endings,
     inherited_cycle,
@@ -40,7 +40,7 @@ from supervisor.core.cluster.inherited_cycle import InheritedCycle
 from supervisor.core.cluster.membership import Member, MemberState
 from supervisor.core.cluster.messages import Action, Event, LeadershipTaken, NodeStands, Send
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.fence import TAKE_OVER_S
+from supervisor.core.fence_times import TAKE_OVER_S
 from supervisor.core.ledger import Ledger
 
 EARLY_REPORTS_MAX = 65536  # reports that may overtake the JobOpened whose rules count
@@ -106,7 +106,7 @@ def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resol
         rules=event.rules,
         policy=policy,
         members=members,
-        own_epoch=fencing.next_epoch(state.epoch, began_at_ms=event.rules.facts.submitted_at_ms),
+        own_epoch=fencing_epochs.next_epoch(state.epoch, began_at_ms=event.rules.facts.submitted_at_ms),
     )
     return opened, (), tuple(phase.early)
 
@@ -249,15 +249,17 @@ def _replaces_from_s(state: State, phase: TakingOver) -> float | None:
     newest = max(each.cycle for each in phase.stands.values())
     if newest > ledger.cycle:  # The ledger was lost or is older, but the leader of that cycle heard its nodes.
         began_s, ran = phase.until_s - TAKE_OVER_S, [n for n, each in phase.stands.items() if each.cycle == newest]
-        is_sure = len(phase.stands) <= fence.WITNESSES_MAX and began_s - max(phase.left_at_s[n] for n in ran) < KEPT_S
+        is_sure = (
+            len(phase.stands) <= fence_times.WITNESSES_MAX and began_s - max(phase.left_at_s[n] for n in ran) < KEPT_S
+        )
         if not is_sure and not inherited_cycle.is_at_work(phase.stands):
             return None  # It may have been deleted some minutes after the job's end.
-        return fence.replaces_from_s(phase.until_s, ran, phase.left_at_s)
+        return fence_times.replaces_from_s(phase.until_s, ran, phase.left_at_s)
     ends = ledger.verdict is not None or ledger.stop_signal is not None  # Then nothing new begins.
     witnesses = () if ends else ledger.witnesses
     is_alone = set(ledger.parts) - phase.stands.keys() == {ledger.leader}
     alone = [node for node, each in phase.stands.items() if is_alone and each.left == ledger.leader]
-    return fence.replaces_from_s(phase.until_s, witnesses, phase.left_at_s, left_alone=alone)
+    return fence_times.replaces_from_s(phase.until_s, witnesses, phase.left_at_s, left_alone=alone)
 
 
 def _gives_up_s(phase: TakingOver) -> float:
@@ -351,7 +353,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         members=members,
         calls=wrapped_call.initial_state(group_size * rules.local_world_size),
         epoch=epoch,
-        own_epoch=fencing.next_epoch(epoch, began_at_ms=rules.facts.submitted_at_ms),
+        own_epoch=fencing_epochs.next_epoch(epoch, began_at_ms=rules.facts.submitted_at_ms),
     )
     state, missing = with_parts(state, names), inherited.missing(group_size)
     leaves = tuple(each.leave for each in stands.values() if each.leave is not None)

@@ -12,7 +12,18 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.calls import call_state, entering, newcomers, rank_words, retry_backoff
+from supervisor.core.calls import call_state, entering, newcomers, rank_messages, retry_backoff
+from supervisor.core.calls.call_messages import (
+    BeginIteration,
+    CallEnter,
+    CallLeave,
+    Committed,
+    Exchanged,
+    Interruption,
+    Lost,
+    Started,
+    Told,
+)
 from supervisor.core.calls.call_sentences import (
     begun_sentence,
     committed_sentence,
@@ -40,17 +51,6 @@ from supervisor.core.calls.call_state import (
     Unfit,
 )
 from supervisor.core.calls.decisions import EndCall, Order, Orders, Replace, Say, Tell, refuse
-from supervisor.core.calls.words import (
-    BeginIteration,
-    CallEnter,
-    CallLeave,
-    Committed,
-    Exchanged,
-    Interruption,
-    Lost,
-    Started,
-    Told,
-)
 from supervisor.core.cluster.messages import CallReport, DeadlineReached
 
 REPLACE_WAIT_S = 5.0  # for a new process, after all others are ready; at most half of the barrier's timeout
@@ -121,11 +121,11 @@ def _hear(state: State, node: str, told: Told, now_s: float) -> Orders:
         case _ if isinstance(state.phase, Rebuilding):
             return entering.hear_while_rebuilding(state, node, told)
         case Lost():
-            return rank_words.hear_lost(state, told.member, told.word)
+            return rank_messages.hear_lost(state, told.member, told.word)
         case CallLeave():
-            return rank_words.hear_leave(state, told.member, told.word)
+            return rank_messages.hear_leave(state, told.member, told.word)
         case _:
-            return rank_words.hear(state, told.member, told.word)
+            return rank_messages.hear(state, told.member, told.word)
 
 
 # --- what follows --------------------------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def _rest_or_decide(state: State, now_s: float) -> Orders | None:
     progress_s = retry_backoff.progress_s(first, state.settings)
     if state.fruitless.is_hopeless:
         why = hopeless_sentence(state.call, state.fruitless, progress_s, state.now.faults)
-        return rank_words.give_up(state, why, hopeless=True)
+        return rank_messages.give_up(state, why, hopeless=True)
     pause_s = retry_backoff.pause_s(state.fruitless, state.settings)
     if not pause_s:
         return _hold_or_decide(state, None, now_s)
@@ -323,7 +323,7 @@ def _decide(state: State, now_s: float) -> Orders:
     world_size = state.now.assigned_world_size
     if world_size is None:
         reason = f"cannot restart iteration {state.iteration}: no rank said how many ranks it had"
-        return rank_words.give_up(state, reason)
+        return rank_messages.give_up(state, reason)
     plan = newcomers.plan(state, world_size)
     anew = bool(plan.joining)
     decision = BeginIteration(state.call, state.next_iteration, plan.world_size, plan.terminated_ranks, anew)

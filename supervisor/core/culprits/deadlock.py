@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from supervisor.core.culprits.culprit_sentences import listed_clauses, said_of
-from supervisor.core.culprits.standings import Doing, standing
+from supervisor.core.culprits.main_thread_activity import Doing, activity_of
 from supervisor.core.facts import Evidence
 from supervisor.core.process_facts import Frame, ProcessState, RankFacts
 
@@ -47,8 +47,8 @@ def find(parts: Sequence[Evidence], *, world_size: int) -> Deadlock | None:
 
 def _call(facts: RankFacts, frames: tuple[Frame, ...]) -> str:
     """Returns the collective in which the rank can only be woken by others; "": there is none, or nobody knows."""
-    process, stands = facts.process, standing(frames)
-    if process is None or stands is None or stands.doing is not Doing.WAITS_FOR_RANKS:
+    process, activity = facts.process, activity_of(frames)
+    if process is None or activity is None or activity.doing is not Doing.WAITS_FOR_RANKS:
         return ""
     sleeps = process.state is ProcessState.SLEEPING and process.is_still
-    return stands.call if sleeps and process.is_idle and process.cpu_share <= CPU_SHARE_MAX else ""
+    return activity.call if sleeps and process.is_idle and process.cpu_share <= CPU_SHARE_MAX else ""

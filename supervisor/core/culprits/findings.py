@@ -13,7 +13,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.culprits.standings import Doing, Standing, standing
+from supervisor.core.culprits.main_thread_activity import Activity, Doing, activity_of
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts
 
 BUSY_SHARE = 0.5  # of a core: it computes, or loops endlessly
@@ -41,7 +41,7 @@ class Pattern(enum.StrEnum):
     UNKNOWN = "unknown"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class RankFinding(msgspec.Struct, frozen=True):
     """A finding. `clause` lacks its subject and has its verbs in braces, for one rank or several."""
 
     pattern: Pattern
@@ -53,18 +53,18 @@ class Finding(msgspec.Struct, frozen=True):
 class _Seen(msgspec.Struct, frozen=True):
     facts: RankFacts
     process: ProcessFacts
-    standing: Standing | None
+    activity: Activity | None
 
 
-def find(facts: RankFacts, frames: tuple[Frame, ...]) -> Finding:
+def find(facts: RankFacts, frames: tuple[Frame, ...]) -> RankFinding:
     """Returns the rank's finding. `frames`: its main thread's, the innermost last; empty: no stack is available."""
-    seen = _Seen(facts, facts.process or ProcessFacts(), standing(frames))
+    seen = _Seen(facts, facts.process or ProcessFacts(), activity_of(frames))
     if facts.has_exited:
-        return Finding(Pattern.LEFT_EARLY, "{have} exited with code 0")
+        return RankFinding(Pattern.LEFT_EARLY, "{have} exited with code 0")
     for pattern, question in _TABLE:
         clause = question(seen)
         if clause:
-            return Finding(pattern, clause, place=seen.standing.place if seen.standing is not None else "")
+            return RankFinding(pattern, clause, place=seen.activity.place if seen.activity is not None else "")
     return _by_place(seen)
 
 
@@ -99,22 +99,22 @@ def _holds_the_gil(seen: _Seen) -> str:
     facts = seen.facts
     sleeps_with_it = facts.gil_is_main and seen.process.is_still and seen.process.state is ProcessState.SLEEPING
     if facts.gil_frames and (facts.answers is False or sleeps_with_it):
-        holder = standing(facts.gil_frames)
+        holder = activity_of(facts.gil_frames)
         if holder is not None:
             return f"{{hold}} the GIL in {holder.place}"
-    if facts.answers is False and seen.standing is not None and seen.standing.doing is Doing.WORKS:
-        return f"{{hold}} the GIL in {seen.standing.place}"
+    if facts.answers is False and seen.activity is not None and seen.activity.doing is Doing.WORKS:
+        return f"{{hold}} the GIL in {seen.activity.place}"
     return ""
 
 
 def _waits_for_a_dead_child(seen: _Seen) -> str:
-    if seen.standing is None or seen.standing.doing is not Doing.WAITS_FOR_DATA:
+    if seen.activity is None or seen.activity.doing is not Doing.WAITS_FOR_DATA:
         return ""
     for state, word in _BAD_CHILDREN:
         bad = [each.pid for each in seen.process.children if each.state is state]
         if bad:
             pids = ", ".join(map(str, bad[:3])) + (", …" if len(bad) > 3 else "")
-            return f"{{wait}} in {seen.standing.place} for a child process that is {word} (pid {pids})"
+            return f"{{wait}} in {seen.activity.place} for a child process that is {word} (pid {pids})"
     return ""
 
 
@@ -126,12 +126,12 @@ _BAD_CHILDREN = (
 
 
 def _waits_for_a_lock(seen: _Seen) -> str:
-    if seen.standing is None:
+    if seen.activity is None:
         return ""
-    by_frame = seen.standing.doing is Doing.WAITS_FOR_LOCK
+    by_frame = seen.activity.doing is Doing.WAITS_FOR_LOCK
     sleeps = seen.process.state is ProcessState.SLEEPING and seen.process.is_still
-    by_source = seen.standing.is_bare and sleeps and _TAKES_LOCK.search(seen.facts.source_line) is not None
-    return f"{{wait}} for a lock in {seen.standing.place}" if by_frame or by_source else ""
+    by_source = seen.activity.is_bare and sleeps and _TAKES_LOCK.search(seen.facts.source_line) is not None
+    return f"{{wait}} for a lock in {seen.activity.place}" if by_frame or by_source else ""
 
 
 _TABLE: tuple[tuple[Pattern, Callable[[_Seen], str]], ...] = (
@@ -148,25 +148,27 @@ _TABLE: tuple[tuple[Pattern, Callable[[_Seen], str]], ...] = (
 # --- the rest: where it stands -------------------------------------------------------------------------------------
 
 
-def _by_place(seen: _Seen) -> Finding:
-    if seen.standing is None:
+def _by_place(seen: _Seen) -> RankFinding:
+    if seen.activity is None:
         return _without_stack(seen)
-    call, place = seen.standing.call, seen.standing.place
-    match seen.standing.doing:
+    call, place = seen.activity.call, seen.activity.place
+    match seen.activity.doing:
         case Doing.WAITS_FOR_RANKS if call in _COMPUTING_CALLS and _computes(seen):
-            return Finding(Pattern.ELSEWHERE, f"{{compute}} in {call} at {place}", place=place)
+            return RankFinding(Pattern.ELSEWHERE, f"{{compute}} in {call} at {place}", place=place)
         case Doing.WAITS_FOR_RANKS:
-            return Finding(Pattern.WAITS, f"{{wait}} in {call}", call, place)
+            return RankFinding(Pattern.WAITS, f"{{wait}} in {call}", call, place)
         case Doing.ENDS:
-            return Finding(Pattern.LEFT_EARLY, f"{{have}} left the training loop and {{wait}} in {call}", place=place)
+            return RankFinding(
+                Pattern.LEFT_EARLY, f"{{have}} left the training loop and {{wait}} in {call}", place=place
+            )
         case Doing.WAITS_FOR_DATA:
-            return Finding(Pattern.ELSEWHERE, f"{{wait}} for data in {place}", place=place)
+            return RankFinding(Pattern.ELSEWHERE, f"{{wait}} for data in {place}", place=place)
         case Doing.WORKS if _waits_in_c(seen):
-            return Finding(Pattern.WAITS, f"{{wait}} in {place}", place.partition(" (")[0], place)
+            return RankFinding(Pattern.WAITS, f"{{wait}} in {place}", place.partition(" (")[0], place)
         case Doing.WORKS | Doing.WAITS_FOR_LOCK:
-            return Finding(Pattern.ELSEWHERE, f"{{are}} in {place}", place=place)
+            return RankFinding(Pattern.ELSEWHERE, f"{{are}} in {place}", place=place)
         case _:
-            assert_never(seen.standing.doing)
+            assert_never(seen.activity.doing)
 
 
 def _computes(seen: _Seen) -> bool:
@@ -175,14 +177,14 @@ def _computes(seen: _Seen) -> bool:
 
 def _waits_in_c(seen: _Seen) -> bool:
     """Whether it waits for other ranks without a frame of its own, as in an asynchronous collective."""
-    if seen.standing is None or not seen.standing.is_bare or not seen.process.is_still:
+    if seen.activity is None or not seen.activity.is_bare or not seen.process.is_still:
         return False
     return seen.process.waits_on_futex and _WAITS.search(seen.facts.source_line) is not None
 
 
-def _without_stack(seen: _Seen) -> Finding:
+def _without_stack(seen: _Seen) -> RankFinding:
     if _computes(seen):
-        return Finding(Pattern.GIL_HELD, "{burn} CPU and {give} no stack: a thread may hold the GIL")
+        return RankFinding(Pattern.GIL_HELD, "{burn} CPU and {give} no stack: a thread may hold the GIL")
     sections = " and ".join(f"'{name}'" for name in seen.facts.sections)
     inside = f"{{are}} in section {sections} and " if sections else ""
-    return Finding(Pattern.UNKNOWN, f"{inside}{{give}} no stack")
+    return RankFinding(Pattern.UNKNOWN, f"{inside}{{give}} no stack")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from supervisor.core.culprits.culprit_sentences import counted, listed_clauses, said_of, subject
-from supervisor.core.culprits.findings import Finding, Pattern, find
+from supervisor.core.culprits.findings import Pattern, RankFinding, find
 from supervisor.core.facts import Evidence
 from supervisor.core.process_facts import Frame, RankFacts
 
@@ -36,7 +36,7 @@ class HangVerdict(msgspec.Struct, frozen=True):
 class _Group(msgspec.Struct, frozen=True):
     """Ranks with the same finding."""
 
-    finding: Finding
+    finding: RankFinding
     ranks: tuple[int, ...]
 
 
@@ -63,7 +63,7 @@ def judge(evidence: Evidence, *, silent: Iterable[int] = ()) -> HangVerdict | No
 # --- verdicts ------------------------------------------------------------------------------------------------------
 
 
-def _blamed(groups: list[_Group], waiters: tuple[int, ...], findings: Mapping[int, Finding]) -> HangVerdict:
+def _blamed(groups: list[_Group], waiters: tuple[int, ...], findings: Mapping[int, RankFinding]) -> HangVerdict:
     culprits = tuple(sorted(rank for group in groups for rank in group.ranks))
     pattern = groups[0].finding.pattern
     if not waiters:
@@ -99,7 +99,9 @@ def _among_waiters(groups: list[_Group], unknown: list[_Group]) -> HangVerdict:
     return HangVerdict(Pattern.MISMATCH, f"the collectives do not match: {text}", culprits, others)
 
 
-def _without_waiters(known: list[_Group], facts: tuple[RankFacts, ...], findings: Mapping[int, Finding]) -> HangVerdict:
+def _without_waiters(
+    known: list[_Group], facts: tuple[RankFacts, ...], findings: Mapping[int, RankFinding]
+) -> HangVerdict:
     """Judges if no rank visibly waits for another: then the silent ranks hang by themselves."""
     silent = {each.rank for each in facts if each.is_silent}
     crowd = next((group for group in known if 2 * len(silent.intersection(group.ranks)) > len(facts)), None)
@@ -158,9 +160,9 @@ def _frames_by_rank(evidence: Evidence) -> dict[int, tuple[Frame, ...]]:
     return {rank: group.frames for group in evidence.groups if group.frames for rank in group.ranks}
 
 
-def _grouped(findings: Mapping[int, Finding], wanted: Callable[[Finding], bool]) -> list[_Group]:
+def _grouped(findings: Mapping[int, RankFinding], wanted: Callable[[RankFinding], bool]) -> list[_Group]:
     """Groups ranks by finding, the smallest groups first."""
-    together: dict[Finding, list[int]] = {}
+    together: dict[RankFinding, list[int]] = {}
     for rank, finding in findings.items():
         if wanted(finding):
             together.setdefault(finding, []).append(rank)

@@ -16,7 +16,7 @@ from supervisor.core.election import first_start, node_fence
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import EndWorkers, MoveFence
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.fence import FENCE_S, HEARD_S
+from supervisor.core.fence_times import FENCE_S, HEARD_S
 from supervisor.core.ledger import Former, Ledger, as_before, newer, of_this_run
 from supervisor.core.session_state import LastingRequest, Request
 

@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core import fence
+from supervisor.core import fence_times
 
 RENEWALS = 4  # within the life of a lead
 RENEW_TIMEOUT = 0.4  # as a share of a lead's life: one member of the backend may hang, another may answer
@@ -101,9 +101,9 @@ def step(
         case _:
             assert_never(event)
     state = State(state.ttl_s, renewed_at_s, asks_at_s=next_s)
-    known_at_s = min(now_s, fence.leads_at_s(renewed_at_s, heard_at_s))
+    known_at_s = min(now_s, fence_times.leads_at_s(renewed_at_s, heard_at_s))
     why = ""
-    if now_s - max(fence_until_s, known_at_s + fence.FENCE_S) > join_timeout_s:
+    if now_s - max(fence_until_s, known_at_s + fence_times.FENCE_S) > join_timeout_s:
         why = "its workers have ended, and the backend does not come back"
     elif waits_since_s is not None and now_s - waits_since_s > join_timeout_s:
         why = "what it has decided can't be ordered, and the backend does not come back"
@@ -113,7 +113,7 @@ def step(
 
 def answers_until_s(state: State, heard_at_s: Sequence[float | None]) -> float:
     """Returns until when the leader may answer. `heard_at_s`: when each witness was last heard; None: never."""
-    return fence.answers_until_s(state.renewed_at_s, state.ttl_s, heard_at_s)
+    return fence_times.answers_until_s(state.renewed_at_s, state.ttl_s, heard_at_s)
 
 
 def next_deadline_s(state: State) -> float | None:

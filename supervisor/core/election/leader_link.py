@@ -13,7 +13,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.election import link_silence
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 
 DIRECTLY_S = 3.0  # so long before it gives up, a node waits for no relay any more; two attempts take up to 2 s
 MISSED_S = 5.0  # until people learn that a leader has not answered so far

@@ -1,7 +1,8 @@
 """How long may the workers of this node run if its leader is elected, and what ends them then?
 
-They may run as long as a leader answered within FENCE_S, or the backend said that nobody leads (see core/fence.py). The
-spawner knows the limit, too, in case this process hangs. If no workers run, the fence has no effect.
+They may run as long as a leader answered within FENCE_S, or the backend said that nobody leads (see
+core/fence_times.py). The spawner knows the limit, too, in case this process hangs. If no workers run, the fence has no
+effect.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from supervisor.core.orders import StandBack
 
 MOVED_EVERY_S = 1.0  # the spawner learns in time that this process does not stand still

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.words import CallSettings, Stage
+from supervisor.core.calls.call_messages import CallSettings, Stage
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import call_watch, local_call, rank_monitor
 

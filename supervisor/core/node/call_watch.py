@@ -14,7 +14,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.calls.words import CallSettings, Interruption
+from supervisor.core.calls.call_messages import CallSettings, Interruption
 from supervisor.core.facts import CallWatch, Progress, WatchMode
 from supervisor.core.silence import REREAD_PAUSE_S, Silence, read_moment_s
 

@@ -43,7 +43,7 @@ from supervisor.core.node.messages import (
     TellCoordinator,
     TellRanks,
 )
-from supervisor.core.node_health import Finding, Health
+from supervisor.core.node_health import Health, HealthFinding
 
 
 def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Event, ...]:
@@ -66,7 +66,7 @@ def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Ev
         case LookAtRanks(cycle=cycle):
             return (RanksLookedAt(job_id, cycle),)
         case CheckNode(check=check, number=number):
-            return (NodeChecked(job_id, check, number, (Finding(check, Health.UNANSWERED, reason),)),)
+            return (NodeChecked(job_id, check, number, (HealthFinding(check, Health.UNANSWERED, reason),)),)
         case AwaitGpuMemory(cycle=cycle):
             return (GpuMemorySeen(job_id, cycle, MemoryReport(is_free=False, unknown=reason)),)
         case TellCoordinator():

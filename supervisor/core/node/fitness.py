@@ -15,10 +15,10 @@ import msgspec
 
 from supervisor.core.cluster.messages import NodeExcluded, NodeJoined
 from supervisor.core.facts import JobEvent
-from supervisor.core.node import check_standing
-from supervisor.core.node.check_standing import Standing
+from supervisor.core.node import node_check
 from supervisor.core.node.messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
-from supervisor.core.node_health import CheckPlan, CheckView, Finding, Health, unfit_sentence
+from supervisor.core.node.node_check import NodeCheckState
+from supervisor.core.node_health import CheckPlan, CheckView, Health, HealthFinding, unfit_sentence
 
 # --- states --------------------------------------------------------------------------------------------------------
 
@@ -33,7 +33,7 @@ class Round(msgspec.Struct, frozen=True):
 class State(msgspec.Struct, frozen=True):
     """The node's fitness for one job. `round` None: none is under way. `joins` waits for it."""
 
-    standings: tuple[Standing, ...] = ()
+    standings: tuple[NodeCheckState, ...] = ()
     round: Round | None = None
     joins: NodeJoined | None = None
     told: tuple[tuple[str, Health], ...] = ()  # checks whose lack of a result was reported
@@ -69,7 +69,7 @@ Outcome = tuple[State, tuple[Action, ...]]
 
 
 def initial_state(plans: tuple[CheckPlan, ...] = ()) -> State:
-    return State(tuple(Standing(plan) for plan in plans))
+    return State(tuple(NodeCheckState(plan) for plan in plans))
 
 
 def step(state: State, event: Event, *, now_s: float, job_id: str, node: str, cycle: int) -> Outcome:
@@ -84,19 +84,19 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, node: str, cy
         case JoinDropped():
             return msgspec.structs.replace(state, joins=None), ()
         case NodeChecked(check=check, number=number, findings=findings, is_last=is_last):
-            standing = next((each for each in state.standings if each.plan.name == check), None)
-            if standing is None or standing.number != number or standing.begun_s is None:
+            check_state = next((each for each in state.standings if each.plan.name == check), None)
+            if check_state is None or check_state.number != number or check_state.begun_s is None:
                 return state, ()  # Outdated.
             if not is_last:
-                return _conclude(_with(state, check_standing.note(standing, findings)), now_s, teller)
-            before = standing.findings
-            answered = check_standing.answer(standing, findings, now_s)
-            answered = check_standing.rest(answered) if state.is_over else answered
+                return _conclude(_with(state, node_check.note(check_state, findings)), now_s, teller)
+            before = check_state.findings
+            answered = node_check.answer(check_state, findings, now_s)
+            answered = node_check.rest(answered) if state.is_over else answered
             return _answered(_with(state, answered), answered, before, now_s, teller)
         case DeadlineReached():
             return _pass_deadlines(state, now_s, teller)
         case JobOver():
-            rested = tuple(check_standing.rest(each) for each in state.standings)
+            rested = tuple(node_check.rest(each) for each in state.standings)
             return State(rested, told=state.told, is_over=True), ()
         case _:
             assert_never(event)
@@ -107,7 +107,7 @@ def next_deadline_s(state: State) -> float | None:
         return None
     moments = [moment for each in state.standings for moment in (each.late_at_s, each.due_s)]
     if state.round is not None and state.joins is not None:
-        moments += [check_standing.patient_until_s(each, state.round.begun_s) for each in _missing(state)]
+        moments += [node_check.patient_until_s(each, state.round.begun_s) for each in _missing(state)]
     return min((moment for moment in moments if moment is not None), default=None)
 
 
@@ -130,20 +130,22 @@ def _begin(state: State, now_s: float, teller: _Teller) -> Outcome:
     return state, (*actions, *more)
 
 
-def _look(state: State, now_s: float, teller: _Teller, due: list[Standing]) -> Outcome:
-    begun = [check_standing.begin(each, now_s) for each in due]
+def _look(state: State, now_s: float, teller: _Teller, due: list[NodeCheckState]) -> Outcome:
+    begun = [node_check.begin(each, now_s) for each in due]
     for each in begun:
         state = _with(state, each)
     return state, tuple(CheckNode(teller.job_id, each.plan.name, each.number) for each in begun)
 
 
-def _answered(state: State, standing: Standing, before: tuple[Finding, ...], now_s: float, teller: _Teller) -> Outcome:
-    name = standing.plan.name
+def _answered(
+    state: State, check_state: NodeCheckState, before: tuple[HealthFinding, ...], now_s: float, teller: _Teller
+) -> Outcome:
+    name = check_state.plan.name
     if state.round is not None and name in state.round.missing:
         missing = tuple(each for each in state.round.missing if each != name)
         state = msgspec.structs.replace(state, round=msgspec.structs.replace(state.round, missing=missing))
         return _conclude(state, now_s, teller)
-    return state, () if state.is_over else teller.changes(before, standing.findings)
+    return state, () if state.is_over else teller.changes(before, check_state.findings)
 
 
 def _pass_deadlines(state: State, now_s: float, teller: _Teller) -> Outcome:
@@ -152,7 +154,7 @@ def _pass_deadlines(state: State, now_s: float, teller: _Teller) -> Outcome:
     actions: list[Action] = []
     for each in state.standings:
         if each.late_at_s is not None and each.late_at_s <= now_s:
-            missed = check_standing.miss(each, now_s)
+            missed = node_check.miss(each, now_s)
             state, more = _answered(_with(state, missed), missed, each.findings, now_s, teller)
             actions += more
     due = [each for each in state.standings if each.due_s is not None and each.due_s <= now_s]
@@ -167,13 +169,13 @@ def _conclude(state: State, now_s: float, teller: _Teller) -> Outcome:
         return state, ()
     begun_s, missing = state.round.begun_s, _missing(state)
     for each in missing:
-        until_s = check_standing.patient_until_s(each, begun_s)
+        until_s = node_check.patient_until_s(each, begun_s)
         if state.joins is None or until_s is None or until_s > now_s:
             return state, ()
     findings = tuple(
         finding
         for each in state.standings
-        for finding in (check_standing.without_answer(each, begun_s, now_s) if each in missing else each.findings)
+        for finding in (node_check.without_answer(each, begun_s, now_s) if each in missing else each.findings)
     )
     said, told = teller.round(findings, state.told)
     reports: list[Action] = []
@@ -185,14 +187,14 @@ def _conclude(state: State, now_s: float, teller: _Teller) -> Outcome:
     return state, (*said, *reports)
 
 
-def _missing(state: State) -> list[Standing]:
+def _missing(state: State) -> list[NodeCheckState]:
     names = state.round.missing if state.round is not None else ()
     return [each for each in state.standings if each.plan.name in names]
 
 
-def _with(state: State, standing: Standing) -> State:
-    name = standing.plan.name
-    standings = tuple(standing if each.plan.name == name else each for each in state.standings)
+def _with(state: State, check_state: NodeCheckState) -> State:
+    name = check_state.plan.name
+    standings = tuple(check_state if each.plan.name == name else each for each in state.standings)
     return msgspec.structs.replace(state, standings=standings)
 
 
@@ -205,7 +207,7 @@ class _Teller(msgspec.Struct, frozen=True):
     cycle: int
 
     def round(
-        self, findings: tuple[Finding, ...], told: tuple[tuple[str, Health], ...]
+        self, findings: tuple[HealthFinding, ...], told: tuple[tuple[str, Health], ...]
     ) -> tuple[list[Publish], tuple[tuple[str, Health], ...]]:
         """Reports a round. A check without a result is reported once, and again only after a result in between."""
         text = ", ".join(f"{each.name}: {each.health}" for each in findings) or "there is nothing to check"
@@ -219,7 +221,7 @@ class _Teller(msgspec.Struct, frozen=True):
         kept += [pair for each in silent if (pair := (each.name, each.health)) not in kept]
         return said, tuple(kept)
 
-    def changes(self, before: tuple[Finding, ...], after: tuple[Finding, ...]) -> tuple[Publish, ...]:
+    def changes(self, before: tuple[HealthFinding, ...], after: tuple[HealthFinding, ...]) -> tuple[Publish, ...]:
         """Reports changes found by a check between two cycles, or by one that is no longer awaited."""
         known = {each.name: each.health for each in before}
         return tuple(
@@ -233,11 +235,11 @@ class _Teller(msgspec.Struct, frozen=True):
             if each.health is not known.get(each.name, Health.HEALTHY)
         )
 
-    def _silence(self, finding: Finding) -> Publish:
+    def _silence(self, finding: HealthFinding) -> Publish:
         kind, verb = _SAID[finding.health]
         return self._say(kind, f"a check of node {self.node} {verb}: {finding.reason}")
 
-    def _say(self, kind: str, text: str, findings: tuple[Finding, ...] = ()) -> Publish:
+    def _say(self, kind: str, text: str, findings: tuple[HealthFinding, ...] = ()) -> Publish:
         details = tuple((each.name, _detail(each)) for each in findings)
         return Publish(self.job_id, JobEvent(kind, text, self.cycle, details=details))
 
@@ -248,6 +250,6 @@ _SAID = {
 }
 
 
-def _detail(finding: Finding) -> str:
+def _detail(finding: HealthFinding) -> str:
     text = f"{finding.health} in {finding.took_s:.3f} s"
     return f"{text}: {finding.reason}" if finding.reason else text

@@ -9,7 +9,7 @@ import msgspec
 from supervisor.core.facts import Evidence
 from supervisor.core.node import hang_response
 from supervisor.core.process_facts import ProcessState, RankFacts
-from supervisor.core.workers import Worker
+from supervisor.core.worker_messages import Worker
 
 
 def with_node_facts(

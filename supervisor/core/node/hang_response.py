@@ -12,7 +12,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core import workers as group
+from supervisor.core import worker_messages
 from supervisor.core.facts import JobEvent, JobRules
 from supervisor.core.node import messages as node_messages
 
@@ -75,7 +75,7 @@ class EvidenceTaken(msgspec.Struct, frozen=True):
     verdict: str = ""
 
 
-Event = RankHung | WorkersEnding | group.RankExited | EvidenceTaken | node_messages.DeadlineReached
+Event = RankHung | WorkersEnding | worker_messages.RankExited | EvidenceTaken | node_messages.DeadlineReached
 
 # --- actions -------------------------------------------------------------------------------------------------------
 
@@ -88,7 +88,8 @@ class WantStacks(msgspec.Struct, frozen=True):
 
 
 Action = (
-    group.HangFound | group.HangEnded | group.HangFaulted | group.KillRanks | WantStacks | node_messages.Publish
+    worker_messages.HangFound | worker_messages.HangEnded | worker_messages.HangFaulted | worker_messages.KillRanks |
+    WantStacks | node_messages.Publish
 )  # fmt: skip
 Outcome = tuple[State, tuple[Action, ...]]
 
@@ -105,7 +106,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRule
             return _hung(state, event, now_s, cycle, rules)
         case WorkersEnding():
             return Over(_hung_of(state)), ()
-        case group.RankExited():
+        case worker_messages.RankExited():
             return _exited(state, event, cycle, rules)
         case EvidenceTaken(verdict):
             return _end(state.hung, now_s, rules, verdict) if isinstance(state, Examining) else (state, ())
@@ -137,9 +138,13 @@ def _hung(state: State, event: RankHung, now_s: float, cycle: int, rules: JobRul
             said = node_messages.Publish(rules.job_id, JobEvent("hang_detected", found.sentence, cycle, event.rank))
             if rules.evidence_budget_s <= 0:
                 state, actions = _end((found,), now_s, rules)
-                return state, (said, group.HangFound(found.sentence), *actions)
+                return state, (said, worker_messages.HangFound(found.sentence), *actions)
             state = Examining((found,), now_s + rules.evidence_budget_s + EVIDENCE_MARGIN_S)
-            return state, (said, group.HangFound(found.sentence), WantStacks(event.local_rank, found.sentence))
+            return state, (
+                said,
+                worker_messages.HangFound(found.sentence),
+                WantStacks(event.local_rank, found.sentence),
+            )
         case Examining(hung, until_s):
             if is_hung(state, event.local_rank):
                 return state, ()  # Found in two ways.
@@ -150,7 +155,7 @@ def _hung(state: State, event: RankHung, now_s: float, cycle: int, rules: JobRul
             assert_never(state)
 
 
-def _exited(state: State, event: group.RankExited, cycle: int, rules: JobRules) -> Outcome:
+def _exited(state: State, event: worker_messages.RankExited, cycle: int, rules: JobRules) -> Outcome:
     local_rank = event.exit.local_rank
     match state:
         case Examining(hung, until_s) if event.exit.succeeded:
@@ -159,12 +164,12 @@ def _exited(state: State, event: group.RankExited, cycle: int, rules: JobRules) 
                 return Examining(left, until_s), ()
             text = f"rank {event.exit.rank} exited with code 0 before it was ended for its hang"
             said = node_messages.Publish(rules.job_id, JobEvent("hang_ended", text, cycle, event.exit.rank))
-            return Quiet(), (said, group.HangEnded(text))
+            return Quiet(), (said, worker_messages.HangEnded(text))
         case Ending(hung, alive, until_s, reason):
             alive = tuple(each for each in alive if each != local_rank)
             if alive:
                 return Ending(hung, alive, until_s, reason), ()
-            return Over(hung), (group.HangFaulted(reason),)
+            return Over(hung), (worker_messages.HangFaulted(reason),)
         case Quiet() | Examining() | Over():
             return state, ()
         case _:
@@ -176,7 +181,7 @@ def _pass_deadline(state: State, now_s: float, rules: JobRules) -> Outcome:
         case Examining(hung, until_s) if now_s >= until_s:
             return _end(hung, now_s, rules)
         case Ending(hung, _, until_s, reason) if now_s >= until_s:
-            return Over(hung), (group.HangFaulted(reason),)
+            return Over(hung), (worker_messages.HangFaulted(reason),)
         case Quiet() | Examining() | Ending() | Over():
             return state, ()
         case _:
@@ -188,9 +193,9 @@ def _end(hung: tuple[HungRank, ...], now_s: float, rules: JobRules, verdict: str
     reason = verdict or _reason(hung)
     signal = rules.rank_termination_signal
     ranks = tuple(sorted({each.local_rank for each in hung}))
-    kill = group.KillRanks(ranks, signal, ESCALATION_S)
+    kill = worker_messages.KillRanks(ranks, signal, ESCALATION_S)
     if signal == signals.SIGKILL:
-        return Over(hung), (kill, group.HangFaulted(reason))
+        return Over(hung), (kill, worker_messages.HangFaulted(reason))
     return Ending(hung, ranks, now_s + ESCALATION_S, reason), (kill,)
 
 

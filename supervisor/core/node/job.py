@@ -13,13 +13,12 @@ from typing import assert_never, cast, get_args
 import msgspec
 
 from supervisor.core import job_phases as phases
-from supervisor.core import orders
-from supervisor.core import workers as group
+from supervisor.core import orders, worker_messages
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import JobEvent, JobRules, Verdict
 from supervisor.core.job_phases import State
 from supervisor.core.job_sentences import running_again_sentence, succeeded_sentence
-from supervisor.core.node import job_commands, job_leaving, job_stand
+from supervisor.core.node import job_commands, job_leaving, job_state_report
 from supervisor.core.node import job_moves as moves
 from supervisor.core.node import messages as node_messages
 from supervisor.core.stop_verdict import has_left
@@ -28,7 +27,7 @@ Order = (
     orders.StartCycle | orders.JoinAgain | orders.UseStore | orders.WindDown | orders.Conclude | orders.Introduce
     | orders.Resign | orders.Stay | orders.StandBack | orders.EndDeadlocked
 )  # fmt: skip
-Report = group.GroupReport | group.HangReport
+Report = worker_messages.GroupReport | worker_messages.HangReport
 Event = node_messages.SpawnerReport | Order | job_commands.Command | Report | node_messages.DeadlineReached
 Action = moves.Action
 Actions = moves.Actions
@@ -72,7 +71,7 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:
         if kind is orders.Introduce:
             if has_left(state.phase.verdict):
                 return state, ()  # It is no longer one of the job's nodes.
-            return state, (moves.tell(state, job_stand.stands(state)),)
+            return state, (moves.tell(state, job_state_report.state_report(state)),)
         lost = kind is node_messages.SpawnerLost
         return moves.finish(_without_spawner(state), state.phase.verdict) if lost else (state, ())
     if kind in _ORDERS:
@@ -102,23 +101,23 @@ def _hear_of_spawner(state: State, event: node_messages.SpawnerReport) -> Outcom
 
 def _hear_of_workers(state: State, event: Report, now_s: float) -> Outcome:
     match event:
-        case group.RankExited():
+        case worker_messages.RankExited():
             return state, ()
-        case group.WorkersGone():
+        case worker_messages.WorkersGone():
             return moves.leave_stopping(state, event, now_s)
-        case group.WorkersLinger():
+        case worker_messages.WorkersLinger():
             return state, (moves.tell(state, cluster_messages.WorkersLinger(state.node, state.cycle)),)
-        case group.WorkersRun():
+        case worker_messages.WorkersRun():
             return _workers_run(state, now_s)
-        case group.WorkersFaulted(reason, of_call, may_be_stop):
+        case worker_messages.WorkersFaulted(reason, of_call, may_be_stop):
             return _workers_faulted(state, reason, first_failure="" if of_call else reason, may_be_stop=may_be_stop)
-        case group.WorkersSucceeded(lost):
+        case worker_messages.WorkersSucceeded(lost):
             return _workers_succeeded(state, lost)
-        case group.HangFound(reason):
+        case worker_messages.HangFound(reason):
             return msgspec.structs.replace(state, hang=reason, reason=reason), ()
-        case group.HangEnded(reason):
+        case worker_messages.HangEnded(reason):
             return _hang_ended(state, reason)
-        case group.HangFaulted(reason):
+        case worker_messages.HangFaulted(reason):
             return _hang_faulted(state, reason)
         case _:
             assert_never(event)
@@ -137,7 +136,7 @@ def _obey(state: State, event: Order, now_s: float) -> Outcome:
         case orders.Conclude(verdict):
             return _conclude(state, verdict)
         case orders.Introduce():
-            return state, (moves.tell(state, job_stand.stands(state)),)
+            return state, (moves.tell(state, job_state_report.state_report(state)),)
         case orders.Resign(reason):
             waits = isinstance(state.phase, phases.Pending | phases.Rendezvous | phases.Down)
             return (msgspec.structs.replace(state, reason=reason) if waits else state), ()
@@ -255,11 +254,11 @@ def _spawner_lost(state: State, reason: str) -> Outcome:
         case phases.AwaitingStore() | phases.Starting() | phases.Running():
             state, told = moves.report(state, text)
             state = moves.enter(state, phases.Stopping(phases.Rejoin(announced=False)), state.reason)
-            return state, (said, told, group.LoseWorkers())
+            return state, (said, told, worker_messages.LoseWorkers())
         case phases.Finished():
-            return state, (said, group.LoseWorkers())  # The work is done; nothing can be lost any more.
+            return state, (said, worker_messages.LoseWorkers())  # The work is done; nothing can be lost any more.
         case phases.Stopping():
-            return state, (said, group.LoseWorkers())  # Belongs to the round that is under way.
+            return state, (said, worker_messages.LoseWorkers())  # Belongs to the round that is under way.
         case phases.Down() | phases.Stopped() | phases.Closing() | phases.Ended():
             return state, ()
         case _:
@@ -334,11 +333,13 @@ def _stand_back(state: State, reason: str) -> Outcome:
     match state.phase:
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
             state, told = moves.report(state, reason)  # A silent leader may still lead, even on this node.
-            state, actions = moves.stop_group(state, phases.Rejoin(announced=False), state.reason, group.KillWorkers())
+            state, actions = moves.stop_group(
+                state, phases.Rejoin(announced=False), state.reason, worker_messages.KillWorkers()
+            )
             return state, (told, *actions)
         case phases.Stopping(then):
             waits = phases.Rejoin(announced=False) if isinstance(then, phases.StartNext) else then
-            return moves.enter(state, phases.Stopping(waits), reason), (group.KillWorkers(),)
+            return moves.enter(state, phases.Stopping(waits), reason), (worker_messages.KillWorkers(),)
         case (
             phases.Pending() | phases.Rendezvous() | phases.Down() | phases.Stopped() | phases.Closing()
             | phases.Ended()
@@ -352,7 +353,7 @@ def _end_deadlocked(state: State, cycle: int) -> Outcome:
     """Ends what a restart waits for in vain. A stop of the job gives its ranks their time."""
     match state.phase:
         case phases.Stopping(phases.Rejoin() | phases.StartNext()) if cycle == state.cycle:
-            return state, (group.KillWorkers(),)
+            return state, (worker_messages.KillWorkers(),)
         case _:
             return state, ()
 

@@ -16,7 +16,7 @@ from supervisor.core.node import job_leaving
 from supervisor.core.node import job_moves as moves
 from supervisor.core.node import messages as node_messages
 from supervisor.core.stop_verdict import SAME_SIGNAL_S
-from supervisor.core.workers import Worker
+from supervisor.core.worker_messages import Worker
 
 Command = (
     node_messages.StopRequested | node_messages.LeaveRequested | node_messages.RestartRequested

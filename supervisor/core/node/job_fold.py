@@ -14,9 +14,8 @@ from typing import assert_never, cast, get_args
 
 import msgspec
 
-from supervisor.core import orders
-from supervisor.core import workers as group_messages
-from supervisor.core.calls.words import Interruption
+from supervisor.core import orders, worker_messages
+from supervisor.core.calls.call_messages import Interruption
 from supervisor.core.cluster.messages import StacksTaken, StacksWanted
 from supervisor.core.facts import HangLimits, JobEvent
 from supervisor.core.node import (
@@ -35,7 +34,7 @@ from supervisor.core.node import messages as node_messages
 from supervisor.core.node.hang_facts import with_node_facts
 from supervisor.core.node.job_machines import JobMachines
 
-_Told = group_messages.Order | group_messages.GroupReport | group_messages.HangReport
+_Told = worker_messages.Order | worker_messages.GroupReport | worker_messages.HangReport
 _Inner = _Told | hang_response.RankHung
 
 # Events and actions are looked up by kind: isinstance over so many kinds would cost more than everything else.
@@ -46,7 +45,7 @@ _OF_WORKER = frozenset(get_args(node_messages.WorkerReport))
 _ONLY_PLAIN = frozenset(get_args(node_messages.PlainReport))
 _OF_PLAIN = frozenset(get_args(plain_ranks.Event))
 _OF_CLIENT = frozenset(get_args(node_messages.ClientReport))
-_TO_JOB = frozenset(get_args(group_messages.GroupReport | group_messages.HangReport)) - {group_messages.RankExited}
+_TO_JOB = frozenset(get_args(worker_messages.GroupReport | worker_messages.HangReport)) - {worker_messages.RankExited}
 _OfCycle = orders.TakeStacks | orders.ActOnHang | orders.TellMembers | orders.ReplaceRanks | orders.SettleCall
 _OF_CYCLE = frozenset(get_args(_OfCycle))
 
@@ -203,17 +202,17 @@ class JobFold:
 
     def _pass_on(self, event: _Inner) -> None:
         if type(event) in _TO_JOB:
-            self._to_job(cast("group_messages.GroupReport | group_messages.HangReport", event))
+            self._to_job(cast("worker_messages.GroupReport | worker_messages.HangReport", event))
             return
-        match event := cast("group_messages.Order | group_messages.RankExited | hang_response.RankHung", event):
-            case group_messages.PrepareWorkers():
+        match event := cast("worker_messages.Order | worker_messages.RankExited | hang_response.RankHung", event):
+            case worker_messages.PrepareWorkers():
                 self._monitors = [rank_monitor.initial_state()] * self._job.rules.local_world_size
                 self._watches = [call_watch.initial_state()] * self._job.rules.local_world_size
                 self._hangs = hang_response.initial_state()
                 self._begin_calls()
                 self._to_plain(event)
                 self._to_group(event)
-            case group_messages.StopWorkers() | group_messages.KillWorkers() | group_messages.LoseWorkers():
+            case worker_messages.StopWorkers() | worker_messages.KillWorkers() | worker_messages.LoseWorkers():
                 self._monitors = [rank_monitor.Gone()] * len(self._monitors)
                 self._watches = [call_watch.Gone()] * len(self._watches)
                 self._to_calls(local_call.WorkersEnding())
@@ -222,7 +221,7 @@ class JobFold:
                 self._to_group(event)
             case hang_response.RankHung():
                 self._to_hangs(event)
-            case group_messages.RankExited():
+            case worker_messages.RankExited():
                 self._to_hangs(event)
                 self._to_job(event)
             case _:
@@ -297,7 +296,7 @@ class JobFold:
             case node_messages.WorkerExited(exit=exit_):
                 self._to_monitor(exit_.local_rank, rank_monitor.WorkerEnded())
                 self._to_watch(exit_.local_rank, call_watch.WorkerEnded())
-                if local_call.excuse(self._calls, exit_.local_rank) is not group_messages.Excuse.NONE:
+                if local_call.excuse(self._calls, exit_.local_rank) is not worker_messages.Excuse.NONE:
                     self._end_session(exit_.local_rank, exit_.pid)
                 self._lose_rank(exit_.local_rank, exit_.predicate, failed=not exit_.succeeded)
             case node_messages.WorkersEmptied():
@@ -336,8 +335,8 @@ class JobFold:
 
     def _lose_rank(self, local_rank: int, reason: str, *, failed: bool) -> None:
         excuse = local_call.excuse(self._calls, local_rank)
-        if excuse is not group_messages.Excuse.NONE:
-            self._to_group(group_messages.ExcuseRank(local_rank, excuse))
+        if excuse is not worker_messages.Excuse.NONE:
+            self._to_group(worker_messages.ExcuseRank(local_rank, excuse))
         self._to_calls(local_call.RankEnded(local_rank, reason, failed))
 
     def _end_session(self, local_rank: int, pid: int) -> None:
@@ -357,7 +356,7 @@ class JobFold:
             self._monitors[local_rank] = rank_monitor.initial_state()
             self._watches[local_rank] = call_watch.initial_state()
         if here:
-            self._inner.append(group_messages.RespawnRanks(here))
+            self._inner.append(worker_messages.RespawnRanks(here))
 
     def _to_calls(self, event: local_call.Event) -> None:
         job_id, cycle, node = self._job.rules.job_id, self._job.cycle, self._job.node
@@ -378,7 +377,7 @@ class JobFold:
                 case local_call.CondemnRank(local_rank):
                     self._to_watch(local_rank, call_watch.RankCondemned())
                 case local_call.SettleExcuses(stands, reason):
-                    self._inner.append(group_messages.SettleExcuses(stands, reason))
+                    self._inner.append(worker_messages.SettleExcuses(stands, reason))
                 case _:
                     assert_never(action)
 

@@ -13,8 +13,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import job_phases as phases
-from supervisor.core import orders
-from supervisor.core import workers as group
+from supervisor.core import orders, worker_messages
 from supervisor.core.cluster.messages import LeaveAsked
 from supervisor.core.job_phases import Leaving, State
 from supervisor.core.node import job_moves as moves
@@ -107,7 +106,7 @@ def leave_alone(state: State, leaving: Leaving, *, at_once: bool = False) -> Out
         waits = msgspec.structs.replace(leaving, alone_at_s=None)
         return msgspec.structs.replace(state, leaving=waits), ()  # The job ends, with one verdict everywhere.
     state = msgspec.structs.replace(state, leaving=Leaving(asked, leaving.asked_at_s, None, is_alone=True))
-    order = group.KillWorkers() if at_once else moves.stop_order(state, asked.signal, asked.grace_s)
+    order = worker_messages.KillWorkers() if at_once else moves.stop_order(state, asked.signal, asked.grace_s)
     match phase:
         case phases.Pending() | phases.Rendezvous() | phases.Down():
             if _is_unled(state):

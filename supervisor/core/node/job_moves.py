@@ -11,8 +11,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import job_phases as phases
-from supervisor.core import orders
-from supervisor.core import workers as group
+from supervisor.core import orders, worker_messages
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Assignment, Cause, JobEvent, Verdict
 from supervisor.core.job_phases import State
@@ -21,7 +20,7 @@ from supervisor.core.stop_verdict import has_left, left_sentence, left_verdict
 
 Action = (
     node_messages.StartSpawner | node_messages.PrepareStore | node_messages.ForkAhead | node_messages.EndSpawner
-    | node_messages.Publish | node_messages.TellCoordinator | node_messages.FinishJob | group.Order
+    | node_messages.Publish | node_messages.TellCoordinator | node_messages.FinishJob | worker_messages.Order
 )  # fmt: skip
 Actions = tuple[Action, ...]
 Outcome = tuple[State, Actions]
@@ -59,7 +58,7 @@ def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Ou
         first_failure="",
     )
     said = say(state, "cycle_started", f"cycle {assignment.cycle} starts with world size {assignment.world_size}")
-    prepare = group.PrepareWorkers(assignment.cycle)
+    prepare = worker_messages.PrepareWorkers(assignment.cycle)
     if assignment.group_rank != 0:
         return state, (said, prepare)  # Another node serves the store; the coordinator says where.
     store = state.store
@@ -78,7 +77,7 @@ def use_store(state: State, host: str, port: int) -> Outcome:
         return state, ()
     assignment = state.phase.assignment
     state = enter(state, phases.Starting(), state.reason)
-    start = group.StartWorkers(assignment, host, port)
+    start = worker_messages.StartWorkers(assignment, host, port)
     if assignment.group_rank == 0 and assignment.group_world_size > 1:
         served = cluster_messages.StoreServed(state.node, assignment.cycle, host, port)
         return state, (tell(state, served), start)
@@ -122,7 +121,7 @@ def report(state: State, reason: str, *, may_be_stop: bool = False) -> tuple[Sta
     return state, tell(state, failed)
 
 
-def stop_group(state: State, then: phases.Then, reason: str, order: group.Order | None = None) -> Outcome:
+def stop_group(state: State, then: phases.Then, reason: str, order: worker_messages.Order | None = None) -> Outcome:
     """Stops the workers by `order`; None: by SIGTERM with a restart's grace period."""
     text = f"the workers of cycle {state.cycle} are being stopped"
     if isinstance(state.phase, phases.Finished):
@@ -133,7 +132,7 @@ def stop_group(state: State, then: phases.Then, reason: str, order: group.Order 
 
 
 def wind_down(state: State, event: orders.WindDown) -> Outcome:
-    stop = group.KillWorkers() if event.at_once else stop_order(state, event.signal, event.grace_s)
+    stop = worker_messages.KillWorkers() if event.at_once else stop_order(state, event.signal, event.grace_s)
     match state.phase:
         case phases.Pending() | phases.Rendezvous() | phases.Down():
             state = enter(state, phases.Stopped(), event.reason)
@@ -148,13 +147,13 @@ def wind_down(state: State, event: orders.WindDown) -> Outcome:
             assert_never(state.phase)
 
 
-def stop_order(state: State, signal: int = 0, grace_s: float | None = None) -> group.StopWorkers:
+def stop_order(state: State, signal: int = 0, grace_s: float | None = None) -> worker_messages.StopWorkers:
     """Returns the order for a signal to the launcher; 0: for a restart or a command. `grace_s` None: as configured."""
     configured_s = state.rules.term_timeout_s if signal else state.rules.workers_stop_timeout_s
-    return group.StopWorkers(signal or int(signals.SIGTERM), configured_s if grace_s is None else grace_s)
+    return worker_messages.StopWorkers(signal or int(signals.SIGTERM), configured_s if grace_s is None else grace_s)
 
 
-def leave_stopping(state: State, event: group.WorkersGone, now_s: float) -> Outcome:
+def leave_stopping(state: State, event: worker_messages.WorkersGone, now_s: float) -> Outcome:
     if not isinstance(state.phase, phases.Stopping):
         return state, ()
     actions: list[Action] = []

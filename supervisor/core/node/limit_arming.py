@@ -13,7 +13,7 @@ import msgspec
 
 from supervisor.core.facts import HangLimits, JobEvent, JobRules, Progress
 from supervisor.core.node import messages as node_messages
-from supervisor.core.workers import KillWorkers, LoseWorkers, PrepareWorkers, StopWorkers
+from supervisor.core.worker_messages import KillWorkers, LoseWorkers, PrepareWorkers, StopWorkers
 
 ANSWER_S = 0.5  # for the ranks' pages: what they say counts before the report
 _DEFAULT_HEARTBEAT_S = HangLimits().heartbeat_s

@@ -11,7 +11,7 @@ from typing import assert_never, cast, get_args
 
 import msgspec
 
-from supervisor.core.calls.words import (
+from supervisor.core.calls.call_messages import (
     EXCHANGE_NAMES_OPEN_MAX,
     Barrier,
     BarrierArrive,
@@ -58,7 +58,7 @@ from supervisor.core.node.local_call_messages import (
 )
 from supervisor.core.node.messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
-from supervisor.core.workers import Excuse
+from supervisor.core.worker_messages import Excuse
 
 # Messages that a returning rank's stage implies.
 _SAID_BY_STAGE: dict[Stage, tuple[str, ...]] = {

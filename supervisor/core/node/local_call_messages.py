@@ -9,10 +9,10 @@ import enum
 
 import msgspec
 
-from supervisor.core.calls.words import CallRefused, CallSettings, Interruption, Word
+from supervisor.core.calls.call_messages import CallRefused, CallSettings, Interruption, Word
 from supervisor.core.node.messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
-from supervisor.core.workers import Excuse
+from supervisor.core.worker_messages import Excuse
 
 # --- state ---------------------------------------------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.words import FromRank, ToRank
+from supervisor.core.calls.call_messages import FromRank, ToRank
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Assignment, Evidence, HangLimits, JobEvent, JobRules, Progress, Verdict, WorkerExit
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
-from supervisor.core.node_health import CheckPlan, Finding
+from supervisor.core.node_health import CheckPlan, HealthFinding
 from supervisor.core.orders import Order
 from supervisor.core.process_facts import RankLook
 
@@ -237,7 +237,7 @@ class NodeChecked(msgspec.Struct, frozen=True):
     job_id: str
     check: str
     number: int
-    findings: tuple[Finding, ...]
+    findings: tuple[HealthFinding, ...]
     is_last: bool = True  # False: findings so far, which end the patience of a waiting join
 
 

@@ -10,8 +10,7 @@ from typing import assert_never, cast, get_args
 
 import msgspec
 
-from supervisor.core import job_phases
-from supervisor.core import workers as group_messages
+from supervisor.core import job_phases, worker_messages
 from supervisor.core.cluster.messages import NodeFailed, NodeStopped, VerdictTaken
 from supervisor.core.defects import defect_sentence
 from supervisor.core.facts import JobEvent, JobState, JobView, RankView, Verdict
@@ -293,7 +292,7 @@ def _with(state: State, job_id: str, machines: JobMachines) -> State:
     return State(state.node, {**state.jobs, job_id: machines}, state.asked)
 
 
-def _rank_view(machines: JobMachines, worker: group_messages.Worker) -> RankView:
+def _rank_view(machines: JobMachines, worker: worker_messages.Worker) -> RankView:
     monitor: rank_monitor.State = rank_monitor.initial_state()
     if worker.local_rank < len(machines.monitors):
         monitor = machines.monitors[worker.local_rank]

@@ -1,8 +1,8 @@
 """What does the node notice about its ranks without a word from their script?
 
 Folds what needs no line of code in the script: which configured limits nothing has armed (limit_arming.py), which
-ranks a signal has stopped (stopped_ranks.py), whose main thread executes nothing (main_thread_watch.py), when the
-script was seen again after a restart (script_seen.py), and which ranks a stop waits for (ending_ranks.py).
+ranks a signal has stopped (stopped_ranks.py), whose main thread executes nothing (main_thread_monitor.py), when the
+script was seen again after a restart (script_seen.py), and which ranks a stop waits for (slow_exits.py).
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core import job_phases
-from supervisor.core import workers as group
+from supervisor.core import job_phases, worker_messages
 from supervisor.core.facts import JobRules
 from supervisor.core.node import (
     call_watch,
-    ending_ranks,
     hang_response,
     limit_arming,
-    main_thread_watch,
+    main_thread_monitor,
     rank_monitor,
     script_seen,
+    slow_exits,
     stopped_ranks,
     worker_group,
 )
@@ -32,18 +31,19 @@ from supervisor.core.node import messages as node_messages
 class State(msgspec.Struct, frozen=True):
     arming: limit_arming.State = msgspec.field(default_factory=limit_arming.initial_state)
     stops: stopped_ranks.State = msgspec.field(default_factory=stopped_ranks.initial_state)
-    main_threads: main_thread_watch.State = msgspec.field(default_factory=main_thread_watch.initial_state)
+    main_threads: main_thread_monitor.State = msgspec.field(default_factory=main_thread_monitor.initial_state)
     seen: script_seen.State = msgspec.field(default_factory=script_seen.initial_state)
-    ending: ending_ranks.State = msgspec.field(default_factory=ending_ranks.initial_state)
+    ending: slow_exits.State = msgspec.field(default_factory=slow_exits.initial_state)
 
 
 Event = (
-    group.PrepareWorkers | group.StopWorkers | group.KillWorkers | group.LoseWorkers
+    worker_messages.PrepareWorkers | worker_messages.StopWorkers | worker_messages.KillWorkers |
+    worker_messages.LoseWorkers
     | node_messages.WorkerSpawned | node_messages.WorkerExited | node_messages.ClientJoined
     | node_messages.ProgressRead | node_messages.RankStopped | node_messages.RankContinued | node_messages.RankPrinted
     | node_messages.RanksLookedAt | node_messages.SupervisorReturned | node_messages.DeadlineReached
 )  # fmt: skip
-Action = limit_arming.Action | ending_ranks.Action | hang_response.RankHung
+Action = limit_arming.Action | slow_exits.Action | hang_response.RankHung
 Outcome = tuple[State, tuple[Action, ...]]
 
 _NOT_OF_ARMING = (
@@ -106,7 +106,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, ranks: Ranks, 
         actions += [_by_rank(each, ranks) for each in said]
     limit_s = rules.auto_heartbeat_s
     if limit_s is not None and not isinstance(event, _NOT_OF_MAIN_THREADS):
-        main_threads, said = main_thread_watch.step(
+        main_threads, said = main_thread_monitor.step(
             main_threads, event, now_s=now_s, limit_s=limit_s, in_call=ranks.in_call()
         )
         actions += [_read_or_hung(each, ranks, rules, cycle) for each in said]
@@ -118,10 +118,10 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, ranks: Ranks, 
         )  # fmt: skip
         actions += more
     ending = state.ending
-    if isinstance(event, ending_ranks.Event):
+    if isinstance(event, slow_exits.Event):
         is_over = isinstance(ranks.group, worker_group.Killing | worker_group.Empty)  # What the kernel keeps is left.
         alive = tuple(each.rank for each in worker_group.workers_of(ranks.group) if not each.ended and not is_over)
-        ending, told = ending_ranks.step(
+        ending, told = slow_exits.step(
             ending, event, now_s=now_s, job_id=rules.job_id, cycle=cycle,
             alive=alive, by_signal=ranks.job.stop_signal != 0,
         )  # fmt: skip
@@ -135,8 +135,8 @@ def next_deadline_s(state: State) -> float | None:
     dues_s = (
         limit_arming.next_deadline_s(state.arming),
         stopped_ranks.next_deadline_s(state.stops),
-        main_thread_watch.next_deadline_s(state.main_threads),
-        ending_ranks.next_deadline_s(state.ending),
+        main_thread_monitor.next_deadline_s(state.main_threads),
+        slow_exits.next_deadline_s(state.ending),
     )
     return min((due_s for due_s in dues_s if due_s is not None), default=None)
 
@@ -147,11 +147,11 @@ def _by_rank(action: stopped_ranks.Action, ranks: Ranks) -> Action:
     return action
 
 
-def _read_or_hung(action: main_thread_watch.Action, ranks: Ranks, rules: JobRules, cycle: int) -> Action:
+def _read_or_hung(action: main_thread_monitor.Action, ranks: Ranks, rules: JobRules, cycle: int) -> Action:
     match action:
-        case main_thread_watch.ReadPage(local_rank):
+        case main_thread_monitor.ReadPage(local_rank):
             return node_messages.ReadProgress(rules.job_id, cycle, local_rank)
-        case main_thread_watch.DeclareHang(local_rank, reason):
+        case main_thread_monitor.DeclareHang(local_rank, reason):
             return hang_response.RankHung(local_rank, ranks.rank(local_rank), reason)
         case _:
             assert_never(action)
@@ -168,7 +168,12 @@ def _stop_event(event: Event, ranks: Ranks, rules: JobRules) -> stopped_ranks.Ev
             return stopped_ranks.RankContinued(local_rank, ranks.rank(local_rank), at_s)
         case node_messages.WorkerExited(exit=exit_):
             return stopped_ranks.WorkerEnded(exit_.local_rank)
-        case group.PrepareWorkers() | group.StopWorkers() | group.KillWorkers() | group.LoseWorkers():
+        case (
+            worker_messages.PrepareWorkers()
+            | worker_messages.StopWorkers()
+            | worker_messages.KillWorkers()
+            | worker_messages.LoseWorkers()
+        ):
             return stopped_ranks.WorkersEnding()
         case node_messages.DeadlineReached():
             return event

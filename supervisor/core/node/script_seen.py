@@ -13,7 +13,7 @@ import msgspec
 
 from supervisor.core.facts import JobEvent
 from supervisor.core.node import messages as node_messages
-from supervisor.core.workers import KillWorkers, LoseWorkers, PrepareWorkers, StopWorkers
+from supervisor.core.worker_messages import KillWorkers, LoseWorkers, PrepareWorkers, StopWorkers
 
 # --- states --------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import msgspec
 from supervisor.core.facts import JobEvent, JobRules
 from supervisor.core.node import messages as node_messages
 from supervisor.core.root_cause import root_cause
-from supervisor.core.workers import (
+from supervisor.core.worker_messages import (
     Excuse,
     ExcuseRank,
     GroupReport,

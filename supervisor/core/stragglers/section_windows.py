@@ -19,7 +19,7 @@ class SectionWindows:
     """The times of one section. `now_s` is the time at which a rank's report arrived."""
 
     def __init__(self) -> None:
-        self._standing = bytearray()  # of each rank
+        self._status = bytearray()  # of each rank
         self._missed = bytearray()
         self._times = array("q")  # as told last
         self._total_s = array("d")
@@ -31,16 +31,16 @@ class SectionWindows:
 
     def take(self, rank: int, times: int, total_s: float, *, now_s: float) -> None:
         """Takes a rank's report. A count that decreases comes from a new process or page and restarts the window."""
-        if rank >= len(self._standing):
+        if rank >= len(self._status):
             self._grow(rank + 1)
-        standing = self._standing[rank]
-        if standing == UNKNOWN or times < self._times[rank] or total_s < self._total_s[rank]:
-            self._known += standing == UNKNOWN
-            self._full -= standing == FULL
-            self._standing[rank], self._missed[rank] = KNOWN, 0
+        status = self._status[rank]
+        if status == UNKNOWN or times < self._times[rank] or total_s < self._total_s[rank]:
+            self._known += status == UNKNOWN
+            self._full -= status == FULL
+            self._status[rank], self._missed[rank] = KNOWN, 0
             self._base_times[rank], self._base_s[rank] = times, total_s
-        elif standing == KNOWN and times - self._base_times[rank] >= WINDOW_TIMES:
-            self._standing[rank] = FULL
+        elif status == KNOWN and times - self._base_times[rank] >= WINDOW_TIMES:
+            self._status[rank] = FULL
             self._full += 1
             if self._opened_s is None:
                 self._opened_s = now_s
@@ -54,33 +54,33 @@ class SectionWindows:
 
     def close_round(self) -> tuple[list[int], list[float]]:
         """Returns the ranks that took part, ascending, and each one's mean in seconds. Begins the next round."""
-        ranks = [rank for rank, standing in enumerate(self._standing) if standing == FULL]
+        ranks = [rank for rank, status in enumerate(self._status) if status == FULL]
         means = [
             (self._total_s[rank] - self._base_s[rank]) / (self._times[rank] - self._base_times[rank]) for rank in ranks
         ]
         if len(ranks) < self._known:
             self._note_missing()
             for rank in ranks:
-                self._standing[rank], self._missed[rank] = KNOWN, 0
+                self._status[rank], self._missed[rank] = KNOWN, 0
                 self._base_times[rank], self._base_s[rank] = self._times[rank], self._total_s[rank]
         else:  # All at once: one by one, tens of thousands of ranks would take the leader too long.
-            self._standing = self._standing.replace(bytes([FULL]), bytes([KNOWN]))
+            self._status = self._status.replace(bytes([FULL]), bytes([KNOWN]))
             self._missed = bytearray(len(self._missed))
             self._base_times, self._base_s = self._times[:], self._total_s[:]
         self._full, self._opened_s = 0, None
         return ranks, means
 
     def _note_missing(self) -> None:
-        for rank, standing in enumerate(self._standing):
-            if standing == KNOWN:
+        for rank, status in enumerate(self._status):
+            if status == KNOWN:
                 self._missed[rank] += 1
                 if self._missed[rank] >= MISSED_ROUNDS_MAX:
-                    self._standing[rank] = UNKNOWN
+                    self._status[rank] = UNKNOWN
                     self._known -= 1
 
     def _grow(self, ranks: int) -> None:
-        more = max(ranks, 2 * len(self._standing)) - len(self._standing)
-        self._standing.extend(bytes(more))
+        more = max(ranks, 2 * len(self._status)) - len(self._status)
+        self._status.extend(bytes(more))
         self._missed.extend(bytes(more))
         for each in (self._times, self._base_times):
             each.extend([0] * more)

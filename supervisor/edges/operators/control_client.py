@@ -33,7 +33,7 @@ from supervisor.edges.operators.control_answers import (
     refusal_from_wire,
 )
 from supervisor.edges.operators.control_codec import ANSWER_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
-from supervisor.edges.operators.log_streams import LogChoice, LogPiece
+from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError
 from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.reports import JobReport, NodeReport, RecordedEvent

@@ -18,7 +18,7 @@ from holdfast_wire.v1 import control_pb2 as wire
 from supervisor.config.job_spec_json import job_spec_from_json
 from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.own_process.threads import in_thread
-from supervisor.edges.operators import log_merge, log_streams
+from supervisor.edges.operators import log_follower, log_merge
 from supervisor.edges.operators.callers import CLIENT, is_root, limits_of_caller
 from supervisor.edges.operators.control_codec import (
     SERVICE,
@@ -32,8 +32,8 @@ from supervisor.edges.operators.control_codec import (
 )
 from supervisor.edges.operators.event_streams import all_events, past_events
 from supervisor.edges.operators.job_pages import merge, page_of
-from supervisor.edges.operators.log_readers import set_at_end
-from supervisor.edges.operators.log_streams import LogPiece
+from supervisor.edges.operators.log_follower import LogPiece
+from supervisor.edges.operators.log_stream_server import set_at_end
 from supervisor.edges.rpc.server import Call, Handler
 from supervisor.edges.rpc.statuses import CallError, Status
 from supervisor.errors import (
@@ -224,7 +224,7 @@ class ControlService:
 
     async def _stream_logs(self, request: wire.StreamLogsRequest, send: Callable[[Message], Awaitable[None]]) -> None:
         report = await self._find(request.job_id, "show output of", this_node=request.this_node)
-        choice = log_streams.LogChoice(
+        choice = log_follower.LogChoice(
             rank=request.rank if request.HasField("rank") else None,
             cycle=request.cycle if request.HasField("cycle") else None,
             tail_lines=request.tail_lines,
@@ -249,13 +249,13 @@ class ControlService:
     async def _send_logs(
         self,
         report: JobReport,
-        choice: log_streams.LogChoice,
+        choice: log_follower.LogChoice,
         ended: anyio.Event,
         send: Callable[[Message], Awaitable[None]],
         *,
         this_node: bool,
     ) -> None:
-        sources = {"": log_streams.follow(Path(report.log_dir), choice, ended)}
+        sources = {"": log_follower.follow(Path(report.log_dir), choice, ended)}
         elsewhere: Mapping[str, AsyncGenerator[LogBytes]] = {}
         if not this_node:
             elsewhere = self._job_service.logs_elsewhere(
@@ -274,7 +274,7 @@ class ControlService:
         for note in (*missing, *_lost_output(report, choice.rank)):
             await send(wire.LogChunk(note=note))
         if not found and not elsewhere:
-            await log_streams.check_any_beside(Path(report.log_dir), report.job_id, choice)
+            await log_follower.check_any_beside(Path(report.log_dir), report.job_id, choice)
 
     async def _find(self, job_id: str, verb: str, *, this_node: bool = False) -> JobReport:
         """Returns the job. `this_node`: only its own part of a job on several nodes, without asking other nodes."""

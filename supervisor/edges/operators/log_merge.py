@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 import anyio
 
-from supervisor.edges.operators.log_streams import LogPiece
+from supervisor.edges.operators.log_follower import LogPiece
 from supervisor.errors import HoldfastError
 from supervisor.ports.reports import LogBytes
 

@@ -19,7 +19,7 @@ from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer, uid_of
-from supervisor.edges.users.admission import Admission
+from supervisor.edges.users.user_admission import Admission
 from supervisor.errors import HoldfastError, NotPermittedError
 
 BACKLOG = 4096  # the kernel may reduce it to net.core.somaxconn

@@ -1,6 +1,6 @@
 """When did the main thread of each rank last execute bytecode, if its script need not say anything?
 
-Each spawner of such a job has a memory file with a page for each worker (holdfast_wire.main_thread_pages). As with the
+Each spawner of such a job has a memory file with a page for each worker (holdfast_wire.main_thread_slots). As with the
 pages of clients, a stamp that can't be true is not believed: without one, nobody judges the rank.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 
-from holdfast_wire import main_thread_pages as layout
+from holdfast_wire import main_thread_slots as layout
 from holdfast_wire import page
 
 from supervisor.edges.workers import sealed_memory

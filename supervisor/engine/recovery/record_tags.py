@@ -23,26 +23,26 @@ from supervisor.core import (
     orders,
     process_facts,
     session_state,
-    workers,
+    worker_messages,
 )
+from supervisor.core.calls import call_messages as call
 from supervisor.core.calls import call_state, retry_backoff
-from supervisor.core.calls import words as call
 from supervisor.core.cluster import coordinator_states, evidence, membership, restart_policy
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.node import (
     call_watch,
-    check_standing,
-    ending_ranks,
     fitness,
     gpu_reclaim,
     hang_response,
     job_machines,
     limit_arming,
     local_call_messages,
-    main_thread_watch,
+    main_thread_monitor,
+    node_check,
     plain_ranks,
     rank_monitor,
     script_seen,
+    slow_exits,
     spawner_watch,
     stopped_ranks,
     worker_group,
@@ -194,8 +194,8 @@ KINDS: Mapping[str, Kind] = {
     "ledger.former": ledger.Former,
     "limit_arming.state": limit_arming.State,
     "limit_arming.unarmed": limit_arming.Unarmed,
-    "main_thread_watch.state": main_thread_watch.State,
-    "main_thread_watch.watched": main_thread_watch.Watched,
+    "main_thread_watch.state": main_thread_monitor.State,
+    "main_thread_watch.watched": main_thread_monitor.Watched,
     "local_call_messages.place": local_call_messages.Place,
     "local_call_messages.rank": local_call_messages.Rank,
     "local_call_messages.state": local_call_messages.State,
@@ -254,11 +254,11 @@ KINDS: Mapping[str, Kind] = {
     "node.worker_exited": node.WorkerExited,
     "node.worker_spawned": node.WorkerSpawned,
     "node.workers_emptied": node.WorkersEmptied,
-    "node_check.state": check_standing.Standing,
+    "node_check.state": node_check.NodeCheckState,
     "node_facts": facts.NodeFacts,
     "node_health.check_plan": node_health.CheckPlan,
     "node_health.check_view": node_health.CheckView,
-    "node_health.finding": node_health.Finding,
+    "node_health.finding": node_health.HealthFinding,
     "node_health.health": node_health.Health,
     "node_health.health_check_policy": node_health.HealthCheckPolicy,
     "nodes": job_spec.Nodes,
@@ -278,7 +278,7 @@ KINDS: Mapping[str, Kind] = {
     "order.tell_members": orders.TellMembers,
     "order.use_store": orders.UseStore,
     "order.wind_down": orders.WindDown,
-    "ending_ranks.state": ending_ranks.State,
+    "ending_ranks.state": slow_exits.State,
     "plain_ranks.state": plain_ranks.State,
     "script_seen.state": script_seen.State,
     "process": process_facts.ProcessFacts,
@@ -329,8 +329,8 @@ KINDS: Mapping[str, Kind] = {
     "worker_group.running": worker_group.Running,
     "worker_group.starting": worker_group.Starting,
     "worker_group.terminating": worker_group.Terminating,
-    "workers.excuse": workers.Excuse,
-    "workers.worker": workers.Worker,
+    "workers.excuse": worker_messages.Excuse,
+    "workers.worker": worker_messages.Worker,
 }
 
 TAGS: Mapping[Kind, str] = {kind: tag for tag, kind in KINDS.items()}

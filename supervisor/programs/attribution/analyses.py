@@ -22,7 +22,7 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
 from supervisor.errors import ExhaustedError, InvalidRequestError
 from supervisor.programs.attribution.log_file import LogFile
-from supervisor.programs.attribution.waiting_line import WaitingLine
+from supervisor.programs.attribution.work_queue import WorkQueue
 
 LOGS_MAX = 1_000  # remembered at once; the oldest are forgotten
 QUEUE_LOGS_MAX = 64
@@ -77,7 +77,7 @@ class Analyses:
         self._opinion = opinion
         self._take_result = take
         self._signatures: OrderedDict[tuple[str, str], dict[int, str]] = OrderedDict()
-        self._line: WaitingLine[Asked] = WaitingLine(
+        self._line: WorkQueue[Asked] = WorkQueue(
             most=QUEUE_LOGS_MAX, places=LOGS_AT_ONCE, key=lambda asked: CYCLE.sub("", asked.path)
         )
         self._threads = SideThreads(stuck_max=STUCK_MAX)

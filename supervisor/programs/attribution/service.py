@@ -27,7 +27,7 @@ from supervisor.edges.operators.http_server import Answer, Request
 from supervisor.errors import ExhaustedError, InvalidRequestError
 from supervisor.programs.attribution.analyses import Analyses, Asked, Opinion, Result
 from supervisor.programs.attribution.posting import post_json
-from supervisor.programs.attribution.waiting_line import WaitingLine
+from supervisor.programs.attribution.work_queue import WorkQueue
 
 WAIT_S = 30.0
 WAITING_MAX = 16  # callers: less than connections, so that others are answered meanwhile
@@ -238,7 +238,7 @@ class _Exporter:
         self._url = url
         self._shown = redacted_url(url)
         self._threads = SideThreads(stuck_max=EXPORTS_STUCK_MAX)
-        self.line: WaitingLine[bytes] = WaitingLine(most=EXPORT_QUEUE_MAX)
+        self.line: WorkQueue[bytes] = WorkQueue(most=EXPORT_QUEUE_MAX)
 
     async def take(self, result: Result) -> None:
         if self.line.is_full:

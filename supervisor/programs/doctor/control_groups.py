@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine import Machine
 
 V2_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 
 
-def look(machine: Machine) -> list[Finding]:
+def look(machine: Machine) -> list[DoctorFinding]:
     area = Area("control groups")
     root = next((each for each in V2_ROOTS if machine.text(f"{each}/cgroup.controllers") or _is_v2(machine, each)), "")
     if not root:

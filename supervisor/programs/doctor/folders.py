@@ -8,14 +8,14 @@ from pathlib import Path
 from supervisor.edges.machine.folders import closed_dir, socket_dir, state_dir, user_dirs
 from supervisor.edges.machine.processes import home_folder
 from supervisor.errors import ConfigurationError
-from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine import Machine
 
 FREE_MIN_BYTES = 1 << 30
 OF_NETWORKS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "gpfs", "beegfs", "fuse.sshfs", "9p"}
 
 
-def look(machine: Machine, *, sockets: str | None = None, state: str | None = None) -> list[Finding]:
+def look(machine: Machine, *, sockets: str | None = None, state: str | None = None) -> list[DoctorFinding]:
     area = Area("folders")
     _service(area, machine, sockets)
     _history(area, machine, state_dir.find(state, machine.environ))

@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine import Machine
 
 ANSWER_TIMEOUT_S = 20.0  # a healthy driver answers within 3 s, even if no process keeps it loaded
@@ -29,7 +29,7 @@ def device_files(machine: Machine) -> list[str]:
     return [name for name in machine.names("/dev") if name.startswith("nvidia") and name[6:].isdigit()]
 
 
-def look(machine: Machine) -> list[Finding]:
+def look(machine: Machine) -> list[DoctorFinding]:
     """Checks the GPUs. NVML is asked in another process, because it may hang if a GPU is ill."""
     area = Area("gpus")
     files = device_files(machine)

@@ -8,7 +8,7 @@ import re
 import resource
 
 from supervisor.edges.machine.processes import process_table
-from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine import Machine
 
 NEEDED, WANTED = (5, 4), (5, 14)  # waitid on a pidfd; cgroup.kill
@@ -18,7 +18,7 @@ PROCESSES_MIN = 4096
 TIME_ERROR = 5  # adjtimex: the clock is not synchronised
 
 
-def look(machine: Machine) -> list[Finding]:
+def look(machine: Machine) -> list[DoctorFinding]:
     area = Area("kernel")
     _version(area, machine.text("/proc/sys/kernel/osrelease"))
     _process_descriptors(area)

@@ -14,7 +14,7 @@ from typing import TypeVar
 import msgspec
 
 from supervisor.edges.machine.clock import Clock
-from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine import Machine
 
 ANSWER_TIMEOUT_S = 3.0
@@ -33,7 +33,7 @@ class Endpoint(msgspec.Struct, frozen=True):
     is_etcd: bool = False
 
 
-def look(machine: Machine, endpoint: Endpoint | None = None) -> list[Finding]:
+def look(machine: Machine, endpoint: Endpoint | None = None) -> list[DoctorFinding]:
     area = Area("network")
     _ports(area, machine)
     _backlog(area, machine)

@@ -9,7 +9,7 @@ from supervisor.core import gpu_verdict, nic_verdict, node_health, nvhcd_verdict
 from supervisor.core.node_health import CheckPlan, Health
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 from supervisor.edges.machine.health.node_checks import NodeChecks
-from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 
 PATIENCE_S = 30.0  # a job waits longer for its health service; here a person waits
 UNHEALTHY_WHY = "this node would leave the job before its first cycle"
@@ -22,7 +22,7 @@ REMEDIES = {
 }
 
 
-def look(spec: JobSpec, node: str) -> list[Finding]:
+def look(spec: JobSpec, node: str) -> list[DoctorFinding]:
     """Runs each check once, as a job's supervisor would."""
     area = Area("checks")
     plans = spec.health.plans(node)
@@ -34,15 +34,15 @@ def look(spec: JobSpec, node: str) -> list[Finding]:
     return area.findings
 
 
-async def _run_all(spec: JobSpec, plans: tuple[CheckPlan, ...]) -> list[node_health.Finding]:
+async def _run_all(spec: JobSpec, plans: tuple[CheckPlan, ...]) -> list[node_health.HealthFinding]:
     gpus = NodeGpus(worker_socket="")
     checks = NodeChecks(gpus.probes())
-    found: dict[str, tuple[node_health.Finding, ...]] = {}
+    found: dict[str, tuple[node_health.HealthFinding, ...]] = {}
 
     async def run(plan: CheckPlan) -> None:
         patience_s = min(PATIENCE_S, plan.deadline_s)
         late = f"it has not answered within {patience_s:g} s"
-        found[plan.name] = (node_health.Finding(plan.name, plan.late, late, patience_s),)
+        found[plan.name] = (node_health.HealthFinding(plan.name, plan.late, late, patience_s),)
         with anyio.move_on_after(patience_s):
             found[plan.name] = await checks.run(spec, plan.name, lambda _: None)
 
@@ -56,7 +56,7 @@ async def _run_all(spec: JobSpec, plans: tuple[CheckPlan, ...]) -> list[node_hea
     return [each for plan in plans for each in found[plan.name]]
 
 
-def _tell(area: Area, found: node_health.Finding) -> None:
+def _tell(area: Area, found: node_health.HealthFinding) -> None:
     remedy = REMEDIES[found.check]
     match found.health:
         case Health.HEALTHY:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine import Machine
 
 KILL_WAIT, UNKILLABLE, TRACK = "KillWait", "UnkillableStepTimeout", "ProctrackType"
 
 
-def look(machine: Machine, *, stop_timeout_s: float) -> list[Finding]:
+def look(machine: Machine, *, stop_timeout_s: float) -> list[DoctorFinding]:
     """Checks Slurm's configuration. `stop_timeout_s`: how long the job's workers may take to stop."""
     area = Area("slurm")
     program = machine.program("scontrol")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 
 from supervisor import __version__
-from supervisor.programs.doctor.finding import Area, Finding
+from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine import Machine
 
 IMPORT_TIMEOUT_S = 60.0
@@ -40,7 +40,7 @@ print(json.dumps(told))
 """
 
 
-def look(machine: Machine, python: str) -> list[Finding]:
+def look(machine: Machine, python: str) -> list[DoctorFinding]:
     """Checks what the job's interpreter `python` imports. Blocks for IMPORT_TIMEOUT_S at most."""
     area = Area("training")
     answer = machine.ask([python, "-c", PROBE], timeout_s=IMPORT_TIMEOUT_S)

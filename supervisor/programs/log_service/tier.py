@@ -15,13 +15,13 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from supervisor.core.log_funnel.relay import PIECE_BYTES
+from supervisor.core.log_funnel.log_relay import PIECE_BYTES
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service import log_process_listener
-from supervisor.programs.log_service.callers import Callers
 from supervisor.programs.log_service.links import Links
+from supervisor.programs.log_service.log_senders import Callers
 from supervisor.programs.log_service.passing_on import PassingOn
 from supervisor.programs.log_service.root_files import RootFiles
 from supervisor.programs.log_service.server import Server

@@ -15,7 +15,7 @@ from holdfast_wire import log_frames
 from holdfast_wire.log_frames import LogFrameError, Parting, Terms, Trouble
 from holdfast_wire.log_pieces import Piece, Receipt
 
-from supervisor.core.log_funnel.relay import Relay
+from supervisor.core.log_funnel.log_relay import Relay
 from supervisor.edges.peers.transport import cluster_connect
 from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
@@ -23,8 +23,8 @@ from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls, token_of
 from supervisor.edges.peers.transport.preamble import CONNECTS_HERE, Preamble, key_of
 from supervisor.ports.pauses import pause
-from supervisor.programs.log_service import introduction
-from supervisor.programs.log_service.callers import ALIVE_S
+from supervisor.programs.log_service import log_introduction
+from supervisor.programs.log_service.log_senders import ALIVE_S
 from supervisor.programs.log_service.settings import Settings
 from supervisor.programs.log_service.wakeup import Wakeup
 
@@ -132,7 +132,7 @@ class Upstream:
         try:
             with anyio.fail_after(HANDSHAKE_S):
                 await cluster_connect.connect(lambda: line, address.host, address.port, is_careful=self._is_careful)
-                await introduction.introduce(
+                await log_introduction.introduce(
                     line, self._settings.job_id, self._settings.name, has_secrets=self._tls is not None
                 )
             self._session = pipe.session if pipe is not None else None

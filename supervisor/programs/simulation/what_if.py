@@ -14,8 +14,8 @@ from supervisor.core.cluster import coordinator, endings
 from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.programs.simulation.question import Life, Question
+from supervisor.programs.simulation.simulated_timeline import Alarm, Timeline
 from supervisor.programs.simulation.time_accounting import Spent, TimeAccounting
-from supervisor.programs.simulation.timeline import Alarm, Timeline
 
 JOB = "job"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from supervisor.core.calls import call_sentences
+from supervisor.core.calls.call_messages import FaultRecord, Interruption
 from supervisor.core.calls.newcomers import Plan
-from supervisor.core.calls.words import FaultRecord, Interruption
 
 
 def test_faults_are_named_and_the_rest_counted() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from supervisor.core.calls import call_state
+from supervisor.core.calls.call_messages import BeginIteration, CallSettings, Entered, Exchanged, Interruption
 from supervisor.core.calls.call_state import Member, State
-from supervisor.core.calls.words import BeginIteration, CallSettings, Entered, Exchanged, Interruption
 
 
 def test_a_fault_is_recorded_once_by_the_number_of_its_iteration() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from supervisor.core.calls.call_messages import CallRefused
 from supervisor.core.calls.decisions import Tell, refuse
-from supervisor.core.calls.words import CallRefused
 
 
 def test_a_refusal_is_for_the_rank_that_asked_and_for_its_call():

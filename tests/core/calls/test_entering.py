@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.calls import call_state, entering
+from supervisor.core.calls.call_messages import CallEnter, CallRefused, CallSettings, FaultsReported, Stage, Told
 from supervisor.core.calls.call_state import HELD_WORDS_MAX, Over, Rebuilding, Running, State
 from supervisor.core.calls.decisions import Say, Tell
-from supervisor.core.calls.words import CallEnter, CallRefused, CallSettings, FaultsReported, Stage, Told
 
 R, E, W = Stage.RUNNING, Stage.ENTERING, Stage.RESTARTING
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.calls import call_state, newcomers
+from supervisor.core.calls.call_messages import BeginIteration
 from supervisor.core.calls.call_state import Member, Newcomer, Replacement, Running, State
 from supervisor.core.calls.newcomers import Plan
-from supervisor.core.calls.words import BeginIteration
 
 
 def state(

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from supervisor.core.calls import retry_backoff
+from supervisor.core.calls.call_messages import CallSettings, FaultRecord, Interruption
 from supervisor.core.calls.retry_backoff import AT_ONCE_MAX, IN_A_ROW_MAX, PAUSE_MAX_S, PROGRESS_S, FailedInARow
-from supervisor.core.calls.words import CallSettings, FaultRecord, Interruption
 
 SETTINGS = CallSettings()
 FAILED = FaultRecord(1, Interruption.EXCEPTION, "ValueError: bad loss")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from supervisor.core import orders
+from supervisor.core.calls.call_messages import Interrupt
 from supervisor.core.calls.decisions import EndCall, Replace, Say, Tell
-from supervisor.core.calls.words import Interrupt
 from supervisor.core.cluster import call_orders
 from supervisor.core.cluster.coordinator_states import State
 from supervisor.core.cluster.messages import Publish, Send

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.words import (
+from supervisor.core.calls.call_messages import (
     BeginIteration,
     CallEnter,
     CallSettings,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from supervisor.core.calls.words import (
+from supervisor.core.calls.call_messages import (
     Barrier,
     BarrierArrive,
     BeginIteration,

@@ -19,7 +19,7 @@ from supervisor.core.cluster.messages import (
     Send,
 )
 from supervisor.core.facts import JobRules, RestartRules
-from supervisor.core.fence import TAKE_OVER_S
+from supervisor.core.fence_times import TAKE_OVER_S
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Resign
 from tests.core.new_leader import IN_CYCLE_4, kinds, new_leader, of_nodes, orders_to, stands

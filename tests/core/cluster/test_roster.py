@@ -3,7 +3,7 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
-from supervisor.core import fence
+from supervisor.core import fence_times
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.messages import (
     DeadlineReached,
@@ -108,7 +108,7 @@ def test_a_new_leader_that_waits_for_the_nodes_of_the_job_says_for_which():
     assert (shown.state, shown.reason) == (
         JobState.RUNNING, "another node leads the job now, and asks all others for their state"
     )  # fmt: skip
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     assert roster(play.state).reason == (
         "another node leads the job now, and asks all others for their state; "
         "it waits for one of the nodes that the job had: a, b"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from supervisor.core import announcements, fence
+from supervisor.core import announcements, fence_times
 from supervisor.core.cluster import coordinator, endings, takeover
 from supervisor.core.cluster import roster as rosters
 from supervisor.core.cluster.coordinator_states import Gathering, Running
@@ -116,7 +116,7 @@ def test_a_node_that_crashed_while_the_others_began_is_a_fault_and_those_that_wa
     play = new_leader(ledger)
     play >> stands("a", 0)
     play >> stands("b", 1, MemberState.JOINED, cycle=3)
-    play.at(fence.LEFT_S) >> DeadlineReached()
+    play.at(fence_times.LEFT_S) >> DeadlineReached()
     assert recorded(play) == [Ledger(cycle=4, opened=5, restarts_used=2)]
     assert orders_to(play, JoinAgain) == ["a", "b"]
 
@@ -179,8 +179,8 @@ def test_the_first_leader_begins_the_job():
     play >> stands("b", None, MemberState.JOINED)
     play >> stands("a", None, MemberState.JOINED)
     assert not orders_to(play, StartCycle), "if the ledger was lost, others may train; they would end by then"
-    assert coordinator.next_deadline_s(play.state) == fence.TAKE_OVER_S
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    assert coordinator.next_deadline_s(play.state) == fence_times.TAKE_OVER_S
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     assert orders_to(play, StartCycle) == ["a", "b"]
     assert recorded(play) == [Ledger(cycle=0, opened=0, restarts_used=0)]
     assert play.of(Record)[0].ledger.term == 7
@@ -197,9 +197,9 @@ def test_two_newcomers_lead_before_those_who_train_and_begin_nothing_beside_them
     play = new_leader(Ledger(), leader="x")
     play >> stands("x", None, MemberState.JOINED) >> stands("y", None, MemberState.JOINED)
     play >> NodeCordoned("y", "a bad fan")
-    play.at(fence.TAKE_OVER_S - 1.0) >> stands("a", 0)
+    play.at(fence_times.TAKE_OVER_S - 1.0) >> stands("a", 0)
     assert kinds(play) == ["leader_changed"]
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached() << ()
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached() << ()
     play >> stands("b", 1)
     assert isinstance(play.state.phase, Running)
     assert (play.state.cycle, play.state.parts, play.state.policy.used) == (4, ("a", "b"), 1)
@@ -232,14 +232,14 @@ def test_nobody_is_replaced_before_a_node_comes_that_the_leader_before_heard():
     """The old leader, cut off from the backend, may go on training with all of its nodes."""
     play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leader="x")
     play >> stands("x", None, MemberState.JOINED) >> stands("y", None, MemberState.JOINED)
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     assert kinds(play) == ["rendezvous_waits", "leader_resigned"]
     assert "(a, b): none of them has reached the new leader" in play.of(Publish)[0].event.reason
     play.at(100.0) >> DeadlineReached() << ()
     play >> stands("b", 1, left_ago_s=1.0) << ()
-    play.at(100.0 + fence.LEFT_S - 1.1) >> DeadlineReached() << ()
-    assert coordinator.next_deadline_s(play.state) == pytest.approx(100.0 + fence.LEFT_S - 1.0)
-    play.at(100.0 + fence.LEFT_S - 1.0) >> DeadlineReached()
+    play.at(100.0 + fence_times.LEFT_S - 1.1) >> DeadlineReached() << ()
+    assert coordinator.next_deadline_s(play.state) == pytest.approx(100.0 + fence_times.LEFT_S - 1.0)
+    play.at(100.0 + fence_times.LEFT_S - 1.0) >> DeadlineReached()
     assert orders_to(play, JoinAgain) == ["b", "x", "y"]
     play >> NodeJoined("b", 4)
     assert orders_to(play, StartCycle) == ["b", "x"]
@@ -248,10 +248,10 @@ def test_nobody_is_replaced_before_a_node_comes_that_the_leader_before_heard():
 @pytest.mark.parametrize(
     ("leader", "left", "parts", "waits_s"),
     [
-        ("a", "a", ("a", "b"), fence.ALONE_S),
-        ("", "a", ("a", "b"), fence.LEFT_S),  # an older version, whose own workers may run longer
-        ("a", "c", ("a", "b"), fence.LEFT_S),  # another one led since, and may have answered node a
-        ("a", "a", ("a", "b", "c"), fence.LEFT_S),  # node c follows node a, as far as anybody knows
+        ("a", "a", ("a", "b"), fence_times.ALONE_S),
+        ("", "a", ("a", "b"), fence_times.LEFT_S),  # an older version, whose own workers may run longer
+        ("a", "c", ("a", "b"), fence_times.LEFT_S),  # another one led since, and may have answered node a
+        ("a", "a", ("a", "b", "c"), fence_times.LEFT_S),  # node c follows node a, as far as anybody knows
     ],
 )
 def test_the_workers_of_a_leader_that_alone_is_missing_are_waited_for_less(
@@ -266,14 +266,14 @@ def test_the_workers_of_a_leader_that_alone_is_missing_are_waited_for_less(
 def test_a_witness_that_left_a_dead_leader_long_ago_holds_up_nobody():
     play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leader="b")
     play >> stands("b", 1, left_ago_s=2.0) << ()
-    assert coordinator.next_deadline_s(play.state) == fence.TAKE_OVER_S
+    assert coordinator.next_deadline_s(play.state) == fence_times.TAKE_OVER_S
 
 
 def test_where_no_witness_ever_comes_the_newcomers_end_and_the_job_does_not():
     play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leader="x")
     play >> stands("x", None, MemberState.JOINED)
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
-    give_up_s = fence.TAKE_OVER_S + RULES.rendezvous.join_timeout_s
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
+    give_up_s = fence_times.TAKE_OVER_S + RULES.rendezvous.join_timeout_s
     assert coordinator.next_deadline_s(play.state) == give_up_s
     play.at(give_up_s) >> DeadlineReached()
     assert orders_to(play, Conclude) == ["x"]
@@ -297,7 +297,7 @@ def test_a_node_that_crashed_and_came_back_takes_a_unit_though_its_leader_was_lo
     play = new_leader(of_nodes(Ledger(0, 0, 0), "a", "b"), leader="b")
     play >> stands("b", 1, cycle=0, left_ago_s=1.0, restarts_used=0)
     play >> stands("a", None, MemberState.JOINED, process="a2", met_term=6)
-    play.at(fence.LEFT_S) >> DeadlineReached()
+    play.at(fence_times.LEFT_S) >> DeadlineReached()
     assert (play.state.cycle, play.state.policy.used) == (0, 1)
     assert orders_to(play, JoinAgain) == ["a", "b"]
 
@@ -305,7 +305,7 @@ def test_a_node_that_crashed_and_came_back_takes_a_unit_though_its_leader_was_lo
 def test_a_node_that_is_lost_keeps_its_name_and_may_come_back_under_it():
     play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leader="b")
     play >> stands("b", 1, left_ago_s=3.0)
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     states = {each.name: each.state for each in rosters.roster(play.state).nodes}
     assert states == {"a": "lost", "b": "stopping"}
     lost = next(each.event.reason for each in play.of(Publish) if each.event.kind == "restart_decided")
@@ -323,7 +323,7 @@ def test_a_node_that_is_lost_keeps_its_name_and_may_come_back_under_it():
 def test_a_part_that_nobody_knows_the_name_of_is_not_listed():
     play = new_leader()
     play >> stands("b", 1)
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     assert [each.name for each in rosters.roster(play.state).nodes] == ["b"]
 
 
@@ -331,7 +331,7 @@ def test_a_new_process_of_a_node_that_took_part_does_not_stand_for_its_old_one()
     ledger = of_nodes(IN_CYCLE_4, "a", "b")
     play = new_leader(ledger, leader="a")
     play >> stands("a", None, MemberState.JOINED, process="a2") >> stands("c", None, MemberState.JOINED)
-    play.at(fence.LEFT_S) >> DeadlineReached()
+    play.at(fence_times.LEFT_S) >> DeadlineReached()
     play >> NodeJoined("a", -1)
     assert play.state.policy.used == 2
     assert play.state.parts == ("a", "c")
@@ -368,7 +368,7 @@ def test_a_lost_node_whose_place_a_spare_has_is_no_healthy_one():
 def test_what_is_recorded_names_the_nodes_of_the_cycle_and_those_that_are_heard():
     play = new_leader(Ledger())
     play >> stands("b", None, MemberState.JOINED) >> stands("a", None, MemberState.JOINED)
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     (ledger,) = [each.ledger for each in play.of(Record)]
     assert (ledger.parts, set(ledger.witnesses)) == (("a", "b"), {"a", "b"})
     play >> JobOpened("c", RULES)

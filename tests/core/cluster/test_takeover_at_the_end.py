@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core import fence
+from supervisor.core import fence_times
 from supervisor.core.cluster import coordinator, takeover
 from supervisor.core.cluster.coordinator_states import Gathering, Running
 from supervisor.core.cluster.messages import (
@@ -79,9 +79,9 @@ def test_the_ledger_is_lost_and_nothing_runs_so_nothing_begins_before_all_nodes_
     """A reported verdict may be lost with its lease: a node that missed the end must not begin the job again."""
     play = new_leader(Ledger(), leader="b")
     play >> stands("b", 1, MemberState.JOINED, left_ago_s=takeover.KEPT_S) << ()
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     assert kinds(play) == ["rendezvous_waits"]
-    give_up_s = fence.TAKE_OVER_S + RULES.rendezvous.join_timeout_s
+    give_up_s = fence_times.TAKE_OVER_S + RULES.rendezvous.join_timeout_s
     assert coordinator.next_deadline_s(play.state) == give_up_s
     play.at(give_up_s) >> DeadlineReached()
     assert orders_to(play, Conclude) == ["b"]
@@ -102,8 +102,8 @@ def test_the_ledger_is_lost_and_all_nodes_of_the_cycle_have_ended_well():
 def test_the_ledger_is_lost_and_a_node_that_runs_is_not_held_up_by_one_that_is_lost():
     play = new_leader(Ledger())
     play >> stands("a", 0)
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached() << ()
-    play.at(fence.LEFT_S) >> DeadlineReached()
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached() << ()
+    play.at(fence_times.LEFT_S) >> DeadlineReached()
     assert recorded(play) == [Ledger(cycle=4, opened=5, restarts_used=2)]
 
 
@@ -111,7 +111,7 @@ def test_the_ledger_is_lost_and_what_ran_has_ended_so_the_job_goes_on_without_th
     play = new_leader(Ledger(), leader="x")
     play >> stands("a", 0, MemberState.JOINED, left_ago_s=1.0) << ()
     play >> stands("x", None, MemberState.JOINED)
-    play.at(fence.LEFT_S - 1.0) >> DeadlineReached()
+    play.at(fence_times.LEFT_S - 1.0) >> DeadlineReached()
     assert recorded(play) == [Ledger(cycle=5, opened=5, restarts_used=2)]
     assert orders_to(play, StartCycle) == ["a", "x"]
 
@@ -123,8 +123,8 @@ def test_the_ledger_is_lost_and_a_spare_that_has_just_left_its_leader_waits_for_
     play.at(1.0) >> stands("b", None, MemberState.JOINED, met_term=6, left_ago_s=1.0)
     play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
     assert not orders_to(play, StartCycle)
-    assert coordinator.next_deadline_s(play.state) == fence.LEFT_S
-    play.at(fence.LEFT_S) >> DeadlineReached()
+    assert coordinator.next_deadline_s(play.state) == fence_times.LEFT_S
+    play.at(fence_times.LEFT_S) >> DeadlineReached()
     assert orders_to(play, StartCycle) == ["a", "b"]
 
 
@@ -178,11 +178,11 @@ def test_a_job_that_has_ended_or_is_stopped_is_not_begun_again():
 def test_an_end_that_nobody_is_left_to_hear_ends_the_next_run_and_says_so():
     play = new_leader(Ledger(4, 4, 1, verdict=FORMER), leader="a")
     play >> stands("a", None, MemberState.JOINED)
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     assert "start the job again for a new run" in play.of(Publish)[0].event.reason
     play = new_leader(Ledger(4, 4, 1, verdict=FORMER), leader="a")
     play >> stands("a", None, MemberState.JOINED, met_term=6)
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     assert kinds(play) == [], "it is of that run"
 
 
@@ -190,7 +190,7 @@ def test_an_end_that_is_decided_needs_no_witness():
     ended = Ledger(4, 4, 3, verdict=Verdict(JobState.FAILED, 1, "x"), parts=("a", "b"), witnesses=("a", "b"))
     play = new_leader(ended, leader="c")
     play >> stands("c", None, MemberState.JOINED)
-    play.at(fence.TAKE_OVER_S) >> DeadlineReached()
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     assert orders_to(play, WindDown) == ["c"]
 
 

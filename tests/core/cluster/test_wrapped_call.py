@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.calls import decisions
-from supervisor.core.calls.call_state import Idle, LastCall, Over, Restarting, Running
-from supervisor.core.calls.decisions import EndCall, Replace, Say, Tell
-from supervisor.core.calls.words import (
+from supervisor.core.calls.call_messages import (
     Barrier,
     BarrierArrive,
     BeginIteration,
@@ -34,6 +32,8 @@ from supervisor.core.calls.words import (
     Told,
     Word,
 )
+from supervisor.core.calls.call_state import Idle, LastCall, Over, Restarting, Running
+from supervisor.core.calls.decisions import EndCall, Replace, Say, Tell
 from supervisor.core.cluster import wrapped_call
 from supervisor.core.cluster.messages import CallReport, DeadlineReached
 

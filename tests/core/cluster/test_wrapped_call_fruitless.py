@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.calls import retry_backoff
+from supervisor.core.calls.call_messages import BeginIteration, CallRefused, FaultsReported
 from supervisor.core.calls.call_state import Resting
 from supervisor.core.calls.decisions import EndCall
-from supervisor.core.calls.words import BeginIteration, CallRefused, FaultsReported
 from supervisor.core.cluster import wrapped_call
 from tests.core.cluster.test_wrapped_call import LOST, SETTINGS, Calls
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls.call_state import Idle, Over
-from supervisor.core.calls.decisions import Replace, Tell
-from supervisor.core.calls.words import (
+from supervisor.core.calls.call_messages import (
     Barrier,
     BarrierArrive,
     BeginIteration,
@@ -27,6 +25,8 @@ from supervisor.core.calls.words import (
     Stage,
     Started,
 )
+from supervisor.core.calls.call_state import Idle, Over
+from supervisor.core.calls.decisions import Replace, Tell
 from supervisor.core.cluster import wrapped_call
 from tests.core.cluster.test_wrapped_call import LOST, SETTINGS, Calls
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.culprits.findings import Finding, Pattern, find
+from supervisor.core.culprits.findings import Pattern, RankFinding, find
 from supervisor.core.process_facts import ChildProcess, Frame, ProcessFacts, ProcessState, RankFacts
-from tests.core.culprits.test_standings import ALL_REDUCE, GET, LIB, LOAD, LOGGER, NEXT, TRAIN, WAIT
+from tests.core.culprits.test_main_thread_activity import ALL_REDUCE, GET, LIB, LOAD, LOGGER, NEXT, TRAIN, WAIT
 
 STILL = ProcessFacts(ProcessState.SLEEPING, is_still=True)
 IN_FUTEX = ProcessFacts(ProcessState.SLEEPING, is_still=True, waits_on_futex=True)
@@ -78,5 +78,5 @@ ROWS: list[tuple[str, RankFacts, tuple[Frame, ...], Pattern, str]] = [
     ("seen", "frames", "pattern", "clause"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS]
 )
 def test_a_pattern(seen: RankFacts, frames: tuple[Frame, ...], pattern: Pattern, clause: str) -> None:
-    found: Finding = find(seen, frames)
+    found: RankFinding = find(seen, frames)
     assert (found.pattern, found.clause) == (pattern, clause)

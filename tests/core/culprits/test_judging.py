@@ -13,7 +13,7 @@ from supervisor.core.culprits.judging import CERTAIN, HangVerdict, judge
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts
 from tests.core.culprits.test_findings import AT_LOAD, DEAD_CHILD, IN_REDUCE, STILL
-from tests.core.culprits.test_standings import BACKWARD, C10D, GET, LOAD, LOGGER, NEXT, TRAIN, WAIT
+from tests.core.culprits.test_main_thread_activity import BACKWARD, C10D, GET, LOAD, LOGGER, NEXT, TRAIN, WAIT
 
 STOPPED = ProcessFacts(ProcessState.STOPPED, stop_signal="SIGSTOP")
 IN_D = ProcessFacts(ProcessState.UNINTERRUPTIBLE, is_still=True, kernel_place="nfs_wait")

@@ -57,7 +57,7 @@ from supervisor.core.election.candidate import (
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import MoveFence, NobodyElse
 from supervisor.core.facts import JobRules, JobState, Verdict
-from supervisor.core.fence import FENCE_S, HEARD_S
+from supervisor.core.fence_times import FENCE_S, HEARD_S
 from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.terms import ERA
 from tests.core.playbook import Playbook

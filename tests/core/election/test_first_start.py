@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.core import fence
+from supervisor.core import fence_times
 from supervisor.core.election import candidate, first_start
 
 
@@ -13,4 +13,4 @@ def test_only_a_backend_that_has_held_its_data_for_long_and_was_never_led_proves
 
 def test_by_then_each_node_that_trained_has_asked_for_the_lead_or_has_ended_its_workers():
     assert first_start.HELD_S > 2 * (candidate.STANDS_AGAIN_S + candidate.JITTER_S + candidate.AGAIN_S)
-    assert first_start.HELD_S > 2 * (fence.TAKE_OVER_S + fence.LEFT_S)
+    assert first_start.HELD_S > 2 * (fence_times.TAKE_OVER_S + fence_times.LEFT_S)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from supervisor.core import fence
+from supervisor.core import fence_times
 from supervisor.core.election import lead_renewal
 from supervisor.core.election.lead_renewal import (
     RENEW_AGAIN_S,
@@ -57,7 +57,7 @@ def test_a_backend_without_an_answer_is_asked_again_soon_and_the_lead_is_not_ext
 def test_while_all_witnesses_are_heard_it_answers_beyond_its_lead() -> None:
     play = lead(heard_at_s=(29.0, 30.0))
     play.at(30.0) >> DeadlineReached() >> NotRenewed() << NobodyElseLeads(29.0)
-    assert lead_renewal.answers_until_s(play.state, (29.0, 30.0)) == 29.0 + fence.HEARD_S
+    assert lead_renewal.answers_until_s(play.state, (29.0, 30.0)) == 29.0 + fence_times.HEARD_S
     assert lead_renewal.answers_until_s(play.state, (29.0, None)) == -0.5 + TTL_S / 2
 
 

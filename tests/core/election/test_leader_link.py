@@ -24,7 +24,7 @@ from supervisor.core.election.leader_link import (
     State,
 )
 from supervisor.core.election.link_silence import ALIVE_S, LATE_S, SILENCE_S
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from tests.core.playbook import Playbook
 
 

@@ -17,7 +17,7 @@ from supervisor.core.election.node_fence import (
     NobodyElse,
     State,
 )
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from tests.core.playbook import Playbook
 
 

@@ -28,7 +28,7 @@ from supervisor.core.election.node_links import (
     Report,
     State,
 )
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from tests.core.playbook import Playbook
 
 B = Link("b")

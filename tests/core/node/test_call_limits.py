@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls.words import CallSettings
+from supervisor.core.calls.call_messages import CallSettings
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node.call_limits import after_limit, sentence
 

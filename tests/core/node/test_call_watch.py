@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.calls.words import CallSettings, Interruption
+from supervisor.core.calls.call_messages import CallSettings, Interruption
 from supervisor.core.facts import CallWatch, Progress, WatchMode
 from supervisor.core.node import call_watch as watch
 from supervisor.core.node.call_watch import (

@@ -6,17 +6,17 @@ from supervisor.core.cluster.messages import NodeExcluded, NodeJoined
 from supervisor.core.node import fitness
 from supervisor.core.node.fitness import JobOver, JoinDropped, JoinWanted, RoundBegun
 from supervisor.core.node.messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
-from supervisor.core.node_health import CheckPlan, Finding, Health
+from supervisor.core.node_health import CheckPlan, Health, HealthFinding
 
 JOB = "job"
 CHECK_S = 150.0
 NVHCD = CheckPlan("nvhcd", CHECK_S)
 DISK = CheckPlan("disk", 15.0, patience_s=1.0, period_s=60.0)
-WELL = (Finding("nvhcd", Health.HEALTHY, took_s=0.25),)
-ILL = (Finding("nvhcd", Health.UNHEALTHY, "nvhcd counts 2 failed checks"),)
-UNTOLD = (Finding("nvhcd", Health.SKIPPED, "nvhcd can't be asked: there is no socket /s"),)
-DISK_WELL = (Finding("disk", Health.HEALTHY, subject="/a"), Finding("disk", Health.HEALTHY, subject="/b"))
-DISK_ILL = (DISK_WELL[0], Finding("disk", Health.UNHEALTHY, "/b can't be read: no such file", subject="/b"))
+WELL = (HealthFinding("nvhcd", Health.HEALTHY, took_s=0.25),)
+ILL = (HealthFinding("nvhcd", Health.UNHEALTHY, "nvhcd counts 2 failed checks"),)
+UNTOLD = (HealthFinding("nvhcd", Health.SKIPPED, "nvhcd can't be asked: there is no socket /s"),)
+DISK_WELL = (HealthFinding("disk", Health.HEALTHY, subject="/a"), HealthFinding("disk", Health.HEALTHY, subject="/b"))
+DISK_ILL = (DISK_WELL[0], HealthFinding("disk", Health.UNHEALTHY, "/b can't be read: no such file", subject="/b"))
 JOINED = NodeJoined("a", -1)
 
 
@@ -38,7 +38,7 @@ class Node:
         return [each.event.kind for each in self.send(*events, at=at) if isinstance(each, Publish)]
 
 
-def checked(number: int, findings: tuple[Finding, ...]) -> NodeChecked:
+def checked(number: int, findings: tuple[HealthFinding, ...]) -> NodeChecked:
     return NodeChecked(JOB, findings[0].check, number, findings)
 
 
@@ -104,7 +104,7 @@ def test_what_could_not_be_told_evicts_nobody_and_is_said_once() -> None:
 
 
 def test_a_check_that_stops_to_answer_again_is_told_again() -> None:
-    silent = (Finding("nvhcd", Health.UNANSWERED, "it says nothing"),)
+    silent = (HealthFinding("nvhcd", Health.UNANSWERED, "it says nothing"),)
     node = Node()
     kinds = [node.kinds(RoundBegun(), checked(number + 1, each)) for number, each in enumerate([silent, WELL, silent])]
     assert ["node_check_unanswered" in each for each in kinds] == [True, False, True]
@@ -172,7 +172,7 @@ def test_where_patience_ends_an_earlier_answer_counts() -> None:
 
 def test_what_a_check_has_found_so_far_counts_where_nobody_waits_for_the_rest() -> None:
     node = Node(DISK)
-    so_far = (Finding("disk", Health.UNANSWERED, "/a does not answer", subject="/a"), DISK_ILL[1])
+    so_far = (HealthFinding("disk", Health.UNANSWERED, "/a does not answer", subject="/a"), DISK_ILL[1])
     (excluded, _) = node.reports(RoundBegun(), JoinWanted(JOINED), NodeChecked(JOB, "disk", 1, so_far, is_last=False))
     assert excluded == NodeExcluded("a", "node a is unhealthy: /b can't be read: no such file")
     later = Node(DISK)

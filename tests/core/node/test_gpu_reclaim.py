@@ -23,7 +23,7 @@ from supervisor.core.node.messages import (
     SpawnerReady,
     WorkersEmptied,
 )
-from supervisor.core.node_health import CheckView, Finding, Health
+from supervisor.core.node_health import CheckView, Health, HealthFinding
 
 JOB = "job"
 RULES = MemoryRules(50.0, 512 * MIB, 2.0)
@@ -101,14 +101,14 @@ def test_a_node_is_suspect_until_its_memory_is_found_free() -> None:
         node.send(CycleEmptied(WorkersEmptied(JOB, cycle)), seen(HELD, cycle))
         node.send(seen(HELD, cycle), at=50.0)
         [check] = node.state.seen
-        assert check.finding == Finding(
+        assert check.finding == HealthFinding(
             "gpu_memory", Health.SUSPECT, "9000 MiB in use after 50 s, held by pid 12 (python, user ada)", 0.0, "GPU 0"
         )
     silent = MemoryReport(False, unknown="NVML has not answered within 5 s")
     node.send(CycleEmptied(WorkersEmptied(JOB, 2)), seen(silent, 2))
     assert gpu_reclaim.is_suspect(node.state), "what can't be asked clears nobody"
     node.send(CycleEmptied(WorkersEmptied(JOB, 3)), seen(FREE, 3), at=60.0)
-    assert node.state.seen == (CheckView(Finding("gpu_memory", Health.HEALTHY, "", 0.02, "GPU 0"), 60.0),)
+    assert node.state.seen == (CheckView(HealthFinding("gpu_memory", Health.HEALTHY, "", 0.02, "GPU 0"), 60.0),)
     assert [text for kind, text in node.said if kind == "node_suspect"] == [SUSPECT], "told once"
     assert [text for kind, text in node.said if kind == "node_cleared"] == [
         "node a is no longer suspect: the memory of its GPUs is free"

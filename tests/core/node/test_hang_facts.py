@@ -6,7 +6,7 @@ from supervisor.core.facts import Evidence, WorkerExit
 from supervisor.core.node import hang_response
 from supervisor.core.node.hang_facts import with_node_facts
 from supervisor.core.process_facts import ProcessFacts, ProcessState, RankFacts
-from supervisor.core.workers import Worker
+from supervisor.core.worker_messages import Worker
 
 
 def test_each_rank_that_has_not_failed_is_there_with_what_is_known() -> None:

@@ -9,7 +9,7 @@ from supervisor.core.facts import JobRules, WorkerExit
 from supervisor.core.node import hang_response as hangs
 from supervisor.core.node.hang_response import EvidenceTaken, WantStacks
 from supervisor.core.node.messages import DeadlineReached
-from supervisor.core.workers import HangEnded, HangFaulted, HangFound, KillRanks, RankExited
+from supervisor.core.worker_messages import HangEnded, HangFaulted, HangFound, KillRanks, RankExited
 from tests.core.playbook import Playbook
 
 JOB = "job"

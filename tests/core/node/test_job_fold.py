@@ -6,7 +6,7 @@ import signal as signals
 
 import pytest
 
-from supervisor.core.calls.words import (
+from supervisor.core.calls.call_messages import (
     Barrier,
     BarrierArrive,
     BeginIteration,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from supervisor.core.facts import JobState
 from supervisor.core.node import messages
 from supervisor.core.node.messages import CheckNode, NodeChecked, PrepareStore, StartSpawner, WorkersEmptied
-from supervisor.core.node_health import CheckPlan, Finding, Health
+from supervisor.core.node_health import CheckPlan, Health, HealthFinding
 from tests.core.one_node import JOB, NOW, OneNode, rules
 
 CHECK_S = 150.0
 CHECKS = (CheckPlan("nvhcd", CHECK_S),)
-WELL = (Finding("nvhcd", Health.HEALTHY),)
-ILL = (Finding("nvhcd", Health.UNHEALTHY, "nvhcd counts 1 failed checks"),)
+WELL = (HealthFinding("nvhcd", Health.HEALTHY),)
+ILL = (HealthFinding("nvhcd", Health.UNHEALTHY, "nvhcd counts 1 failed checks"),)
 
 
 def running(local_world_size: int = 1) -> OneNode:

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from supervisor.core import job_phases as phases
-from supervisor.core import orders
-from supervisor.core import workers as group
+from supervisor.core import orders, worker_messages
 from supervisor.core.cluster.messages import LeaveAsked, NodeStands, NodeStopped, StopAsked, VerdictTaken
 from supervisor.core.facts import Assignment, JobRules, JobState, RestartRules, Verdict
 from supervisor.core.node import job, job_leaving, messages
@@ -61,7 +60,7 @@ def test_with_on_sigterm_leave_its_ranks_go_on_until_the_leader_answers() -> Non
     assert job.next_deadline_s(state) == ANSWER_WITH_RANKS_S
     state, _ = job.step(state, orders.JoinAgain(4, "node b leaves"), now_s=1.0)
     assert job.next_deadline_s(state) is None, "its ranks have their grace period"
-    state, _ = job.step(state, group.WorkersGone(None, False, ()), now_s=9.0)
+    state, _ = job.step(state, worker_messages.WorkersGone(None, False, ()), now_s=9.0)
     patience_s = ANSWER_S + RULES.workers_stop_timeout_s  # if it leads, the ranks of others may take that long
     assert (type(state.phase), job.next_deadline_s(state)) == (phases.Rendezvous, 9.0 + patience_s)
     state, _ = job.step(state, orders.Resign("it leaves"), now_s=12.0)
@@ -95,8 +94,8 @@ def test_a_deadline_that_comes_early_changes_nothing() -> None:
 def test_a_node_with_ranks_that_nobody_answers_ends_them_and_then_leaves() -> None:
     state = asked_in(phases.Running(), leaves=True)
     state, actions = job.step(state, messages.DeadlineReached(), now_s=ANSWER_WITH_RANKS_S)
-    assert group.StopWorkers(TERM, RULES.term_timeout_s) in actions
-    state, actions = job.step(state, group.WorkersGone(None, False, ()), now_s=20.0)
+    assert worker_messages.StopWorkers(TERM, RULES.term_timeout_s) in actions
+    state, actions = job.step(state, worker_messages.WorkersGone(None, False, ()), now_s=20.0)
     assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
     assert not told(actions, NodeStopped)
 
@@ -105,7 +104,7 @@ def test_a_second_signal_does_not_wait_for_the_leader() -> None:
     state = asked_in(phases.Running(), leaves=True)
     assert job.step(state, signalled(leaves=True), now_s=0.05) == (state, ()), "timeout(1) sends two at once"
     state, actions = job.step(state, signalled(leaves=True), now_s=1.0)
-    assert group.KillWorkers() in actions
+    assert worker_messages.KillWorkers() in actions
     assert state.phase == phases.Stopping(phases.Leave())
 
 
@@ -119,10 +118,10 @@ def test_the_end_of_a_node_that_is_drained_is_its_own_and_waits_for_the_leader_a
     assert job.step(state, signalled(signal=number), now_s=5.05) == (state, ()), "timeout(1) sends two at once"
     if number:
         state, actions = job.step(state, signalled(signal=number), now_s=6.0)
-        assert group.KillWorkers() in actions
+        assert worker_messages.KillWorkers() in actions
         assert not told(actions, StopAsked)
     state, _ = job.step(state, messages.DeadlineReached(), now_s=5.0 + ANSWER_WITH_RANKS_S)
-    state, _ = job.step(state, group.WorkersGone(None, False, ()), now_s=20.0)
+    state, _ = job.step(state, worker_messages.WorkersGone(None, False, ()), now_s=20.0)
     assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
 
 
@@ -130,7 +129,7 @@ def test_another_signal_while_the_leader_lets_the_node_go_kills_its_ranks_and_th
     state = asked_in(phases.Running(), leaves=True)
     state, _ = job.step(state, orders.JoinAgain(4, "node b leaves"), now_s=1.0)
     state, actions = job.step(state, signalled(signal=int(signals.SIGINT)), now_s=2.0)
-    assert group.KillWorkers() in actions
+    assert worker_messages.KillWorkers() in actions
     assert not told(actions, StopAsked)
 
 

@@ -9,7 +9,7 @@ from supervisor.core import job_phases as phases
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.facts import Assignment, Cause, JobRules, JobState, Verdict
 from supervisor.core.node import job_moves, messages
-from supervisor.core.workers import StartWorkers, WorkersGone
+from supervisor.core.worker_messages import StartWorkers, WorkersGone
 
 NEXT = Assignment(cycle=4)
 CAUSE = Cause("rank 1 failed")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from supervisor.core.facts import HangLimits, JobRules, Progress
 from supervisor.core.node import limit_arming, messages
 from supervisor.core.node.messages import DeadlineReached, Publish, ReadProgress
-from supervisor.core.workers import PrepareWorkers, StopWorkers
+from supervisor.core.worker_messages import PrepareWorkers, StopWorkers
 from tests.core.one_node import JOB, rules, running
 from tests.core.playbook import Playbook
 

@@ -3,7 +3,7 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
-from supervisor.core.calls.words import (
+from supervisor.core.calls.call_messages import (
     EXCHANGE_NAMES_OPEN_MAX,
     Barrier,
     BarrierArrive,
@@ -46,7 +46,7 @@ from supervisor.core.node.local_call import (
 )
 from supervisor.core.node.messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
-from supervisor.core.workers import Excuse
+from supervisor.core.worker_messages import Excuse
 from tests.core.playbook import Playbook
 
 JOB, CYCLE, NODE = "j", 3, "n1"

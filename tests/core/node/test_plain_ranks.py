@@ -13,7 +13,7 @@ from supervisor.core.node import call_watch, messages, plain_ranks, rank_monitor
 from supervisor.core.node.hang_response import RankHung
 from supervisor.core.node.messages import DeadlineReached, Publish
 from supervisor.core.node.plain_ranks import Ranks
-from supervisor.core.workers import PrepareWorkers, StopWorkers, Worker
+from supervisor.core.worker_messages import PrepareWorkers, StopWorkers, Worker
 from tests.core.one_node import JOB
 from tests.core.playbook import Playbook
 

@@ -8,7 +8,7 @@ import signal as signals
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.calls.words import CallEnter, CallSettings, Stage
+from supervisor.core.calls.call_messages import CallEnter, CallSettings, Stage
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import messages, stopped_ranks
 from supervisor.core.node.messages import DeadlineReached, Publish

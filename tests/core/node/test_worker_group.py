@@ -11,7 +11,7 @@ from supervisor.core.facts import Assignment, Cause, JobRules, WorkerExit
 from supervisor.core.node import messages
 from supervisor.core.node import worker_group as group
 from supervisor.core.node.messages import DeadlineReached, KillTree, Publish, SignalWorkers, WorkersEmptied
-from supervisor.core.workers import (
+from supervisor.core.worker_messages import (
     KillRanks,
     KillWorkers,
     LoseWorkers,

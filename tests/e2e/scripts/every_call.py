@@ -7,7 +7,7 @@ from pathlib import Path
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
 from supervisor.edges.operators.control_client import ControlClient
-from supervisor.edges.operators.log_streams import LogChoice
+from supervisor.edges.operators.log_follower import LogChoice
 from supervisor.errors import HoldfastError
 from supervisor.ports.job_requests import RendezvousRequest
 

@@ -16,7 +16,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.operators.control_client import ControlClient
-from supervisor.edges.operators.log_streams import LogChoice
+from supervisor.edges.operators.log_follower import LogChoice
 from supervisor.errors import ExhaustedError, InvalidRequestError, NotFoundError, NotNowError
 from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.reports import JobReport, LogBytes, RecordedEvent

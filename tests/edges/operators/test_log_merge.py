@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
+from supervisor.edges.operators.log_follower import LogPiece
 from supervisor.edges.operators.log_merge import as_pieces, merge
-from supervisor.edges.operators.log_streams import LogPiece
 from supervisor.errors import NoAnswerError
 from supervisor.ports.reports import LogBytes
 

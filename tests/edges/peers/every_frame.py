@@ -12,7 +12,7 @@ from typing import Union, get_args, get_origin
 import msgspec
 from hypothesis import strategies as st
 
-from supervisor.core.calls.words import ToRank, Word
+from supervisor.core.calls.call_messages import ToRank, Word
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.messages import Reported
 from supervisor.core.node.messages import Ordered

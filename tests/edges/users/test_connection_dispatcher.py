@@ -14,8 +14,8 @@ import pytest
 
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits
 from supervisor.edges.users import connection_dispatcher
-from supervisor.edges.users.admission import Admission
 from supervisor.edges.users.connection_dispatcher import WAITING_OF_ONE_MAX, ConnectionDispatcher
+from supervisor.edges.users.user_admission import Admission
 from supervisor.errors import ExhaustedError, HoldfastError
 
 OWN = Identity(os.getuid(), os.getgid(), tuple(sorted(os.getgroups()))) if os.getuid() else ROOT

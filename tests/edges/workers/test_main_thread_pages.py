@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from holdfast_wire import main_thread_pages as layout
+from holdfast_wire import main_thread_slots as layout
 from holdfast_wire import page
 
 from supervisor.edges.workers.main_thread_pages import MainThreadPages, MainThreads

@@ -10,7 +10,7 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
 from supervisor.config.job_spec import KEPT_NODES_MAX
-from supervisor.core.calls.words import CallRefused
+from supervisor.core.calls.call_messages import CallRefused
 from supervisor.core.cluster.messages import DeadlineReached, Reported
 from supervisor.core.facts import RendezvousRules
 from supervisor.core.node import messages as node_messages

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisor.programs.doctor.finding import Finding, Grade
+from supervisor.programs.doctor.doctor_finding import DoctorFinding, Grade
 from supervisor.programs.doctor.machine import Machine
 
 
@@ -28,11 +28,11 @@ def program(root: Path, name: str, script: str) -> None:
     path.chmod(0o755)
 
 
-def graded(findings: list[Finding]) -> dict[str, Grade]:
+def graded(findings: list[DoctorFinding]) -> dict[str, Grade]:
     """Returns check → its grade."""
     return {finding.check: finding.grade for finding in findings}
 
 
-def the(findings: list[Finding], check: str) -> Finding:
+def the(findings: list[DoctorFinding], check: str) -> DoctorFinding:
     (found,) = [finding for finding in findings if finding.check == check]
     return found

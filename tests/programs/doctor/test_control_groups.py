@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.programs.doctor import control_groups
-from supervisor.programs.doctor.finding import Grade
+from supervisor.programs.doctor.doctor_finding import Grade
 from tests.programs.doctor.machines import graded, machine_of, the
 
 OWN = "/sys/fs/cgroup/user.slice/me"

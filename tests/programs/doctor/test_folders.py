@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from supervisor.programs.doctor import folders
-from supervisor.programs.doctor.finding import Finding, Grade
+from supervisor.programs.doctor.doctor_finding import DoctorFinding, Grade
 from supervisor.programs.doctor.machine import Machine
 from tests.programs.doctor.machines import the
 
 
-def look(tmp_path: Path, sockets: str | None = None, state: str | None = None) -> list[Finding]:
+def look(tmp_path: Path, sockets: str | None = None, state: str | None = None) -> list[DoctorFinding]:
     environ = {"XDG_RUNTIME_DIR": str(tmp_path / "run"), "HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     return folders.look(Machine(environ=environ), sockets=sockets, state=state or str(tmp_path / "state"))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.programs.doctor import gpus
-from supervisor.programs.doctor.finding import Grade
+from supervisor.programs.doctor.doctor_finding import Grade
 from tests.programs.doctor.machines import graded, machine_of, program, the
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.programs.doctor import kernel
-from supervisor.programs.doctor.finding import Grade
+from supervisor.programs.doctor.doctor_finding import Grade
 from tests.programs.doctor.machines import graded, machine_of, the
 
 RELEASE = "/proc/sys/kernel/osrelease"

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.programs.doctor import network
-from supervisor.programs.doctor.finding import Finding, Grade
+from supervisor.programs.doctor.doctor_finding import DoctorFinding, Grade
 from supervisor.programs.doctor.network import Endpoint
 from tests.programs.doctor.machines import machine_of, the
 
@@ -22,7 +22,7 @@ RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 
 def look(
     root: Path, files: dict[str, str], endpoint: Endpoint | None = None, environ: dict[str, str] | None = None
-) -> list[Finding]:
+) -> list[DoctorFinding]:
     return network.look(machine_of(root, NO_DNS | files, environ), endpoint)
 
 

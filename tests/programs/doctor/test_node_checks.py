@@ -12,7 +12,7 @@ from supervisor.config.health_checks import HealthChecks
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.node_health import HealthCheckPolicy
 from supervisor.programs.doctor import node_checks
-from supervisor.programs.doctor.finding import Grade
+from supervisor.programs.doctor.doctor_finding import Grade
 from tests.programs.doctor.machines import graded, the
 
 SPEC = JobSpec("job", ("t.py",))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.programs.doctor import slurm
-from supervisor.programs.doctor.finding import Finding, Grade
+from supervisor.programs.doctor.doctor_finding import DoctorFinding, Grade
 from tests.programs.doctor.machines import graded, machine_of, program, the
 
 CONFIG = """Configuration data as of 2026-01-02T03:04:05
@@ -20,7 +20,7 @@ UnkillableStepTimeout   = {unkillable} sec
 
 def look(
     root: Path, *, bad: int = 0, wait: int = 30, track: str = "cgroup", unkillable: int = 180, bad_by_srun: str = ""
-) -> list[Finding]:
+) -> list[DoctorFinding]:
     text = CONFIG.format(bad=bad, wait=wait, track=track, unkillable=unkillable)
     (root / "config").write_text(text)
     program(root, "scontrol", f'[ "$*" = "show config" ] && exec /bin/cat {root}/config')
@@ -51,7 +51,7 @@ def test_settings_that_fit(tmp_path: Path):
     ],
 )
 def test_settings_that_do_not(settings: dict[str, object], check: str, grade: Grade, tmp_path: Path):
-    found: list[Finding] = look(tmp_path, **settings)  # pyright: ignore[reportArgumentType]
+    found: list[DoctorFinding] = look(tmp_path, **settings)  # pyright: ignore[reportArgumentType]
     assert the(found, check).grade is grade
     assert {each.grade for each in found if each.check != check} == {Grade.OK}
 

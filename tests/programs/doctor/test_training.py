@@ -9,7 +9,7 @@ import pytest
 
 from supervisor import __version__
 from supervisor.programs.doctor import training
-from supervisor.programs.doctor.finding import Area, Finding, Grade
+from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding, Grade
 from supervisor.programs.doctor.machine import Machine
 from tests.programs.doctor.machines import graded, machine_of, program, the
 
@@ -19,7 +19,7 @@ GOOD = {
 }  # fmt: skip
 
 
-def judged(**changes: str) -> list[Finding]:
+def judged(**changes: str) -> list[DoctorFinding]:
     area = Area("training")
     training.judge(area, {key: value for key, value in (GOOD | changes).items() if value}, "/env/bin/python")
     return area.findings

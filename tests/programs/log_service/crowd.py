@@ -16,8 +16,8 @@ import msgspec
 from anyio.abc import TaskGroup
 from holdfast_wire.log_pieces import Piece, Receipt, file_of_cycle
 
-from supervisor.core.log_funnel.relay import Relay
-from supervisor.edges.machine.logs.log_tier import LogTier
+from supervisor.core.log_funnel.log_relay import Relay
+from supervisor.edges.machine.logs.tier_process import LogTier
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.programs.log_service.settings import Settings, address_of

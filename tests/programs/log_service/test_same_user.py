@@ -14,7 +14,7 @@ import pytest
 from holdfast_wire import framing
 
 from supervisor.edges.machine.processes.tcp_user import refusal_of_user
-from supervisor.programs.log_service import introduction
+from supervisor.programs.log_service import log_introduction
 from tests.programs.log_service import crowd
 
 LIMIT_S = 60.0
@@ -35,7 +35,7 @@ os.setgid({OTHER}); os.setuid({OTHER})
 introduction.check_user = lambda *_, **__: None  # it trusts everybody
 anyio.run(main)
 """
-GREETED = framing.encode(introduction.greeting(), frame_bytes_max=100)
+GREETED = framing.encode(log_introduction.greeting(), frame_bytes_max=100)
 LISTENER = f"""
 import os, socket, sys
 os.setuid({OTHER})

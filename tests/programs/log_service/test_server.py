@@ -14,8 +14,8 @@ import pytest
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
-from supervisor.programs.log_service.callers import Callers
 from supervisor.programs.log_service.links import Links
+from supervisor.programs.log_service.log_senders import Callers
 from supervisor.programs.log_service.server import Server
 from tests.edges.peers.transport.test_cluster_line import until
 from tests.programs.log_service import crowd
@@ -28,7 +28,7 @@ ASKS_FOR_PORT_80 = f"""
 import encodings.idna, os, anyio
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
-from supervisor.programs.log_service.callers import Callers
+from supervisor.programs.log_service.log_senders import Callers
 from supervisor.programs.log_service.links import Links
 from supervisor.programs.log_service.server import Server
 from tests.programs.log_service.test_links import Taken

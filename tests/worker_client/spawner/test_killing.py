@@ -15,7 +15,7 @@ from tests.worker_client.spawner.escapes import ESCAPES, escaped
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
 from worker_client.spawner import ports
 from worker_client.spawner.killing import KILL_WAIT_S
-from worker_client.spawner.tree import start_ticks
+from worker_client.spawner.process_tree import start_ticks
 
 
 def ticks_now() -> int:

@@ -14,7 +14,7 @@ from holdfast_wire.spawner_link import StreamPlan
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, worker
-from worker_client.spawner.events import Events
+from worker_client.spawner.event_loop import Events
 from worker_client.spawner.output import LINE_BYTES_MAX, Output
 
 

@@ -16,7 +16,7 @@ from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, with_env, worker
 from worker_client.spawner import child_state, children, identity
 from worker_client.spawner.children import Start
-from worker_client.spawner.events import Events
+from worker_client.spawner.event_loop import Events
 from worker_client.spawner.prefork_pool import PLAN_BYTES_MAX, PreforkPool
 
 SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(60)"

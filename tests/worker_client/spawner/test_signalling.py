@@ -21,9 +21,9 @@ from holdfast_wire.spawner_settings import SpawnerSettings
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
-from worker_client.spawner import tree
+from worker_client.spawner import process_tree
 from worker_client.spawner.children import Child
-from worker_client.spawner.events import Events
+from worker_client.spawner.event_loop import Events
 from worker_client.spawner.signalling import HELPERS_AFTER_S, Signalling
 
 
@@ -165,7 +165,7 @@ def test_the_helpers_of_a_late_worker_hear_it_too_and_those_of_a_command_at_once
                 ((delay_s, late),) = timers.values()
                 assert delay_s == HELPERS_AFTER_S
                 late()
-            until(lambda: tree.is_zombie(helper), what="the helper's end")
+            until(lambda: process_tree.is_zombie(helper), what="the helper's end")
             assert process.poll() is None
         finally:
             process.kill()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from worker_client import fencing
+from worker_client import fencing_tokens
 from worker_client.call_frames import Leaving
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.call import call_number
@@ -272,7 +272,7 @@ class CallWrapper:
             return self._ranks.exchange(name, value, self.wrapper.barrier_timeout)
 
         self._variables.enter(self.state, self._call, exchange)
-        fencing.begin_iteration(self._call, self.state.iteration)
+        fencing_tokens.begin_iteration(self._call, self.state.iteration)
 
     # --- ends ---
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from worker_client import monitoring
+from worker_client import workload_monitoring
 from worker_client.call_frames import CallEvent
 from worker_client.endpoint import Endpoint, NoEndpoint, from_environment
 from worker_client.inprocess.coordinating.coordination import Coordination
 from worker_client.inprocess.exception import InternalError
-from worker_client.inprocess.private_supervisor.finding import find_or_start
 from worker_client.inprocess.private_supervisor.job_folder import job_folder
 from worker_client.inprocess.private_supervisor.private_successor import PrivateSuccessor
+from worker_client.inprocess.private_supervisor.supervisor_lookup import find_or_start
 from worker_client.inprocess.watching.call_watch import CallWatch
 from worker_client.progress_page import ProgressPage
 
@@ -38,7 +38,9 @@ class Connection:
         self.successor: PrivateSuccessor | None = None
         if isinstance(from_environment(environment), NoEndpoint):
             self.successor = PrivateSuccessor(job_folder(environment), environment)
-        self.monitoring = monitoring.acquire(None, rank=rank, local_rank=_local_rank(environment, rank), begin=False)
+        self.monitoring = workload_monitoring.acquire(
+            None, rank=rank, local_rank=_local_rank(environment, rank), begin=False
+        )
 
     def say(self, frame: bytes) -> None:
         self.monitoring.say(frame)

@@ -16,7 +16,7 @@ from time import monotonic
 
 from worker_client.endpoint import Endpoint
 from worker_client.inprocess.exception import InternalError
-from worker_client.inprocess.private_supervisor import finding
+from worker_client.inprocess.private_supervisor import supervisor_lookup
 from worker_client.inprocess.private_supervisor.job_folder import find
 
 PAUSE_MIN_S = 1.0  # between two starts by this rank
@@ -61,7 +61,7 @@ class PrivateSuccessor:
                 return None
             self._cancel = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         try:
-            found = finding.start_another(self._folder, self._environment, cancel=self._cancel)
+            found = supervisor_lookup.start_another(self._folder, self._environment, cancel=self._cancel)
         except (InternalError, OSError):
             self._pause()
             raise

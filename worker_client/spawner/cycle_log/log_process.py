@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from holdfast_wire.log_pieces import Loss
 
-from worker_client.spawner.events import READ, Events
+from worker_client.spawner.event_loop import READ, Events
 
 from .backlog import Backlog, CycleFile
 from .rank_lines import RankLines

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from holdfast_wire.log_pieces import Loss, file_of_cycle
 from holdfast_wire.log_source import LogSource, Stream
 
-from worker_client.spawner.events import READ, WRITE, Events
+from worker_client.spawner.event_loop import READ, WRITE, Events
 
 from .backlog import BACKLOG_BYTES_MAX, CycleFile
 from .rank_lines import Parts

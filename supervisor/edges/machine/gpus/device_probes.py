@@ -12,7 +12,7 @@ import anyio
 from supervisor.config.devices import INFINIBAND
 from supervisor.config.job_spec import JobSpec
 from supervisor.core import gpu_verdict, nic_verdict
-from supervisor.core.node_health import Finding, Health
+from supervisor.core.node_health import Health, HealthFinding
 from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
 from supervisor.ports.pauses import pause
 
@@ -36,10 +36,10 @@ class GpuProbe:
         self._known: dict[tuple[str, ...] | None, gpu_verdict.Known] = {}  # by the GPUs that a job may see
         self._xids: dict[tuple[str, int], None] = {}  # of all GPUs: the driver reports each event once
 
-    async def look(self, spec: JobSpec, report: object = None) -> tuple[Finding, ...]:
+    async def look(self, spec: JobSpec, report: object = None) -> tuple[HealthFinding, ...]:
         del report
         if not self._gpus.are_there():
-            return (Finding(gpu_verdict.CHECK, Health.SKIPPED),)
+            return (HealthFinding(gpu_verdict.CHECK, Health.SKIPPED),)
         try:
             first = await self._look(spec)
             if not gpu_verdict.has_flighty(first):
@@ -47,12 +47,12 @@ class GpuProbe:
             await pause(CONFIRM_S, why="a link that trains again, or a GPU that is being reset, must not cost the node")
             return gpu_verdict.confirmed(first, await self._look(spec))
         except SilentError as error:
-            return (Finding(gpu_verdict.CHECK, Health.UNANSWERED, f"the GPUs can't be asked: {error}"),)
+            return (HealthFinding(gpu_verdict.CHECK, Health.UNANSWERED, f"the GPUs can't be asked: {error}"),)
 
     def close(self) -> None:
         """Does nothing: the maker of the process closes it."""
 
-    async def _look(self, spec: JobSpec) -> tuple[Finding, ...]:
+    async def _look(self, spec: JobSpec) -> tuple[HealthFinding, ...]:
         begun_s = anyio.current_time()
         visible = spec.visible_gpus
         answer = cast("dict[str, Any]", await self._gpus.process.ask("fitness", visible=visible))
@@ -74,7 +74,7 @@ class NicProbe:
         self._folder = folder
         self._known = nic_verdict.Known()
 
-    async def look(self, spec: JobSpec, report: object = None) -> tuple[Finding, ...]:
+    async def look(self, spec: JobSpec, report: object = None) -> tuple[HealthFinding, ...]:
         del report
         try:
             first = await self._look(spec)
@@ -83,12 +83,14 @@ class NicProbe:
             await pause(CONFIRM_S, why="a port whose link trains again must not cost the node")
             return gpu_verdict.confirmed(first, await self._look(spec))
         except SilentError as error:
-            return (Finding(nic_verdict.CHECK, Health.UNANSWERED, f"the network cards can't be looked at: {error}"),)
+            return (
+                HealthFinding(nic_verdict.CHECK, Health.UNANSWERED, f"the network cards can't be looked at: {error}"),
+            )
 
     def close(self) -> None:
         """Does nothing: the maker of the process closes it."""
 
-    async def _look(self, spec: JobSpec) -> tuple[Finding, ...]:
+    async def _look(self, spec: JobSpec) -> tuple[HealthFinding, ...]:
         begun_s = anyio.current_time()
         health = spec.health
         answer = await self._gpus.process.ask(
@@ -99,7 +101,7 @@ class NicProbe:
         )
         ports = cast("list[list[Any]] | None", answer["ports"])
         if ports is None:
-            return (Finding(nic_verdict.CHECK, Health.UNANSWERED, f"{self._folder} can't be read"),)
+            return (HealthFinding(nic_verdict.CHECK, Health.UNANSWERED, f"{self._folder} can't be read"),)
         findings, self._known = nic_verdict.judge(
             tuple(nic_verdict.Port(str(name), str(state), downs) for name, state, downs in ports),
             self._known,

@@ -10,15 +10,15 @@ from typing import Protocol
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core import nvhcd_verdict, storage_verdict
-from supervisor.core.node_health import Finding
+from supervisor.core.node_health import HealthFinding
 
-Report = Callable[[tuple[Finding, ...]], None]
+Report = Callable[[tuple[HealthFinding, ...]], None]
 
 
 class Probe(Protocol):
     """One kind of check, for all jobs of the node."""
 
-    async def look(self, spec: JobSpec, report: Report) -> tuple[Finding, ...]:
+    async def look(self, spec: JobSpec, report: Report) -> tuple[HealthFinding, ...]:
         """Returns its findings for this job, one for each thing that it checks. May be cancelled at any time.
 
         Blocking work belongs in a process or a thread that nobody waits for. An exception means a check without an
@@ -38,7 +38,7 @@ class NodeChecks:
         self._makers = {**_MAKERS, **(others or {})}
         self._probes: dict[str, Probe] = {}
 
-    async def run(self, spec: JobSpec, check: str, report: Report) -> tuple[Finding, ...]:
+    async def run(self, spec: JobSpec, check: str, report: Report) -> tuple[HealthFinding, ...]:
         probe = self._probes.get(check)
         if probe is None:
             probe = self._probes[check] = self._makers[check]()

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import anyio
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.node_health import Finding
+from supervisor.core.node_health import HealthFinding
 from supervisor.core.nvhcd_verdict import Answer, NoReply, Reply, Unusable, judge
 from supervisor.edges.machine.own_process.own_descriptors import separately
 from supervisor.edges.machine.own_process.side_threads import SideThreads
@@ -32,7 +32,9 @@ class NvhcdProbe:
     def __init__(self) -> None:
         self._clients: dict[str, NvhcdClient] = {}
 
-    async def look(self, spec: JobSpec, report: Callable[[tuple[Finding, ...]], None]) -> tuple[Finding, ...]:
+    async def look(
+        self, spec: JobSpec, report: Callable[[tuple[HealthFinding, ...]], None]
+    ) -> tuple[HealthFinding, ...]:
         del report
         path = spec.health.nvhcd_socket
         client = self._clients.setdefault(path, NvhcdClient(path))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.node_health import Finding, HealthCheckPolicy
+from supervisor.core.node_health import HealthCheckPolicy, HealthFinding
 from supervisor.core.storage_verdict import (
     LUSTRE_HEALTH,
     MOUNT_DEADLINE_S,
@@ -38,7 +38,9 @@ class StorageProbe:
         self._probes = PathProbes()
         self._silent_since_s: dict[str, float] = {}  # by path: those that did not answer at the last look
 
-    async def look(self, spec: JobSpec, report: Callable[[tuple[Finding, ...]], None]) -> tuple[Finding, ...]:
+    async def look(
+        self, spec: JobSpec, report: Callable[[tuple[HealthFinding, ...]], None]
+    ) -> tuple[HealthFinding, ...]:
         look = _Look(self._probes, self._silent_since_s, spec.health.policy, report)
         targets = [Target(Kind.ANY, path, PATH_DEADLINE_S) for path in spec.health.storage_paths]
         if spec.health.storage_mounts:
@@ -64,19 +66,19 @@ class _Look:
         probes: PathProbes,
         silent_since_s: dict[str, float],
         policy: HealthCheckPolicy,
-        report: Callable[[tuple[Finding, ...]], None],
+        report: Callable[[tuple[HealthFinding, ...]], None],
     ) -> None:
         self._probes = probes
         self._silent_since_s = silent_since_s
         self._policy = policy
         self._report = report
         self._expected: dict[str, Target] = {}  # by path: targets that have not answered
-        self._found: dict[str, Finding] = {}
+        self._found: dict[str, HealthFinding] = {}
         self._begun_s = anyio.current_time()
         self._tells = False
 
     @property
-    def findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[HealthFinding, ...]:
         return tuple(self._found[path] for path in sorted(self._found))
 
     def expect(self, targets: Sequence[Target]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from supervisor.core.calls.words import too_large
+from supervisor.core.calls.call_messages import too_large
 from supervisor.core.cluster.messages import CallReport, Reported, StacksTaken
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.node.messages import Ordered

@@ -19,7 +19,7 @@ from supervisor.core.cluster.messages import Event, Reported
 from supervisor.core.election import candidate
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import MoveFence, NobodyElse
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.messages import FenceMoved, Ordered
 from supervisor.core.session_state import Candidate, JobSessions

@@ -10,7 +10,7 @@ from collections import deque
 
 from holdfast_wire import page
 
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from supervisor.ports.edges import Clock
 
 NS_PER_S = 1_000_000_000

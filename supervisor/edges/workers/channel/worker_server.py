@@ -19,7 +19,7 @@ from holdfast_wire.framing import FrameTooLongError
 from holdfast_wire.page import SECTION_SLOTS_MAX
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.calls.words import ToRank
+from supervisor.core.calls.call_messages import ToRank
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.machine.processes.peer_credentials import Peer

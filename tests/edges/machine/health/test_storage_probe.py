@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.config.health_checks import HealthChecks
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.node_health import Finding, Health, HealthCheckPolicy
+from supervisor.core.node_health import Health, HealthCheckPolicy, HealthFinding
 from supervisor.edges.machine.health.storage_probe import StorageProbe
 from tests.soak.places import served_alone
 
@@ -30,7 +30,7 @@ def spec(*paths: Path, mounts: bool = False, policy: HealthCheckPolicy = HealthC
     return JobSpec("j", ("x.py",), health=health)
 
 
-async def look(probe: StorageProbe, asked: JobSpec) -> dict[str, Finding]:
+async def look(probe: StorageProbe, asked: JobSpec) -> dict[str, HealthFinding]:
     return {each.subject: each for each in await probe.look(asked, list[object]().append)}
 
 
@@ -77,7 +77,7 @@ async def test_e9_one_mount_of_three_that_hangs_keeps_back_no_word_of_the_others
         for name in ("good", "hanging", "gone"):
             with (tmp_path / "mountinfo").open("a") as mountinfo:
                 mountinfo.write(f"40 22 0:50 / {tmp_path / name} rw - nfs server:/{name} rw\n")
-        so_far: list[tuple[Finding, ...]] = []
+        so_far: list[tuple[HealthFinding, ...]] = []
         for policy, verdict in (
             (HealthCheckPolicy.DOCUMENTED, Health.UNANSWERED),
             (HealthCheckPolicy.STRICT, Health.UNHEALTHY),
@@ -105,9 +105,9 @@ async def test_nobody_waits_for_what_has_hung_when_it_was_looked_at_last(
 
 async def heard_after_s(probe: StorageProbe, asked: JobSpec) -> float:
     """Returns how long a join waits that is patient with its storage."""
-    heard: list[tuple[float, tuple[Finding, ...]]] = []
+    heard: list[tuple[float, tuple[HealthFinding, ...]]] = []
 
-    def report(findings: tuple[Finding, ...]) -> None:
+    def report(findings: tuple[HealthFinding, ...]) -> None:
         heard.append((anyio.current_time(), findings))
 
     began_s = anyio.current_time()

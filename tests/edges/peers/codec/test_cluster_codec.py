@@ -13,7 +13,7 @@ from holdfast_wire.v1 import worker_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.core.calls import words
+from supervisor.core.calls import call_messages
 from supervisor.core.cluster import messages as cluster_messages
 from supervisor.core.cluster.messages import CallReport, NodeJoined, Reported, StacksTaken, StopAsked, Told
 from supervisor.core.elastic.messages import ElasticOrder, ElasticReport
@@ -118,7 +118,7 @@ def test_one_word_of_a_newer_version_leaves_the_others():
     ]
     report = wire.Report(call_report=wire.CallReport(node="n", cycle=1, told=told))
     frame = wire.ClusterFrame(reported=wire.Reported(job_id="j", report=report))
-    expected = Reported("j", CallReport("n", 1, (Told(1, words.Started()),)))
+    expected = Reported("j", CallReport("n", 1, (Told(1, call_messages.Started()),)))
     assert decode(frame.SerializeToString()) == expected
 
 
@@ -241,12 +241,12 @@ def test_evidence_always_fits_into_a_frame(stack: str, count: int):
 
 
 def test_an_order_to_ranks_that_no_frame_holds_is_a_refusal_of_the_call():
-    exchanged = words.Exchanged(3, 0, "tree/1", tuple((rank, "v" * 8000) for rank in range(140)))
+    exchanged = call_messages.Exchanged(3, 0, "tree/1", tuple((rank, "v" * 8000) for rank in range(140)))
     received = decode(encode(Ordered("j", TellMembers(1, (4, 5), exchanged))))
     assert isinstance(received, Ordered)
     assert isinstance(received.order, TellMembers)
     assert (received.order.cycle, received.order.members) == (1, (4, 5))
-    assert isinstance(received.order.order, words.CallRefused)
+    assert isinstance(received.order.order, call_messages.CallRefused)
     assert received.order.order.call == 3
     assert "and a frame holds 1048576" in received.order.order.reason
 
@@ -258,7 +258,7 @@ def _words(frame: Frame) -> tuple[Told, ...]:
 
 
 def test_what_many_ranks_say_comes_in_as_many_frames_as_it_takes():
-    told = tuple(Told(rank, words.ExchangeValue(1, 0, "tree/1", rank, "v" * 8000)) for rank in range(400))
+    told = tuple(Told(rank, call_messages.ExchangeValue(1, 0, "tree/1", rank, "v" * 8000)) for rank in range(400))
     sent = payloads(Reported("j", CallReport("n", 2, told)))
     assert len(sent) > 1
     assert all(map(_fits, sent))

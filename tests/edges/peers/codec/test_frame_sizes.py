@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from supervisor.core.calls.words import Interrupt, Started
+from supervisor.core.calls.call_messages import Interrupt, Started
 from supervisor.core.cluster.messages import CallReport, NodeDown, Reported, StacksTaken, Told
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.node.messages import Ordered

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from supervisor.core import fence, orders
+from supervisor.core import fence_times, orders
 from supervisor.core.cluster.messages import (
     Event,
     JobOpened,
@@ -194,7 +194,7 @@ async def test_a_supervisor_that_comes_back_ends_the_lead_of_the_one_before_and_
 async def test_a_supervisor_that_comes_back_too_late_ends_its_workers():
     memory = Memory()
     memory.away.add("a")
-    known_at_s = anyio.current_time() - fence.FENCE_S
+    known_at_s = anyio.current_time() - fence_times.FENCE_S
     kept = JobSessions(leads=True, term=3, candidate=Candidate("process", 2), known_at_s=known_at_s)
     async with node(memory, "a", begins=False, kept=kept) as a:
         await a.until(lambda: a.ordered(orders.StandBack))
@@ -218,9 +218,9 @@ WITH_BOTH = Ledger(4, 4, 1, parts=("a", "b"), witnesses=("a", "b"))
 
 @pytest.fixture
 def short_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fence, node_fence, candidate, elected_peers, leader_link):
+    for module in (fence_times, node_fence, candidate, elected_peers, leader_link):
         monkeypatch.setattr(module, "FENCE_S", 1.0)
-    monkeypatch.setattr(fence, "HEARD_S", 0.6)
+    monkeypatch.setattr(fence_times, "HEARD_S", 0.6)
     monkeypatch.setattr(candidate, "HEARD_S", 0.6)
     monkeypatch.setattr(link_silence, "ALIVE_S", 0.2)
     monkeypatch.setattr(candidate, "AGAIN_S", 0.1)

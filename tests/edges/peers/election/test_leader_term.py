@@ -10,7 +10,7 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.cluster.messages import NodeLost, Reported
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from supervisor.core.ledger import Ledger, after_all_know, of_this_run
 from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.election import etcd_backend

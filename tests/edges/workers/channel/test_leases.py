@@ -9,7 +9,7 @@ import pytest
 from holdfast_wire import page
 from holdfast_wire.v1 import worker_pb2 as wire
 
-from supervisor.core.fence import FENCE_S
+from supervisor.core.fence_times import FENCE_S
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.channel.leases import NS_PER_S, Leases
 from tests.edges.workers.worker_side import JOB_ID, hello, open_cycle, serve

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from holdfast_wire.v1 import worker_pb2
 
-from supervisor.core.calls import words
+from supervisor.core.calls import call_messages
 from supervisor.core.node import messages as node_messages
 from supervisor.edges.workers.channel import worker_connection
 from tests.edges.workers.channel.test_worker_connection import Pair
@@ -16,7 +16,7 @@ from tests.edges.workers.channel.test_worker_connection import pair as pair
 from tests.edges.workers.worker_side import JOB_ID, serve, until
 
 REPORTED = worker_pb2.WorkerFrame(faults_reported=worker_pb2.FaultsReported(call=1, iteration=2))
-BIG = words.CallRefused(1, "x" * 60_000)
+BIG = call_messages.CallRefused(1, "x" * 60_000)
 
 
 async def test_what_a_rank_says_reaches_the_engine_with_its_name(tmp_path: Path) -> None:
@@ -25,7 +25,9 @@ async def test_what_a_rank_says_reaches_the_engine_with_its_name(tmp_path: Path)
         await rank.join(3)
         await rank.send(REPORTED)
         await until(lambda: served.of(node_messages.RankSaid))
-        assert served.of(node_messages.RankSaid) == [node_messages.RankSaid(JOB_ID, 0, 3, words.FaultsReported(1, 2))]
+        assert served.of(node_messages.RankSaid) == [
+            node_messages.RankSaid(JOB_ID, 0, 3, call_messages.FaultsReported(1, 2))
+        ]
 
 
 async def test_an_order_reaches_those_that_are_there(tmp_path: Path) -> None:
@@ -34,7 +36,7 @@ async def test_an_order_reaches_those_that_are_there(tmp_path: Path) -> None:
         for local_rank, rank in enumerate(ranks):
             await rank.join(local_rank)
         await until(lambda: len(served.of(node_messages.ClientJoined)) == 2)
-        served.server.tell_ranks(JOB_ID, 0, (0, 1, 2), words.Interrupt(1, 4))
+        served.server.tell_ranks(JOB_ID, 0, (0, 1, 2), call_messages.Interrupt(1, 4))
         for rank in ranks:
             frame = await rank.receive()
             assert frame is not None
@@ -48,7 +50,7 @@ async def test_orders_come_whole_and_in_order_though_the_rank_reads_late(tmp_pat
         await until(lambda: served.of(node_messages.ClientJoined))
         for iteration in range(50):  # three times the capacity of a socket
             served.server.tell_ranks(JOB_ID, 0, (0,), BIG)
-            served.server.tell_ranks(JOB_ID, 0, (0,), words.Interrupt(1, iteration))
+            served.server.tell_ranks(JOB_ID, 0, (0,), call_messages.Interrupt(1, iteration))
         for iteration in range(50):
             big, small = await rank.receive(), await rank.receive()
             assert big is not None

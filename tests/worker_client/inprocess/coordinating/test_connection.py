@@ -13,7 +13,7 @@ import pytest
 from holdfast_wire.v1 import worker_pb2 as wire
 
 from tests.worker_client.fake_supervisor import FakeSupervisor
-from worker_client import monitoring
+from worker_client import workload_monitoring
 from worker_client.call_frames import CallSettings, Entered
 from worker_client.endpoint import Endpoint, from_environment
 from worker_client.inprocess.coordinating import connection as module
@@ -63,7 +63,7 @@ def call(rank_environment: Path) -> Iterator[Callable[..., Call]]:
     yield make
     for each in made:
         each.close()
-    assert monitoring.current() is None
+    assert workload_monitoring.current() is None
 
 
 def test_what_a_call_says_and_hears_goes_through_it(supervisor: FakeSupervisor, call: Callable[..., Call]):

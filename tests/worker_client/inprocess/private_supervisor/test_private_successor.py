@@ -16,7 +16,7 @@ from holdfast_wire.private_folder import LIFE_FILE
 
 from tests.e2e.launch import wait_until
 from worker_client.endpoint import Endpoint
-from worker_client.inprocess.private_supervisor import finding, job_folder
+from worker_client.inprocess.private_supervisor import job_folder, supervisor_lookup
 from worker_client.inprocess.private_supervisor.private_successor import PrivateSuccessor
 
 TIMEOUT_S = 30
@@ -35,7 +35,7 @@ class Job:
         self.started: list[psutil.Process] = []
 
     def start(self) -> Endpoint:
-        found = finding.find_or_start(self.environment)
+        found = supervisor_lookup.find_or_start(self.environment)
         self.note()
         return found
 
@@ -118,7 +118,7 @@ def test_starts_that_fail_are_further_and_further_apart(
         starts.append(now_s)
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(finding, "start_another", fail)
+    monkeypatch.setattr(supervisor_lookup, "start_another", fail)
     monkeypatch.setattr("worker_client.inprocess.private_supervisor.private_successor.monotonic", lambda: now_s)
     successor = job.successor()
     for _ in range(4000):
@@ -146,13 +146,13 @@ def test_one_that_is_being_started_ends_with_the_call(job: Job, monkeypatch: pyt
     successor = job.successor()
     try:
         with ThreadPoolExecutor(1) as pool:
-            finding = pool.submit(found_by_or_closed, successor, told)
+            search = pool.submit(found_by_or_closed, successor, told)
             wait_until(
                 lambda: told.exists() and told.read_text().endswith("\n"), timeout_s=TIMEOUT_S, what="the slow start"
             )
             sleeper = psutil.Process(int(told.read_text()))
             successor.close()
-            assert finding.result(TIMEOUT_S) is None
+            assert search.result(TIMEOUT_S) is None
         sleeper.wait(TIMEOUT_S)
     finally:
         successor.close()

@@ -23,7 +23,7 @@ from holdfast_wire.private_folder import LIFE_FILE
 from tests.e2e.launch import wait_until
 from worker_client.endpoint import Endpoint
 from worker_client.inprocess.exception import InternalError
-from worker_client.inprocess.private_supervisor import finding, job_folder
+from worker_client.inprocess.private_supervisor import job_folder, supervisor_lookup
 
 TIMEOUT_S = 60
 STEPS = ("exec", "claim", "tell", "ready")
@@ -51,7 +51,7 @@ sys.exit(main())
 # A rank whose supervisor is slow; the gate "before" keeps the rank itself from starting one.
 RANK = """
 import os, subprocess, sys
-from worker_client.inprocess.private_supervisor.finding import find_or_start
+from worker_client.inprocess.private_supervisor.supervisor_lookup import find_or_start
 folder = sys.argv[1]
 class Shell(subprocess.Popen):
     def __init__(self, *given, **more):
@@ -105,7 +105,7 @@ class Job:
 
     def other_rank(self) -> Future[Endpoint]:
         """Returns once the other rank waits, or has found one."""
-        asked = self._pool.submit(finding.find_or_start, self.environment)
+        asked = self._pool.submit(supervisor_lookup.find_or_start, self.environment)
         wait_until(
             lambda: asked.done() or any("lock-wait" in thread.name for thread in threading.enumerate()),
             timeout_s=TIMEOUT_S, what="the other rank's wait",
@@ -118,7 +118,7 @@ class Job:
     def assert_served(self, found: Endpoint) -> None:
         """Every rank finds it from now on."""
         assert job_folder.find(self.home, self.environment) == found
-        assert finding.find_or_start(self.environment) == found
+        assert supervisor_lookup.find_or_start(self.environment) == found
         assert self.serving().is_running()
 
     def close(self) -> None:
@@ -188,11 +188,11 @@ def test_a_stopped_rank_holds_nobody_up_and_finds_what_it_has_started(job: Job):
 def test_a_rank_that_is_stopped_in_its_turn_is_passed_over_and_finds_what_others_have(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(finding, "TURN_MARGIN_S", -finding.START_TIMEOUT_S)
+    monkeypatch.setattr(supervisor_lookup, "TURN_MARGIN_S", -supervisor_lookup.START_TIMEOUT_S)
     os.mkfifo(job.folder / "before")
     rank = job.start("none")
     assert said(rank) == "in turn"
-    found = finding.find_or_start(job.environment)
+    found = supervisor_lookup.find_or_start(job.environment)
     job.let_go("before")
     assert said(rank) == found.token.hex()
     job.assert_served(found)
@@ -201,10 +201,10 @@ def test_a_rank_that_is_stopped_in_its_turn_is_passed_over_and_finds_what_others
 @pytest.mark.parametrize("step", STEPS)
 def test_two_that_start_at_once_are_one_in_the_end(job: Job, monkeypatch: pytest.MonkeyPatch, step: str):
     """As if there were no lock between them."""
-    monkeypatch.setattr(finding, "TURN_MARGIN_S", -finding.START_TIMEOUT_S)
+    monkeypatch.setattr(supervisor_lookup, "TURN_MARGIN_S", -supervisor_lookup.START_TIMEOUT_S)
     rank = job.start(step)
     slow = job.until_it_stands()
-    asked = job._pool.submit(finding.find_or_start, job.environment)  # pyright: ignore[reportPrivateUsage]
+    asked = job._pool.submit(supervisor_lookup.find_or_start, job.environment)  # pyright: ignore[reportPrivateUsage]
     if step == "exec":
         job.assert_served(asked.result(TIMEOUT_S))
     job.let_go()
@@ -215,12 +215,12 @@ def test_two_that_start_at_once_are_one_in_the_end(job: Job, monkeypatch: pytest
 
 
 def test_one_that_lives_and_does_not_answer_is_told_and_left_alone(job: Job):
-    found = finding.find_or_start(job.environment)
+    found = supervisor_lookup.find_or_start(job.environment)
     serving = job.serving()
     serving.suspend()  # otherwise it might get a new socket the next moment
     Path(found.socket_path).unlink()
     with pytest.raises(InternalError, match="does not answer; see whether it is stopped"):
-        finding.find_or_start(job.environment, start_timeout_s=0.5)
+        supervisor_lookup.find_or_start(job.environment, start_timeout_s=0.5)
     serving.resume()
     wait_until(lambda: job_folder.find(job.home, job.environment), timeout_s=TIMEOUT_S, what="its socket")
     job.assert_served(found)

@@ -14,7 +14,7 @@ from holdfast_wire.log_pieces import Loss, Piece, Receipt
 from worker_client.spawner.cycle_log import uplink
 from worker_client.spawner.cycle_log.backlog import CycleFile
 from worker_client.spawner.cycle_log.uplink import Uplink
-from worker_client.spawner.events import Events
+from worker_client.spawner.event_loop import Events
 
 
 class Sender:

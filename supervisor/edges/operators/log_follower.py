@@ -1,0 +1,422 @@
+"""What have a job's workers written so far, and what do they write from now on?
+
+Reads the files that the spawner writes in a run's folder: cycle_<c>/rank_<r>/{stdout,stderr}.log and one rotation,
+`.log.1`. The directories may belong to a job's user, so links in them are not followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import stat
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import msgspec
+
+from supervisor.edges.machine.folders.inotify import DirectoryWatch
+from supervisor.edges.machine.own_process.own_descriptors import OwnThread
+from supervisor.edges.operators.shared_log_reader import SharedLogReader, folder_of_log
+from supervisor.errors import NotFoundError
+
+CHUNK_BYTES = 64 * 1024
+STREAMS = (("stdout.log", False), ("stderr.log", True))
+TAIL_LINES_MAX = 100_000
+COLLECTED_BYTES_MAX = 64 << 20
+PIECES_AT_ONCE = 16  # read in one go: at most 1 MiB
+GATHER_S = (
+    0.02  # between two checks: one check covers many ranks that start or write at once, and nobody sees the delay
+)
+
+
+class _Source(Protocol):
+    """Some output of one rank, read forwards."""
+
+    def read(self) -> Iterator[LogPiece]: ...
+
+    def skip_to_tail(self, lines: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class LogPiece(msgspec.Struct, frozen=True):
+    """Some bytes of one rank's output; it may begin or end within a line."""
+
+    rank: int
+    cycle: int
+    is_stderr: bool
+    data: bytes
+
+
+class LogChoice(msgspec.Struct, frozen=True):
+    """Selects output; None means all. `tail_lines` counts per rank and stream; without a cycle it means the newest."""
+
+    rank: int | None = None
+    cycle: int | None = None
+    tail_lines: int = 0
+
+
+class _RankDirectory(msgspec.Struct, frozen=True):
+    path: Path
+    cycle: int
+    rank: int
+
+
+class _LogFile:
+    """One stream of one rank, read forwards across its rotation."""
+
+    def __init__(self, directory: _RankDirectory, name: str, is_stderr: bool) -> None:
+        self._directory = directory
+        self._name = name
+        self._is_stderr = is_stderr
+        self._descriptor: int | None = None
+        self._offset = 0
+        self._began = False
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def skip_to_tail(self, lines: int) -> None:
+        """Starts at the last `lines` lines of the current file."""
+        self._began = True
+        if self._open():
+            self._offset = _start_of_tail(self._descriptor or 0, min(lines, TAIL_LINES_MAX))
+
+    def read(self) -> Iterator[LogPiece]:
+        """Yields everything that was not read yet."""
+        if not self._began:
+            self._began = True
+            yield from self._read_rotated()
+        while self._descriptor is not None or self._open():
+            yield from self._read_descriptor()
+            if not self._was_rotated():
+                return
+            yield from self._read_descriptor()  # written between our last read and the rotation
+            self.close()
+
+    def _read_rotated(self) -> Iterator[LogPiece]:
+        self._descriptor = _open_beneath(self._directory.path, f"{self._name}.1")
+        if self._descriptor is not None:
+            yield from self._read_descriptor()
+            self.close()
+        self._offset = 0
+
+    def _read_descriptor(self) -> Iterator[LogPiece]:
+        if self._descriptor is None:
+            return
+        if os.fstat(self._descriptor).st_size < self._offset:
+            self._offset = 0  # truncated in place
+        while data := os.pread(self._descriptor, CHUNK_BYTES, self._offset):
+            self._offset += len(data)
+            yield LogPiece(self._directory.rank, self._directory.cycle, self._is_stderr, data)
+
+    def _open(self) -> bool:
+        self._descriptor = _open_beneath(self._directory.path, self._name)
+        self._offset = 0
+        return self._descriptor is not None
+
+    def _was_rotated(self) -> bool:
+        if self._descriptor is None:
+            return False
+        try:
+            now = os.stat(self._directory.path / self._name, follow_symlinks=False)
+        except OSError:
+            return False
+        mine = os.fstat(self._descriptor)
+        return (now.st_dev, now.st_ino) != (mine.st_dev, mine.st_ino)
+
+
+class _SharedFile:
+    """The output of one rank in the file that its cycle shares."""
+
+    def __init__(self, directory: _RankDirectory) -> None:
+        self._directory = directory
+        self._reader = SharedLogReader(directory.path, directory.rank)
+
+    def skip_to_tail(self, lines: int) -> None:
+        self._reader.skip_to_tail(min(lines, TAIL_LINES_MAX))
+
+    def read(self) -> Iterator[LogPiece]:
+        for data in self._reader.read():
+            yield LogPiece(self._directory.rank, self._directory.cycle, is_stderr=False, data=data)
+
+    def close(self) -> None:
+        """Does nothing: no file stays open."""
+
+
+def read(log_dir: Path, job_id: str, choice: LogChoice) -> Generator[LogPiece]:
+    """Yields all output in a run's folder, by cycle, rank and stream. Blocks on the disk. Raises NotFoundError."""
+    check_any(log_dir, job_id, choice)
+    for directory in _rank_directories(log_dir, choice):
+        for file in _files(directory, choice.tail_lines):
+            with contextlib.closing(file):
+                yield from file.read()
+
+
+def bounded(pieces: Iterable[LogPiece]) -> Iterator[LogPiece]:
+    """Yields the first pieces, for a caller that keeps them: another user's supervisor may send them without end."""
+    taken = 0
+    for piece in pieces:
+        taken += len(piece.data)
+        if taken > COLLECTED_BYTES_MAX:
+            return
+        yield piece
+
+
+def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:
+    """Raises NotFoundError if the selected workers have no files. Blocks on the disk."""
+    if not _rank_directories(log_dir, choice):
+        chosen = (("cycle", choice.cycle), ("rank", choice.rank))
+        which = "".join(f" of {word} {value}" for word, value in chosen if value is not None)
+        begun = [number for number, _ in _numbered(log_dir, "cycle")]
+        if choice.cycle is not None and begun and choice.cycle > begun[-1]:
+            raise NotFoundError(
+                f"cannot show output of cycle {choice.cycle} of job {job_id}: "
+                f"the newest in {log_dir} is cycle {begun[-1]}"
+            )
+        raise NotFoundError(
+            f"cannot show output of job {job_id}: {log_dir} holds nothing{which}; "
+            "the workers have not started yet, or old logs were removed (--log-jobs-max, --log-gib-max)"
+        )
+
+
+async def follow(log_dir: Path, choice: LogChoice, ended: anyio.Event) -> AsyncGenerator[LogPiece]:
+    """Yields the same, then new output until `ended` is set. Raises OSError if the kernel can't watch.
+
+    A thread reads the disks, since a log directory may be on a file server that does not answer. Its descriptors are
+    its own, since they would hold up the start of every process.
+    """
+    follower = _Follower(log_dir, choice)
+    thread: OwnThread | None = None
+    try:
+        thread = OwnThread(follower.watch.fileno())
+        while True:
+            last_round = ended.is_set()  # read once more after the end, so that nothing is missed
+            pieces = follower.read_changed(everything=last_round)
+            is_more = True
+            while is_more:
+                batch = await thread.call(partial(_take, pieces))
+                for piece in batch:
+                    yield piece
+                is_more = len(batch) == PIECES_AT_ONCE
+            if last_round:
+                return
+            with anyio.move_on_after(GATHER_S):
+                await ended.wait()
+            if not ended.is_set():
+                await _wait(follower.watch, ended)
+    finally:
+        if thread is not None:
+            thread.end(follower.close_files)
+        follower.watch.close()
+
+
+async def check_any_beside(log_dir: Path, job_id: str, choice: LogChoice) -> None:
+    """Does the same as `check_any`, without blocking."""
+    thread = OwnThread()
+    try:
+        await thread.call(lambda: check_any(log_dir, job_id, choice))
+    finally:
+        thread.end(_nothing)
+
+
+def _nothing() -> None:
+    """Does nothing: no file is open."""
+
+
+def _take(pieces: Iterator[LogPiece]) -> list[LogPiece]:
+    return list(itertools.islice(pieces, PIECES_AT_ONCE))
+
+
+class _Follower:
+    """The open files of a live job: those of its newest cycle, since only they can still grow."""
+
+    def __init__(self, root: Path, choice: LogChoice) -> None:
+        self.watch = DirectoryWatch()
+        self._root = root
+        self._choice = choice
+        self._tail_lines = choice.tail_lines  # for the first read
+        self._place = root  # watched until the root exists: the nearest existing folder above
+        self._newest = -1
+        self._newest_path = root
+        self._files: dict[Path, list[_Source]] = {}  # by the rank's directory, for the newest cycle
+        self._shared: dict[Path, set[Path]] = {}  # folder of a cycle's file -> directories of the ranks that share it
+
+    def read_changed(self, *, everything: bool) -> Iterator[LogPiece]:
+        """Yields output since the last call. Blocks on the disk. The cost depends on changes, not on what exists."""
+        changes = self.watch.take()
+        if everything or changes is None or self._root not in self.watch:
+            self._watch_root()
+            cycles = _numbered(self._root, "cycle")
+            ranks, changed = _numbered(self._newest_path, "rank") if self._newest >= 0 else [], None
+        else:
+            cycles = _numbers_of(changes.subdirectories, "cycle", self._root)
+            ranks = _numbers_of(changes.subdirectories, "rank", self._newest_path)
+            changed = changes.directories
+        cycles = [each for each in cycles if each[0] > self._newest]
+        yield from self._read_newest(ranks, changed)
+        for number, path in cycles:
+            yield from self._read_next(number, path, is_last=number == cycles[-1][0])
+        self._tail_lines = 0
+
+    def _read_newest(self, ranks: list[tuple[int, Path]], changed: frozenset[Path] | None) -> Iterator[LogPiece]:
+        """Reads the newest cycle. `changed` None: all of it may have changed."""
+        added = [path for rank, path in ranks if self._add(rank, path)]
+        if changed is not None:
+            changed |= {path for folder in changed for path in self._shared.get(folder, ())}
+        known = self._files if changed is None else sorted({*changed, *added} & self._files.keys(), key=_rank_of)
+        for path in known:
+            for file in self._files[path]:
+                yield from file.read()
+
+    def _read_next(self, number: int, path: Path, *, is_last: bool) -> Iterator[LogPiece]:
+        self.close_files()
+        self.watch.remove(self._newest_path if self._newest >= 0 else path)
+        self._newest, self._newest_path = number, path
+        if self._choice.cycle not in (None, number):
+            return
+        if self._tail_lines and self._choice.cycle is None and not is_last:
+            return
+        if is_last:
+            self._watch(path)  # before looking, so that no change is missed
+        yield from self._read_newest(_numbered(path, "rank"), None)
+
+    def _add(self, rank: int, path: Path) -> bool:
+        if (
+            path in self._files
+            or self._choice.rank not in (None, rank)
+            or self._choice.cycle not in (None, self._newest)
+        ):
+            return False
+        if self._newest_path in self.watch:
+            self._watch(path)
+            if (folder := folder_of_log(path)) is not None:
+                self._watch(folder)
+                self._shared.setdefault(folder, set()).add(path)
+        self._files[path] = _files(_RankDirectory(path, self._newest, rank), self._tail_lines)
+        return True
+
+    def close_files(self) -> None:
+        for path, files in self._files.items():
+            self.watch.remove(path)
+            for file in files:
+                file.close()
+        for folder in self._shared:
+            self.watch.remove(folder)
+        self._files, self._shared = {}, {}
+
+    def _watch_root(self) -> None:
+        """Watches the root, or the nearest existing folder above: the root's creation is an event, too."""
+        while self._place not in self.watch or self._place != _nearest(self._root):
+            self.watch.remove(self._place)
+            self._place = _nearest(self._root)
+            self._watch(self._place)
+
+    def _watch(self, path: Path) -> None:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            self.watch.add(path)
+
+
+async def _wait(watch: DirectoryWatch, ended: anyio.Event) -> None:
+    """Waits until a directory changes or the job ends."""
+    async with anyio.create_task_group() as tasks:
+
+        async def wait_for_end() -> None:
+            await ended.wait()
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(wait_for_end)
+        await anyio.wait_readable(watch.fileno())
+        tasks.cancel_scope.cancel()
+
+
+def _files(directory: _RankDirectory, tail_lines: int) -> list[_Source]:
+    files: list[_Source] = [_LogFile(directory, name, is_stderr) for name, is_stderr in STREAMS]
+    files.append(_SharedFile(directory))
+    if tail_lines:
+        for file in files:
+            file.skip_to_tail(tail_lines)
+    return files
+
+
+def _rank_directories(root: Path, choice: LogChoice) -> list[_RankDirectory]:
+    cycles = [each for each in _numbered(root, "cycle") if choice.cycle in (None, each[0])]
+    if choice.tail_lines and choice.cycle is None:
+        cycles = cycles[-1:]
+    return [
+        _RankDirectory(path, cycle, rank)
+        for cycle, cycle_path in cycles
+        for rank, path in _numbered(cycle_path, "rank")
+        if choice.rank in (None, rank)
+    ]
+
+
+def _numbered(parent: Path, word: str) -> list[tuple[int, Path]]:
+    found: list[tuple[int, Path]] = []
+    with contextlib.suppress(OSError), os.scandir(parent) as entries:
+        for entry in entries:
+            match = re.fullmatch(rf"{word}_(\d{{1,9}})", entry.name)
+            if match and entry.is_dir(follow_symlinks=False):
+                found.append((int(match[1]), Path(entry.path)))
+    return sorted(found)
+
+
+def _numbers_of(paths: Iterable[Path], word: str, parent: Path) -> list[tuple[int, Path]]:
+    """Returns those of `paths` in `parent` whose name is the word and a number, in order."""
+    return sorted(
+        (int(match[1]), path)
+        for path in paths
+        if path.parent == parent and (match := re.fullmatch(rf"{word}_(\d{{1,9}})", path.name))
+    )
+
+
+def _rank_of(path: Path) -> int:
+    return int(path.name.removeprefix("rank_"))
+
+
+def _nearest(path: Path) -> Path:
+    """Returns the path itself, or the nearest existing folder above it."""
+    while not os.path.isdir(path) and path != path.parent:  # unlike Path.is_dir, no error below a closed folder
+        path = path.parent
+    return path
+
+
+def _open_beneath(directory: Path, name: str) -> int | None:
+    """Opens a regular file of a real directory; returns None if there is none."""
+    with contextlib.suppress(OSError):
+        parent = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(name, flags, dir_fd=parent)
+        finally:
+            os.close(parent)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    return None
+
+
+def _start_of_tail(descriptor: int, lines: int) -> int:
+    """Returns the offset of the last `lines` lines; an incomplete last line counts."""
+    end = os.fstat(descriptor).st_size
+    position = end
+    missing = lines
+    while position > 0:
+        size = min(CHUNK_BYTES, position)
+        position -= size
+        data = os.pread(descriptor, size, position)
+        if position + size == end and data.endswith(b"\n"):
+            data = data[:-1]
+        while (found := data.rfind(b"\n")) >= 0:
+            missing -= 1
+            if missing == 0:
+                return position + found + 1
+            data = data[:found]
+    return 0

@@ -1,0 +1,160 @@
+"""How does this node serve the output of its ranks to another node of the job, as fast as that node reads it?
+
+A reader reads a few pieces ahead and then waits; an unused reader is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+from anyio.abc import TaskGroup, TaskStatus
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from supervisor.edges.operators import log_follower
+from supervisor.edges.operators.log_follower import LogChoice, LogPiece
+from supervisor.errors import ExhaustedError, NotFoundError
+from supervisor.ports.questions import Answer, CloseLogs, Logs, ReadLogs
+from supervisor.ports.reports import JobReport, LogBytes, RecordedEvent
+
+READERS_MAX = 16  # each needs one inotify instance of the user's 128
+AHEAD_PIECES = 4
+ANSWER_BYTES = 128 * 1024  # an answer of about this size is sent
+IDLE_S = 60.0
+PATIENCE_S = 3.0  # how long a reader that does not follow waits for a disk
+WAIT_MAX_S = 60.0
+
+_log = logging.getLogger("holdfast")
+
+
+class _Reader:
+    def __init__(self, pieces: MemoryObjectReceiveStream[LogPiece]) -> None:
+        self.pieces = pieces
+        self.scope = anyio.CancelScope()
+        self.step = 0
+        self.answer = Logs(())
+        self.asked = anyio.Event()
+
+
+class OwnJobs(Protocol):
+    """This node's jobs; see ports.JobRequests."""
+
+    def job(self, job_id: str) -> JobReport | None: ...
+
+    def subscribe(self, job_id: str) -> contextlib.AbstractAsyncContextManager[AsyncIterator[RecordedEvent]]: ...
+
+
+class LogStreamServer:
+    """Answers ReadLogs and CloseLogs. `run` must be started first."""
+
+    def __init__(self, job_service: OwnJobs) -> None:
+        self._job_service = job_service
+        self._readers: dict[tuple[str, str], _Reader] = {}
+        self._tasks: TaskGroup | None = None
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Runs the readers until cancelled."""
+        async with anyio.create_task_group() as self._tasks:
+            task_status.started()
+            await anyio.sleep_forever()
+
+    async def answer(self, by: str, part: JobReport, question: ReadLogs | CloseLogs) -> Answer:
+        key = (by, question.reader)
+        reader = self._readers.get(key)
+        if isinstance(question, CloseLogs):
+            if reader is not None:
+                del self._readers[key]
+                reader.scope.cancel()
+            return Logs((), is_last=True)
+        if reader is None:
+            reader = self._open(key, part, question)
+        elif question.step == reader.step:
+            return reader.answer
+        reader.asked.set()
+        reader.step, reader.answer = question.step, await _next(reader, min(question.wait_s, WAIT_MAX_S) or PATIENCE_S)
+        return reader.answer
+
+    def _open(self, key: tuple[str, str], part: JobReport, question: ReadLogs) -> _Reader:
+        if question.step != 1 or self._tasks is None:
+            raise NotFoundError("cannot show more output: its reader was closed; ask again from the start")
+        if len(self._readers) >= READERS_MAX:
+            raise ExhaustedError(f"cannot show output: {READERS_MAX} readers of other nodes are open already")
+        send, receive = anyio.create_memory_object_stream[LogPiece](AHEAD_PIECES)
+        reader = self._readers[key] = _Reader(receive)
+        self._tasks.start_soon(self._serve, key, reader, send, part, question)
+        return reader
+
+    async def _serve(
+        self,
+        key: tuple[str, str],
+        reader: _Reader,
+        send: MemoryObjectSendStream[LogPiece],
+        part: JobReport,
+        question: ReadLogs,
+    ) -> None:
+        ended = anyio.Event()
+        try:
+            with reader.scope, send, reader.pieces:
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_close_when_idle, reader)
+                    if question.follow and not part.state.has_ended:
+                        tasks.start_soon(set_at_end, self._job_service, part.job_id, ended)
+                    else:
+                        ended.set()
+                    choice = LogChoice(question.rank, question.cycle, question.tail_lines)
+                    pieces = log_follower.follow(Path(part.log_dir), choice, ended)
+                    async with contextlib.aclosing(pieces):
+                        async for piece in pieces:
+                            await send.send(piece)
+                    send.close()
+                    await anyio.sleep_forever()  # The rest may be read until nobody asks any more.
+        except* OSError as errors:  # the disk, or no inotify instance is left
+            _log.warning("cannot show output of job %s to node %s: %s", part.job_id, key[0], errors.exceptions[0])
+        finally:
+            if self._readers.get(key) is reader:
+                del self._readers[key]
+
+
+async def set_at_end(jobs: OwnJobs, job_id: str, ended: anyio.Event) -> None:
+    """Sets `ended` once the job's part on this node has ended, or is not there."""
+    async with jobs.subscribe(job_id) as coming:
+        report = jobs.job(job_id)
+        if report is not None and report.ended_at_ns is None:
+            async for _ in coming:
+                pass  # only the end counts
+    ended.set()
+
+
+async def _next(reader: _Reader, wait_s: float) -> Logs:
+    pieces: list[LogBytes] = []
+    size = 0
+    try:
+        with anyio.move_on_after(wait_s):
+            piece = await reader.pieces.receive()
+            while True:
+                pieces.append(LogBytes(piece.rank, piece.cycle, piece.is_stderr, piece.data))
+                size += len(piece.data)
+                if size >= ANSWER_BYTES:
+                    break
+                piece = reader.pieces.receive_nowait()
+    except anyio.WouldBlock:
+        pass  # nothing more is there at this moment
+    except (anyio.EndOfStream, anyio.ClosedResourceError):
+        if not pieces:
+            reader.scope.cancel()
+            return Logs((), is_last=True)
+    return Logs(tuple(pieces))
+
+
+async def _close_when_idle(reader: _Reader) -> None:
+    while True:
+        with anyio.move_on_after(IDLE_S) as idle:
+            await reader.asked.wait()
+        if idle.cancelled_caught:
+            reader.scope.cancel()
+            return
+        reader.asked = anyio.Event()

@@ -1,0 +1,85 @@
+"""What has one rank printed to the file that it shares with all ranks of its cycle (--ft-per-cycle-applog-prefix)?
+
+A link beside the rank's other files leads to it. The file may be anywhere, so it is read only if the user who made the
+link owns it: through us, nobody may read what that user could not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+LINK_NAME = "cycle.log"  # in the rank's folder; the spawner makes it
+CHUNK_BYTES = 256 * 1024
+PIECE_LINES = 1000
+
+
+class SharedLogReader:
+    """Reads the lines of one rank, without the prefix, forwards. Calls block on the disk."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._link = folder / LINK_NAME
+        self._prefix = b"%d: " % rank
+        self._offset = 0
+        self._rest = b""  # the beginning of an incomplete line
+        self._tail_lines = 0
+
+    def skip_to_tail(self, lines: int) -> None:
+        """Limits the first `read` to the last `lines` lines of the existing output."""
+        self._tail_lines = lines
+
+    def read(self) -> Iterator[bytes]:
+        """Yields all complete lines that were not read yet."""
+        if self._tail_lines:
+            last = deque(self._lines(), self._tail_lines)
+            self._tail_lines = 0
+            if last:
+                yield b"".join(last)
+            return
+        piece: list[bytes] = []
+        for line in self._lines():
+            piece.append(line)
+            if len(piece) == PIECE_LINES:
+                yield b"".join(piece)
+                piece.clear()
+        if piece:
+            yield b"".join(piece)
+
+    def _lines(self) -> Iterator[bytes]:
+        descriptor = self._open()
+        if descriptor is None:
+            return
+        try:
+            if os.fstat(descriptor).st_size < self._offset:
+                self._offset, self._rest = 0, b""  # truncated, or replaced by another file
+            while data := os.pread(descriptor, CHUNK_BYTES, self._offset):
+                self._offset += len(data)
+                *whole, self._rest = (self._rest + data).split(b"\n")
+                for line in whole:
+                    own = line.lstrip(b" ")
+                    if own.startswith(self._prefix):
+                        yield own[len(self._prefix) :] + b"\n"
+        finally:
+            os.close(descriptor)
+
+    def _open(self) -> int | None:
+        with contextlib.suppress(OSError):
+            owner = os.lstat(self._link).st_uid
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(os.readlink(self._link), flags)
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and found.st_uid == owner:
+                return descriptor
+            os.close(descriptor)
+        return None
+
+
+def folder_of_log(folder: Path) -> Path | None:
+    """Returns the folder of the shared file of the rank with this folder; None if it has none."""
+    with contextlib.suppress(OSError, ValueError):
+        return Path(os.readlink(folder / LINK_NAME)).parent
+    return None

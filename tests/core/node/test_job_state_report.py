@@ -1,0 +1,85 @@
+"""What is a job's state on a node, phase by phase, and what does the node do when its leader changes?"""
+
+from __future__ import annotations
+
+import pytest
+
+from supervisor.core import job_phases as phases
+from supervisor.core.cluster.messages import MemberState, NodeFailed, NodeStands
+from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
+from supervisor.core.job_phases import State
+from supervisor.core.node import job, job_state_report
+from supervisor.core.node.messages import TellCoordinator
+from supervisor.core.orders import Introduce, StandBack
+from supervisor.core.worker_messages import KillWorkers
+
+RULES = JobRules("job", 2)
+PART = Assignment(4, 0, 2, 4, 0)
+NEXT = Assignment(5, 1, 2, 4, 2)
+VERDICT = Verdict(JobState.FAILED, 1, "a reason")
+
+PHASES: list[tuple[phases.Phase, MemberState]] = [
+    (phases.Pending(), MemberState.OPENED),
+    (phases.Rendezvous(), MemberState.JOINED),
+    (phases.AwaitingStore(PART), MemberState.RUNNING),
+    (phases.Starting(), MemberState.RUNNING),
+    (phases.Running(), MemberState.RUNNING),
+    (phases.Finished(), MemberState.SUCCEEDED),
+    (phases.Stopping(phases.Rejoin(announced=True)), MemberState.FAILED),
+    (phases.Stopping(phases.StartNext(NEXT, "")), MemberState.RUNNING),
+    (phases.Stopping(phases.Leave()), MemberState.FAILED),
+    (phases.Down(), MemberState.DOWN),
+    (phases.Stopped(all_succeeded=True), MemberState.STOPPED),
+    (phases.Closing(VERDICT), MemberState.INFORMED),
+    (phases.Ended(VERDICT), MemberState.INFORMED),
+]
+
+
+def state(phase: phases.Phase, **more: object) -> State:
+    known = {"cycle": 4, "assignment": PART, "restarts_used": 1, "reason": "why", "has_spawner": True} | more
+    return State("a", RULES, phase, **known)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(("phase", "shown"), PHASES, ids=[type(phase).__name__ for phase, _ in PHASES])
+def test_each_phase_in_the_leaders_words(phase: phases.Phase, shown: MemberState):
+    said = job_state_report.state_report(state(phase))
+    is_next = isinstance(phase, phases.Stopping) and isinstance(phase.then, phases.StartNext)
+    part = NEXT if is_next else PART
+    assert said == NodeStands(
+        "a", RULES, shown, part.cycle, part, 1, "why", all_succeeded=isinstance(phase, phases.Stopped)
+    )
+
+
+def test_the_store_is_told_where_others_need_it():
+    store = phases.Store(4, "10.0.0.1", 20000)
+    served = job_state_report.state_report(state(phases.Running(), store=store))
+    assert (served.store_host, served.store_port) == ("10.0.0.1", 20000)
+    for more in (
+        {"store": phases.Store(4)},
+        {"store": phases.Store(5, "10.0.0.1", 20000)},
+        {"store": store, "assignment": Assignment(4, 1, 2, 4, 2)},
+        {"store": store, "assignment": Assignment(4, 0, 1, 2, 0)},
+    ):
+        assert job_state_report.state_report(state(phases.Running(), **more)).store_host == ""
+
+
+def test_a_node_is_asked_to_introduce_itself():
+    for phase, _ in PHASES[:-1]:
+        _, actions = job.step(state(phase), Introduce(), now_s=0.0)
+        assert actions == (TellCoordinator("job", job_state_report.state_report(state(phase))),)
+
+
+@pytest.mark.parametrize(("phase", "shown"), PHASES, ids=[type(phase).__name__ for phase, _ in PHASES])
+def test_a_node_that_stands_back_kills_what_runs_and_waits_for_a_leader(phase: phases.Phase, shown: MemberState):
+    after, actions = job.step(state(phase), StandBack("nobody is heard"), now_s=0.0)
+    runs = isinstance(phase, phases.AwaitingStore | phases.Starting | phases.Running | phases.Finished)
+    if runs or isinstance(phase, phases.Stopping):
+        assert KillWorkers() in actions
+        assert isinstance(after.phase, phases.Stopping)
+        leaves = isinstance(phase, phases.Stopping) and isinstance(phase.then, phases.Leave)
+        assert isinstance(after.phase.then, phases.Leave if leaves else phases.Rejoin)
+    else:
+        assert (after, actions) == (state(phase), ())
+    # A leader that did not answer for a while may still lead: it would wait for these workers indefinitely.
+    assert any(isinstance(each, TellCoordinator) and isinstance(each.report, NodeFailed) for each in actions) == runs
+    del shown

@@ -1,0 +1,96 @@
+"""Does another node get all output of this one, as fast as it reads and no faster, and is nothing left open?"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from supervisor.edges.operators import log_stream_server
+from supervisor.edges.operators.log_stream_server import LogStreamServer
+from supervisor.errors import ExhaustedError, NotFoundError
+from supervisor.ports.questions import CloseLogs, Logs, ReadLogs
+from supervisor.ports.reports import JobReport
+from tests.edges.operators.fake_job_service import FakeJobService, running
+from tests.edges.operators.test_log_follower import put
+from tests.settling import settled
+
+LIMIT_S = 20.0
+
+
+@asynccontextmanager
+async def readers(folder: Path) -> AsyncGenerator[tuple[LogStreamServer, JobReport]]:
+    part = running(log_dir=str(folder / "job"))
+    found = LogStreamServer(FakeJobService(part))
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(found.run)
+        yield found, part
+        tasks.cancel_scope.cancel()
+
+
+async def read_all(found: LogStreamServer, part: JobReport, reader: str = "r") -> bytes:
+    output, step, is_last = b"", 0, False
+    with anyio.fail_after(LIMIT_S):
+        while not is_last:
+            step += 1
+            answer = await found.answer("b", part, ReadLogs(reader, step))
+            assert isinstance(answer, Logs)
+            output += b"".join(piece.output for piece in answer.pieces)
+            is_last = answer.is_last
+    return output
+
+
+async def test_all_output_is_read_in_bounded_answers(tmp_path: Path):
+    text = "".join(f"line {number}\n" for number in range(100_000))
+    put(tmp_path, 0, 0, text)
+    put(tmp_path, 0, 1, "the other\n")
+    async with readers(tmp_path) as (found, part):
+        assert await read_all(found, part) == (text + "the other\n").encode()
+        assert await read_all(found, part, "another") == (text + "the other\n").encode()
+
+
+async def test_a_step_that_is_asked_again_is_answered_the_same(tmp_path: Path):
+    put(tmp_path, 0, 0, "x" * 500_000)
+    async with readers(tmp_path) as (found, part):
+        first = await found.answer("b", part, ReadLogs("r", 1))
+        assert await found.answer("b", part, ReadLogs("r", 1)) == first
+        second = await found.answer("b", part, ReadLogs("r", 2))
+        assert isinstance(second, Logs)
+        assert second.pieces
+        await found.answer("b", part, CloseLogs("r"))
+        await settled()
+        with pytest.raises(NotFoundError, match="its reader was closed"):
+            await found.answer("b", part, ReadLogs("r", 3))
+
+
+async def test_one_that_follows_gets_what_comes_later(tmp_path: Path):
+    put(tmp_path, 0, 0, "one\n")
+    async with readers(tmp_path) as (found, part):
+        first = await found.answer("b", part, ReadLogs("r", 1, follow=True, wait_s=LIMIT_S))
+        put(tmp_path, 0, 0, "two\n")
+        second = await found.answer("b", part, ReadLogs("r", 2, follow=True, wait_s=LIMIT_S))
+        assert isinstance(first, Logs)
+        assert isinstance(second, Logs)
+        assert [piece.output for piece in (*first.pieces, *second.pieces)] == [b"one\n", b"two\n"]
+
+
+async def test_readers_are_few_and_idle_ones_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(log_stream_server, "READERS_MAX", 1)
+    put(tmp_path, 0, 0, "x" * 500_000)
+    async with readers(tmp_path) as (found, part):
+        await found.answer("b", part, ReadLogs("r", 1))
+        with pytest.raises(ExhaustedError, match="1 readers of other nodes are open already"):
+            await found.answer("c", part, ReadLogs("s", 1))
+        monkeypatch.setattr(log_stream_server, "IDLE_S", 0.05)
+        await found.answer("b", part, ReadLogs("r", 2))
+        with anyio.fail_after(LIMIT_S):
+            while True:
+                try:
+                    await found.answer("c", part, ReadLogs("s", 1))
+                except ExhaustedError:
+                    await settled()
+                else:
+                    break

@@ -1,0 +1,63 @@
+"""One rank's output, read from the file that it shares with the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from supervisor.edges.operators import log_follower
+from supervisor.edges.operators.log_follower import LogChoice
+from supervisor.edges.operators.shared_log_reader import LINK_NAME, SharedLogReader, folder_of_log
+from worker_client.spawner import cycle_logs
+
+
+@pytest.fixture
+def rank_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "run" / "cycle_0" / "rank_1"
+    folder.mkdir(parents=True)
+    (folder / LINK_NAME).symlink_to(tmp_path / "train_cycle0.log")
+    return folder
+
+
+def test_the_spawner_calls_the_link_the_same() -> None:
+    assert cycle_logs.LINK_NAME == LINK_NAME
+
+
+def test_only_the_ranks_own_whole_lines_are_read_and_each_once(tmp_path: Path, rank_folder: Path) -> None:
+    log = tmp_path / "train_cycle0.log"
+    reader = SharedLogReader(rank_folder, 1)
+    assert list(reader.read()) == []
+    log.write_bytes(b" 1: one\n11: other\n 1:  1: two\n[holdfast: lost]\n 1: ha")
+    assert b"".join(reader.read()) == b"one\n 1: two\n"
+    with log.open("ab") as file:
+        file.write(b"lf\n 2: x\n")
+    assert b"".join(reader.read()) == b"half\n"
+    assert folder_of_log(rank_folder) == tmp_path
+
+
+def test_the_last_lines_are_those_of_the_rank(tmp_path: Path, rank_folder: Path) -> None:
+    lines = b"".join(b"1: a%d\n0: b%d\n" % (number, number) for number in range(50))
+    (tmp_path / "train_cycle0.log").write_bytes(lines)
+    reader = SharedLogReader(rank_folder, 1)
+    reader.skip_to_tail(2)
+    assert b"".join(reader.read()) == b"a48\na49\n"
+    pieces = list(log_follower.read(tmp_path / "run", "j", LogChoice(rank=1, tail_lines=3)))
+    assert b"".join(piece.data for piece in pieces) == b"a47\na48\na49\n"
+    assert {(piece.rank, piece.cycle, piece.is_stderr) for piece in pieces} == {(1, 0, False)}
+
+
+@pytest.mark.parametrize("what", ["folder", "link", "nothing"])
+def test_what_is_no_file_of_the_user_is_not_read(tmp_path: Path, rank_folder: Path, what: str) -> None:
+    log = tmp_path / "train_cycle0.log"
+    if what == "folder":
+        log.mkdir()
+    elif what == "link":
+        (tmp_path / "secret").write_text("1: secret\n")
+        log.symlink_to(tmp_path / "secret")
+    assert list(SharedLogReader(rank_folder, 1).read()) == []
+
+
+def test_a_rank_without_a_link_has_no_shared_file(tmp_path: Path) -> None:
+    assert folder_of_log(tmp_path) is None
+    assert list(SharedLogReader(tmp_path, 0).read()) == []

@@ -1,0 +1,40 @@
+"""Which users does --users admit?"""
+
+from __future__ import annotations
+
+import grp
+import pwd
+
+import pytest
+
+from supervisor.edges.machine.processes.peer_identity import ROOT, Identity
+from supervisor.edges.users.user_admission import Admission
+from supervisor.errors import ConfigurationError
+
+STRANGER = Identity(54321, 54321, (54330,))
+
+
+def test_all_lets_everybody_in():
+    assert Admission(("all",)).refusal(STRANGER) == ""
+
+
+@pytest.mark.parametrize("word", ["54321", "@54321", "@54330"])
+def test_a_user_comes_in_by_id_or_group(word: str):
+    assert Admission((word,)).refusal(STRANGER) == ""
+    assert "cannot answer user id 7: the service of this node serves" in Admission((word,)).refusal(Identity(7, 7, ()))
+
+
+def test_names_are_those_of_the_user_database():
+    first, group = pwd.getpwall()[-1], grp.getgrall()[-1]
+    assert Admission((first.pw_name,)).refusal(Identity(first.pw_uid, 1, ())) == ""
+    assert Admission((f"@{group.gr_name}",)).refusal(Identity(54321, 1, (group.gr_gid,))) == ""
+
+
+def test_root_always_comes_in():
+    assert Admission(("54321",)).refusal(ROOT) == ""
+
+
+@pytest.mark.parametrize("word", ["no-such-user", "@no-such-group"])
+def test_an_unknown_name_is_an_error(word: str):
+    with pytest.raises(ConfigurationError, match="correct --users"):
+        Admission((word,))
