@@ -69,6 +69,9 @@ def test_every_seed_keeps_every_promise(first: int):
         (9036433, 3, (1, 5, 6, 7, 9)),  # a group that nobody can know of while the data is lost
         (9075890, 2, (0, 3, 4)),
         (9047232, 5, (0, 2, 4)),  # the data is lost while the verdict is on its way
+        (81057104, 3, (2, 5, 6)),  # a node gives up, and the data are lost; the others go on
+        (81062734, 2, (0, 4, 5)),
+        (81059725, 3, (0, 1, 2, 3)),  # the data are lost with the verdict, and a spare that was cut off begins
         (80031179, 5, (0, 1, 2)),  # the same just before it is sent
         (9056998, 3, (2, 3, 9)),  # the leader of a new run learns how the run before has ended
         (501307, 2, (1, 4)),  # two nodes that know different terms lead after the data is lost

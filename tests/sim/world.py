@@ -61,7 +61,6 @@ class World:
         self._passing: list[Fault] = []
         self._undecided = set(self.hosts.values())
         self.run_of_term: dict[int, int] = {}
-        self._led: set[Host] = set()
         self.era_of_term: dict[int, int] = {}  # of the backend's data
         self.era_known_of: dict[int, int] = {}  # by term: of the ledger with which its leader began
         self.era_before_run: dict[int, int] = {}  # of the leader that said how the run before has ended
@@ -158,33 +157,33 @@ class World:
 
     def note_verdict(self, host: Host, verdict: Verdict) -> None:
         self._undecided.discard(host)
-        is_alone = bool(host.lost_leader) and host.first_run is None and host not in self._led
-        self.had_ended |= not is_alone  # one that has taken no part in the job
+        self.had_ended |= not host.lost_leader  # else it ends alone, and the job may go on
         for each in self._told.verdict:
             each(host, verdict)
 
     def note_lead(self, leader: Host, term: int, ledger: Ledger, former: Former | None) -> None:
         """Notes a leader. A process that saw no end may use the job's id again: that is another run."""
-        newest = max(self.run_of_term.values(), default=0)
+        newest, era = max(self.run_of_term.values(), default=0), self.backend.era if self.backend is not None else 0
         if former is not None:
             newest = self._run_after.setdefault(former.term, newest + 1)
             self.era_before_run[newest] = self.era_of_term.get(former.term, 0)
         elif self.had_ended and ledger == Ledger():  # nothing is known of the previous run any more
             newest += 1
-        self._led.add(leader)
-        if former is None and self.backend is not None:
-            leader.newest_era = self.backend.era
+            self.era_before_run[newest] = era
+        else:
+            leader.newest_era = era
         self.run_of_term[term] = newest
         self.histories.lead(term)
         if ledger.cycle >= 0:
             self._starters.add(term)  # nodes that the order did not reach get it again
-        self.era_of_term[term] = era = self.backend.era if self.backend is not None else 0
+        self.era_of_term[term] = era
         self.era_known_of[term] = self.era_of_term.get(ledger.term, era)
 
     def note_meeting(self, host: Host, term: int) -> None:
         if host.first_run is None:
             host.first_run = self.run_of_term[term]
-        host.newest_era = max(host.newest_era, self.era_of_term[term])
+        if host.first_run == self.run_of_term[term]:
+            host.newest_era = max(host.newest_era, self.era_of_term[term])
 
     def note_order(self, leader: Host, term: int, name: str, order: Order) -> None:
         if isinstance(order, StartCycle):
