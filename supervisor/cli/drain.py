@@ -17,7 +17,14 @@ from supervisor.cli.supervisors import Answering, Supervisors, add_place_argumen
 from supervisor.core.event_weights import Weight, weight
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient
-from supervisor.errors import HoldfastError, NoAnswerError, NoSupervisorError, NotFoundError, NotPermittedError
+from supervisor.errors import (
+    HoldfastError,
+    NoAnswerError,
+    NoSupervisorError,
+    NotFoundError,
+    NotNowError,
+    NotPermittedError,
+)
 from supervisor.ports.reports import JobReport, NodeReport, RecordedEvent
 
 AFTER_ALL = 1 << 62  # no job has so many events
@@ -75,11 +82,25 @@ def _drain_own(supervisors: Supervisors, asked: Sequence[Answering], reason: str
         names = " and ".join(dict.fromkeys(node.name for _, node in told))
         output.say(f"node {names} has left {jobs}; no holdfast daemon runs here, so nothing keeps new jobs away")
         return
+    for each, node in told:
+        _check_cordon(each, node)
     others = _jobs_of_their_own(supervisors)
     for each in others:
         output.say(each)
     none = "the service of this node has no jobs" if others else "this node has no jobs"
     output.say(f"{none} and takes none: its service may stop; holdfast uncordon undoes this")
+
+
+def _check_cordon(supervisor: Answering, node: NodeReport) -> None:
+    """Raises NotNowError if somebody has uncordoned the node while its jobs were waited for."""
+    with suppress(NoSupervisorError):  # Its service has ended.
+        now = next((each for each in supervisor.client.nodes() if each.name == node.name), None)
+        if now is not None and now.state != "cordoned":
+            has = f", and has job {', '.join(now.job_ids)}" if now.job_ids else ""
+            raise NotNowError(
+                f"cannot drain node {node.name}: somebody has uncordoned it meanwhile; it takes jobs{has}; "
+                "type holdfast drain again"
+            )
 
 
 def _jobs_of_their_own(supervisors: Supervisors) -> list[str]:

@@ -91,12 +91,13 @@ class Store(msgspec.Struct, frozen=True):
 
 
 class Leaving(msgspec.Struct, frozen=True):
-    """The node was asked to leave the job. `alone_at_s`: then it leaves without an answer; None: it was answered."""
+    """The node was asked to leave the job. `alone_at_s`: then it leaves without an answer; None: never."""
 
     asked: LeaveAsked
     asked_at_s: float
     alone_at_s: float | None
     is_alone: bool = False
+    is_granted: bool = False  # the leader has answered: the job restarts without this node
 
 
 class State(msgspec.Struct, frozen=True):

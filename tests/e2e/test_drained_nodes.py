@@ -293,3 +293,16 @@ def test_a_drain_while_the_leader_is_stopped_waits_for_it(tmp_path: Path) -> Non
         job.processes[0].send_signal(signal.SIGCONT)
         drain.done()
         end_well(job, 2, units=1)  # of the leader, if it stood still for too long
+
+
+def test_a_drain_whose_node_is_uncordoned_meanwhile_says_so_and_fails(tmp_path: Path) -> None:
+    with daemons(tmp_path, 2) as (first, second):
+        job = Job(tmp_path, "needed", [first, second], "2", "60")
+        job.until_running(0, 4)
+        drain = second.ask("drain")
+        said = second.commands[-1]
+        wait_until(lambda: "waiting for the end of job" in said.read_text(), timeout_s=LIMIT_S, what="the refusal")
+        second.holdfast("uncordon")
+        job.let_end()
+        assert drain.wait(LIMIT_S) == 1
+        assert "somebody has uncordoned it meanwhile; it takes jobs; type holdfast drain again" in said.read_text()

@@ -2,8 +2,8 @@
 
 The leader decides whether the node leaves. If no leader answers, the node leaves by itself: it stops its own ranks and
 ends, and the others take it for lost. Ranks of a node that an operator drains go on until a leader answers, however
-long that takes: nobody is about to end the node. A node that has never met a leader knows of no job that goes on
-without it: for it, the job was stopped.
+long that takes: nobody is about to end the node. If they end because the leader is silent, the node waits for it, too.
+A node that has never met a leader knows of no job that goes on without it: for it, the job was stopped.
 """
 
 from __future__ import annotations
@@ -91,11 +91,16 @@ def waiting(state: State, order: type, now_s: float) -> State:
     if type(state.phase) in _WAITS:
         if order is orders.Resign:
             leaving = msgspec.structs.replace(leaving, alone_at_s=now_s + ANSWER_S)
-        elif leaving.alone_at_s is None:  # Its ranks have ended; if it leads, it waits for those of the others.
+        elif leaving.alone_at_s is None and (leaving.is_granted or leaving.asked.or_stop):
+            # Its ranks have ended; if it leads, it waits for those of the others.
             patience_s = ANSWER_S + state.rules.workers_stop_timeout_s
             leaving = msgspec.structs.replace(leaving, alone_at_s=now_s + patience_s)
     elif order in _ANSWERS:
-        leaving = msgspec.structs.replace(leaving, alone_at_s=None)
+        leaving = msgspec.structs.replace(leaving, alone_at_s=None, is_granted=True)
+    elif (
+        order is orders.StartCycle and not leaving.asked.or_stop
+    ):  # Whoever drains it has asked a leader that was away.
+        leaving = msgspec.structs.replace(leaving, alone_at_s=None, is_granted=False)
     return msgspec.structs.replace(state, leaving=leaving) if leaving is not state.leaving else state
 
 

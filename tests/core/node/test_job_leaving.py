@@ -78,6 +78,27 @@ def test_a_drained_node_with_ranks_waits_for_a_leader_as_long_as_it_takes() -> N
     assert job.next_deadline_s(state) == ANSWER_S, "nothing runs there"
 
 
+def test_a_drained_node_whose_ranks_ended_with_the_silence_of_the_leader_waits_for_it() -> None:
+    state, _ = job.step(in_phase(phases.Running()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    state, actions = job.step(state, orders.StandBack("the leader is silent"), now_s=4.0)
+    assert worker_messages.KillWorkers() in actions
+    state, _ = job.step(state, worker_messages.WorkersGone(None, False, ()), now_s=5.0)
+    assert (type(state.phase), job.next_deadline_s(state)) == (phases.Rendezvous, None)
+    assert state.leaving is not None
+    cycle = Assignment(4, 1, 2, 4, 2)
+    state, _ = job.step(state, orders.StartCycle(cycle, "the leader is back"), now_s=20.0)
+    assert job.next_deadline_s(state) is None, "ranks that run are not ended unasked"
+
+
+def test_a_spare_that_is_drained_and_then_gets_ranks_keeps_them() -> None:
+    state, _ = job.step(in_phase(phases.Rendezvous()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    state, _ = job.step(state, orders.StartCycle(Assignment(4, 1, 2, 4, 2), "one was lost"), now_s=1.0)
+    assert job.next_deadline_s(state) is None
+    signalled_spare = asked_in(phases.Rendezvous())
+    state, _ = job.step(signalled_spare, orders.StartCycle(Assignment(4, 1, 2, 4, 2), "one was lost"), now_s=1.0)
+    assert job.next_deadline_s(state) == ANSWER_S, "a signal announces the end of the node"
+
+
 def test_a_node_that_nobody_answers_leaves_by_itself_and_reports_no_verdict() -> None:
     state, actions = job.step(asked_in(phases.Rendezvous()), messages.DeadlineReached(), now_s=ANSWER_S)
     assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
