@@ -12,7 +12,7 @@ from worker_client.spawner import fork_fitness
 
 THREAD = """
 import sys, threading
-from worker_client.spawner import fitness
+from worker_client.spawner import fork_fitness
 named = threading.Event()
 def run():
     with open(f"/proc/self/task/{threading.get_native_id()}/comm", "w") as file: file.write(sys.argv[1])
@@ -20,7 +20,7 @@ def run():
     threading.Event().wait()
 threading.Thread(target=run, daemon=True).start()
 named.wait()
-print(fitness.foreign_thread())
+print(fork_fitness.foreign_thread())
 """
 
 
