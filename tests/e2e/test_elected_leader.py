@@ -68,6 +68,8 @@ def test_the_leaders_node_is_lost_and_a_spare_steps_in(tmp_path: Path, server: E
         said = job.output(2) + job.output(3)
         assert "node 127.0.0.1 of group rank 0 is lost: it has not reported its state to the new leader" in said
         assert "restarts used 1 of 2" in said
+        follower = 5 - int(led_by[-1])
+        assert f"is led by node {led_by} now, no longer by node 127.0.0.1" in job.output(follower)
         # A node that missed the end finds it; a new run with this id learns that it belonged to another.
         assert _kept(server, job, "ledger")["is_told"] is True
 

@@ -96,4 +96,7 @@ def _kept(state: State, event: LeaveAsked, why_not: str, now_s: float) -> Outcom
         reason = f"{event.reason}; node {event.node} cannot leave the job: {why_not}" if is_told else event.reason
         return endings.wind_down(state, Stop(event.signal, reason, event.grace_s), now_s)
     text = f"cannot take node {event.node} out of job {state.job_id}: {why_not}"
+    known = state.members.get(event.node)
+    if known is not None and known.cordoned:
+        text += f"; as it is cordoned, a restart waits for another node, or for holdfast uncordon {event.node}"
     return state, (Send(event.node, orders.Stay(text)),)

@@ -51,7 +51,7 @@ def of_cycle(
 ) -> tuple[Event, ...]:
     """Returns the faults that no leader has decided on yet; the first of them counts.
 
-    `unheard_s`: how long ago the first of the cycle's nodes last heard the previous leader.
+    `unheard_s`: how long ago the first of the cycle's nodes left the previous leader, which was silent by then.
     """
     events: list[Event] = []
     for each in parts.values():
@@ -70,6 +70,6 @@ def of_cycle(
     for rank, name in absent.items():
         who = f"node {name}" if not name.startswith(membership.ABSENTEE) else "the node"
         text = f"{who} of group rank {rank} is lost: it has not reported its state to the new leader"
-        text += f", and nothing was heard of the previous one for {unheard_s:.1f} s" if unheard_s else ""
+        text += f", and nothing was heard of the previous one for {unheard_s:.1f} s or more" if unheard_s else ""
         events.append(cluster_messages.NodeLost(name, text))
     return tuple(events)

@@ -142,6 +142,13 @@ def test_a_node_that_cannot_be_drained_learns_why_and_nothing_changes(node: str,
     assert play.state == before
 
 
+def test_a_cordoned_node_that_stays_learns_that_a_restart_waits_for_it() -> None:
+    play = running("a", "b") >> NodeCordoned("b", "by kim") >> LeaveAsked("b", "by kim", with_ranks=True)
+    order = told(play, "b", Stay)
+    assert isinstance(order, Stay)
+    assert order.reason.endswith("as it is cordoned, a restart waits for another node, or for holdfast uncordon b")
+
+
 def test_a_signal_to_leave_that_cannot_be_followed_stops_the_job_and_says_why() -> None:
     play = running("a", "b") >> LeaveAsked("b", ASKED, TERM, with_ranks=True, or_stop=True)
     assert isinstance(play.state.phase, WindingDown)

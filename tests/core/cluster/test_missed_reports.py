@@ -39,7 +39,7 @@ def test_of_a_cycle_the_faults_and_the_absent_nodes_are_made_up_for() -> None:
         NodeLost(
             "a",
             "node a of group rank 0 is lost: it has not reported its state to the new leader, "
-            "and nothing was heard of the previous one for 7.2 s",
+            "and nothing was heard of the previous one for 7.2 s or more",
         ),
     )
     gave_up = missed_reports.of_cycle({0: STOPPED}, {}, 4, 0.0)

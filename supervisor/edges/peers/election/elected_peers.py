@@ -79,6 +79,7 @@ class ElectedPeers:
         self._client: ClusterClient | None = None  # of the leader that is followed
         self._link = anyio.CancelScope()  # ends the connection to it
         self._lost: list[str] = []  # why
+        self._led_by = ""  # the node that was followed last
         self._won: tuple[Lead, float] | None = None  # and when it was asked for
         self._leader_term: LeaderTerm | None = None
         self._tasks: TaskGroup | None = None
@@ -212,6 +213,11 @@ class ElectedPeers:
             case MoveFence(until_s):
                 self._post(FenceMoved(job_id, until_s + SPAWNER_LATER_S))
             case candidate.Follow(leader):
+                if self._led_by not in ("", leader.node):
+                    _log.warning(
+                        "job %s is led by node %s now, no longer by node %s", job_id, leader.node, self._led_by
+                    )
+                self._led_by = leader.node
                 self._client = client = self._client or self._client_of(leader, None)
                 self._link = anyio.CancelScope()
                 self._start(lambda: self._follow(client, self._link))
