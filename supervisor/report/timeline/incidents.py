@@ -32,7 +32,7 @@ _FAILURES = ("worker_failed", "rank_lost_in_call", "spawner_lost", "store_failed
 _NODE_LOST = re.compile(r"node (\S+)(?: of group rank \d+)? is lost")
 _SILENT = re.compile(r"executed no Python code|soft timeout|has not come back")
 _SILENCE = re.compile(
-    r"\bfor ([0-9]{1,12}(?:\.[0-9]{1,12})?(?:e[-+]?[0-9]{1,2})?) s(?: \((?:limit|soft timeout)|[;,]|$)"
+    r"\bfor ([0-9]{1,12}(?:\.[0-9]{1,12})?(?:e[-+]?[0-9]{1,2})?) s(?: or more)?(?: \((?:limit|soft timeout)|[;,]|$)"
 )
 _INTERRUPTED = re.compile(r"^iteration \d+ of call \d+ is interrupted: ")
 _DECIDED = re.compile(r"; (?:restarting\b|restarts used \d+ of \d+).*$", re.DOTALL)

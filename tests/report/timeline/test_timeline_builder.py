@@ -216,7 +216,7 @@ def test_what_a_new_leader_is_told_of_the_past_keeps_its_time_and_an_outage_coun
     job = Told()
     late = [("arrived_at_ns", str(BEGAN_NS + 30 * 10**9)), ("told_at_ns", str(BEGAN_NS + 30 * 10**9 - 1000))]
     lost = "node n1 of group rank 0 is lost: it has not reported its state to the new leader, "
-    job.decide(29, f"{lost}and nothing was heard of the previous one for 9.0 s", cycle=0)
+    job.decide(29, f"{lost}and nothing was heard of the previous one for 9.0 s or more; restarting at once", cycle=0)
     job.say(2, "cycle_started", "cycle 0 starts", details=late)
     job.say(3, "worker_started", "rank 2 started", rank=2, details=late)
     job.say(3, "workers_started", "all workers have started", details=late)
