@@ -311,7 +311,7 @@ def test_a_node_that_is_lost_keeps_its_name_and_may_come_back_under_it():
     lost = next(each.event.reason for each in play.of(Publish) if each.event.kind == "restart_decided")
     assert lost.startswith(
         "node a of group rank 0 is lost: it has not reported its state to the new leader, "
-        "and nothing was heard of the previous one for 8.0 s; restarting"
+        "and nothing was heard of the previous one for 8.0 s or more; restarting"
     )
     assert [each.node for each in play.of(announcements.NodeLost)] == ["a"]
     play >> NodeJoined("b", 4)

@@ -18,10 +18,10 @@ NOW_S = 100.0
 # Holds the page of local rank 1 as a worker does, says so, and waits for its stdin to end. "exec": as another program.
 HOLDER = """
 import os, sys
-from holdfast_wire import main_thread_pages
+from holdfast_wire import main_thread_slots
 descriptor = int(sys.argv[1])
 os.set_inheritable(descriptor, False)
-main_thread_pages.hold(descriptor, 1)
+main_thread_slots.hold(descriptor, 1)
 if sys.argv[2] == "exec":
     os.execv(sys.executable, [sys.executable, "-c", "print('held', flush=True); input()"])
 if sys.argv[2] == "fork" and os.fork() == 0:
