@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from supervisor.core.facts import JobState
+from supervisor.edges.machine.journal.journal_reader import open_reader
 from tests.e2e.daemons import NodeDaemon
 from tests.e2e.launch import Launch, assert_nothing_left, wait_until
 
@@ -48,7 +50,14 @@ def with_job(start: Start, daemon: NodeDaemon) -> tuple[Launch, int]:
     script.write_text(SCRIPT)
     launch = start("--nproc-per-node", "2", str(script), environment={"HOLDFAST_SOCKET_DIR": str(daemon.socket_dir)})
     launch.wait_for_output("on", count=2)
+    # Of a job whose spawner does not answer, the journal is shown, which is written a little later.
+    wait_until(lambda: is_recorded(daemon), timeout_s=10, what="the record that the job runs")
     return launch, spawner_of(launch)
+
+
+def is_recorded(daemon: NodeDaemon) -> bool:
+    with open_reader(daemon.state_dir) as reader:
+        return any(job.state is JobState.RUNNING for job in reader.jobs(limit=10))
 
 
 def spawner_of(launch: Launch) -> int:
