@@ -13,6 +13,7 @@ from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRul
 from supervisor.core.gpu_memory import MIB, MemoryRules
 
 EMBEDDED = "embedded"  # the first node that listens at the endpoint leads
+SAFETY_FACTOR = 5.0  # a limit that is so many times what was observed leaves room
 KEPT_NODES_MAX = 4096  # of a job that a supervisor which comes back leads again: up to here, that costs a fault nothing
 
 
@@ -126,7 +127,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     gpu_memory_tolerance_mib: float = 512.0
     gpu_memory_look_s: float = 2.0
 
-    safety_factor: float = 5.0
+    safety_factor: float = SAFETY_FACTOR
     learned_limit_floor_s: float = 5.0  # calculated limits are not below it
     install_exception_hook: bool = False
     checkpoint_iteration_file: str = ""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from holdfast_wire import spawner_link as link
 
+from supervisor.config.job_spec import SAFETY_FACTOR
 from supervisor.core.facts import JobEvent, WorkerExit
 from supervisor.core.node import messages as node_messages
 from supervisor.engine.event_publisher import EventPublisher
@@ -13,7 +14,6 @@ from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Workers
 
 NS_PER_S = 1_000_000_000
-SAFETY_FACTOR = 5  # as that of learned limits, by default
 
 
 def cycle_log_closed(message: link.CycleLogClosed) -> JobEvent:
@@ -126,7 +126,7 @@ class SpawnerReports:
         if longest_s and limit_s is not None:
             reason = (
                 f"the longest time without Python code was {longest_s:.1f} s, of rank {rank} (limit {limit_s:g} s); "
-                f"{SAFETY_FACTOR} times that is {SAFETY_FACTOR * longest_s:.0f} s"
+                f"{SAFETY_FACTOR:g} times that is {SAFETY_FACTOR * longest_s:.0f} s"
             )
             details = (("longest_s", f"{longest_s:.3f}"), ("limit_s", f"{limit_s:g}"))
             self._publisher.publish(self._job, JobEvent("main_threads_measured", reason, cycle, rank, details))

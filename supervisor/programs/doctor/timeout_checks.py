@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from supervisor.config.job_spec import JobSpec
+from supervisor.config.job_spec import SAFETY_FACTOR, JobSpec
 from supervisor.core.calls.call_messages import CallSettings
 from supervisor.core.facts import HangLimits
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
@@ -15,8 +15,7 @@ from supervisor.report.timeline.timeline import LongestSilence
 
 FIRST_HEARTBEAT_MIN_S = 60.0  # a cold torch import, a model and its first batch
 MAIN_THREAD_MIN_S = 60.0  # the wait for the slowest rank's start, a checkpoint, a compilation
-ROOM = 5  # times the longest silence, as of learned limits
-SCANT_ROOM = 2
+SCANT_FACTOR = 2  # below so many times the longest silence, a limit is warned of
 WATCHDOG = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 WATCHDOG_S = 480.0  # torch's default
 HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
@@ -96,19 +95,19 @@ def _main_thread(area: Area, limit_s: float | None) -> None:
 
 def _measured_main_thread(area: Area, limit_s: float | None, job_id: str, silence: LongestSilence) -> None:
     longest_s = silence.longest_s
-    wanted_s = max(1, math.ceil(ROOM * longest_s))
+    wanted_s = max(1, math.ceil(SAFETY_FACTOR * longest_s))
     measured = f"the longest silence in job {job_id} was {longest_s:.1f} s, of rank {silence.rank}"
     if limit_s is None:
         area.skip("main thread", f"no limit; {measured}: {wanted_s} s leaves room")
     elif limit_s >= wanted_s:
         area.ok("main thread", f"{limit_s:g} s; {measured}")
     else:
-        tell = area.warn if limit_s < SCANT_ROOM * longest_s else area.note
+        tell = area.warn if limit_s < SCANT_FACTOR * longest_s else area.note
         tell(
             "main thread",
             f"{limit_s:g} s; {measured}",
             why="on a slow day, a healthy rank would be taken for hung",
-            remedy=f"--ft-auto-heartbeat-timeout {wanted_s}, which is {ROOM} times the longest silence",
+            remedy=f"--ft-auto-heartbeat-timeout {wanted_s}, which is {SAFETY_FACTOR:g} times the longest silence",
         )
 
 
