@@ -11,8 +11,10 @@ import msgspec
 from supervisor.errors import InvalidRequestError
 from supervisor.report.document import SCHEMA
 from supervisor.report.phases import TROUBLES
-from supervisor.report.timeline.checkpoints import LOSES_STEPS
+from supervisor.report.timeline.checkpoints import loses_steps
 from supervisor.report.timeline.timeline import Outcome, Trouble
+
+_TROUBLE_OF = {text: trouble for trouble, text in TROUBLES.items()}
 
 
 class _Cycle(msgspec.Struct):
@@ -59,16 +61,13 @@ def fields_of(text: bytes, *, name: str) -> dict[str, int | float]:
         "ranks_per_node": max(last.ranks // nodes, 1),
         "max_restarts": report.max_restarts,
     }
-    faults = [
-        each.kind
-        for each in report.incidents
-        if each.outcome in LOSES_STEPS and each.kind != TROUBLES[Trouble.REQUESTED]
-    ]
+    told = [(_TROUBLE_OF.get(each.kind, Trouble.OTHER), each.outcome) for each in report.incidents]
+    faults = [trouble for trouble, outcome in told if loses_steps(trouble, outcome)]
     running_s = report.spent_s.get("running", 0.0)
     if faults and running_s > 0:
         found["mtbf_s"] = running_s * nodes / len(faults)
-        found["lost_share"] = faults.count(TROUBLES[Trouble.NODE_LOST]) / len(faults)
-        found["hang_share"] = faults.count(TROUBLES[Trouble.HANG]) / len(faults)
+        found["lost_share"] = faults.count(Trouble.NODE_LOST) / len(faults)
+        found["hang_share"] = faults.count(Trouble.HANG) / len(faults)
     if report.checkpoints is not None:
         found["checkpoint_interval_s"] = report.checkpoints.interval_s
         found["checkpoint_pause_s"] = report.checkpoints.pause_s

@@ -15,8 +15,9 @@ from math import exp, expm1, sqrt
 from supervisor.ports.reports import RecordedEvent
 from supervisor.report.timeline.timeline import Checkpoints, Cycle, Incident, Outcome, Trouble
 
-_NUMBER = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
-LOSES_STEPS = (Outcome.RESTARTED, Outcome.INSIDE, Outcome.ENDED_JOB)
+_COUNT = re.compile(r"[0-9]{1,12}")
+_SECONDS = re.compile(r"[0-9]{1,12}(?:\.[0-9]{1,9})?")
+_BEGINS_AGAIN = (Outcome.RESTARTED, Outcome.INSIDE, Outcome.ENDED_JOB)
 
 
 def checkpoints_of(
@@ -34,7 +35,7 @@ def checkpoints_of(
     if period_s is None:
         return None
     interval_s = max(period_s - pause_s, 0.0)
-    faults = sum(each.outcome in LOSES_STEPS and each.trouble is not Trouble.REQUESTED for each in incidents)
+    faults = sum(loses_steps(each.trouble, each.outcome) for each in incidents)
     if not faults or not pause_s or not interval_s or not running_s:
         return Checkpoints(section, times, pause_s, interval_s, faults)
     between_s = running_s / faults
@@ -44,6 +45,11 @@ def checkpoints_of(
         between_faults_s=between_s, cost_share=cost_share(interval_s, pause_s, between_s),
         best_interval_s=best_s, best_cost_share=cost_share(best_s, pause_s, between_s),
     )  # fmt: skip
+
+
+def loses_steps(trouble: Trouble, outcome: Outcome) -> bool:
+    """Whether it was a fault after which the ranks began again from a checkpoint."""
+    return outcome in _BEGINS_AGAIN and trouble is not Trouble.REQUESTED
 
 
 def best_interval_s(pause_s: float, between_faults_s: float) -> float:
@@ -70,9 +76,9 @@ def _told(events: Iterable[RecordedEvent]) -> dict[str, _Told]:
     for event in events:
         if event.kind == "checkpoints_measured":
             details = dict(event.details)
-            times, total = (_NUMBER.fullmatch(details.get(name, "")) for name in ("times", "total_s"))
-            if times and total and int(float(times[0])):
-                told.setdefault(details.get("section", ""), []).append((event, int(float(times[0])), float(total[0])))
+            times, total_s = (details.get(name, "") for name in ("times", "total_s"))
+            if _COUNT.fullmatch(times) and _SECONDS.fullmatch(total_s) and int(times):
+                told.setdefault(details.get("section", ""), []).append((event, int(times), float(total_s)))
     return told
 
 
