@@ -58,7 +58,7 @@ class CordonFile:
             self._path.unlink(missing_ok=True)
             self._earlier.unlink(missing_ok=True)
             return
-        fresh = self._path.with_suffix(".new")
+        fresh = self._path.with_name(f"{self._path.name}.new")  # whole: names of nodes that share the folder have dots
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
             file.write(reason.encode(errors="replace")[:REASON_BYTES_MAX])
