@@ -142,15 +142,10 @@ class ClusterJobService:
                 slow.setdefault(name, []).append(straggler.reason)
             left = {part.name: part.reason for part in report.nodes if part.state == "left"}
             for each in nodes:
-                is_away = each.state == "lost" or each.name in left
-                if each.name == self._view.own_name(job_id) or (is_away and each.name in found):
-                    continue
-                found[each.name] = each
-                if each.name in left:  # Its supervisor no longer answers for that job, which is no fault.
-                    found[each.name] = msgspec.structs.replace(
-                        each, state="left", reason=left[each.name],
-                        job_ids=tuple(other for other in each.job_ids if other != job_id),
-                    )  # fmt: skip
+                shown = _as_left(each, job_id, left[each.name]) if each.name in left else each
+                is_away = shown.state in ("lost", "left")
+                if each.name != self._view.own_name(job_id) and not (is_away and each.name in found):
+                    found[each.name] = shown
         found |= {own.name: own}
         for job_id in self._job_service.live_jobs():
             if not self._view.is_shared(job_id):
@@ -426,6 +421,12 @@ class ClusterJobService:
         except OSError as error:
             raise ExhaustedError(f"cannot show events of job {job_id}: {error}") from error
         return tuple(events)
+
+
+def _as_left(node: NodeReport, job_id: str, reason: str) -> NodeReport:
+    """Returns the node as one that has left the job: that its supervisor no longer answers for it is not a fault."""
+    job_ids = tuple(other for other in node.job_ids if other != job_id)
+    return msgspec.structs.replace(node, state="left", reason=reason, job_ids=job_ids)
 
 
 def _with_reasons(node: NodeReport, slow: Sequence[str]) -> NodeReport:
