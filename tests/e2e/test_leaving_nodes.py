@@ -57,6 +57,17 @@ def _begin_with_etcd(job: Nodes, server: Etcd) -> None:
     job.until_running(0, 4)
 
 
+def _begin_with_etcd_to_leave(job: Nodes, server: Etcd) -> None:
+    """Starts a job whose first node leads and runs ranks, with a spare; each node leaves at a signal."""
+    job.endpoint = server.endpoint
+    flags = ("--rdzv-backend", "etcd", *LEAVE)
+    _start(job, 1, flags=flags)
+    wait_until(lambda: _leader(job, server) == "127.0.0.1", timeout_s=LIMIT_S, what="a leader")
+    _start(job, 2, 3, flags=flags)
+    job.until_running(0, 4)
+    _until_spare(job)
+
+
 def _leader(job: Nodes, server: Etcd) -> str:
     return str(server.record(f"/holdfast/{job.job_id}/leader").get("node", ""))
 
@@ -185,13 +196,7 @@ def test_a_node_with_ranks_leaves_and_a_spare_takes_its_place(tmp_path: Path) ->
 
 def test_an_elected_leader_with_ranks_leaves_and_another_node_leads(tmp_path: Path, server: Etcd) -> None:
     with nodes(tmp_path, "2:3") as job:
-        job.endpoint = server.endpoint
-        flags = ("--rdzv-backend", "etcd", *LEAVE)
-        _start(job, 1, flags=flags)
-        wait_until(lambda: _leader(job, server) == "127.0.0.1", timeout_s=LIMIT_S, what="a leader")
-        _start(job, 2, 3, flags=flags)
-        job.until_running(0, 4)
-        _until_spare(job)
+        _begin_with_etcd_to_leave(job, server)
         job.processes[0].send_signal(signal.SIGTERM)
         _ended_in_cycle_1(job, 0, leader_said="node 127.0.0.1 gives up the lead: it leaves the job")
 
@@ -217,13 +222,7 @@ def test_a_node_that_cannot_leave_stops_the_job_and_says_why(tmp_path: Path, num
 def test_ctrl_c_while_it_waits_to_leave_ends_this_node_alone_and_at_once(tmp_path: Path, server: Etcd) -> None:
     """The leader can't restart the job while etcd is away, so the first signal waits for it."""
     with nodes(tmp_path, "2:3") as job:
-        job.endpoint = server.endpoint
-        flags = ("--rdzv-backend", "etcd", *LEAVE)
-        _start(job, 1, flags=flags)
-        wait_until(lambda: _leader(job, server) == "127.0.0.1", timeout_s=LIMIT_S, what="a leader")
-        _start(job, 2, 3, flags=flags)
-        job.until_running(0, 4)
-        _until_spare(job)
+        _begin_with_etcd_to_leave(job, server)
         server.stop()
         job.processes[1].send_signal(signal.SIGTERM)
         told = "got SIGTERM: this node leaves once the others run without it; another signal ends its ranks at once"
