@@ -102,7 +102,7 @@ def prometheus(folder: Path, target: str) -> Generator[Server]:
     configuration["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     configuration["rule_files"] = [str(ALERTS.parent / name) for name in configuration["rule_files"]]
     configuration["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
-    (folder / "prometheus.yml").write_text(yaml.safe_dump(configuration))
+    (folder / "prometheus.yml").write_text(json.dumps(configuration))  # which is YAML, too
     port = free_port()
     command = [
         "prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
