@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,9 +25,6 @@ from supervisor.edges.machine.processes import node_places
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
 from supervisor.errors import AlreadyExistsError, HoldfastError, InvalidRequestError
-
-if TYPE_CHECKING:
-    from logging import Handler
 
 SPAWNER_END_TIMEOUT_S = 10.0  # it kills what is left after 5 s
 
@@ -128,7 +124,7 @@ def _run_privately(request: RunRequest) -> int:
         raise
     try:
         with ExitStack() as stack:
-            shown = _shown_waiting(request.spec, stack)
+            _show_waiting(request.spec, stack)
             gc.disable()  # What is loaded stays: to look for garbage in it would only take time.
             import anyio
 
@@ -137,7 +133,7 @@ def _run_privately(request: RunRequest) -> int:
 
             gc.freeze()
             gc.enable()
-            handlers = (*shown, FirstCycle(request.warnings), *event_handlers(request.event_hooks, stack))
+            handlers = (FirstCycle(request.warnings), *event_handlers(request.event_hooks, stack))
             report = anyio.run(run_job, request, folder, early, claims, handlers, backend_options={"use_uvloop": True})
     except BaseException:  # whatever it was, the job ends before we do; raised again
         _end(early)
@@ -178,13 +174,20 @@ def _placed(request: RunRequest) -> tuple[JobClaims, RunRequest]:
     return place.claims, msgspec.structs.replace(request, spec=spec, state_dir=own)
 
 
-def _shown_waiting(spec: JobSpec, stack: ExitStack) -> tuple[Handler, ...]:
-    """Returns the handler that shows progress to a person at a terminal while torch is loaded."""
+def _show_waiting(spec: JobSpec, stack: ExitStack) -> None:
+    """Shows progress to a person at a terminal while torch is loaded.
+
+    It hears of events before the log's thread does: the line is erased before a worker can print in its place.
+    """
     if not standard_streams.stderr_is_terminal():
-        return ()
+        return
+    import logging
+
     from supervisor.cli.waiting import waiting
 
-    return (waiting(spec, stack),)
+    handler, logger = waiting(spec, stack), logging.getLogger("holdfast")
+    logger.addHandler(handler)
+    stack.callback(logger.removeHandler, handler)
 
 
 def _end(early: SpawnerProcess) -> None:

@@ -146,8 +146,12 @@ def with_parts(state: State, parts: tuple[str, ...]) -> State:
 
 
 def without(state: State, node: str) -> State:
-    """Marks the node as lost. What it had reported about its last cycle stands."""
-    return with_member(state, node, msgspec.structs.replace(state.members[node], state=MemberState.LOST))
+    """Marks the node as lost. What it had reported about its last cycle stands.
+
+    It is silent no more: whatever is heard of it next comes by another connection, and nobody says NodeHeard.
+    """
+    lost = msgspec.structs.replace(state.members[node], state=MemberState.LOST, is_silent=False)
+    return with_member(state, node, lost)
 
 
 def said(state: State, kind: str, reason: str) -> Publish:

@@ -89,3 +89,15 @@ def test_no_cycle_is_placed_on_a_node_that_is_silent_already_and_one_fault_takes
     play >> NodeHeard("c")
     assert (play.state.parts, coordinator.restarts_used(play.state)) == (("a", "c"), 1)
     play >> NodeSilent("nobody") << ()
+
+
+def test_a_node_that_was_silent_and_comes_as_another_process_takes_part_in_the_next_cycle() -> None:
+    """Seed 91032081: its new connection took the old one's place, and its old fault came before its state."""
+    play = Playbook(coordinator.step, coordinator.initial_state("job"), jitter=0.0)
+    for node in ("a", "b"):
+        play >> JobOpened(node, JobRules("job", 2, restart=RestartRules(max_restarts=3, min_nodes=2)))
+        play >> NodeJoined(node, -1)
+    play >> NodeSilent("b") >> NodeLost("b", "node b is lost: another process has come in its place")
+    play >> NodeFailed("b", 0, "node b ends its workers, since another may take its place")
+    play >> NodeJoined("a", 0) >> NodeJoined("b", 0)
+    assert (play.state.parts, play.state.cycle, coordinator.restarts_used(play.state)) == (("a", "b"), 1, 1)

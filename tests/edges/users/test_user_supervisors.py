@@ -102,16 +102,18 @@ async def house(
     folders = UserFolders(tmp_path / "run", tmp_path / "state")
     folders.make()
     fakes = Fakes()
-    async with anyio.create_task_group() as tasks:
-        fakes.tasks, fakes.token = tasks, anyio.lowlevel.current_token()
-        with anyio.fail_after(30):
-            yield UserSupervisors(folders, SupervisorProcesses(fakes), tasks, login_of=login_of), fakes
-        tasks.cancel_scope.cancel()
-    for record in fakes.records:
-        user_process.kill(record)
-    for clients in fakes.clients.values():
-        for client in clients:
-            client.close()
+    try:
+        async with anyio.create_task_group() as tasks:
+            fakes.tasks, fakes.token = tasks, anyio.lowlevel.current_token()
+            with anyio.fail_after(30):
+                yield UserSupervisors(folders, SupervisorProcesses(fakes), tasks, login_of=login_of), fakes
+            tasks.cancel_scope.cancel()
+    finally:
+        for record in fakes.records:
+            user_process.kill(record)
+        for clients in fakes.clients.values():
+            for client in clients:
+                client.close()
 
 
 async def _come(users: UserSupervisors, identity: Identity) -> None:
@@ -268,7 +270,7 @@ async def test_the_end_of_all_waits_for_nobody_without_end(tmp_path: Path, soon:
         await _come(users, ALICE)
         await _come(users, BOB)
         if does == "is stopped":
-            process_table.send(_entry(fakes.records[0]), signal.SIGSTOP)
+            await _stop(fakes.records[0])
         elif does == "has closed its socket":
             fakes.running[54321].cancel()
         with anyio.fail_after(10):
@@ -280,7 +282,7 @@ async def test_a_watchdog_that_kills_a_stopped_one_meanwhile_has_not_ended_its_j
     """Its unit would start again, and go on with them, when the service has gone."""
     async with house(tmp_path) as (users, fakes):
         await _come(users, ALICE)
-        process_table.send(_entry(fakes.records[0]), signal.SIGSTOP)
+        await _stop(fakes.records[0])
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(users.end_all)
             while messages.End() not in fakes.heard:
@@ -338,6 +340,12 @@ async def test_nothing_is_kept_of_a_user_whose_supervisor_could_not_be_started(t
         with pytest.raises(NotNowError):
             await _come(users, ALICE)
         assert users._users == {}  # pyright: ignore[reportPrivateUsage]
+
+
+async def _stop(record: Record) -> None:
+    process_table.send(_entry(record), signal.SIGSTOP)
+    while not user_process.is_stopped(record):  # the kernel does it a little later
+        await anyio.lowlevel.checkpoint()
 
 
 def _entry(record: Record) -> process_table.ProcessEntry:

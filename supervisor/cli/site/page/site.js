@@ -9,6 +9,8 @@ const ACTS = [
   ["stacks", "Stacks", ""],
 ];
 const AGAIN_MS = 3000;
+const TICK_MS = 1005; // a timer may ring a moment early, and the second would not have passed
+let ticking;
 const byId = (name) => document.getElementById(name);
 
 function made(name, kind, text) {
@@ -178,7 +180,7 @@ function take(news) {
   for (const name of [...jobs.keys()]) {
     if (!news.order.includes(name)) for (const known of [jobs, newest, looks]) known.delete(name);
   }
-  tick();
+  tickFromNow();
   const articles = news.order.map((name) => jobs.get(name)).filter(Boolean);
   const focused = document.activeElement;
   const shown = [...byId("jobs").children];
@@ -253,6 +255,14 @@ function tick() {
   }
 }
 
+// Ages advance a second after the newest push, then each second: by a clock of its own, a page that is pushed something
+// each two seconds would show every other second for a moment only.
+function tickFromNow() {
+  clearInterval(ticking);
+  ticking = setInterval(() => document.hidden || tick(), TICK_MS);
+  tick();
+}
+
 // A page that nobody sees asks for nothing: for its sake no supervisor is asked for the ages of its ranks.
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) {
@@ -262,6 +272,5 @@ document.addEventListener("visibilitychange", () => {
     connect();
   }
 });
-setInterval(() => document.hidden || tick(), 1000);
 addEventListener("hashchange", () => signedIn.hasNewToken() && begin()); // Somebody opened the printed address here.
 begin();
