@@ -283,7 +283,7 @@ class Returning(msgspec.Struct, frozen=True):
             spec=record.spec,
             limits=kept.machines.job.limits or record.spec.hang_limits,
             first_rank=running.assignment.first_rank,
-            is_fenced=kept.machines.is_fenced,
+            is_fenced=kept.machines.job.has_met_leader,
         )
         for local_rank, pid in record.pids.items():
             self.workers.expect(job_id, cycle, local_rank, pid)

@@ -31,4 +31,3 @@ class JobMachines(msgspec.Struct, frozen=True):
     watches: tuple[call_watch.State, ...] = ()
     fitness: fitness.State = msgspec.field(default_factory=fitness.initial_state)
     reclaim: gpu_reclaim.State = msgspec.field(default_factory=gpu_reclaim.initial_state)
-    is_fenced: bool = False  # another node may take this one's place: its ranks' lease ends unless it is extended

@@ -101,7 +101,7 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
     event = cast("_OfJob", event)
     job_id = event.job_id
     machines = state.jobs.get(job_id)
-    if machines is None or _is_fenced(event, machines):
+    if machines is None or _is_outdated(event, machines):
         return state, ()
     if type(event) in _AT_GATES:
         if isinstance(event, NodeChecked):
@@ -111,9 +111,8 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             return _at_memory_gate(state, job_id, event, now_s)
         if (held := memory_gate.held_back(machines, event)) is not None:
             return _at_memory_gate(state, job_id, held, now_s)
-    if type(event) is FenceMoved and not (machines.is_fenced and machines.job.has_met_leader):
-        met = msgspec.structs.replace(machines.job, has_met_leader=True)
-        machines = msgspec.structs.replace(machines, is_fenced=True, job=met)
+    if type(event) is FenceMoved and not machines.job.has_met_leader:
+        machines = msgspec.structs.replace(machines, job=msgspec.structs.replace(machines.job, has_met_leader=True))
     return _fold(state, job_id, machines, cast("News", event), now_s)
 
 
@@ -134,7 +133,7 @@ def job_due_s(state: State, job_id: str) -> float | None:
 def is_fenced(state: State, job_id: str) -> bool:
     """Whether another node may take this one's place in the job."""
     machines = state.jobs.get(job_id)
-    return machines is not None and machines.is_fenced
+    return machines is not None and machines.job.has_met_leader
 
 
 def with_job(state: State, job_id: str, machines: JobMachines) -> State:
@@ -241,7 +240,7 @@ def _at_memory_gate(
 ) -> tuple[State, tuple[Action, ...]]:
     machines, actions, held = memory_gate.step(state.jobs[job_id], event, now_s)
     state = _with(state, job_id, machines)
-    if held is None or _is_fenced(held, machines):
+    if held is None or _is_outdated(held, machines):
         return state, actions
     state, more = _fold(state, job_id, machines, held, now_s)
     return state, (*actions, *more)
@@ -270,7 +269,7 @@ def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Actio
     )
 
 
-def _is_fenced(event: _OfJob, machines: JobMachines) -> bool:
+def _is_outdated(event: _OfJob, machines: JobMachines) -> bool:
     """Whether a report is from another cycle or an earlier spawner, and so changes nothing. Machines fence orders.
 
     A report on the next cycle's store passes, because it may be requested ahead.
