@@ -21,6 +21,7 @@ from supervisor.cli import output, owners
 from supervisor.cli.at_once import ask_all
 from supervisor.cli.silent import Silence, silence
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
+from supervisor.edges.machine.processes import process_table
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport
 
@@ -184,13 +185,15 @@ class Supervisors:
         """Returns the answers of all supervisors, which are asked at the same time; says which ones did not answer.
 
         `ask` gets the time that this supervisor has. One that has ended meanwhile is left out, or the next one is asked
-        if its jobs run on. Raises the refusal of this user's own supervisor.
+        if its jobs run on. One of this user's own that is stopped is not waited for. Raises the refusal of this user's
+        own supervisor.
         """
-        limits_s = [OWN_LIST_S if each.is_own or len(self.answering) == 1 else OTHERS_LIST_S for each in self.answering]
-        questions = [partial(ask, each, limit_s) for each, limit_s in zip(self.answering, limits_s, strict=True)]
+        asked = [each for each in self.answering if not self._is_stopped(each)]
+        limits_s = [OWN_LIST_S if each.is_own or len(self.answering) == 1 else OTHERS_LIST_S for each in asked]
+        questions = [partial(ask, each, limit_s) for each, limit_s in zip(asked, limits_s, strict=True)]
         told = ask_all(questions, within_s=max(limits_s, default=0.0) + GRACE_S)
         answers: list[tuple[Answering, Answer]] = []
-        for each, answer, limit_s in zip(self.answering, told, limits_s, strict=True):
+        for each, answer, limit_s in zip(asked, told, limits_s, strict=True):
             path = each.client.socket_path
             if isinstance(answer, NoSupervisorError) and not each.is_private and self._comes_back(path):
                 (answer,) = ask_all([partial(ask, each, limit_s)], within_s=limit_s + GRACE_S)
@@ -204,6 +207,14 @@ class Supervisors:
             elif not isinstance(answer, NoSupervisorError):
                 self._say(self._why_missing(each, answer))
         return answers
+
+    def _is_stopped(self, each: Answering) -> bool:
+        """Returns whether it is this user's own and can't answer until somebody continues it, and says so."""
+        entry = process_table.look_up(each.pid) if each.is_own and each.pid else None
+        if entry is None or entry.state != "T":
+            return False
+        self._miss(each.client.socket_path, each.pid, "it does not answer")
+        return True
 
     def _why_missing(self, each: Answering, why: HoldfastError) -> str:
         place = each.client.socket_path.parent

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from supervisor.cli.supervisors import OWN_LIST_S
 from supervisor.core.facts import JobState
 from supervisor.edges.workers.spawner import return_places
 from supervisor.ports.reports import JobNodeReport, JobReport
@@ -50,14 +52,31 @@ def test_a_silent_supervisor_is_named_and_the_others_answer(home: Home, is_priva
         for command, found in (("status", {"mine"}), ("jobs", {"mine", "stuck"})):  # the journal knows of stuck
             done = home.holdfast(command, "-o", "json")
             assert (done.code, {job["job_id"] for job in json.loads(done.out)["jobs"]}) == (75, found), done
-            assert f"cannot ask the supervisor at {stuck_at}/control.sock: no answer within 5 s" in done.err
-            assert f"its process {pid} is stopped (state T); kill -CONT {pid} continues it" in done.err
+            assert (
+                f"cannot ask the supervisor at {stuck_at}/control.sock: it does not answer; its process {pid} is"
+                in done.err
+            )
+            assert f"{pid} is stopped (state T); kill -CONT {pid} continues it" in done.err
+        asked_at_s = time.monotonic()
+        assert home.holdfast("status", "stuck").code == 75  # the state that it recorded
+        assert time.monotonic() - asked_at_s < OWN_LIST_S, "nobody waits for what cannot answer"
         nodes = home.holdfast("nodes")
         assert (nodes.code, nodes.out.count("\n")) == (75, 2)
         assert home.holdfast("status", "mine").code == 0
         unknown = home.holdfast("stop", "stuck")
         assert (unknown.code, unknown.out) == (75, "")
         assert f"cannot stop job stuck: the supervisor at {stuck_at}/control.sock, which may know more" in unknown.err
+
+
+def test_a_supervisor_that_runs_and_does_not_answer_is_waited_for(home: Home) -> None:
+    folder = home.service_dir
+    folder.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "control.sock"))
+        listener.listen()
+        done = home.holdfast("jobs")
+    assert (done.code, done.out) == (75, "")
+    assert f"cannot ask the supervisor at {folder}/control.sock: no answer within 5 s; its process" in done.err
 
 
 def test_a_silent_supervisor_may_have_the_job_of_which_a_journal_knows_an_earlier_run(home: Home) -> None:

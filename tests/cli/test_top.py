@@ -145,7 +145,7 @@ def test_a_supervisor_that_hangs_is_told_about_and_holds_up_no_key(home: Home) -
         opened.shows(JOB)
         os.kill(supervisor.process.pid, signal.SIGSTOP)
         try:
-            opened.wait(lambda screen: "no answer within" in " ".join(screen.split()), "says that nobody answers")
+            opened.wait(lambda screen: "is stopped (state T)" in " ".join(screen.split()), "says that nobody answers")
             opened.press("s")
             opened.shows("by name")
             opened.press("q")
