@@ -1,7 +1,7 @@
-"""Where do nodes meet that are started with torchrun's default, the static rendezvous?
+"""Where do nodes meet that are started with torchrun's default, the static rendezvous, and which job is theirs?
 
 Each is told `--nnodes N --node-rank R --master-addr H --master-port P`. The node at H leads at that port, and the
-workers' store gets one of its own.
+workers' store gets one of its own. Nodes without an id share torchrun's, there and by `c10d`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from supervisor.config.given import Given, read
 
 PORT = 29500  # torchrun's default
 ID = "none"  # torchrun's, where no --rdzv-id is given
-STATIC = "static"
+STATIC, C10D = "static", "c10d"
 
 
 def with_meeting(known: Mapping[str, Given]) -> dict[str, Given]:
@@ -33,17 +33,30 @@ def with_meeting(known: Mapping[str, Given]) -> dict[str, Given]:
 
 
 def with_id(known: Mapping[str, Given]) -> dict[str, Given]:
-    """Returns the settings with torchrun's id for nodes that have ranks, if nothing else names their job."""
-    rank = known.get(launch_settings.NODE_RANK.name)
+    """Returns the settings with torchrun's id, if nothing else names the job of nodes that torchrun would take so."""
     named = any(known.get(each.name) for each in (launch_settings.JOB_ID, launch_settings.RUN_ID))
-    if not _is_static(known) or rank is None or named:
+    if named or not (_has_static_ranks(known) or _meets_by_c10d(known)):
         return dict(known)
     given = read(launch_settings.RUN_ID, ID, shown=f"--rdzv-id {ID}", removal="write --rdzv-id ID", from_flag=True)
     return {**known, given.setting.name: given}
 
 
 def _is_static(known: Mapping[str, Given]) -> bool:
-    asked, backend = known.get(launch_settings.NNODES.name), known.get(launch_settings.BACKEND.name)
-    if asked is None or cast("tuple[int, int]", asked.value)[1] == 1:
+    backend = known.get(launch_settings.BACKEND.name)
+    return _has_several_nodes(known) and (backend is None or backend.value == STATIC)
+
+
+def _has_static_ranks(known: Mapping[str, Given]) -> bool:
+    return _is_static(known) and launch_settings.NODE_RANK.name in known
+
+
+def _meets_by_c10d(known: Mapping[str, Given]) -> bool:
+    backend, endpoint = known.get(launch_settings.BACKEND.name), known.get(launch_settings.ENDPOINT.name)
+    if backend is None or backend.value != C10D or endpoint is None:
         return False
-    return backend is None or backend.value == STATIC
+    return _has_several_nodes(known) and bool(endpoint.value)
+
+
+def _has_several_nodes(known: Mapping[str, Given]) -> bool:
+    asked = known.get(launch_settings.NNODES.name)
+    return asked is not None and cast("tuple[int, int]", asked.value)[1] > 1

@@ -56,3 +56,14 @@ def test_in_a_step_of_slurm_its_id_is_the_better_one() -> None:
     found = spec(*STATIC, **step)
     assert found.nodes is not None
     assert (found.nodes.host, found.nodes.port, found.job_id) == ("127.0.0.1", 29500, "slurm-7-0")
+
+
+def test_by_c10d_nodes_that_are_told_where_they_meet_have_torchruns_id_if_they_have_none() -> None:
+    meet = ("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:7")
+    found = spec(*meet)
+    assert found.nodes is not None
+    assert (found.nodes.port, found.job_id, found.run_id) == (7, "none", "none")
+    assert spec(*meet, "--rdzv-id", "night").job_id == "night"
+    assert spec("--nnodes", "1", *meet[2:]).job_id != "none", "a job on one node has an id of its own"
+    with pytest.raises(InvalidRequestError, match="must be told which job they share"):
+        spec("--nnodes", "2", "--rdzv-endpoint", "localhost:7")

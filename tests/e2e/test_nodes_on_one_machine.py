@@ -102,6 +102,15 @@ def test_two_commands_by_c10d_are_one_job_that_survives_a_kill(machine: Machine)
     ] == [(machine.job_id, "succeeded", 1)]
 
 
+def test_c10d_without_an_id_is_one_job_as_under_torchrun(machine: Machine) -> None:
+    meet = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{machine.port}")
+    runs = [machine.run(*meet) for _ in range(2)]
+    machine.until_running(1)
+    (machine.folder / "end").touch()
+    said = "".join(run.communicate(timeout=LIMIT_S)[0] for run in runs)
+    assert [run.returncode for run in runs] == [0, 0], said
+
+
 def test_torchruns_default_form_gives_the_ranks_that_it_names(machine: Machine) -> None:
     meet = ("--nnodes", "2", "--master-addr", "127.0.0.1", "--master-port", str(machine.port))
     runs = [machine.run(*meet, "--node-rank", rank) for rank in ("1", "0")]
