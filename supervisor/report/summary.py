@@ -74,6 +74,20 @@ def _checkpoints(life: Life) -> Iterator[tuple[str, str, str]]:
     )
 
 
+def checkpoint_line(life: Life) -> str:
+    """Returns the same in one line of a terminal; "" if nothing is known."""
+    found = life.checkpoints
+    if found is None:
+        return ""
+    interval = words.duration(found.interval_s)
+    if found.best_interval_s is None:
+        share = found.pause_s / (found.interval_s + found.pause_s) if found.pause_s else 0.0
+        return f"checkpoints every {interval} take {words.percent(share)} of the time"
+    now, best = words.percent(found.cost_share), words.percent(found.best_cost_share)
+    advised = words.duration(found.best_interval_s)
+    return f"checkpoints every {interval} cost {now} with repeated steps; every {advised}: {best}"
+
+
 BASIS = "what the script loads and repeats after a restart counts as running"
 
 

@@ -79,6 +79,39 @@ def test_a_thousand_ranks_are_sorted_filtered_and_scrolled(home: Home) -> None:
         opened.shows("by rank", " 976   running")
 
 
+CHECKPOINTS = """
+import os, signal, time
+from worker_client import RankMonitorClient
+client = RankMonitorClient()
+client.init_workload_monitoring()
+is_first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+for step in range(10_000):
+    client.start_section("step"); time.sleep(0.05); client.end_section("step")
+    if step % 5 == 4:
+        client.start_section("checkpointing"); time.sleep(0.02); client.end_section("checkpointing")
+    if is_first and step == 60:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_the_checkpoints_cost_and_which_interval_is_best_is_shown_of_a_real_job(home: Home) -> None:
+    script = home.root / "train.py"
+    script.write_text(CHECKPOINTS)
+    limits = ("--ft-rank-section-timeouts", "step:60,checkpointing:60")
+    run = home.start("run", "--job-id", JOB, "--nproc-per-node", "1", "--max-restarts", "3", *limits, str(script))
+    with terminal(home.root, 80, 24, *TOP, environment=home.environment) as opened:
+        opened.shows(JOB, "1/1 rank,")
+        opened.press("Enter")
+        screen = opened.wait(lambda shown: "with repeated steps; every" in shown, "says what they cost")
+        (line,) = re.findall(r"^checkpoints every .*$", screen, re.MULTILINE)
+        told = r"checkpoints every [\d.]+ m?s cost [\d.]+ % with repeated steps; every [\d.]+ m?s: [\d.]+ %"
+        assert re.fullmatch(told, line.strip()), line
+        opened.press("Escape")
+        assert "repeated steps" not in opened.shows("1 job, 1/1 rank,")
+    assert home.holdfast("stop", JOB, "--wait").code == 0
+    run.communicate(timeout=30)
+
+
 def test_nothing_is_stopped_without_a_yes(home: Home) -> None:
     environment = home.environment
     with home.supervisor(running()), terminal(home.root, 80, 24, *TOP, JOB, environment=environment) as opened:

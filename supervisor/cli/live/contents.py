@@ -28,6 +28,10 @@ class Contents(Protocol):
 
     def events(self, look: Look) -> list[str]: ...
 
+    def checkpoints(self, look: Look) -> str:
+        """Returns a line about them, "" for none."""
+        ...
+
 
 class AllJobs:
     """A row for each job that this user may see."""
@@ -55,6 +59,10 @@ class AllJobs:
     def events(self, look: Look) -> list[str]:
         return [rows.event_line(event, with_job=True) for event in look.events]
 
+    def checkpoints(self, look: Look) -> str:
+        del look
+        return ""
+
 
 class RanksOfJob:
     """A row for each rank of one job."""
@@ -80,6 +88,9 @@ class RanksOfJob:
 
     def events(self, look: Look) -> list[str]:
         return [rows.event_line(event, with_job=False) for event in look.events if event.job_id == self.job_id]
+
+    def checkpoints(self, look: Look) -> str:
+        return look.checkpoints
 
     def nodes(self, look: Look) -> str:
         """A table of the job's nodes."""

@@ -20,9 +20,12 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError
 from supervisor.ports.reports import RecordedEvent
+from supervisor.report.summary import checkpoint_line
+from supervisor.report.timeline.timeline_builder import life_of
 
 EVENTS_KEPT = 200  # of each job
 ENDED_KEPT = 10  # jobs that have ended since the view was opened
+HISTORY_MAX = 20_000  # events of the opened job that its checkpoints are judged by
 EVENTS_S = 30.0  # for the events of all jobs
 
 Run = tuple[int, str, int]  # FoundJob.run
@@ -36,6 +39,7 @@ class Look(msgspec.Struct, frozen=True):
     supervisors: int = 0
     messages: tuple[str, ...] = ()
     events: tuple[RecordedEvent, ...] = ()  # of all live jobs, oldest first
+    checkpoints: str = ""  # what those of the opened job cost, and which interval would be best; "": unknown
 
 
 class Lookout:
@@ -48,6 +52,8 @@ class Lookout:
         self._whole: set[Run] = set()  # ended jobs whose events are all known
         self._live: set[Run] = set()  # in the last look
         self._ended: dict[Run, FoundJob] = {}  # those that were live in an earlier look
+        self._history: tuple[Run, list[RecordedEvent]] | None = None  # of the job that is opened
+        self._checkpoints = ""  # of that one
 
     def look(self, *, include_ended: bool = False, opened: str = "") -> Look:
         """Never raises: `messages` says what went wrong. `opened` is a job that is wanted even if it has ended."""
@@ -62,11 +68,13 @@ class Lookout:
                 wanted = [job for job in jobs if job.is_live or job.name == opened or job.run in self._ended]
                 self._read_events(wanted, supervisors, messages.append)
                 self._forget_all_but(jobs)
+                opened_job = next((job for job in jobs if job.name == opened and job.is_live), None)
+                checkpoints = self._judged(opened_job, messages.append) if opened_job is not None else ""
                 asked = len(supervisors.answering)
         except HoldfastError as error:
             return Look(self._clock.unix_ns(), messages=(*messages, str(error)))
         events = sorted((each for kept in self._events.values() for each in kept), key=lambda each: each.at_ns)
-        return Look(self._clock.unix_ns(), tuple(jobs), asked, tuple(messages), tuple(events))
+        return Look(self._clock.unix_ns(), tuple(jobs), asked, tuple(messages), tuple(events), checkpoints)
 
     def ask(self, verb: str, job_id: str, question: Callable[[ControlClient, str], str]) -> str:
         """Returns the answer of the job's supervisor; a refusal is an answer, too."""
@@ -147,6 +155,26 @@ class Lookout:
                 say(str(error))
             found.append((job, events))
         return found
+
+    def _judged(self, job: FoundJob, say: Callable[[str], None]) -> str:
+        """Returns what the checkpoints of a live job cost, by its whole history."""
+        if job.supervisor is None:
+            return ""
+        if self._history is None or self._history[0] != job.run:
+            self._history, self._checkpoints = (job.run, []), ""
+        events = self._history[1]
+        last, known = events[-1].sequence if events else 0, len(events)
+        try:
+            within_s = None if job.is_own else OTHERS_LIST_S
+            told = job.supervisor.client.watch(job.report.job_id, after_sequence=last, within_s=within_s)
+            events += [each for each in told if isinstance(each, RecordedEvent)]
+        except HoldfastError as error:
+            say(str(error))
+        if len(events) > HISTORY_MAX:
+            return ""
+        if len(events) > known:
+            self._checkpoints = checkpoint_line(life_of(job.report, events, now_ns=self._clock.unix_ns()))
+        return self._checkpoints
 
     def _forget_all_but(self, jobs: list[FoundJob]) -> None:
         known = {job.run for job in jobs}

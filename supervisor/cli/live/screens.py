@@ -47,6 +47,7 @@ class Listing(Screen[None]):
         yield Static(id="messages")
         opens = isinstance(self._contents, AllJobs)
         yield RowsTable(self._contents.heads, name="rows", colours=self._colours, opens=opens)
+        yield Static(id="checkpoints")
         yield Static(id="detail")
         yield Static(id="events")
         yield Input(placeholder=FILTER_HINT, id="filter", compact=True)
@@ -82,6 +83,10 @@ class Listing(Screen[None]):
         messages = self.query_one("#messages", Static)
         messages.display = bool(look.messages)
         messages.update(Text("\n".join(map(one_line, look.messages))))
+        line = self._contents.checkpoints(look)
+        checkpoints = self.query_one("#checkpoints", Static)
+        checkpoints.display = bool(line)
+        checkpoints.update(Text(line, no_wrap=True, overflow="ellipsis"))
         self._show_events()
         self._show_detail()
 

@@ -28,7 +28,8 @@ STYLE = """
 * { background: ansi_default; color: ansi_default; scrollbar-size: 0 1; scrollbar-background: ansi_default;
     scrollbar-color: ansi_default; scrollbar-corner-color: ansi_default; }
 #head { height: 1; text-style: reverse; }
-#head, #events { text-wrap: nowrap; text-overflow: ellipsis; }
+#checkpoints { height: 1; }
+#head, #checkpoints, #events { text-wrap: nowrap; text-overflow: ellipsis; }
 #messages { height: auto; max-height: 3; text-style: bold; }
 #rows { height: 1fr; background: ansi_default; }
 #rows:focus { background-tint: ansi_default 0%; }
