@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from worker_client.errors import LeaseLostError
 from worker_client.fencing_tokens import epoch_of
 
 EPOCHS_MAX = 1000  # remembered for a path; a job has one for each of its leaders and runs
+RECORD_BYTES_MAX = 64 * 1024  # a record of that many epochs has a third of it
 PREFIX = ".holdfast-"
 
 _TEMPORARY = re.compile(r"\.holdfast-([0-9a-f]+)-[0-9a-f]+-(?:part|token)-(.*)", re.DOTALL)
@@ -105,24 +107,38 @@ def remove(path: Path) -> None:
 
 
 def _rename_record(written: Path, path: Path, token: int) -> None:
+    record = record_path(path)
     try:
-        written.rename(record_path(path))
+        written.rename(record)
     except FileNotFoundError:
         check(path, token)  # a later group has removed it
         raise
+    except IsADirectoryError as error:
+        why = f"a folder is in the place of its record, {record}; remove that folder"
+        raise IsADirectoryError(error.errno, f"cannot commit {path}: {why}") from error
 
 
 def _read(path: Path) -> Record:
     try:
-        text = path.read_text()
+        content = _content(path)
     except FileNotFoundError:
         return Record()
     try:
-        found = json.loads(text)
+        found = json.loads(content)
         return Record(int(found["token"]), tuple(int(each) for each in found["former"]))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         log.warning("ignoring %s: it is not a record of commits", path)
         return Record()
+
+
+def _content(path: Path) -> bytes:
+    """Returns the bytes of a regular file, none of anything else: a pipe in its place blocks nobody. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
+        return os.read(descriptor, RECORD_BYTES_MAX) if is_file else b""
+    finally:
+        os.close(descriptor)
 
 
 def _remove_earlier(path: Path, record: Record) -> None:

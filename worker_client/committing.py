@@ -81,6 +81,12 @@ def _place_of(path: str | os.PathLike[str]) -> Path:
         raise FileNotFoundError(
             errno.ENOENT, f"cannot commit {place}: there is no folder {place.parent}; make it first"
         )
+    if place.exists() and not (place.is_file() or place.is_dir() or place.is_symlink()):
+        raise OSError(
+            errno.EINVAL,
+            f"cannot commit {place}: a device, a pipe or a socket is there, and would be replaced; give the path of a "
+            "file or folder",
+        )
     return place
 
 

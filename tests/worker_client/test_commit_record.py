@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -93,13 +94,36 @@ def test_a_claim_that_a_later_group_overtakes_is_given_up(tmp_path: Path, monkey
         assert look(commit_record.record_path(path)).token == token(5, 7)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"token": "x", "former": []}', '{"token": 1}', "null", "\x00" * 99])
-def test_a_damaged_record_ends_no_training(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture):
+DAMAGED = [
+    b"", b"{", b"[]", b'{"token": "x", "former": []}', b'{"token": 1}', b"null", b"\x00" * 99, b"\xff\xfe",
+    b'{"token": Infinity, "former": []}', b"[" * 50_000, b" " * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_damaged_record_ends_no_training(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture):
     path = tmp_path / "last.pt"
-    commit_record.record_path(path).write_text(text)
+    commit_record.record_path(path).write_bytes(content)
     commit_record.claim(path, token(5))
-    commit_record.check(path, token(5))
     assert "is not a record of commits" in caplog.text
+    assert commit_record.check(path, token(5)).token == token(5)
+
+
+def test_a_pipe_in_the_place_of_a_record_blocks_nobody_and_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    path = tmp_path / "last.pt"
+    os.mkfifo(commit_record.record_path(path))
+    commit_record.claim(path, token(5))
+    assert "is not a record of commits" in caplog.text
+    assert commit_record.check(path, token(5)).token == token(5)
+
+
+def test_a_folder_in_the_place_of_a_record_is_named(tmp_path: Path):
+    path = tmp_path / "last.pt"
+    commit_record.record_path(path).mkdir()
+    with pytest.raises(IsADirectoryError, match=r"cannot commit .*last\.pt: .*\.holdfast-token-last\.pt; remove that"):
+        commit_record.claim(path, token(5))
 
 
 def test_an_earlier_run_whose_clock_was_ahead_does_not_keep_this_one_out(

@@ -157,6 +157,25 @@ def test_the_working_folder_is_never_replaced(path: Path, given: str, monkeypatc
     assert path.read_text() == "precious"
 
 
+@pytest.mark.usefixtures("no_supervisor")
+def test_a_device_or_pipe_is_never_replaced(path: Path):
+    """Root would take /dev/null from the whole node."""
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="a device, a pipe or a socket is there, and would be replaced"), commit(path):
+        pytest.fail("the block has begun")
+    assert path.is_fifo()
+    assert left_beside(path) == []
+
+
+@pytest.mark.usefixtures("no_supervisor")
+def test_a_link_is_replaced_and_what_it_leads_to_stays(path: Path):
+    path.symlink_to(os.devnull)
+    write(path, "40")
+    assert path.read_text() == "40"
+    assert not path.is_symlink()
+    assert Path(os.devnull).is_char_device()
+
+
 def test_a_path_that_cant_be_written_is_refused_before_the_work(path: Path):
     for place, told in (
         (path.with_name("n" * 213), "its name is longer than 212 bytes; shorten it"),
