@@ -26,7 +26,8 @@ class Console:
 
     def __init__(self, fd: int) -> None:
         self.fd = _own_description(fd)
-        self._is_pipe = stat.S_ISFIFO(os.fstat(self.fd).st_mode)
+        mode = os.fstat(self.fd).st_mode
+        self._is_pipe, self._is_file = stat.S_ISFIFO(mode), stat.S_ISREG(mode)
         if self._is_pipe:
             with suppress(OSError):
                 fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, CONSOLE_PIPE_BYTES)
@@ -57,6 +58,8 @@ class Console:
                 self._backlog.append(bytes(part[sent:]))
                 self._backlog_bytes += len(part) - sent
             sent = max(0, sent - len(part))
+        if self._is_file:
+            self.flush()  # The disk is full or at a limit, which the next write says: epoll does not watch files.
 
     def splice_from(self, pipe: int, bytes_max: int) -> int:
         """Splices `pipe` into the console; returns how many bytes. Raises BlockingIOError if either is not ready."""
@@ -77,6 +80,8 @@ class Console:
                 return
             if sent < len(self._backlog[0]):
                 self._backlog[0] = self._backlog[0][sent:]
+                if self._is_file and sent:
+                    continue
                 return
             self._backlog.popleft()
 

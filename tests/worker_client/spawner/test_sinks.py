@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -51,6 +52,19 @@ def test_a_console_that_closes_drops_output_and_training_goes_on(script: Script)
         rig.process.stdout = None
         (end,) = rig.run(worker())
     assert end.code == 0
+
+
+def test_a_file_as_console_whose_disk_takes_a_part_drops_output_and_training_goes_on(
+    script: Script, tmp_path: Path
+) -> None:
+    """As `holdfast run > out` with `ulimit -f`, or on a disk that fills up: the kernel takes a part of a write."""
+    path = script("for _ in range(2000): print('x' * 99)")
+    with (tmp_path / "out").open("wb") as out, Rig(path, stdout=out) as rig:
+        resource.prlimit(rig.process.pid, resource.RLIMIT_FSIZE, (4242, 4242))
+        (end,) = rig.run(worker())
+        rig.end()
+    assert end.code == 0
+    assert (tmp_path / "out").stat().st_size == 4242
 
 
 def test_a_slow_console_holds_back_the_worker_and_nothing_is_lost(script: Script) -> None:
