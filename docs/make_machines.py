@@ -43,7 +43,7 @@ from supervisor.core.node import (
     spawner_watch,
     worker_group,
 )
-from supervisor.core.node.messages import SpawnFailed
+from supervisor.core.node.node_messages import SpawnFailed
 
 STATES_MAX = 1500
 MOMENTS_S = (0.0, 1e6)

@@ -12,7 +12,7 @@ from supervisor.core.calls import call_messages
 from supervisor.core.calls.call_messages import Barrier, Interruption
 from supervisor.core.calls.decisions import EndCall, Order, Replace, Say, Tell
 from supervisor.core.cluster import wrapped_call
-from supervisor.core.cluster.messages import CallReport
+from supervisor.core.cluster.cluster_messages import CallReport
 
 RANKS = (0, 1, 2)
 CALL = 1

@@ -7,7 +7,7 @@ import typing
 from pathlib import Path
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeHeard, NodeLost, NodeSilent
+from supervisor.core.cluster.cluster_messages import NodeHeard, NodeLost, NodeSilent
 
 EDGES = Path(__file__).parents[1] / "supervisor" / "edges"
 MADE_IN_CORE = {kind.__name__ for kind in (*typing.get_args(orders.Order), NodeHeard, NodeLost, NodeSilent)} | {

@@ -14,7 +14,7 @@ from supervisor.config import many_nodes
 from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET, WORKER_SOCKET
 from supervisor.edges.operators.metrics import exporter
 from supervisor.edges.peers.election import etcd_backend
-from supervisor.wiring import daemon, users_daemon
+from supervisor.wiring import daemon_services, users_daemon
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/reference/supervisor.md").read_text()
@@ -36,7 +36,7 @@ def test_sockets():
 
 
 def test_signals():
-    signals = {each for each in handled(users_daemon.__file__) | handled(daemon.__file__) if each.isupper()}
+    signals = {each for each in handled(users_daemon.__file__) | handled(daemon_services.__file__) if each.isupper()}
     assert len(signals) > 3
     assert {each for each in signals if each not in PAGE} == set()
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from time import monotonic, monotonic_ns
 from typing import Protocol
 
-from holdfast_wire import page as layout
+from holdfast_wire import page_layout as layout
 
 from worker_client import server_identity, thread_signals
 from worker_client.call_frames import CallEvent
@@ -35,9 +35,9 @@ from worker_client.channel_protocol import (
 from worker_client.endpoint import Endpoint
 from worker_client.errors import ChannelProtocolError
 from worker_client.outbox import LeaseQuestion, Outbox, OverfullError, Watch
+from worker_client.own_stacks import current_stacks
 from worker_client.progress import Progress
 from worker_client.progress_page import PageUnusableError, ProgressPage
-from worker_client.stacks import current_stacks
 from worker_client.timeouts import Limits
 from worker_client.workload_control import WorkloadControlRequest
 

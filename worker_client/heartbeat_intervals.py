@@ -1,8 +1,8 @@
 """When was this rank's last heartbeat, and what was the longest silence between two?
 
 This is the client's hottest path. After a pause of the rank, nearly all of its cost is cache misses, so it touches as
-little memory as it can: one clock reading, one object and two stores, with the word numbers of holdfast_wire.page
-written out. It takes no lock: each store is valid by itself.
+little memory as it can: one clock reading, one object and two stores, with the word numbers of page_layout.py written
+out. It takes no lock: each store is valid by itself.
 """
 
 from __future__ import annotations

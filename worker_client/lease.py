@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast_wire import page
+from holdfast_wire import page_layout
 
 from worker_client.workload_monitoring import Monitoring
 
@@ -29,7 +29,7 @@ def holds(monitoring: Monitoring) -> bool:
     while True:
         until_ns = monitoring.progress.lease_until_ns
         asked_ns = now_ns()
-        if until_ns == page.LEASE_UNKNOWN or asked_ns < until_ns:
+        if until_ns == page_layout.LEASE_UNKNOWN or asked_ns < until_ns:
             return True
         left_s = give_up_s - time.monotonic()
         left_ns = monitoring.ask_lease(timeout_s=left_s) if left_s > 0 else None

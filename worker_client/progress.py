@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic_ns
 
-from holdfast_wire import page as layout
+from holdfast_wire import page_layout as layout
 
 from worker_client.heartbeat_intervals import HeartbeatIntervals
 from worker_client.progress_page import Carried, ProgressPage, Snapshot
@@ -80,7 +80,7 @@ class Progress:
 
     @property
     def lease_until_ns(self) -> int:
-        """Returns the newest page's word on the lease, with or without a connection; page.py says what it means."""
+        """Returns the newest page's word on the lease, with or without a connection; see page_layout.py."""
         return self._page.words[layout.WORD_LEASE_UNTIL_NS]
 
     def lose(self) -> None:

@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast_wire import page as layout
+from holdfast_wire import page_layout as layout
 
 
 class PageUnusableError(ValueError):
@@ -21,7 +21,7 @@ class PageUnusableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WatchSnapshot:
-    """What a page says about a wrapped call, in the words of page.py."""
+    """What a page says about a wrapped call, in the words of page_layout.py."""
 
     watch: int
     since_ns: int

@@ -1,7 +1,7 @@
 """Which sections of this rank are open, and what was the longest time in each?
 
 This path is as hot as heartbeat_intervals.py and written like it: no lock, few objects, words by their numbers
-(holdfast_wire.page). One object holds all that a section needs and belongs to one page. If a new page arrives during a
+(page_layout.py). One object holds all that a section needs and belongs to one page. If a new page arrives during a
 call, the call notices at its end and repeats its stamp there; only that and rare cases take the lock.
 """
 
@@ -13,7 +13,7 @@ from sys import modules
 from time import monotonic_ns
 from typing import NamedTuple
 
-from holdfast_wire.page import (
+from holdfast_wire.page_layout import (
     SECTION_SLOTS_MAX,
     SECTION_SLOTS_START,
     SECTION_TALLIES_MAX,

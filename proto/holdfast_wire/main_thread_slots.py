@@ -1,9 +1,9 @@
 """Where in a spawner's memory file is the page of each worker's main thread, and which worker writes to its page?
 
 A job that is watched without a line in its script has one memfd for each spawner, which the supervisor makes, seals and
-passes to it. Each local rank has a page in it, with the words of page.py that say whether the main thread executes
-bytecode. The spawner clears a page before it starts a worker. The worker holds a lock on its page as long as it writes
-there: a worker that executes another program loses the lock, and a process that it has forked never has it.
+passes to it. Each local rank has a page in it, with the words of page_layout.py that say whether the main thread
+executes bytecode. The spawner clears a page before it starts a worker. The worker holds a lock on its page as long as
+it writes there: a worker that executes another program loses the lock, and a process that it has forked never has it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import mmap
 import os
 import struct
 
-from .page import PAGE_BYTES
+from .page_layout import PAGE_BYTES
 
 _LOCK = struct.Struct("@hhqqi4x")  # struct flock
 

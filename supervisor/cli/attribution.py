@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import SocketAttribute, SocketStream
 from anyio.streams.stapled import MultiListener
 
-from supervisor.config.attribution import EXPORT_VARIABLE, KEY_VARIABLE, MANAGED_ADDRESS, NO_MODEL, read_key
+from supervisor.config.attribution_settings import EXPORT_VARIABLE, KEY_VARIABLE, MANAGED_ADDRESS, NO_MODEL, read_key
 from supervisor.config.redaction import redacted_url
 from supervisor.edges.machine.own_process import sd_notify, signals
 from supervisor.edges.operators import http_server

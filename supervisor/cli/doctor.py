@@ -19,11 +19,11 @@ from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.core.printable import one_line
 from supervisor.programs.doctor import (
     control_groups,
+    cycle_checks,
     folders,
     gpus,
     kernel,
     network,
-    node_checks,
     slurm,
     timeout_checks,
     training,
@@ -105,7 +105,7 @@ def _areas(
         lambda: network.look(machine, _endpoint(spec)),
         lambda: slurm.look(machine, stop_timeout_s=spec.workers_stop_timeout_s),
         lambda: gpus.look(machine),
-        lambda: node_checks.look(spec, os.uname().nodename),
+        lambda: cycle_checks.look(spec, os.uname().nodename),
         lambda: timeout_checks.look(spec, machine.environ, has_gpus=bool(gpus.device_files(machine)), earlier=earlier),
         lambda: training.look(machine, arguments.python or spec.python or sys.executable),
     )

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from supervisor.cli.owners import user_name
 from supervisor.cli.supervisors import FoundJob
 from supervisor.core.facts import Evidence
-from supervisor.core.stragglers.messages import Straggler
+from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.edges.operators.event_document import timestamp
 from supervisor.ports.reports import CheckReport, JobNodeReport, NodeReport, RankReport
 

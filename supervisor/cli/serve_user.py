@@ -32,6 +32,6 @@ def execute_argv(argv: Sequence[str]) -> int:
         raise InvalidRequestError("cannot serve a user: holdfast daemon --users starts this command; run that")
     settings = parse_daemon(rest, environ={})
     settings = msgspec.structs.replace(settings, user_service=UserService(handover_fd=given.handover_fd))
-    from supervisor.wiring.daemon import serve_node
+    from supervisor.wiring.daemon_services import serve_node
 
     return anyio.run(serve_node, settings, backend_options={"use_uvloop": True})

@@ -10,7 +10,7 @@ from supervisor.cli import checks, documents, output
 from supervisor.cli.jobs import restarts_cell
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.core.printable import one_line
-from supervisor.core.stragglers.messages import Straggler
+from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes import job_claims
 from supervisor.errors import ExhaustedError, NoSupervisorError, NotFoundError

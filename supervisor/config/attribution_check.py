@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from supervisor.config.attribution import KEY_VARIABLE, NO_MODEL, Attribution, read_key
+from supervisor.config.attribution_settings import KEY_VARIABLE, NO_MODEL, Attribution, read_key
 from supervisor.config.given import Given
 
 ENDPOINT_NAME = "ft_attribution_endpoint"

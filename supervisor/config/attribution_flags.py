@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.config import attribution, values
+from supervisor.config import attribution_settings, values
 from supervisor.config.setting import Group, Setting
 
 
@@ -14,14 +14,14 @@ def _flag(name: str, kind: values.Kind, field: str, meaning: str) -> Setting:
 ATTRIBUTION: tuple[Setting, ...] = (
     _flag(
         "endpoint",
-        attribution.ENDPOINT,
+        attribution_settings.ENDPOINT,
         "endpoint",
         "service that says why each cycle ended: http://HOST:PORT, or localhost to have one started; needs "
         "--ft-per-cycle-applog-prefix",
     ),
     _flag(
         "stop-action",
-        attribution.STOP_ACTION,
+        attribution_settings.STOP_ACTION,
         "stop_action",
         "if the service says that another try would end the same way: "
         "only log it, or end the job (--ft-no-restart-exit-code)",
@@ -36,11 +36,11 @@ ATTRIBUTION: tuple[Setting, ...] = (
         "llm-api-key-file",
         values.PATH,
         "llm_api_key_file",
-        f"endpoint localhost: file with the key of a language model (default: ${attribution.KEY_VARIABLE})",
+        f"endpoint localhost: file with the key of a language model (default: ${attribution_settings.KEY_VARIABLE})",
     ),
     _flag(
         "llm-base-url",
-        attribution.URL,
+        attribution_settings.URL,
         "llm_base_url",
         "endpoint localhost: also ask a language model, at an API like OpenAI's",
     ),
@@ -48,8 +48,16 @@ ATTRIBUTION: tuple[Setting, ...] = (
         "llm-model",
         values.text("MODEL"),
         "llm_model",
-        f"endpoint localhost: which language model; {attribution.NO_MODEL}: judge by rules alone, without a key",
+        f"endpoint localhost: which language model; {attribution_settings.NO_MODEL}: judge by rules alone, "
+        "without a key",
     ),
-    _flag("log-level", attribution.LOG_LEVEL, "log_level", "endpoint localhost: how much the service's log says"),
-    _flag("export-url", attribution.EXPORT_URL, "export_url", "endpoint localhost: post each result there as JSON"),
+    _flag(
+        "log-level", attribution_settings.LOG_LEVEL, "log_level", "endpoint localhost: how much the service's log says"
+    ),
+    _flag(
+        "export-url",
+        attribution_settings.EXPORT_URL,
+        "export_url",
+        "endpoint localhost: post each result there as JSON",
+    ),
 )

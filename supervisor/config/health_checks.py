@@ -32,7 +32,7 @@ class HealthChecks(msgspec.Struct, frozen=True):
     devices_period_s: float = 5.0  # between two looks at GPUs and cards while the job runs
 
     def plans(self, node: str) -> tuple[CheckPlan, ...]:
-        """Returns a plan for each check that edges/machine/health/node_checks.py will run on this node."""
+        """Returns a plan for each check that edges/machine/health/check_probes.py will run on this node."""
         late = Health.UNHEALTHY if self.policy is HealthCheckPolicy.STRICT else Health.UNANSWERED
         plans: list[CheckPlan] = []
         if self.nvhcd_socket:

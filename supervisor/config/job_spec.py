@@ -6,7 +6,7 @@ import enum
 
 import msgspec
 
-from supervisor.config.attribution import Attribution
+from supervisor.config.attribution_settings import Attribution
 from supervisor.config.health_checks import HealthChecks
 from supervisor.config.job_logs import JobLogs, LogServer
 from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRules, RestartRules

@@ -13,7 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from supervisor.config import job_logs, nodes_check
-from supervisor.config.attribution import Attribution
+from supervisor.config.attribution_settings import Attribution
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.launch_values import WORKERS_MAX

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, cast
 
 from supervisor.config import environment, launch_settings
-from supervisor.config.attribution import EXPORT_URL
+from supervisor.config.attribution_settings import EXPORT_URL
 from supervisor.config.fault_tolerance import CONFIG_FILE
 from supervisor.config.job_spec import Entry, JobSpec, Nodes
 from supervisor.config.launch_settings import RUN_SETTINGS

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from supervisor.config import launch_settings
-from supervisor.config.attribution import EXPORT_URL
+from supervisor.config.attribution_settings import EXPORT_URL
 from supervisor.config.given import clip
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.launch_settings import RUN_SETTINGS

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.facts import JobEvent
-from supervisor.core.stragglers.messages import SectionsTold, Tell
+from supervisor.core.stragglers.straggler_messages import SectionsTold, Tell
 
 PREFIX = "checkpoint"
 SECTIONS_MAX = 4  # of such names in one job

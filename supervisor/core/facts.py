@@ -154,7 +154,7 @@ class WorkerExit(msgspec.Struct, frozen=True):
 
 
 class WatchMode(enum.IntEnum):
-    """Says what a rank in a wrapped call is watched for (holdfast_wire.page)."""
+    """Says what a rank in a wrapped call is watched for (holdfast_wire.page_layout)."""
 
     OFF = 0
     ON = 1

@@ -6,7 +6,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.cluster.messages import LeaveAsked
+from supervisor.core.cluster.cluster_messages import LeaveAsked
 from supervisor.core.facts import Assignment, HangLimits, JobRules, JobState, Verdict
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.cluster.messages import NodeCordoned, NodeExcluded, RestartAsked, StopAsked
+from supervisor.core.cluster.cluster_messages import NodeCordoned, NodeExcluded, RestartAsked, StopAsked
 
 LastingRequest = NodeExcluded | NodeCordoned  # of people; it holds under any leader
 Request = StopAsked | RestartAsked | LastingRequest

@@ -15,7 +15,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from supervisor.config.attribution import StopAction
+from supervisor.config.attribution_settings import StopAction
 from supervisor.config.job_logs import cycle_log_path
 from supervisor.core.attribution import asking
 from supervisor.core.facts import JobEvent, JobState

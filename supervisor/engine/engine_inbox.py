@@ -5,8 +5,8 @@ Edges post here, and the loop takes. So whatever reports to the engine can be ma
 
 from __future__ import annotations
 
-from supervisor.core.cluster import messages as cluster_messages
-from supervisor.core.node import messages as node_messages
+from supervisor.core.cluster import cluster_messages
+from supervisor.core.node import node_messages
 from supervisor.engine.inbox import Inbox
 
 EngineEvent = node_messages.Event | cluster_messages.Reported

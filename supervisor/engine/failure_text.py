@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.errors import HoldfastError
 
 _PURPOSE: dict[type[node_messages.Action], str] = {

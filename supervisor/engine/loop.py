@@ -13,12 +13,10 @@ import anyio
 from anyio.abc import TaskStatus
 
 from supervisor.core.announcements import Announcement
-from supervisor.core.cluster import announcing, coordinator, endings, takeover
-from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.cluster import announcing, cluster_messages, coordinator, endings, takeover
 from supervisor.core.defects import defect_sentence
 from supervisor.core.ledger import Ledger
-from supervisor.core.node import messages as node_messages
-from supervisor.core.node import node
+from supervisor.core.node import node, node_messages
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.engine.engine_inbox import EngineEvent, EngineInbox
 from supervisor.engine.machines import Machines

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.core.node_health import HealthFinding
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Gpus, NodeChecks

@@ -16,14 +16,13 @@ import msgspec
 from holdfast_wire import spawner_link as link
 
 from supervisor.core.announcements import Announcement, JobEnded
-from supervisor.core.cluster import messages as cluster_messages
-from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.cluster import cluster_messages
+from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.facts import JobEvent
 from supervisor.core.gpu_memory import MemoryReport
 from supervisor.core.gpu_places import places_sentence
 from supervisor.core.ledger import Ledger
-from supervisor.core.node import failed_actions, node, spawner_watch
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import failed_actions, node, node_messages, spawner_watch
 from supervisor.engine import followers
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher

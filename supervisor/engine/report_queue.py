@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from supervisor.core.cluster.messages import Event as Report
-from supervisor.core.cluster.messages import JobOpened, NodeFailed
+from supervisor.core.cluster.cluster_messages import Event as Report
+from supervisor.core.cluster.cluster_messages import JobOpened, NodeFailed
 
 _log = logging.getLogger("holdfast")
 

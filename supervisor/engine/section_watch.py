@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.core import checkpoint_times
 from supervisor.core.stragglers import stragglers
-from supervisor.core.stragglers.messages import RankSections, SectionsTold
+from supervisor.core.stragglers.straggler_messages import RankSections, SectionsTold
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.report_saving import ReportSaving

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.core.stragglers.messages import Straggler
+from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.engine.job_record import JobRecord
 
 

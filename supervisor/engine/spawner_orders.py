@@ -7,7 +7,7 @@ from typing import assert_never
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 
 SpawnerAction = (
     node_messages.PrepareStore

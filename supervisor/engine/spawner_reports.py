@@ -8,7 +8,7 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config.job_spec import SAFETY_FACTOR
 from supervisor.core.facts import JobEvent, WorkerExit
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Workers

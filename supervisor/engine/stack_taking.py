@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.facts import Evidence
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.core.process_facts import ProcessState, RankFacts, RankLook
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import StackSource, Workers

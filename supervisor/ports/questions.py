@@ -12,7 +12,7 @@ from typing import Protocol
 import msgspec
 
 from supervisor.core.facts import Evidence
-from supervisor.core.stragglers.messages import RankSections
+from supervisor.core.stragglers.straggler_messages import RankSections
 from supervisor.ports.edges import Peers
 from supervisor.ports.reports import JobReport, LogBytes, NodeReport, RecordedEvent
 

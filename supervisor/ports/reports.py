@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.facts import JobState
-from supervisor.core.stragglers.messages import Straggler
+from supervisor.core.stragglers.straggler_messages import Straggler
 
 
 class SectionReport(msgspec.Struct, frozen=True):

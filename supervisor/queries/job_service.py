@@ -16,12 +16,11 @@ from supervisor.config.job_spec import OnSigterm
 from supervisor.config.run_folder import check_log_dir, run_folder
 from supervisor.config.told_settings import told_settings
 from supervisor.core.announcements import Announcement, JobEnded
-from supervisor.core.cluster.messages import NodeCordoned
+from supervisor.core.cluster.cluster_messages import NodeCordoned
 from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
-from supervisor.core.node import messages as node_messages
-from supervisor.core.node import node
+from supervisor.core.node import node, node_messages
 from supervisor.core.session_state import JobSessions
-from supervisor.core.stragglers.messages import Straggler
+from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import ENDED_JOBS_MAX, JobRecord

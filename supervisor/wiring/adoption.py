@@ -1,6 +1,6 @@
 """How does a private supervisor serve ranks that another launcher has started, on one node or on several?
 
-The wiring is the same as in daemon.py, without the part that starts processes: these already run.
+The wiring is the same as in daemon_services.py, without the part that starts processes: these already run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Spawners
 from supervisor.ports.questions import PeersAndColleagues
 from supervisor.queries.job_service import JobService
-from supervisor.wiring.jobs import Base
+from supervisor.wiring.job_wiring import Base
 from supervisor.wiring.place import Place
 from supervisor.wiring.supervisor import open_slow_edges, open_supervisor, registered
 

@@ -25,7 +25,7 @@ from supervisor.ports.edges import Clock
 from supervisor.wiring.place import Place
 
 if TYPE_CHECKING:
-    from supervisor.wiring.attribution import Attributions
+    from supervisor.wiring.job_attribution import Attributions
 
 
 def open_job_log(stack: contextlib.AsyncExitStack, place: Place, jobs: Mapping[str, JobRecord]) -> JobLog:
@@ -56,7 +56,7 @@ def follow(
 
     def of_all_jobs() -> Attributions:
         if not attributions:
-            from supervisor.wiring.attribution import Attributions  # Late: few jobs ask for it.
+            from supervisor.wiring.job_attribution import Attributions  # Late: few jobs ask for it.
 
             attributions.append(Attributions(tasks, inbox, publisher, clock))
             stack.push_async_callback(attributions[0].aclose)

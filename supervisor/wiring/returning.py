@@ -23,8 +23,7 @@ from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, encode
 from supervisor.core import job_phases
 from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.facts import JobEvent, JobState
-from supervisor.core.node import messages as node_messages
-from supervisor.core.node import rank_monitor
+from supervisor.core.node import node_messages, rank_monitor
 from supervisor.core.silence import counted_from
 from supervisor.edges.machine.folders.token_files import TokenFiles
 from supervisor.edges.machine.journal.journal import Journal

@@ -18,7 +18,7 @@ from supervisor.ports.reports import RecordedEvent
 from supervisor.queries.cluster_job_service import ClusterJobService
 from supervisor.queries.event_forwarder import EventForwarder
 from supervisor.queries.job_service import JobService
-from supervisor.wiring.jobs import Base, Jobs
+from supervisor.wiring.job_wiring import Base, Jobs
 
 if TYPE_CHECKING:
     from supervisor.edges.peers.elastic.elastic_hosts import ElasticHosts

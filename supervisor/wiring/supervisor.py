@@ -24,7 +24,7 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.edges.machine.folders.token_files import TokenFiles
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
-from supervisor.edges.machine.health.node_checks import NodeChecks
+from supervisor.edges.machine.health.check_probes import NodeChecks
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.logs.log_retention import QUIET_S, LogRetention
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
@@ -55,7 +55,7 @@ from supervisor.queries.cluster_job_service import ClusterJobService
 from supervisor.queries.job_service import JobService
 from supervisor.queries.question_inbox import QuestionInbox
 from supervisor.wiring import cycle_recording, shared_jobs
-from supervisor.wiring.jobs import Base, Jobs, wired
+from supervisor.wiring.job_wiring import Base, Jobs, wired
 from supervisor.wiring.log_server import LogFunnel
 from supervisor.wiring.place import Place
 from supervisor.wiring.run_logs import RunLogs

@@ -14,7 +14,7 @@ import pytest
 from anyio import to_thread
 
 from supervisor.cli import output
-from supervisor.cli.site import silence
+from supervisor.cli.site import rank_rows
 from supervisor.cli.site.board import Board, Known
 from supervisor.ports.pauses import pause
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
@@ -96,10 +96,10 @@ def test_of_many_ranks_those_are_shown_that_are_worth_a_look() -> None:
     job = running(ranks=1_000)
     job_service = FakeJobService(job)
     job_service.silence(job.job_id, 30.0)
-    told: dict[str, Any] = silence.ranks_document(
+    told: dict[str, Any] = rank_rows.ranks_document(
         job_service.reports[job.job_id], now_ns=10**9, aged_s=0.1, every_s=2.0
     )
     shown = [rank["rank"] for rank in told["ranks"]]
-    assert (len(shown), told["left_out"]) == (silence.RANKS_MAX, 1_000 - silence.RANKS_MAX)
+    assert (len(shown), told["left_out"]) == (rank_rows.RANKS_MAX, 1_000 - rank_rows.RANKS_MAX)
     assert 2 in shown
     assert shown == sorted(shown)

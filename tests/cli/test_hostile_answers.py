@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from supervisor.cli import documents, jobs, output, status
 from supervisor.cli.live import rows
-from supervisor.cli.site.silence import ranks_document
+from supervisor.cli.site.rank_rows import ranks_document
 from supervisor.cli.supervisors import FoundJob
 from supervisor.edges.operators import control_answers as answers
 from supervisor.edges.operators.event_document import event_document

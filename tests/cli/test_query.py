@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from supervisor.cli.status import heartbeat_cell
 from supervisor.core.facts import JobState
-from supervisor.core.stragglers.messages import Straggler
+from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.ports.reports import RankReport, SectionReport
 from tests.cli.supervised import ROOT, Home, widest, without_colours
 from tests.edges.operators.fake_job_service import running

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.cluster import coordinator, takeover
-from supervisor.core.cluster.messages import LeadershipTaken, MemberState, NodeStands, Publish, Record, Send
+from supervisor.core.cluster.cluster_messages import LeadershipTaken, MemberState, NodeStands, Publish, Record, Send
 from supervisor.core.facts import Assignment, JobRules, NodeFacts, RestartRules
 from supervisor.core.ledger import Former, Ledger
 from tests.core.playbook import Playbook

@@ -6,11 +6,11 @@ from typing import TypeVar
 
 import msgspec
 
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster import coordinator, endings
-from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobEvent, JobRules, JobState, JobView, Progress, RestartRules, Verdict, WorkerExit
 from supervisor.core.gpu_memory import MemoryRules
-from supervisor.core.node import messages, node
+from supervisor.core.node import node, node_messages
 from supervisor.core.node_health import CheckPlan
 
 A = TypeVar("A")
@@ -41,12 +41,12 @@ class OneNode:
         self.now_s = now_s
         self.state = node.initial_state("a")
         self.coordinator = coordinator.initial_state(JOB)
-        self.actions: list[messages.Action] = []
+        self.actions: list[node_messages.Action] = []
         self.events: list[JobEvent] = []
         self.told: list[cluster.Event] = []
-        self.send(messages.JobSubmitted(of, checks, memory))
+        self.send(node_messages.JobSubmitted(of, checks, memory))
 
-    def send(self, *events: messages.Event, at: float | None = None) -> OneNode:
+    def send(self, *events: node_messages.Event, at: float | None = None) -> OneNode:
         self.now_s = self.now_s if at is None else at
         self.actions = []
         for event in events:
@@ -55,7 +55,7 @@ class OneNode:
 
     def pass_to(self, now_s: float) -> OneNode:
         """Moves the clock to that time, and fires the timer as often as needed on the way."""
-        kept: list[messages.Action] = []
+        kept: list[node_messages.Action] = []
         while True:
             moments = (node.next_deadline_s(self.state), coordinator.next_deadline_s(self.coordinator))
             due_s = min((each for each in moments if each is not None), default=None)
@@ -63,7 +63,7 @@ class OneNode:
                 self.now_s = now_s
                 self.actions = kept
                 return self
-            self.send(messages.DeadlineReached(), at=max(self.now_s, due_s))
+            self.send(node_messages.DeadlineReached(), at=max(self.now_s, due_s))
             self._coordinate(cluster.DeadlineReached())
             kept += self.actions
 
@@ -85,12 +85,12 @@ class OneNode:
 
     def run_cycle(self, cycle: int) -> OneNode:
         """Starts the store and all workers of the cycle; pids are 100, 101, …"""
-        self.send(messages.StoreReady(JOB, cycle, "127.0.0.1", 30000 + cycle))
+        self.send(node_messages.StoreReady(JOB, cycle, "127.0.0.1", 30000 + cycle))
         ranks = range(self.rules.local_world_size)
-        return self.send(*(messages.WorkerSpawned(JOB, cycle, each, 100 + each) for each in ranks))
+        return self.send(*(node_messages.WorkerSpawned(JOB, cycle, each, 100 + each) for each in ranks))
 
     def exit(self, cycle: int, local_rank: int, *, code: int | None = None, signal: int | None = None) -> OneNode:
-        return self.send(messages.WorkerExited(JOB, cycle, self.ended(local_rank, code=code, signal=signal)))
+        return self.send(node_messages.WorkerExited(JOB, cycle, self.ended(local_rank, code=code, signal=signal)))
 
     def ended(
         self, local_rank: int, *, code: int | None = None, signal: int | None = None, error_at: float | None = None
@@ -100,22 +100,22 @@ class OneNode:
             local_rank, local_rank, 100 + local_rank, code, signal, self.now_s, error=error, error_at_unix_s=error_at
         )
 
-    def _send(self, event: messages.Event) -> None:
-        if isinstance(event, messages.SpawnerReady | messages.SpawnerLost) and event.number == NOW:
+    def _send(self, event: node_messages.Event) -> None:
+        if isinstance(event, node_messages.SpawnerReady | node_messages.SpawnerLost) and event.number == NOW:
             event = msgspec.structs.replace(event, number=self.state.jobs[JOB].job.spawners)
         self.state, actions = node.step(self.state, event, now_s=self.now_s)
         for action in actions:
             match action:
-                case messages.TellCoordinator(report=report):
+                case node_messages.TellCoordinator(report=report):
                     self.told.append(report)
                     self._coordinate(report)
-                case messages.Publish(event=said):
+                case node_messages.Publish(event=said):
                     self.events.append(said)
-                case messages.LookAtRanks():
+                case node_messages.LookAtRanks():
                     pass  # Its answer, which may be missing, changes only what people read.
-                case messages.EndSpawner() if self.spawner_obeys:
+                case node_messages.EndSpawner() if self.spawner_obeys:
                     self.actions.append(action)
-                    self._send(messages.SpawnerLost(JOB, NOW, "the spawner ended because it was asked to"))
+                    self._send(node_messages.SpawnerLost(JOB, NOW, "the spawner ended because it was asked to"))
                 case _:
                     self.actions.append(action)
 
@@ -126,7 +126,7 @@ class OneNode:
         for action in actions:
             match action:
                 case cluster.Send("a", order):
-                    self._send(messages.Ordered(JOB, order))
+                    self._send(node_messages.Ordered(JOB, order))
                 case cluster.Send():
                     raise AssertionError(f"{action} is for a node that nobody knows")
                 case cluster.Publish(event=said):
@@ -139,7 +139,7 @@ class OneNode:
 
 def running(of: JobRules) -> OneNode:
     """Returns a job whose first cycle runs."""
-    return OneNode(of).send(messages.SpawnerReady(JOB, NOW)).run_cycle(0)
+    return OneNode(of).send(node_messages.SpawnerReady(JOB, NOW)).run_cycle(0)
 
 
 def in_first_cycle() -> OneNode:
@@ -149,7 +149,7 @@ def in_first_cycle() -> OneNode:
 def in_back_off() -> OneNode:
     job = running(rules(1, max_restarts=99))
     for cycle in range(6):
-        job.exit(cycle, 0, code=1).send(messages.WorkersEmptied(JOB, cycle))
+        job.exit(cycle, 0, code=1).send(node_messages.WorkersEmptied(JOB, cycle))
         if job.actions:
             job.run_cycle(cycle + 1)
     assert job.view().state is JobState.RESTARTING
@@ -161,12 +161,12 @@ def joined(job: OneNode, *local_ranks: int, cycle: int = 0) -> OneNode:
     """Lets clients join; their last heartbeat is now."""
     progress = Progress(job.now_s, job.now_s, heartbeat_at_s=job.now_s, heartbeats=1)
     limits = job.rules.hang_limits
-    return job.send(*(messages.ClientJoined(JOB, cycle, each, limits, progress) for each in local_ranks))
+    return job.send(*(node_messages.ClientJoined(JOB, cycle, each, limits, progress) for each in local_ranks))
 
 
 def hang(job: OneNode, *local_ranks: int, at: float, cycle: int = 0) -> OneNode:
     """Makes these ranks hang; they have been silent since they joined at 0."""
     silent = Progress(0.0, 0.0, heartbeat_at_s=0.0, heartbeats=1)
-    job.send(messages.DeadlineReached(), at=at)
-    answers = [messages.ProgressRead(JOB, cycle, each, silent) for each in local_ranks]
+    job.send(node_messages.DeadlineReached(), at=at)
+    answers = [node_messages.ProgressRead(JOB, cycle, each, silent) for each in local_ranks]
     return job.send(*answers)

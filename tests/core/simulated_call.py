@@ -37,9 +37,9 @@ from supervisor.core.calls.call_messages import (
     ToRank,
 )
 from supervisor.core.cluster import wrapped_call
-from supervisor.core.cluster.messages import CallReport, DeadlineReached
+from supervisor.core.cluster.cluster_messages import CallReport, DeadlineReached
 from supervisor.core.node import local_call
-from supervisor.core.node.messages import RankSaid, TellCoordinator, TellRanks
+from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
 from tests.core.call_checks import CallChecks, is_excused_refusal
 from tests.core.simulated_node_loss import NodeLosses

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.core import checkpoint_times
 from supervisor.core.checkpoint_times import SECTIONS_MAX, State
 from supervisor.core.facts import JobEvent
-from supervisor.core.stragglers.messages import RankSections, SectionsTold
+from supervisor.core.stragglers.straggler_messages import RankSections, SectionsTold
 
 NAMES = ("step", "checkpointing")
 

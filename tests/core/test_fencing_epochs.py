@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.core import fencing_epochs
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.messages import JobOpened, MemberState, NodeFailed, NodeJoined, Send
+from supervisor.core.cluster.cluster_messages import JobOpened, MemberState, NodeFailed, NodeJoined, Send
 from supervisor.core.facts import NodeFacts
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import StartCycle

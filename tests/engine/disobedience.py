@@ -17,7 +17,7 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
 from supervisor.core.facts import Evidence, HangLimits, Progress
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.core.process_facts import Frame, RankLook
 from supervisor.ports.edges import Spawner, nobody_asks
 from tests.engine.world import SetClock

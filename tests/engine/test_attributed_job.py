@@ -9,7 +9,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from supervisor.config import JobSpec
-from supervisor.config.attribution import Attribution, StopAction
+from supervisor.config.attribution_settings import Attribution, StopAction
 from supervisor.config.job_logs import JobLogs
 from supervisor.core.attribution import asking
 from supervisor.core.attribution.asking import Judged, Reply, Taken

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.cluster.messages import Reported, StopAsked
+from supervisor.core.cluster.cluster_messages import Reported, StopAsked
 from supervisor.core.facts import JobRules
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.engine.engine_inbox import EngineEvent, EngineInbox
 from supervisor.engine.inbox import SHARE_MAX
 

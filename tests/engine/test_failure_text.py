@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.engine import failure_text as texts
 from supervisor.engine.failure_text import failure_sentence, failure_text
 from supervisor.errors import NotNowError

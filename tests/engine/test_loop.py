@@ -11,12 +11,10 @@ import pytest
 
 from supervisor.config import JobSpec
 from supervisor.core.announcements import Announcement, CycleBegan, LeadChanged, NodeLost
-from supervisor.core.cluster import coordinator, takeover
-from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.cluster import cluster_messages, coordinator, takeover
 from supervisor.core.facts import JobRules, JobState, RestartRules
 from supervisor.core.ledger import Ledger
-from supervisor.core.node import job, node
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import job, node, node_messages
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.inbox import TAKEN_MAX
 from supervisor.engine.loop import LATE_S, TURN_S, Engine

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.messages import JobOpened
+from supervisor.core.cluster.cluster_messages import JobOpened
 from supervisor.core.facts import JobRules
-from supervisor.core.node import messages as node_messages
-from supervisor.core.node import node
+from supervisor.core.node import node, node_messages
 from supervisor.engine.machines import Machines
 
 

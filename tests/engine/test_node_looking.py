@@ -11,7 +11,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.config.health_checks import HealthChecks
 from supervisor.core.facts import JobState
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.core.node_health import Health, HealthFinding
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.node_looking import NodeLooking

@@ -15,7 +15,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.core import orders
 from supervisor.core.facts import JobState, RestartRules, Verdict
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import NotNowError

@@ -15,8 +15,7 @@ from supervisor.core import job_phases
 from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import JobState, RestartRules
-from supervisor.core.node import messages as node_messages
-from supervisor.core.node import node
+from supervisor.core.node import node, node_messages
 from supervisor.engine.job_record import JobRecord
 from supervisor.errors import HoldfastError
 from tests.engine.disobedience import DisobedientSpawners, Population, Schedule

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from supervisor.core.cluster.messages import Event as Report
-from supervisor.core.cluster.messages import JobOpened, NodeFailed, NodeJoined, NodeStopped
+from supervisor.core.cluster.cluster_messages import Event as Report
+from supervisor.core.cluster.cluster_messages import JobOpened, NodeFailed, NodeJoined, NodeStopped
 from supervisor.core.facts import JobRules
 from supervisor.engine.report_queue import ReportQueue
 from tests.settling import settled

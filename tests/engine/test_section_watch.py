@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from supervisor.core.stragglers.messages import RankSections
+from supervisor.core.stragglers.straggler_messages import RankSections
 from supervisor.engine import section_watch
 from supervisor.engine.section_watch import SectionWatch
 from supervisor.ports.questions import LEADER, Answer, Question, SectionsTaken, TellSections

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from supervisor.config import JobSpec
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.stragglers.messages import Straggler
+from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.slow_ranks import SlowRanks
 

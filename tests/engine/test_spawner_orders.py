@@ -6,7 +6,7 @@ import pytest
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.engine.spawner_orders import SpawnerAction, order_of
 
 SPEC = JobSpec("j", ("t.py",), master_addr="10.0.0.1", master_port=5)

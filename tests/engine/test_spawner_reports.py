@@ -10,7 +10,7 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
 from supervisor.core.facts import Assignment
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import CycleRecord, JobRecord
 from supervisor.engine.spawner_reports import SpawnerReports

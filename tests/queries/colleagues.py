@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from supervisor.config import JobSpec
 from supervisor.config.job_spec import Nodes
-from supervisor.core.cluster.messages import Event, JobOpened, NodeJoined, Reported
+from supervisor.core.cluster.cluster_messages import Event, JobOpened, NodeJoined, Reported
 from supervisor.core.facts import JobState
 from supervisor.errors import NoAnswerError
 from supervisor.ports.questions import Answer, Part, Question, SectionsTaken, TellSections

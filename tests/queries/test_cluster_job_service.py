@@ -9,7 +9,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from supervisor.core.cluster.messages import NodeLost
+from supervisor.core.cluster.cluster_messages import NodeLost
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.errors import NoAnswerError, NotFoundError
 from supervisor.ports.questions import (

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from supervisor.core.cluster.messages import NodeLost
+from supervisor.core.cluster.cluster_messages import NodeLost
 from supervisor.core.facts import JobState
 from supervisor.ports.questions import NodeEvents, TellNews
 from tests.queries.colleagues import happened, part, shared_job

@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.core.cluster.messages import StopAsked
+from supervisor.core.cluster.cluster_messages import StopAsked
 from supervisor.core.facts import JobState
 from supervisor.errors import NoAnswerError
 from supervisor.ports.questions import LEADER, Answer, Events, Question, ReadEvents, ShowWhole, Whole

@@ -11,7 +11,7 @@ from holdfast_wire import spawner_link as link
 from supervisor.config import JobSpec
 from supervisor.config.health_checks import HealthChecks
 from supervisor.core.facts import HangLimits, JobState, Progress, RestartRules
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.core.node_health import Health, HealthFinding
 from supervisor.errors import AlreadyExistsError, CordonedError, InvalidRequestError, NotFoundError
 from supervisor.ports.reports import CheckReport

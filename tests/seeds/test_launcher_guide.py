@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config import JobSpec
-from supervisor.config.attribution import MANAGED_ADDRESS, attribution_log_path, submitter
+from supervisor.config.attribution_settings import MANAGED_ADDRESS, attribution_log_path, submitter
 from supervisor.config.launch_settings import RUN_SETTINGS, settings_by_flag
 from supervisor.config.numa import numactl_prefix
 from supervisor.config.resolve import RunRequest

@@ -11,9 +11,8 @@ import tomllib
 import pytest
 
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.messages import NodeJoined, NodeLost
-from supervisor.core.elastic.elastic_round import next_deadline_s
-from supervisor.core.elastic.messages import (
+from supervisor.core.cluster.cluster_messages import NodeJoined, NodeLost
+from supervisor.core.elastic.elastic_messages import (
     AgentClosed,
     AgentLost,
     BeginRound,
@@ -26,6 +25,7 @@ from supervisor.core.elastic.messages import (
     TellClosed,
     TellWaiting,
 )
+from supervisor.core.elastic.elastic_round import next_deadline_s
 from tests.core.cluster.test_rounds import come, job, ordered, pass_deadline, playing
 from tests.core.elastic.test_elastic_round import FIXED, RULES, join, playbook, running, served
 from tests.seeds.documents import ROOT, Document, asked

@@ -9,7 +9,7 @@ from supervisor.core.cluster.coordinator_states import Ended, Running
 from supervisor.core.election.link_silence import LATE_S, SILENCE_S
 from supervisor.core.election.node_links import CHECK_S
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
-from supervisor.core.node import messages
+from supervisor.core.node import node_messages
 from supervisor.core.orders import Conclude, Order, StartCycle
 from supervisor.core.stop_verdict import has_left
 from tests.sim.checker import Checker, Cycle, cycle_of
@@ -73,7 +73,7 @@ class OneRun(Checker):
     verdict that it finds may as well be an earlier run's, from a backup: it begins the job again (docs/simulation.md).
     """
 
-    def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
+    def spawn(self, host: Host, action: node_messages.SpawnWorkers) -> None:
         if host.newest_era < self.world.era_before_run.get(host.run_number, 0):
             return
         if host.first_run not in (None, host.run_number):
@@ -85,9 +85,9 @@ class ConsecutiveRanks(Checker):
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
-        self._parts: dict[Cycle, list[tuple[str, messages.SpawnWorkers]]] = {}
+        self._parts: dict[Cycle, list[tuple[str, node_messages.SpawnWorkers]]] = {}
 
-    def spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
+    def spawn(self, host: Host, action: node_messages.SpawnWorkers) -> None:
         run, cycle = (host.run_number, host.history), action.assignment.cycle
         parts = self._parts.setdefault((*run, cycle), [])
         parts.append((host.name, action))
@@ -351,7 +351,7 @@ class NoHealthyWorkerEnded(Checker):
     def fault(self, fault: Fault, *, is_harmful: bool) -> None:
         self._is_excused = self._is_excused or is_harmful or fault.kind in REQUESTS
 
-    def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
+    def signal(self, host: Host, action: node_messages.SignalWorkers | node_messages.KillTree) -> None:
         if self._is_excused:
             return
         ranks = [each for each in host.processes.ranks if each.alive and each.cycle == action.cycle]

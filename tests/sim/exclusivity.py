@@ -6,7 +6,7 @@ import signal as signals
 from typing import TYPE_CHECKING
 
 from supervisor.core.fence_times import FENCE_S
-from supervisor.core.node import messages
+from supervisor.core.node import node_messages
 from tests.sim.checker import Checker, Cycle, cycle_of
 from tests.sim.faults import DATA_LOST, Fault
 
@@ -42,8 +42,8 @@ class Exclusivity(Checker):
             if leader is not None and not backend.answers(host) and not backend.answers(leader):
                 self._unknown[host] = leader
 
-    def signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
-        if isinstance(action, messages.KillTree) or action.signal == signals.SIGKILL:
+    def signal(self, host: Host, action: node_messages.SignalWorkers | node_messages.KillTree) -> None:
+        if isinstance(action, node_messages.KillTree) or action.signal == signals.SIGKILL:
             self._killed_at_s[host] = self.world.timeline.now_s
 
     def rank(self, rank: Rank) -> None:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster import coordinator, endings, takeover
-from supervisor.core.cluster import messages as cluster
 from supervisor.core.election import follower
 from supervisor.core.facts import Verdict
 from supervisor.core.fence_times import FENCE_S
-from supervisor.core.node import messages, node
+from supervisor.core.node import node, node_messages
 from supervisor.core.stop_verdict import has_left
 from supervisor.edges.peers.embedded.cluster_peers import PARTING_S
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S
@@ -137,7 +137,7 @@ class Host:
         deadline_s = self._local_deadline_s()
         assert deadline_s is not None
         self._clock_s = max(self._clock_s, deadline_s)  # corrects rounding between the clocks
-        self._inbox.append(partial(self._step, messages.DeadlineReached()))
+        self._inbox.append(partial(self._step, node_messages.DeadlineReached()))
         if self.coordinator is not None:
             self._inbox.append(partial(self.coordinate, cluster.DeadlineReached()))
         self._drain()
@@ -177,15 +177,15 @@ class Host:
 
     # --- the node
 
-    def take(self, event: messages.Event) -> None:
+    def take(self, event: node_messages.Event) -> None:
         self.receive(partial(self._step, event))
 
-    def _step(self, event: messages.Event) -> None:
+    def _step(self, event: node_messages.Event) -> None:
         if self.is_dead:
             return
         self.state, actions = node.step(self.state, event, now_s=self.now_s())
         for action in actions:
-            if isinstance(action, messages.Publish):
+            if isinstance(action, node_messages.Publish):
                 self.world.note_event(self, action.event)
             else:
                 self._perform(action)
@@ -195,18 +195,18 @@ class Host:
     def _ring_early(self) -> None:
         deadline_s = node.next_deadline_s(self.state)
         if deadline_s is None or deadline_s > self.now_s():
-            after, actions = node.step(self.state, messages.DeadlineReached(), now_s=self.now_s())
+            after, actions = node.step(self.state, node_messages.DeadlineReached(), now_s=self.now_s())
             if actions or after != self.state:
                 self.world.complain("early timer", f"an early deadline changed something on {self.name}")
 
-    def _perform(self, action: messages.Action) -> None:
+    def _perform(self, action: node_messages.Action) -> None:
         if type(action) in OF_PROCESSES:
             self.processes.perform(action)
             return
         match action:
-            case messages.TellCoordinator(report=report):
+            case node_messages.TellCoordinator(report=report):
                 self._report(report)
-            case messages.FinishJob(verdict=verdict):
+            case node_messages.FinishJob(verdict=verdict):
                 self.verdict = verdict
                 self.world.note_verdict(self, verdict)
                 for link in list(self.links):
@@ -218,9 +218,9 @@ class Host:
                     self._part(self.after_s(PARTING_S))
                 elif self.voter is not None:
                     self.voter.end_if_all_is_over()
-            case messages.ForkAhead() | messages.ReconnectRanks():
+            case node_messages.ForkAhead() | node_messages.ReconnectRanks():
                 pass
-            case messages.RespawnWorkers() | messages.TellRanks():
+            case node_messages.RespawnWorkers() | node_messages.TellRanks():
                 raise AssertionError("no rank of this simulation has a Wrapper")
             case _:
                 raise AssertionError(action)
@@ -272,7 +272,7 @@ class Host:
         """Moves the fence to this moment on its own clock; ALL_IS_WELL: it moves continuously."""
         until_s = until_s + SPAWNER_LATER_S if until_s < ALL_IS_WELL else until_s
         self.processes.had_fence(until_s)
-        self.take(messages.FenceMoved(JOB, until_s))
+        self.take(node_messages.FenceMoved(JOB, until_s))
 
     def _lose_leader(self, why: str, is_refused: bool) -> None:
         del is_refused
@@ -298,7 +298,7 @@ class Host:
                 case follower.Report(report):
                     client.report(partial(client.server.leader.coordinate, report))
                 case follower.Obey(order):
-                    self.take(messages.Ordered(JOB, order))
+                    self.take(node_messages.Ordered(JOB, order))
                 case follower.Seek():
                     self._seek(client)
 
@@ -328,7 +328,7 @@ class Host:
         for action in actions:
             match action:
                 case cluster.Send(name, order):
-                    self._send(name, messages.Ordered(JOB, order))
+                    self._send(name, node_messages.Ordered(JOB, order))
                 case cluster.Publish(event=event):
                     self.world.note_decision(self.coordinator, event)
                 case cluster.Record(ledger):
@@ -339,7 +339,7 @@ class Host:
         if self.voter is not None:
             self.voter.end_if_all_is_over()
 
-    def _send(self, name: str, ordered: messages.Ordered) -> None:
+    def _send(self, name: str, ordered: node_messages.Ordered) -> None:
         if self.voter is not None:
             self.voter.send(name, ordered)
             return

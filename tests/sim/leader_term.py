@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from supervisor.core.cluster import messages as cluster
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.election import lead_renewal, order_gate
 from supervisor.core.election.lead_renewal import RENEWALS
 from supervisor.core.ledger import Ledger, after_all_know
-from supervisor.core.node import messages
+from supervisor.core.node import node_messages
 from supervisor.core.orders import Order
 from supervisor.edges.peers.election.order_delivery import WRITE_TIMEOUT_S
 from tests.sim.backend import LEASE_S, Unavailable
@@ -82,7 +82,7 @@ class LeaderTerm:
 
     # --- orders
 
-    def send(self, name: str, ordered: messages.Ordered) -> None:
+    def send(self, name: str, ordered: node_messages.Ordered) -> None:
         self._pass(order_gate.OrderGiven(name, ordered.order))
 
     def record(self, ledger: Ledger) -> None:
@@ -144,7 +144,7 @@ class LeaderTerm:
 
     def _deliver(self, name: str, order: Order) -> None:
         self._world.note_order(self.host, self.term, name, order)
-        ordered = messages.Ordered(JOB, order)
+        ordered = node_messages.Ordered(JOB, order)
         if name == self.host.name:
             self._timeline.after(0.0, lambda: self.host.take(ordered))
         else:

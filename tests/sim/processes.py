@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from supervisor.core.facts import Evidence, Progress, StackGroup, WorkerExit
-from supervisor.core.node import messages
+from supervisor.core.node import node_messages
 from supervisor.programs.simulation.simulated_timeline import What
 from tests.sim.faults import FOREVER_S
 from tests.sim.setup import HEARTBEAT_S, JOB
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 START_MAX_S = 0.2
 OF_PROCESSES = frozenset({
-    messages.StartSpawner, messages.PrepareStore, messages.SpawnWorkers, messages.SignalWorkers, messages.KillTree,
-    messages.MoveFence, messages.EndSpawner, messages.KillSpawner, messages.ReadProgress, messages.CollectEvidence,
-    messages.LookAtRanks,
+    node_messages.StartSpawner, node_messages.PrepareStore, node_messages.SpawnWorkers, node_messages.SignalWorkers,
+    node_messages.KillTree, node_messages.MoveFence, node_messages.EndSpawner, node_messages.KillSpawner,
+    node_messages.ReadProgress, node_messages.CollectEvidence, node_messages.LookAtRanks,
 })  # fmt: skip
 LOOKED_S = 0.001  # the spawner takes its orders before it checks its timers
 
@@ -94,32 +94,32 @@ class Processes:
         self._played_since_s = -math.inf  # the fence; before, all was well, and it was moved continuously
         self.spoilt = Spoilt()
 
-    def perform(self, action: messages.Action) -> None:
+    def perform(self, action: node_messages.Action) -> None:
         match action:
-            case messages.SpawnWorkers():
+            case node_messages.SpawnWorkers():
                 self._spawn(action)
-            case messages.SignalWorkers():
+            case node_messages.SignalWorkers():
                 self._world.note_signal(self._host, action)
                 self.by_spawner(partial(self._signal, action))
-            case messages.KillTree(cycle=cycle):
+            case node_messages.KillTree(cycle=cycle):
                 self._world.note_signal(self._host, action)
                 self.by_spawner(partial(self._kill_tree, cycle))
-            case messages.StartSpawner(number=number):
+            case node_messages.StartSpawner(number=number):
                 self._start_spawner(number)
-            case messages.PrepareStore(cycle=cycle):
+            case node_messages.PrepareStore(cycle=cycle):
                 self.by_spawner(partial(self._serve_store, cycle))
-            case messages.MoveFence(until_s=until_s):
+            case node_messages.MoveFence(until_s=until_s):
                 self.by_spawner(partial(self._move_fence, until_s, self._world.timeline.now_s), 0.0)
-            case messages.EndSpawner():
+            case node_messages.EndSpawner():
                 number = self.spawner
                 self.by_spawner(lambda: self.lose_spawner("it ended as it was told", number))
-            case messages.KillSpawner():
+            case node_messages.KillSpawner():
                 self._kill_spawner(self.started)
-            case messages.ReadProgress(local_rank=local_rank):
+            case node_messages.ReadProgress(local_rank=local_rank):
                 self._read(local_rank)
-            case messages.CollectEvidence(cycle=cycle):
+            case node_messages.CollectEvidence(cycle=cycle):
                 self._collect(cycle)
-            case messages.LookAtRanks():
+            case node_messages.LookAtRanks():
                 pass  # Nothing depends on the answer, which may be missing.
             case _:
                 raise AssertionError(action)
@@ -170,13 +170,13 @@ class Processes:
             if number != self.started or self._host.is_dead:
                 return
             if fails:
-                self._host.take(messages.SpawnerLost(JOB, number, "it exited with code 1"))
+                self._host.take(node_messages.SpawnerLost(JOB, number, "it exited with code 1"))
                 return
             self.spawner, self.silent_until_s, self._fence_s = number, 0.0, math.inf
             self._busy_until_s = 0.0
             if self._told_s is not None and self._told_s < FOREVER_S:
                 self._move_fence(self._told_s, self._world.timeline.now_s)
-            self._host.take(messages.SpawnerReady(JOB, number))
+            self._host.take(node_messages.SpawnerReady(JOB, number))
 
         self._world.timeline.after(takes_s, come_up)
 
@@ -191,7 +191,7 @@ class Processes:
         """Loses the spawner; its workers die with it."""
         if number == self.started and self.spawner in (0, number):
             self.end_all()
-            self._host.take(messages.SpawnerLost(JOB, number, reason))
+            self._host.take(node_messages.SpawnerLost(JOB, number, reason))
 
     def _move_fence(self, until_s: float, ordered_at_s: float) -> None:
         if until_s >= FOREVER_S and ordered_at_s < self._played_since_s:
@@ -221,14 +221,14 @@ class Processes:
     def _serve_store(self, cycle: int) -> None:
         if self.spoilt.store_fails:
             self.spoilt.store_fails = False
-            self._host.take(messages.StoreFailed(JOB, cycle, "no port"))
+            self._host.take(node_messages.StoreFailed(JOB, cycle, "no port"))
             return
         self.serves_store = True
-        self._host.take(messages.StoreReady(JOB, cycle, self._host.name, 20_000 + cycle))
+        self._host.take(node_messages.StoreReady(JOB, cycle, self._host.name, 20_000 + cycle))
 
     # --- the ranks
 
-    def _spawn(self, action: messages.SpawnWorkers) -> None:
+    def _spawn(self, action: node_messages.SpawnWorkers) -> None:
         self._world.note_spawn(self._host, action)
         self.ranks = [rank for rank in self.ranks if rank.alive]
         first_rank, cycle = action.assignment.first_rank, action.assignment.cycle
@@ -236,7 +236,7 @@ class Processes:
         for local_rank in range(self._world.setup.rules.local_world_size):
             if fails_from is not None and local_rank >= fails_from:
                 why = "cannot open its log folder: no space left on device"
-                self._host.take(messages.SpawnFailed(JOB, cycle, local_rank, why, 1))
+                self._host.take(node_messages.SpawnFailed(JOB, cycle, local_rank, why, 1))
             else:
                 self.by_spawner(partial(self._fork, cycle, local_rank, first_rank + local_rank))
 
@@ -250,7 +250,7 @@ class Processes:
         rank.ignores_term = self.spoilt.term_ignored
         self.ranks.append(rank)
         world.note_rank(rank)
-        host.take(messages.WorkerSpawned(JOB, cycle, local_rank, rank.pid))
+        host.take(node_messages.WorkerSpawned(JOB, cycle, local_rank, rank.pid))
         world.timeline.after(world.random.uniform(0.0, START_MAX_S), partial(self._hello, rank))
         life_s = world.random.uniform(*world.setup.life_s)
         world.timeline.after(life_s, partial(self.finish, rank))
@@ -260,15 +260,15 @@ class Processes:
         pid = self._world.next_pid()
         now_s = self._host.local_s(self._world.timeline.now_s)
         ended = WorkerExit(local_rank, number, pid, None, int(signals.SIGKILL), now_s)
-        self._host.take(messages.WorkerSpawned(JOB, cycle, local_rank, pid))
-        self._host.take(messages.WorkerExited(JOB, cycle, ended))
+        self._host.take(node_messages.WorkerSpawned(JOB, cycle, local_rank, pid))
+        self._host.take(node_messages.WorkerExited(JOB, cycle, ended))
 
     def _hello(self, rank: Rank) -> None:
         if rank.alive and not rank.is_stuck:
             rank.has_client = True
             limits = self._world.setup.rules.hang_limits
             progress = rank.progress(self._world.timeline.now_s)
-            self._host.take(messages.ClientJoined(JOB, rank.cycle, rank.local_rank, limits, progress))
+            self._host.take(node_messages.ClientJoined(JOB, rank.cycle, rank.local_rank, limits, progress))
 
     def finish(self, rank: Rank) -> None:
         if rank.silent_from_s is None and not rank.is_stuck:
@@ -282,19 +282,19 @@ class Processes:
             return
         rank.code = code
         self._end(rank)
-        self._host.take(messages.WorkerEndSeen(JOB, rank.cycle, rank.local_rank))
+        self._host.take(node_messages.WorkerEndSeen(JOB, rank.cycle, rank.local_rank))
         now_s = self._host.local_s(self._world.timeline.now_s)
         ended = WorkerExit(rank.local_rank, rank.rank, rank.pid, code, signal, now_s)
-        self.by_spawner(partial(self._host.take, messages.WorkerExited(JOB, rank.cycle, ended)))
+        self.by_spawner(partial(self._host.take, node_messages.WorkerExited(JOB, rank.cycle, ended)))
         if rank.pid % 2 and rank.has_client:
-            self._host.take(messages.ClientLeft(JOB, rank.cycle, rank.local_rank))
+            self._host.take(node_messages.ClientLeft(JOB, rank.cycle, rank.local_rank))
 
     def _end(self, rank: Rank) -> None:
         if rank.alive:
             rank.alive = False
             self._world.note_rank_end(rank)
 
-    def _signal(self, action: messages.SignalWorkers) -> None:
+    def _signal(self, action: node_messages.SignalWorkers) -> None:
         for rank in [each for each in self.ranks if each.alive and each.cycle == action.cycle and not each.is_stuck]:
             if action.local_ranks and rank.local_rank not in action.local_ranks:
                 continue
@@ -312,7 +312,7 @@ class Processes:
                     stuck.append(rank.pid)
                 else:
                     self.exit(rank, signal=int(signals.SIGKILL))
-        self.by_spawner(partial(self._host.take, messages.WorkersEmptied(JOB, cycle, tuple(stuck))))
+        self.by_spawner(partial(self._host.take, node_messages.WorkersEmptied(JOB, cycle, tuple(stuck))))
 
     def living(self, local_rank: int) -> Rank | None:
         """Returns the newest one that is not stuck in the kernel."""
@@ -323,12 +323,12 @@ class Processes:
         rank = self.living(local_rank)
         if rank is not None and rank.has_client:
             progress = rank.progress(self._world.timeline.now_s)
-            self._host.take(messages.ProgressRead(JOB, rank.cycle, local_rank, progress))
+            self._host.take(node_messages.ProgressRead(JOB, rank.cycle, local_rank, progress))
 
     def _collect(self, cycle: int) -> None:
         if self.spoilt.evidence_absent:
             self.spoilt.evidence_absent = False
             return
         evidence = Evidence((StackGroup((0,), "train.py:1 in step"),), source="py-spy")
-        taken = messages.EvidenceCollected(JOB, cycle, evidence)
+        taken = node_messages.EvidenceCollected(JOB, cycle, evidence)
         self._world.timeline.after(self._world.random.uniform(0.0, 0.2), lambda: self._host.take(taken))

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisor.core.cluster.messages import NodeHeard, NodeLost, NodeSilent
+from supervisor.core.cluster.cluster_messages import NodeHeard, NodeLost, NodeSilent
 from supervisor.core.cluster.relays import Relays
 from supervisor.core.election import node_links
 from supervisor.core.election.node_links import CHECK_S, Link
-from supervisor.core.node.messages import Ordered
+from supervisor.core.node.node_messages import Ordered
 from supervisor.edges.peers.stream.cluster_server import REPLACED
 from supervisor.programs.simulation.simulated_timeline import What
 from tests.sim.following import CLOSED, Client, is_silence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal as signals
 from typing import TYPE_CHECKING
 
-from supervisor.core.node import messages
+from supervisor.core.node import node_messages
 from tests.sim.faults import FOREVER_S, REQUESTS, Fault, Kind
 from tests.sim.setup import HEARTBEAT_S, JOB
 
@@ -44,28 +44,28 @@ def strike(world: World, fault: Fault) -> None:
         world.note_fault(fault)
 
 
-def _request(host: Host, fault: Fault) -> messages.News | None:
+def _request(host: Host, fault: Fault) -> node_messages.News | None:
     """Returns what a person or a rank asks for; None: nobody is there to ask."""
     if JOB not in host.state.jobs:
         return None
     match fault.kind:
         case Kind.STOP:
-            return messages.StopRequested(JOB, "a person asked", 0)
+            return node_messages.StopRequested(JOB, "a person asked", 0)
         case Kind.STOP_BY_SIGNAL:
-            return messages.StopRequested(JOB, "Ctrl-C", int(signals.SIGINT))
+            return node_messages.StopRequested(JOB, "Ctrl-C", int(signals.SIGINT))
         case Kind.DRAIN:
-            return messages.LeaveRequested(JOB, "a person drains it")
+            return node_messages.LeaveRequested(JOB, "a person drains it")
         case Kind.NODE_ENDS | Kind.NODE_LEAVES:
             leaves = fault.kind is Kind.NODE_LEAVES
-            return messages.StopRequested(JOB, "SIGTERM", int(signals.SIGTERM), of_node=True, leaves=leaves)
+            return node_messages.StopRequested(JOB, "SIGTERM", int(signals.SIGTERM), of_node=True, leaves=leaves)
         case Kind.RESTART:
-            return messages.RestartRequested(JOB, "a person asked")
+            return node_messages.RestartRequested(JOB, "a person asked")
         case Kind.EXCLUDE | Kind.SHUTDOWN:
             rank = host.processes.living(fault.local_rank)
             if rank is None:
                 return None
             wanted = "exclude_this_node" if fault.kind is Kind.EXCLUDE else "shutdown_workload"
-            return messages.ControlRequested(JOB, rank.cycle, rank.local_rank, wanted, "bad loss")
+            return node_messages.ControlRequested(JOB, rank.cycle, rank.local_rank, wanted, "bad loss")
         case _:
             raise AssertionError(fault)
 
@@ -126,7 +126,7 @@ def _strike_spawner(world: World, host: Host, fault: Fault) -> bool:
             runs = any(rank.alive and rank.cycle == cycle and rank.rank < 1 for rank in processes.ranks)
             if not runs:
                 return False
-            processes.by_spawner(lambda: host.take(messages.StoreFailed(JOB, cycle, "the store host was killed")))
+            processes.by_spawner(lambda: host.take(node_messages.StoreFailed(JOB, cycle, "the store host was killed")))
         case _:
             raise AssertionError(fault)
     return True

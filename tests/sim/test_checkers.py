@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from supervisor.core import fence_times, orders, terms
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
-from supervisor.core.cluster import messages as cluster
 from supervisor.core.election import candidate, lead_renewal, leader_link, node_fence, node_links
 from supervisor.core.fence_times import FENCE_S
 from supervisor.core.ledger import Former, Ledger
-from supervisor.core.node import messages, node
+from supervisor.core.node import node, node_messages
 from supervisor.core.silence import Silence
 from tests.sim import faults, following, voting
 from tests.sim.backend import Backend
@@ -216,10 +216,10 @@ def restless_timer(patch: _Patch) -> None:
     step = node.step
 
     def eager(
-        state: node.State, event: messages.Event, *, now_s: float
-    ) -> tuple[node.State, tuple[messages.Action, ...]]:
+        state: node.State, event: node_messages.Event, *, now_s: float
+    ) -> tuple[node.State, tuple[node_messages.Action, ...]]:
         after, actions = step(state, event, now_s=now_s)
-        if isinstance(event, messages.DeadlineReached):
+        if isinstance(event, node_messages.DeadlineReached):
             after = msgspec.structs.replace(after, node=after.node + "'")
         return after, actions
 

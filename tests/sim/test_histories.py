@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from supervisor.core.cluster import messages as cluster
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster.membership import MemberState
 from supervisor.core.election import candidate
 from tests.sim.faults import Fault, Kind, draw_schedule

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisor.core.cluster import messages as cluster
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.election import candidate, node_fence
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import MOVED_EVERY_S, MoveFence, NobodyElse
 from supervisor.core.fence_times import FENCE_S
 from supervisor.core.ledger import Ledger
-from supervisor.core.node import messages
+from supervisor.core.node import node_messages
 from supervisor.edges.peers.election.elected_peers import ASK_TIMEOUT_S
 from supervisor.edges.peers.embedded.cluster_peers import PARTING_S
 from tests.sim.backend import LEASE_S, Backend, Elected, Unavailable
@@ -65,7 +65,7 @@ class Voter:
         assert self.leader_term is not None
         self.leader_term.record(ledger)
 
-    def send(self, name: str, ordered: messages.Ordered) -> None:
+    def send(self, name: str, ordered: node_messages.Ordered) -> None:
         assert self.leader_term is not None
         self.leader_term.send(name, ordered)
 
@@ -85,7 +85,7 @@ class Voter:
     def _perform(self, action: candidate.Action) -> None:
         match action:
             case candidate.Obey(order):
-                self.host.take(messages.Ordered(JOB, order))
+                self.host.take(node_messages.Ordered(JOB, order))
             case candidate.Coordinate(report):
                 self._coordinate_here(report)
             case candidate.Report(report):

@@ -14,7 +14,7 @@ from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.coordinator_states import Running
 from supervisor.core.facts import JobEvent, Verdict
 from supervisor.core.ledger import Former, Ledger
-from supervisor.core.node import messages
+from supervisor.core.node import node_messages
 from supervisor.core.orders import Conclude, Order, StartCycle
 from supervisor.programs.simulation.simulated_timeline import Timeline
 from tests.sim import checker, checkers
@@ -118,7 +118,7 @@ class World:
             client = self.clients[host.name] = host.follow(self._leader)
             join_timeout_s = self.setup.rules.rendezvous.join_timeout_s
             self.timeline.after(delay_s, lambda: host.receive(lambda: client.begin(join_timeout_s)))
-        self.timeline.after(delay_s, lambda: host.take(messages.JobSubmitted(self.setup.rules)))
+        self.timeline.after(delay_s, lambda: host.take(node_messages.JobSubmitted(self.setup.rules)))
 
     def replace(self, name: str) -> None:
         """Starts a new process of that name after a crash. The network belongs to the machine."""
@@ -210,7 +210,7 @@ class World:
     def note_loss(self, host: Host) -> None:
         self.lost.add(host)
 
-    def note_spawn(self, host: Host, action: messages.SpawnWorkers) -> None:
+    def note_spawn(self, host: Host, action: node_messages.SpawnWorkers) -> None:
         for each in self._told.spawn:
             each(host, action)
 
@@ -222,7 +222,7 @@ class World:
         for each in self._told.rank_end:
             each(rank)
 
-    def note_signal(self, host: Host, action: messages.SignalWorkers | messages.KillTree) -> None:
+    def note_signal(self, host: Host, action: node_messages.SignalWorkers | node_messages.KillTree) -> None:
         for each in self._told.signal:
             each(host, action)
 

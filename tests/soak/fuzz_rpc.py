@@ -9,8 +9,8 @@ from h2.connection import H2Connection
 from nvhcd import nvhcd_pb2
 
 from supervisor.edges.rpc.client import GrpcClient
-from supervisor.edges.rpc.messages import framed
-from supervisor.edges.rpc.server import Call, GrpcConnection, Places
+from supervisor.edges.rpc.grpc_connection import Call, GrpcConnection, Places
+from supervisor.edges.rpc.message_framing import framed
 
 MESSAGE_BYTES_MAX = 64 * 1024
 PART_BYTES = 700  # so that frames are cut, too

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast, get_args
 import h11
 import msgspec
 from google.protobuf.message import DecodeError
-from holdfast_wire import framing, log_frames, page, spawner_link
+from holdfast_wire import framing, log_frames, page_layout, spawner_link
 from holdfast_wire.log_pieces import Piece, Receipt
 from holdfast_wire.v1 import control_pb2, worker_pb2
 from hypothesis import HealthCheck, given, settings
@@ -133,7 +133,9 @@ def _wires() -> Iterator[Target]:
     told.open_sections.add(slot=1, age_ns=9)
     progress = worker_pb2.WorkerFrame(progress=told).SerializeToString()
     yield Target("worker frames", [*_golden(*hellos), progress], _read_worker_frame, (WorkerProtocolError,))
-    yield Target("a rank's page", [os.urandom(page.PAGE_BYTES), bytes(page.PAGE_BYTES)], _Page().read, share=0.2)
+    yield Target(
+        "a rank's page", [os.urandom(page_layout.PAGE_BYTES), bytes(page_layout.PAGE_BYTES)], _Page().read, share=0.2
+    )
     yield Target(
         "frames", [framing.encode(b"abc" * n, frame_bytes_max=65536) for n in range(20)],
         lambda data: framing.Decoder(frame_bytes_max=65536).feed(data), (framing.FrameTooLongError,),
@@ -190,7 +192,7 @@ class _Page:
         self._stamps = TrueStamps(NAMES, exact=True)
 
     def read(self, data: bytes) -> None:
-        os.pwrite(self._page.fd, data[: page.PAGE_BYTES], 0)
+        os.pwrite(self._page.fd, data[: page_layout.PAGE_BYTES], 0)
         self._stamps.take(self._page.read(len(NAMES)), now_ns=NOW_NS)
         self._stamps.progress(read_at_s=NOW_NS / 1e9)
         SectionTallies(NAMES).take(self._page.read_tallies(len(NAMES)))

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders.token_files import TokenFiles
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
-from supervisor.edges.machine.health.node_checks import NodeChecks
+from supervisor.edges.machine.health.check_probes import NodeChecks
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
@@ -27,7 +27,7 @@ from supervisor.engine.output_plan import Console
 from supervisor.engine.untold_news import UntoldNews
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.queries.question_inbox import QuestionInbox
-from supervisor.wiring.jobs import Base, Jobs, wired
+from supervisor.wiring.job_wiring import Base, Jobs, wired
 from supervisor.wiring.place import Place
 from tests.engine.world import FakeSpawners
 

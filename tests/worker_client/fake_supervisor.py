@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from holdfast_wire import page as layout
+from holdfast_wire import page_layout as layout
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, encode
 from holdfast_wire.v1 import worker_pb2 as wire
 

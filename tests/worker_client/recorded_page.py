@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast_wire import page as layout
+from holdfast_wire import page_layout as layout
 
 from worker_client.progress import Progress
 from worker_client.progress_page import ProgressPage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from holdfast_wire import page as layout
+from holdfast_wire import page_layout as layout
 
 from tests.worker_client.recorded_page import recorded
 from worker_client import heartbeat_intervals

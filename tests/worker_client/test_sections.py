@@ -6,7 +6,7 @@ import sys
 import types
 
 import pytest
-from holdfast_wire import page as layout
+from holdfast_wire import page_layout as layout
 
 from tests.worker_client.recorded_page import NAMES, recorded
 from worker_client import sections as module

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import anyio
 import pytest
-from holdfast_wire import page
+from holdfast_wire import page_layout
 
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from tests.edges.workers.worker_side import JOB_ID, TOKEN, serve, until
 from tests.worker_client.fake_supervisor import FakeSupervisor
 from worker_client import (
@@ -158,7 +158,7 @@ def test_the_clocks_start_with_the_first_client_not_with_the_connection(
     held = workload_monitoring.acquire(from_environment(os.environ), rank=3, local_rank=1, begin=False)
     connection = supervisor.client()
     if connection.page is not None:
-        assert connection.page[page.WORD_INITIALISED_NS] == 0
+        assert connection.page[page_layout.WORD_INITIALISED_NS] == 0
     before_ns = time.monotonic_ns()
     first, second = new_client(), new_client()
     first.init_workload_monitoring()

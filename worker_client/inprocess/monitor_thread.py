@@ -23,7 +23,7 @@ from worker_client.inprocess.interrupting.async_raise import delayed_async_raise
 from worker_client.inprocess.interrupting.async_raise import reraise_if_unraisable as reraise_if_unraisable
 from worker_client.inprocess.interrupting.main_thread_interrupter import MainThreadInterrupter
 from worker_client.inprocess.interrupting.main_thread_interrupter import RankShouldRestart as RankShouldRestart
-from worker_client.inprocess.watching.call_watch import CallWatch
+from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -68,7 +68,7 @@ class MonitorThread:
         self,
         coordination: Coordination,
         interrupter: MainThreadInterrupter,
-        watch: CallWatch,
+        watch: MainThreadWatch,
         atomic_lock: AtomicLock,
         abort: Abort | None,
         freeze: Callable[[], FrozenState],

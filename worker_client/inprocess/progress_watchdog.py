@@ -8,7 +8,7 @@ from time import monotonic, monotonic_ns
 from typing import NamedTuple
 
 from worker_client import thread_signals
-from worker_client.inprocess.watching.call_watch import CallWatch
+from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 from worker_client.main_thread_mark import main_thread_mark
 
 TICK_INTERVAL_MIN_S = 0.02
@@ -32,7 +32,7 @@ class Timestamp(NamedTuple):
 class ProgressWatchdog:
     """Writes ticks into `watch` from a daemon thread, from `start()` to `stop()`."""
 
-    def __init__(self, watch: CallWatch, interval_s: float, soft_timeout_s: float) -> None:
+    def __init__(self, watch: MainThreadWatch, interval_s: float, soft_timeout_s: float) -> None:
         """`interval_s` is an upper bound."""
         self._watch = watch
         self._interval_s = min(interval_s, max(soft_timeout_s / TICKS_PER_SOFT_TIMEOUT, TICK_INTERVAL_MIN_S))

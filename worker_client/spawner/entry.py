@@ -18,9 +18,9 @@ from . import child_state, fork_fitness, identity, loading, preload, runnable, s
 from .background import Background
 from .children import BecomeWorkerError
 from .learning import Learning
-from .loop import Spawner
 from .main_thread_ticker import MainThreadTicker
 from .method import Method
+from .spawner import Spawner
 
 _DROPPED_MAX = 8  # modules left out one by one, each with a new load; after that, all are
 _DROPPED_REMEDY = "; all else is loaded ahead, and --preload MODULES says what may be"

@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from types import FrameType
 
-from holdfast_wire import main_thread_slots, page
+from holdfast_wire import main_thread_slots, page_layout
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 from worker_client import thread_signals
@@ -48,13 +48,13 @@ class MainThreadTicker:
     def clear(self, local_rank: int) -> None:
         """Forgets what an earlier worker stamped. Raises OSError."""
         if self.fd >= 0:
-            os.pwrite(self.fd, bytes(page.PAGE_BYTES), main_thread_slots.page_offset(local_rank))
+            os.pwrite(self.fd, bytes(page_layout.PAGE_BYTES), main_thread_slots.page_offset(local_rank))
 
     def silence_longest_s(self, local_rank: int) -> float | None:
         """Returns for how long the worker's main thread has executed nothing at the most; None: it is not watched."""
         with suppress(OSError):
             if self.fd >= 0:
-                offset = main_thread_slots.page_offset(local_rank) + 8 * page.WORD_SILENCE_LONGEST_NS
+                offset = main_thread_slots.page_offset(local_rank) + 8 * page_layout.WORD_SILENCE_LONGEST_NS
                 return int.from_bytes(os.pread(self.fd, 8, offset), sys.byteorder) / 1e9 or None
         return None
 
@@ -64,7 +64,7 @@ class MainThreadTicker:
             return
         with suppress(OSError, ValueError):
             offset = main_thread_slots.page_offset(local_rank)
-            words = memoryview(mmap.mmap(self.fd, page.PAGE_BYTES, offset=offset)).cast("q")
+            words = memoryview(mmap.mmap(self.fd, page_layout.PAGE_BYTES, offset=offset)).cast("q")
             main_thread_slots.hold(self.fd, local_rank)
             _Ticker(words, self._interval_s, self._mark).start()
 
@@ -81,9 +81,9 @@ class _Ticker:
 
     def start(self) -> None:
         words, now_ns = self._words, time.monotonic_ns()
-        words[page.WORD_TICK_INTERVAL_NS] = int(self._interval_s * 1e9)
-        words[page.WORD_TICK_NS] = words[page.WORD_WATCH_SINCE_NS] = now_ns
-        words[page.WORD_WATCH] = page.WATCH_ON
+        words[page_layout.WORD_TICK_INTERVAL_NS] = int(self._interval_s * 1e9)
+        words[page_layout.WORD_TICK_NS] = words[page_layout.WORD_WATCH_SINCE_NS] = now_ns
+        words[page_layout.WORD_WATCH] = page_layout.WATCH_ON
         self._never.acquire()
         _thread.start_new_thread(self._run, ())
 
@@ -92,14 +92,14 @@ class _Ticker:
         words = self._words
         while not self._never.acquire(timeout=self._interval_s):
             now_ns = time.monotonic_ns()
-            silence_ns = now_ns - (words[page.WORD_PENDING_SINCE_NS] or words[page.WORD_TICK_NS])
+            silence_ns = now_ns - (words[page_layout.WORD_PENDING_SINCE_NS] or words[page_layout.WORD_TICK_NS])
             silent_since_ns = self._mark.look(now_ns)
             if silent_since_ns and self._waits_for_its_own():
                 silent_since_ns = 0
-            if not silent_since_ns and silence_ns > words[page.WORD_SILENCE_LONGEST_NS]:
-                words[page.WORD_SILENCE_LONGEST_NS] = silence_ns
-            words[page.WORD_PENDING_SINCE_NS] = silent_since_ns
-            words[page.WORD_TICK_NS] = now_ns
+            if not silent_since_ns and silence_ns > words[page_layout.WORD_SILENCE_LONGEST_NS]:
+                words[page_layout.WORD_SILENCE_LONGEST_NS] = silence_ns
+            words[page_layout.WORD_PENDING_SINCE_NS] = silent_since_ns
+            words[page_layout.WORD_TICK_NS] = now_ns
 
     def _waits_for_its_own(self) -> bool:
         frame = sys._current_frames().get(self._main_thread)  # pyright: ignore[reportPrivateUsage]

@@ -1,4 +1,4 @@
-"""Who may see the web page, and what does each path answer? Only control.py changes a job."""
+"""Who may see the web page, and what does each path answer? Only job_changes.py changes a job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starlette.routing import Route
 
 from supervisor.cli.report import rendered, whole_life
 from supervisor.cli.site.board import Board, Known
-from supervisor.cli.site.control import Control, refusal, refuse_all
+from supervisor.cli.site.job_changes import Control, refusal, refuse_all
 from supervisor.cli.site.sessions import Sessions
 from supervisor.cli.supervisors import Supervisors
 from supervisor.edges.machine.clock import Clock

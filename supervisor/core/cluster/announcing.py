@@ -7,10 +7,10 @@ decisions can forget an announcement. A new leader knows from the ledger what ea
 from __future__ import annotations
 
 from supervisor.core.announcements import CycleBegan, CycleEnded, LeadChanged, NodeLost, PartsChanged
-from supervisor.core.cluster import messages
+from supervisor.core.cluster import cluster_messages
+from supervisor.core.cluster.cluster_messages import Action
 from supervisor.core.cluster.coordinator_states import Outcome, Running, State, TakingOver
 from supervisor.core.cluster.membership import UNHEARD
-from supervisor.core.cluster.messages import Action
 
 
 def lead_taken(state: State) -> LeadChanged:
@@ -22,7 +22,7 @@ def lead_lost() -> LeadChanged:
     return LeadChanged(leads=False)
 
 
-def node_lost(lost: messages.NodeLost) -> NodeLost:
+def node_lost(lost: cluster_messages.NodeLost) -> NodeLost:
     return NodeLost(lost.node, lost.reason)
 
 

@@ -9,9 +9,9 @@ from typing import assert_never
 
 from supervisor.core import orders
 from supervisor.core.calls import decisions
+from supervisor.core.cluster.cluster_messages import Action, Publish, Send
 from supervisor.core.cluster.coordinator_states import State
 from supervisor.core.cluster.membership import UNHEARD
-from supervisor.core.cluster.messages import Action, Publish, Send
 from supervisor.core.facts import JobEvent
 
 

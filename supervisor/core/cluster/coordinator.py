@@ -18,6 +18,7 @@ from supervisor.core.cluster import (
     agreement,
     announcing,
     call_orders,
+    cluster_messages,
     departure,
     endings,
     evidence,
@@ -31,7 +32,7 @@ from supervisor.core.cluster import (
     takeover,
     wrapped_call,
 )
-from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.cluster.cluster_messages import Action, Event, Send
 from supervisor.core.cluster.coordinator_states import (
     Ended,
     Gathering,
@@ -46,7 +47,6 @@ from supervisor.core.cluster.coordinator_states import (
     without,
 )
 from supervisor.core.cluster.membership import BUSY, Member, MemberState
-from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_sentences import succeeded_sentence
 

@@ -11,9 +11,9 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core.cluster import endings, resignation, rounds
+from supervisor.core.cluster.cluster_messages import Action, LeaveAsked, Send
 from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, Stop, said, with_member
 from supervisor.core.cluster.membership import BUSY, UNHEARD, Member, MemberState
-from supervisor.core.cluster.messages import Action, LeaveAsked, Send
 from supervisor.core.cluster.placement import place
 from supervisor.core.stop_verdict import left_sentence, left_verdict
 

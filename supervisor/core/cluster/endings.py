@@ -11,8 +11,8 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import evidence
-from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.cluster import cluster_messages, evidence
+from supervisor.core.cluster.cluster_messages import Action, Event, Send
 from supervisor.core.cluster.coordinator_states import (
     Ended,
     Outcome,
@@ -24,7 +24,6 @@ from supervisor.core.cluster.coordinator_states import (
     without,
 )
 from supervisor.core.cluster.membership import GONE, UNHEARD, Member, MemberState
-from supervisor.core.cluster.messages import Action, Event, Send
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_sentences import succeeded_sentence
 from supervisor.core.root_cause import first_cause

@@ -12,7 +12,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.cluster.messages import Action, DeadlineReached, Publish, Send, StacksTaken, StacksWanted
+from supervisor.core.cluster.cluster_messages import Action, DeadlineReached, Publish, Send, StacksTaken, StacksWanted
 from supervisor.core.culprits.judging import HangVerdict, judge
 from supervisor.core.facts import Evidence, JobEvent, StackGroup
 from supervisor.core.orders import ActOnHang, TakeStacks

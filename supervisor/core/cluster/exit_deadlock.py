@@ -12,9 +12,9 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.cluster import evidence
+from supervisor.core.cluster.cluster_messages import Send, StacksTaken, WorkersLinger
 from supervisor.core.cluster.coordinator_states import Gathering, Inquiry, Outcome, State, said
 from supervisor.core.cluster.membership import BUSY
-from supervisor.core.cluster.messages import Send, StacksTaken, WorkersLinger
 from supervisor.core.culprits import deadlock
 from supervisor.core.culprits.culprit_sentences import subject
 from supervisor.core.orders import EndDeadlocked, TakeStacks

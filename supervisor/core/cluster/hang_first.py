@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
+from supervisor.core.cluster.cluster_messages import NodeFailed, StacksWanted
 from supervisor.core.cluster.coordinator_states import Hang, Running, State, with_member
 from supervisor.core.cluster.membership import MemberState
-from supervisor.core.cluster.messages import NodeFailed, StacksWanted
 
 ENDED_S = 3.0  # after its evidence, a hang is reported as a fault: ranks that may react to a signal have 2 s
 

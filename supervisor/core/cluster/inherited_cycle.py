@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from supervisor.core.cluster import membership
-from supervisor.core.cluster.messages import MemberState, NodeStands
+from supervisor.core.cluster.cluster_messages import MemberState, NodeStands
 from supervisor.core.ledger import Ledger
 
 _IDLE = (MemberState.OPENED, MemberState.JOINED, MemberState.DOWN)

@@ -11,7 +11,7 @@ from collections.abc import ItemsView, Iterator, ValuesView
 
 import msgspec
 
-from supervisor.core.cluster.messages import MemberState
+from supervisor.core.cluster.cluster_messages import MemberState
 from supervisor.core.facts import Cause, NodeFacts, RendezvousRules
 from supervisor.core.fence_times import WITNESSES_MAX
 

@@ -5,10 +5,9 @@ The leader handles them as if they came now (takeover.py).
 
 from __future__ import annotations
 
-from supervisor.core.cluster import membership
-from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.cluster import cluster_messages, membership
+from supervisor.core.cluster.cluster_messages import Event, NodeStands
 from supervisor.core.cluster.membership import MemberState
-from supervisor.core.cluster.messages import Event, NodeStands
 
 
 def of_node(stands: NodeStands) -> tuple[Event, ...]:

@@ -12,6 +12,15 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core.cluster import endings, evidence, wrapped_call
+from supervisor.core.cluster.cluster_messages import (
+    Action,
+    NodeCordoned,
+    NodeExcluded,
+    NodeHeard,
+    NodeSilent,
+    NodeStands,
+    Send,
+)
 from supervisor.core.cluster.coordinator_states import (
     Gathering,
     Outcome,
@@ -23,15 +32,6 @@ from supervisor.core.cluster.coordinator_states import (
     with_parts,
 )
 from supervisor.core.cluster.membership import UNHEARD, Member, MemberState
-from supervisor.core.cluster.messages import (
-    Action,
-    NodeCordoned,
-    NodeExcluded,
-    NodeHeard,
-    NodeSilent,
-    NodeStands,
-    Send,
-)
 from supervisor.core.cluster.placement import Placement, place
 from supervisor.core.cluster.shortage import counted, missing_sentence, names
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict

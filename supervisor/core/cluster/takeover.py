@@ -11,6 +11,7 @@ import msgspec
 
 from supervisor.core import fence_times, fencing_epochs, orders, terms
 from supervisor.core.cluster import (
+    cluster_messages,
     endings,
     inherited_cycle,
     membership,
@@ -21,7 +22,7 @@ from supervisor.core.cluster import (
     shortage,
     wrapped_call,
 )
-from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.cluster.cluster_messages import Action, Event, LeadershipTaken, NodeStands, Send
 from supervisor.core.cluster.coordinator_states import (
     Ended,
     Gathering,
@@ -38,7 +39,6 @@ from supervisor.core.cluster.coordinator_states import (
 )
 from supervisor.core.cluster.inherited_cycle import InheritedCycle
 from supervisor.core.cluster.membership import Member, MemberState
-from supervisor.core.cluster.messages import Action, Event, LeadershipTaken, NodeStands, Send
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence_times import TAKE_OVER_S
 from supervisor.core.ledger import Ledger

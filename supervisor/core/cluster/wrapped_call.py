@@ -51,7 +51,7 @@ from supervisor.core.calls.call_state import (
     Unfit,
 )
 from supervisor.core.calls.decisions import EndCall, Order, Orders, Replace, Say, Tell, refuse
-from supervisor.core.cluster.messages import CallReport, DeadlineReached
+from supervisor.core.cluster.cluster_messages import CallReport, DeadlineReached
 
 REPLACE_WAIT_S = 5.0  # for a new process, after all others are ready; at most half of the barrier's timeout
 

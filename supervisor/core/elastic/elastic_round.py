@@ -17,7 +17,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.elastic.messages import (
+from supervisor.core.elastic.elastic_messages import (
     Action,
     AgentClosed,
     AgentJoined,

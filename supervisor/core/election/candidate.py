@@ -11,7 +11,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import messages as cluster
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.election import first_start, node_fence
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import EndWorkers, MoveFence

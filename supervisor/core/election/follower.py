@@ -12,7 +12,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import messages as cluster
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.facts import JobState, Verdict
 
 # --- events --------------------------------------------------------------------------------------------------------

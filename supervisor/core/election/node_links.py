@@ -12,7 +12,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.cluster.messages import NodeHeard, NodeLost, NodeSilent
+from supervisor.core.cluster.cluster_messages import NodeHeard, NodeLost, NodeSilent
 from supervisor.core.election import link_silence
 
 LOST_S = 5.0  # from the last message of a node; more than fence.FENCE_S

@@ -10,7 +10,7 @@ from typing import assert_never
 
 from supervisor.core.facts import Evidence
 from supervisor.core.gpu_memory import MemoryReport
-from supervisor.core.node.messages import (
+from supervisor.core.node.node_messages import (
     Action,
     AwaitGpuMemory,
     CheckNode,

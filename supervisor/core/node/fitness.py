@@ -13,11 +13,11 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.cluster.messages import NodeExcluded, NodeJoined
+from supervisor.core.cluster.cluster_messages import NodeExcluded, NodeJoined
 from supervisor.core.facts import JobEvent
 from supervisor.core.node import node_check
-from supervisor.core.node.messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
 from supervisor.core.node.node_check import NodeCheckState
+from supervisor.core.node.node_messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
 from supervisor.core.node_health import CheckPlan, CheckView, Health, HealthFinding, unfit_sentence
 
 # --- states --------------------------------------------------------------------------------------------------------

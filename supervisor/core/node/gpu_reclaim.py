@@ -15,7 +15,7 @@ import msgspec
 from supervisor.core import gpu_memory
 from supervisor.core.facts import JobEvent
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
-from supervisor.core.node.messages import (
+from supervisor.core.node.node_messages import (
     AwaitGpuMemory,
     DeadlineReached,
     GpuMemorySeen,

@@ -14,7 +14,7 @@ import msgspec
 
 from supervisor.core import worker_messages
 from supervisor.core.facts import JobEvent, JobRules
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 
 EVIDENCE_MARGIN_S = 0.2  # beyond the budget, for the coordinator's answer; it gives the nodes 0.1 s itself
 ESCALATION_S = 2.0  # from a termination signal other than SIGKILL to SIGKILL

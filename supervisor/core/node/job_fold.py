@@ -16,7 +16,7 @@ import msgspec
 
 from supervisor.core import orders, worker_messages
 from supervisor.core.calls.call_messages import Interruption
-from supervisor.core.cluster.messages import StacksTaken, StacksWanted
+from supervisor.core.cluster.cluster_messages import StacksTaken, StacksWanted
 from supervisor.core.facts import HangLimits, JobEvent
 from supervisor.core.node import (
     call_limits,
@@ -25,12 +25,12 @@ from supervisor.core.node import (
     job,
     job_commands,
     local_call,
+    node_messages,
     plain_ranks,
     rank_monitor,
     spawner_watch,
     worker_group,
 )
-from supervisor.core.node import messages as node_messages
 from supervisor.core.node.hang_facts import with_node_facts
 from supervisor.core.node.job_machines import JobMachines
 

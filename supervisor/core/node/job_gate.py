@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import msgspec
 
 from supervisor.core import job_phases
-from supervisor.core.cluster.messages import NodeDown, NodeFailed, NodeJoined, NodeStopped, VerdictTaken
+from supervisor.core.cluster.cluster_messages import NodeDown, NodeFailed, NodeJoined, NodeStopped, VerdictTaken
 from supervisor.core.node import fitness
 from supervisor.core.node.job_machines import JobMachines
-from supervisor.core.node.messages import Action, StartSpawner, TellCoordinator
+from supervisor.core.node.node_messages import Action, StartSpawner, TellCoordinator
 
 Outcome = tuple[JobMachines, tuple[Action, ...]]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from supervisor.core import job_phases as phases
 from supervisor.core import orders, worker_messages
-from supervisor.core.cluster.messages import LeaveAsked
+from supervisor.core.cluster.cluster_messages import LeaveAsked
 from supervisor.core.job_phases import Leaving, State
 from supervisor.core.node import job_moves as moves
 from supervisor.core.stop_verdict import SAME_SIGNAL_S, left_sentence, left_verdict, stopped_verdict

@@ -12,10 +12,10 @@ import msgspec
 
 from supervisor.core import job_phases as phases
 from supervisor.core import orders, worker_messages
-from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.cluster import cluster_messages
 from supervisor.core.facts import Assignment, Cause, JobEvent, Verdict
 from supervisor.core.job_phases import State
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.core.stop_verdict import has_left, left_sentence, left_verdict
 
 Action = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from supervisor.core import job_phases as phases
-from supervisor.core.cluster.messages import MemberState, NodeStands
+from supervisor.core.cluster.cluster_messages import MemberState, NodeStands
 from supervisor.core.facts import Assignment
 from supervisor.core.job_phases import State
 

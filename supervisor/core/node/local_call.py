@@ -35,7 +35,7 @@ from supervisor.core.calls.call_messages import (
     ToRank,
     Word,
 )
-from supervisor.core.cluster.messages import CallReport
+from supervisor.core.cluster.cluster_messages import CallReport
 from supervisor.core.node.local_call_messages import (
     Action,
     ClientJoined,
@@ -56,7 +56,7 @@ from supervisor.core.node.local_call_messages import (
     WatchRank,
     WorkersEnding,
 )
-from supervisor.core.node.messages import RankSaid, TellCoordinator, TellRanks
+from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.worker_messages import Excuse
 

@@ -10,7 +10,7 @@ import enum
 import msgspec
 
 from supervisor.core.calls.call_messages import CallRefused, CallSettings, Interruption, Word
-from supervisor.core.node.messages import RankSaid, TellCoordinator, TellRanks
+from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.worker_messages import Excuse
 

@@ -13,7 +13,7 @@ import msgspec
 from supervisor.core import job_phases
 from supervisor.core.node import gpu_reclaim, spawner_watch
 from supervisor.core.node.job_machines import JobMachines
-from supervisor.core.node.messages import Action, Event, SpawnerReady, StartSpawner, WorkersEmptied
+from supervisor.core.node.node_messages import Action, Event, SpawnerReady, StartSpawner, WorkersEmptied
 
 # The last item is the event that the job gets now; None: none.
 Outcome = tuple[JobMachines, tuple[Action, ...], gpu_reclaim.Held | None]

@@ -11,7 +11,7 @@ from typing import assert_never, cast, get_args
 import msgspec
 
 from supervisor.core import job_phases, worker_messages
-from supervisor.core.cluster.messages import NodeFailed, NodeStopped, VerdictTaken
+from supervisor.core.cluster.cluster_messages import NodeFailed, NodeStopped, VerdictTaken
 from supervisor.core.defects import defect_sentence
 from supervisor.core.facts import JobEvent, JobState, JobView, RankView, Verdict
 from supervisor.core.node import (
@@ -29,7 +29,7 @@ from supervisor.core.node import (
 from supervisor.core.node.deadlines import Deadlines
 from supervisor.core.node.job_fold import JobFold
 from supervisor.core.node.job_machines import JobMachines
-from supervisor.core.node.messages import (
+from supervisor.core.node.node_messages import (
     Action,
     ClientJoined,
     ClientLeft,

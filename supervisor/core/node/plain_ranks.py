@@ -19,13 +19,13 @@ from supervisor.core.node import (
     hang_response,
     limit_arming,
     main_thread_monitor,
+    node_messages,
     rank_monitor,
     script_seen,
     slow_exits,
     stopped_ranks,
     worker_group,
 )
-from supervisor.core.node import messages as node_messages
 
 
 class State(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.facts import JobEvent
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.core.worker_messages import KillWorkers, LoseWorkers, PrepareWorkers, StopWorkers
 
 # --- states --------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import msgspec
 from supervisor.core import worker_messages
 from supervisor.core.facts import JobEvent
 from supervisor.core.job_sentences import named_ranks
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.core.process_facts import Frame, RankLook
 
 TOLD_AFTER_S = (2.0, 10.0, 30.0)  # after that, each time after twice as long

@@ -15,7 +15,7 @@ from typing import assert_never, cast, get_args
 import msgspec
 
 from supervisor.core.facts import JobEvent, JobRules
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 
 START_S = 600.0  # torch from a slow network file system takes minutes
 STORE_S = 30.0

@@ -14,7 +14,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.facts import JobEvent
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 
 LATE_S = 1.0  # a deadline passed later than this: the supervisor was stopped or starved
 CATCH_UP_S = 5.0  # and reads first what has happened meanwhile

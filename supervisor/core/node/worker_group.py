@@ -14,7 +14,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.facts import JobEvent, JobRules
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.core.root_cause import root_cause
 from supervisor.core.worker_messages import (
     Excuse,

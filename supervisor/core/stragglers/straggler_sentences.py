@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from supervisor.core.node_ranges import rank_ranges
-from supervisor.core.stragglers.messages import Straggler
+from supervisor.core.stragglers.straggler_messages import Straggler
 
 
 def found_sentence(section: str, node: str, ranks: Sequence[int], took_s: float, median_s: float, of_ranks: int) -> str:

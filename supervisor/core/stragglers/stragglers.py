@@ -15,8 +15,8 @@ import msgspec
 from supervisor.core.facts import JobEvent
 from supervisor.core.stragglers import straggler_sentences as sentences
 from supervisor.core.stragglers.comparing import Excesses, Judged
-from supervisor.core.stragglers.messages import Action, Event, RankSections, SectionsTold, Straggler, Tell
 from supervisor.core.stragglers.section_windows import SectionWindows
+from supervisor.core.stragglers.straggler_messages import Action, Event, RankSections, SectionsTold, Straggler, Tell
 
 FOUND, GONE = "straggler_found", "straggler_gone"
 RANK_MAX = 1 << 17

@@ -19,8 +19,8 @@ from supervisor.edges.machine.processes.socket_stream import READ_BYTES_MAX, Soc
 from supervisor.edges.operators import grpc_discovery
 from supervisor.edges.operators.control_codec import REQUEST_BYTES_MAX
 from supervisor.edges.operators.control_service import ControlService
-from supervisor.edges.rpc.messages import Stream
-from supervisor.edges.rpc.serving import GrpcServer
+from supervisor.edges.rpc.grpc_server import GrpcServer
+from supervisor.edges.rpc.message_framing import Stream
 from supervisor.errors import ConfigurationError
 from supervisor.ports.job_requests import JobHistory, JobRequests
 

@@ -11,7 +11,7 @@ from supervisor.config.nodes_check import is_of_this_machine
 from supervisor.config.redaction import redacted_text
 from supervisor.config.shown_lengths import shown_command, shown_text
 from supervisor.core.facts import Evidence
-from supervisor.core.stragglers.messages import Straggler
+from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.errors import HoldfastError
 from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.reports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent

@@ -34,7 +34,7 @@ from supervisor.edges.operators.event_streams import all_events, past_events
 from supervisor.edges.operators.job_pages import merge, page_of
 from supervisor.edges.operators.log_follower import LogPiece
 from supervisor.edges.operators.log_stream_server import set_at_end
-from supervisor.edges.rpc.server import Call, Handler
+from supervisor.edges.rpc.grpc_connection import Call, Handler
 from supervisor.edges.rpc.statuses import CallError, Status
 from supervisor.errors import (
     ExhaustedError,

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from holdfast_wire.v1 import health_pb2, reflection_pb2
 
 from supervisor.edges.operators.control_codec import SERVICE
-from supervisor.edges.rpc.server import Call, Handler
+from supervisor.edges.rpc.grpc_connection import Call, Handler
 from supervisor.edges.rpc.statuses import CallError, Status
 
 HEALTH = "grpc.health.v1.Health"

@@ -15,7 +15,7 @@ from supervisor.edges.machine.processes.socket_stream import SocketStream
 from supervisor.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from supervisor.edges.rpc.server import Call
+    from supervisor.edges.rpc.grpc_connection import Call
 
 TIMEOUT_S = 5.0
 BYTES_MAX = 256 * 1024  # read from one peer
@@ -25,7 +25,7 @@ async def refuse(client: socket.socket, refusal: HoldfastError) -> None:
     """Answers each of its calls with `refusal`, for at most TIMEOUT_S. Never raises because of the peer."""
     try:
         from supervisor.edges.operators.control_codec import code_of, refusal_to_wire  # Late: refusals are rare.
-        from supervisor.edges.rpc.server import GrpcConnection, Places
+        from supervisor.edges.rpc.grpc_connection import GrpcConnection, Places
         from supervisor.edges.rpc.statuses import CallError
     except (ImportError, MemoryError, OSError):
         return

@@ -1,7 +1,7 @@
 """How are gRPC calls made on one connection without gRPC's library?
 
-That library starts threads, and aborts the process that can't start one: see server.py. Here is no task, either:
-whichever call waits reads and writes for all of them. A connection on which nobody waits is not read.
+That library starts threads, and aborts the process that can't start one: see grpc_connection.py. Here is no task,
+either: whichever call waits reads and writes for all of them. A connection on which nobody waits is not read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from h2.events import (
 )
 from h2.exceptions import H2Error
 
-from supervisor.edges.rpc.messages import Messages, Stream, framed, send_part
+from supervisor.edges.rpc.message_framing import Messages, Stream, framed, send_part
 from supervisor.edges.rpc.statuses import CallError, Status, percent_decoded, status_of
 
 OVERHEAD_BYTES_MAX = 64 * 1024  # that a peer may send between two parts of answers

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import anyio
 
-from supervisor.config.attribution import (
+from supervisor.config.attribution_settings import (
     EXPORT_VARIABLE,
     MANAGED_ADDRESS,
     NO_MODEL,

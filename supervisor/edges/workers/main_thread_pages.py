@@ -10,7 +10,7 @@ import mmap
 import os
 
 from holdfast_wire import main_thread_slots as layout
-from holdfast_wire import page
+from holdfast_wire import page_layout
 
 from supervisor.edges.workers import sealed_memory
 
@@ -56,11 +56,11 @@ class MainThreadPages:
         if self.fd < 0 or not 0 <= local_rank < self._workers or not self._is_held(local_rank):
             return None
         words, at = self._words, layout.page_offset(local_rank) // 8
-        if words[at + page.WORD_WATCH] != page.WATCH_ON:
+        if words[at + page_layout.WORD_WATCH] != page_layout.WATCH_ON:
             return None
         # The tick first: a worker that stamps in between looks younger, never older.
-        tick_ns, silent_since_ns = words[at + page.WORD_TICK_NS], words[at + page.WORD_PENDING_SINCE_NS]
-        interval_ns = words[at + page.WORD_TICK_INTERVAL_NS]
+        tick_ns, silent_since_ns = words[at + page_layout.WORD_TICK_NS], words[at + page_layout.WORD_PENDING_SINCE_NS]
+        interval_ns = words[at + page_layout.WORD_TICK_INTERVAL_NS]
         latest_ns = int(now_s * NS_PER_S) + CLOCK_TOLERANCE_NS
         if not 0 < tick_ns <= latest_ns or not 0 <= silent_since_ns <= latest_ns:
             return None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from supervisor.config import attribution as attribution_config
+from supervisor.config import attribution_settings as attribution_config
 from supervisor.config import health_checks, job_logs, job_spec
 from supervisor.core import (
     facts,
@@ -27,8 +27,8 @@ from supervisor.core import (
 )
 from supervisor.core.calls import call_messages as call
 from supervisor.core.calls import call_state, retry_backoff
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster import coordinator_states, evidence, membership, restart_policy
-from supervisor.core.cluster import messages as cluster
 from supervisor.core.node import (
     call_watch,
     fitness,
@@ -47,7 +47,7 @@ from supervisor.core.node import (
     stopped_ranks,
     worker_group,
 )
-from supervisor.core.node import messages as node
+from supervisor.core.node import node_messages as node
 from supervisor.engine import job_record
 from supervisor.engine.recovery import state_snapshot
 from supervisor.ports import reports

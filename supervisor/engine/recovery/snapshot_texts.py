@@ -14,9 +14,9 @@ import msgspec
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.node.job_machines import JobMachines
-from supervisor.core.node.messages import Action
+from supervisor.core.node.node_messages import Action
 from supervisor.core.session_state import JobSessions
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import EngineEvent

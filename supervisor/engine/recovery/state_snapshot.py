@@ -7,10 +7,10 @@ from typing import ClassVar
 import msgspec
 
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.messages import Event as Report
+from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node.job_machines import JobMachines
-from supervisor.core.node.messages import Action
+from supervisor.core.node.node_messages import Action
 from supervisor.engine.job_record import CycleRecord, RecordedCycle, Shown
 from supervisor.engine.loop import EngineEvent
 from supervisor.ports.reports import RecordedEvent

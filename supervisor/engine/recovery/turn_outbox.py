@@ -14,8 +14,8 @@ from functools import partial
 import anyio
 from holdfast_wire import spawner_link as link
 
-from supervisor.core.cluster.messages import Reported
-from supervisor.core.node import messages as node_messages
+from supervisor.core.cluster.cluster_messages import Reported
+from supervisor.core.node import node_messages
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.session_state import JobSessions
 from supervisor.engine.engine_inbox import EngineInbox

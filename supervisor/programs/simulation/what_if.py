@@ -10,8 +10,8 @@ import random
 from collections import deque
 
 from supervisor.core import orders
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster import coordinator, endings
-from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.programs.simulation.question import Life, Question
 from supervisor.programs.simulation.simulated_timeline import Alarm, Timeline

@@ -18,7 +18,7 @@ from typing import Any
 
 import anyio
 
-from supervisor.core.elastic.messages import AgentClosed, RoundStoreServed, TellClosed
+from supervisor.core.elastic.elastic_messages import AgentClosed, RoundStoreServed, TellClosed
 from supervisor.edges.peers.transport.own_address import own_address
 from supervisor.programs.torchrun import node_daemon
 from supervisor.programs.torchrun.in_touch import ForAgent, InTouch, Unreachable

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import msgspec
 
-from supervisor.core.elastic.messages import (
+from supervisor.core.elastic.elastic_messages import (
     AgentJoined,
     AgentLeft,
     BeginRound,

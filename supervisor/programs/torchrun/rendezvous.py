@@ -29,7 +29,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
-from supervisor.core.elastic.messages import BeginRound, Refusal, RefuseAgent, ServeRoundStore
+from supervisor.core.elastic.elastic_messages import BeginRound, Refusal, RefuseAgent, ServeRoundStore
 from supervisor.programs.torchrun import options
 from supervisor.programs.torchrun.agent import Agent
 from supervisor.programs.torchrun.in_touch import Unreachable

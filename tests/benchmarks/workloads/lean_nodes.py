@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from holdfast_wire.v1 import cluster_pb2
 
-from supervisor.core.cluster.messages import Event, JobOpened, NodeFailed, NodeJoined, Reported
+from supervisor.core.cluster.cluster_messages import Event, JobOpened, NodeFailed, NodeJoined, Reported
 from supervisor.core.election.link_silence import ALIVE_S
 from supervisor.core.facts import JobRules
 from supervisor.edges.peers.codec import cluster_codec

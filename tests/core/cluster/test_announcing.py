@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from supervisor.core.announcements import CycleBegan, CycleEnded, LeadChanged, PartsChanged
 from supervisor.core.cluster import announcing, coordinator
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     Event,
     JobOpened,
     MemberState,

@@ -6,8 +6,8 @@ from supervisor.core import orders
 from supervisor.core.calls.call_messages import Interrupt
 from supervisor.core.calls.decisions import EndCall, Replace, Say, Tell
 from supervisor.core.cluster import call_orders
+from supervisor.core.cluster.cluster_messages import Publish, Send
 from supervisor.core.cluster.coordinator_states import State
-from supervisor.core.cluster.messages import Publish, Send
 from supervisor.core.facts import JobRules
 
 STATE = State("job", cycle=4, rules=JobRules("job", 2), parts=("a", "b", "c"))

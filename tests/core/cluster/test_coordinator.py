@@ -7,8 +7,7 @@ import pytest
 
 from supervisor.core.announcements import CycleBegan, CycleEnded
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.coordinator_states import Running
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     Action,
     DeadlineReached,
     JobOpened,
@@ -26,6 +25,7 @@ from supervisor.core.cluster.messages import (
     StoreServed,
     VerdictTaken,
 )
+from supervisor.core.cluster.coordinator_states import Running
 from supervisor.core.facts import (
     Assignment,
     Cause,

@@ -18,7 +18,7 @@ from supervisor.core.calls.call_messages import (
     Word,
 )
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     CallReport,
     JobOpened,
     NodeFailed,

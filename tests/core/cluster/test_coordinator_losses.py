@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.coordinator_states import Gathering
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     Event,
     JobOpened,
@@ -20,6 +19,7 @@ from supervisor.core.cluster.messages import (
     Publish,
     StoreServed,
 )
+from supervisor.core.cluster.coordinator_states import Gathering
 from supervisor.core.facts import JobRules, RendezvousRules, RestartPolicyName, RestartRules
 from tests.core.playbook import Playbook
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.cluster import coordinator, endings
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     JobOpened,
     NodeDown,
     NodeFailed,

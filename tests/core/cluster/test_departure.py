@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.coordinator_states import Gathering, Running, WindingDown
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     JobOpened,
     LeaveAsked,
     MemberState,
@@ -19,6 +18,7 @@ from supervisor.core.cluster.messages import (
     Send,
     VerdictTaken,
 )
+from supervisor.core.cluster.coordinator_states import Gathering, Running, WindingDown
 from supervisor.core.facts import JobRules, JobState, RestartRules, Verdict
 from supervisor.core.orders import Conclude, JoinAgain, Order, Resign, StartCycle, Stay, WindDown
 from tests.core.new_leader import IN_CYCLE_4, kinds, new_leader, of_nodes, orders_to, stands

@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.core.announcements import CycleEnded
 from supervisor.core.cluster import coordinator, endings
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobForbidden,
     JobOpened,

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from supervisor.core.cluster import evidence
-from supervisor.core.cluster.messages import DeadlineReached, Publish, Send, StacksTaken, StacksWanted
+from supervisor.core.cluster.cluster_messages import DeadlineReached, Publish, Send, StacksTaken, StacksWanted
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.orders import ActOnHang, TakeStacks
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts

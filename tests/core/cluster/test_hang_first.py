@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from supervisor.core.cluster import coordinator, hang_first
-from supervisor.core.cluster.coordinator_states import Running, WindingDown
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobOpened,
     NodeDown,
@@ -22,6 +21,7 @@ from supervisor.core.cluster.messages import (
     StacksTaken,
     StacksWanted,
 )
+from supervisor.core.cluster.coordinator_states import Running, WindingDown
 from supervisor.core.facts import Evidence, JobRules, RestartPolicyName, RestartRules
 from supervisor.core.orders import ActOnHang, StartCycle
 from tests.core.cluster.test_coordinator_calls import entered, running

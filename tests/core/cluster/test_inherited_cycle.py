@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.cluster import inherited_cycle
-from supervisor.core.cluster.messages import MemberState, NodeStands
+from supervisor.core.cluster.cluster_messages import MemberState, NodeStands
 from supervisor.core.facts import Assignment, JobRules, NodeFacts
 from supervisor.core.ledger import Ledger
 

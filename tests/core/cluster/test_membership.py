@@ -9,9 +9,7 @@ from time import process_time
 import msgspec
 
 from supervisor.core.cluster import coordinator, endings, membership
-from supervisor.core.cluster.coordinator_states import Running
-from supervisor.core.cluster.membership import BUSY, GONE, Member, Members, MemberState
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     Event,
     JobOpened,
     NodeExcluded,
@@ -23,6 +21,8 @@ from supervisor.core.cluster.messages import (
     StacksWanted,
     VerdictTaken,
 )
+from supervisor.core.cluster.coordinator_states import Running
+from supervisor.core.cluster.membership import BUSY, GONE, Member, Members, MemberState
 from supervisor.core.facts import Evidence, JobRules, NodeFacts, RendezvousRules, RestartRules
 
 FEW, MANY = 1_280, 20_480

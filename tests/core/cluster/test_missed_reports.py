@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.cluster import missed_reports
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     JobOpened,
     MemberState,
     NodeFailed,

@@ -26,9 +26,7 @@ from supervisor.core.calls.call_messages import (
     Word,
 )
 from supervisor.core.cluster import coordinator, membership, node_loss
-from supervisor.core.cluster.coordinator_states import State
-from supervisor.core.cluster.membership import Member, MemberState
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     JobOpened,
     NodeExcluded,
     NodeFailed,
@@ -40,6 +38,8 @@ from supervisor.core.cluster.messages import (
     Send,
     StoreServed,
 )
+from supervisor.core.cluster.coordinator_states import State
+from supervisor.core.cluster.membership import Member, MemberState
 from supervisor.core.facts import Assignment, JobRules, NodeFacts, RendezvousRules, RestartPolicyName
 from supervisor.core.orders import Conclude, JoinAgain, ReplaceRanks, SettleCall, StartCycle, TellMembers, UseStore
 from tests.core.cluster.test_coordinator_calls import KILLED, entered, report, running, told

@@ -7,8 +7,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.cluster import coordinator, resignation
-from supervisor.core.cluster.coordinator_states import Gathering, Running, TakingOver
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobOpened,
     MemberState,
@@ -18,6 +17,7 @@ from supervisor.core.cluster.messages import (
     Record,
     Send,
 )
+from supervisor.core.cluster.coordinator_states import Gathering, Running, TakingOver
 from supervisor.core.facts import JobRules, RestartRules
 from supervisor.core.fence_times import TAKE_OVER_S
 from supervisor.core.ledger import Ledger

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from supervisor.core import fence_times
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     Event,
     JobOpened,

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobOpened,
     NodeDown,

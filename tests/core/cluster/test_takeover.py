@@ -9,8 +9,7 @@ import pytest
 from supervisor.core import announcements, fence_times
 from supervisor.core.cluster import coordinator, endings, takeover
 from supervisor.core.cluster import roster as rosters
-from supervisor.core.cluster.coordinator_states import Gathering, Running
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobOpened,
     MemberState,
@@ -25,6 +24,7 @@ from supervisor.core.cluster.messages import (
     Send,
     VerdictTaken,
 )
+from supervisor.core.cluster.coordinator_states import Gathering, Running
 from supervisor.core.facts import Assignment, JobState, RestartPolicyName
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, Resign, StartCycle, UseStore, WindDown

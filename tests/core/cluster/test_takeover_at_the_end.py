@@ -7,8 +7,7 @@ import pytest
 
 from supervisor.core import fence_times
 from supervisor.core.cluster import coordinator, takeover
-from supervisor.core.cluster.coordinator_states import Gathering, Running
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     MemberState,
     NodeJoined,
@@ -20,6 +19,7 @@ from supervisor.core.cluster.messages import (
     StopAsked,
     VerdictTaken,
 )
+from supervisor.core.cluster.coordinator_states import Gathering, Running
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.ledger import Former, Ledger
 from supervisor.core.orders import Conclude, JoinAgain, StartCycle, WindDown

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from supervisor.core.announcements import CycleBegan, CycleEnded, PartsChanged
 from supervisor.core.cluster import coordinator, endings, takeover
-from supervisor.core.cluster.coordinator_states import Ended, Running
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     Action,
     DeadlineReached,
     Event,
@@ -34,6 +33,7 @@ from supervisor.core.cluster.messages import (
     Send,
     VerdictTaken,
 )
+from supervisor.core.cluster.coordinator_states import Ended, Running
 from supervisor.core.facts import Assignment, JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, Order, StartCycle, WindDown

@@ -35,7 +35,7 @@ from supervisor.core.calls.call_messages import (
 from supervisor.core.calls.call_state import Idle, LastCall, Over, Restarting, Running
 from supervisor.core.calls.decisions import EndCall, Replace, Say, Tell
 from supervisor.core.cluster import wrapped_call
-from supervisor.core.cluster.messages import CallReport, DeadlineReached
+from supervisor.core.cluster.cluster_messages import CallReport, DeadlineReached
 
 SETTINGS = CallSettings(last_call_wait_s=1.0, barrier_timeout_s=60.0, heartbeat_timeout_s=30.0)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from supervisor.core.elastic.messages import ElasticRules
+from supervisor.core.elastic.elastic_messages import ElasticRules
 
 
 @dataclasses.dataclass

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.core.elastic.elastic_round import STORE_S, State, initial_state, next_deadline_s, step
-from supervisor.core.elastic.messages import (
+from supervisor.core.elastic.elastic_messages import (
     AgentClosed,
     AgentJoined,
     AgentLeft,
@@ -28,6 +27,7 @@ from supervisor.core.elastic.messages import (
     TellClosed,
     TellWaiting,
 )
+from supervisor.core.elastic.elastic_round import STORE_S, State, initial_state, next_deadline_s, step
 from tests.core.elastic.slow_rendezvous import SlowRendezvous
 from tests.core.playbook import Playbook
 

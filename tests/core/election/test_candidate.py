@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     JobOpened,
     LeadershipLost,
     LeadershipTaken,

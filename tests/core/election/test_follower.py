@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from supervisor.core.cluster.messages import NodeDown, NodeFailed, NodeStopped
+from supervisor.core.cluster.cluster_messages import NodeDown, NodeFailed, NodeStopped
 from supervisor.core.election import follower
 from supervisor.core.election.follower import LeaderLost, Obey, Report, Said, Seek, State
 from supervisor.core.facts import JobState, Verdict

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from supervisor.core.cluster.messages import NodeHeard, NodeLost, NodeSilent
+from supervisor.core.cluster.cluster_messages import NodeHeard, NodeLost, NodeSilent
 from supervisor.core.election import node_links
 from supervisor.core.election.link_silence import LATE_S, SILENCE_S, UNCONFIRMED_S
 from supervisor.core.election.node_links import (

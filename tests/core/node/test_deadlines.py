@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.facts import HangLimits, Progress
-from supervisor.core.node import deadlines, messages, node, rank_monitor
+from supervisor.core.node import deadlines, node, node_messages, rank_monitor
 from supervisor.core.node.deadlines import Deadlines
 from tests.core.one_node import JOB, OneNode, rules, running
 
@@ -14,7 +14,7 @@ def _joined(ranks: int) -> OneNode:
     job = running(rules(ranks, hang_limits=HangLimits(heartbeat_s=10.0)))
     for local_rank in range(ranks):
         progress = Progress(0.0, 0.0, heartbeat_at_s=1.0 + local_rank, heartbeats=1)
-        job.send(messages.ClientJoined(JOB, 0, local_rank, job.rules.hang_limits, progress))
+        job.send(node_messages.ClientJoined(JOB, 0, local_rank, job.rules.hang_limits, progress))
     return job
 
 
@@ -26,7 +26,7 @@ def test_a_cache_that_knows_an_earlier_state_says_the_same_as_a_new_one() -> Non
     for local_rank in (0, 2, 1):
         job.exit(0, local_rank, code=1)
         states.append(job.state)
-    job.send(messages.WorkersEmptied(JOB, 0))
+    job.send(node_messages.WorkersEmptied(JOB, 0))
     states.append(job.state)
     dues_s = [Deadlines().of(JOB, each.jobs[JOB]) for each in states]
     assert len(set(dues_s)) > 2
@@ -48,7 +48,7 @@ def test_only_the_rank_that_changed_is_asked_again(monkeypatch: pytest.MonkeyPat
     assert cache.of(JOB, job.state.jobs[JOB]) == 11.0
     assert cache.of(JOB, job.state.jobs[JOB]) == 11.0
     assert len(asked) == 8
-    job.send(messages.ClientLeft(JOB, 0, 0))
+    job.send(node_messages.ClientLeft(JOB, 0, 0))
     assert cache.of(JOB, job.state.jobs[JOB]) == 12.0
     assert asked[8:] == [rank_monitor.Silent()]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from supervisor.core.cluster.messages import NodeExcluded, NodeJoined
+from supervisor.core.cluster.cluster_messages import NodeExcluded, NodeJoined
 from supervisor.core.node import fitness
 from supervisor.core.node.fitness import JobOver, JoinDropped, JoinWanted, RoundBegun
-from supervisor.core.node.messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
+from supervisor.core.node.node_messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
 from supervisor.core.node_health import CheckPlan, Health, HealthFinding
 
 JOB = "job"

@@ -15,7 +15,7 @@ from supervisor.core.node.gpu_reclaim import (
     SpawnerReplaced,
     WaitDropped,
 )
-from supervisor.core.node.messages import (
+from supervisor.core.node.node_messages import (
     AwaitGpuMemory,
     DeadlineReached,
     GpuMemorySeen,

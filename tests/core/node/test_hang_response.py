@@ -8,7 +8,7 @@ import signal as signals
 from supervisor.core.facts import JobRules, WorkerExit
 from supervisor.core.node import hang_response as hangs
 from supervisor.core.node.hang_response import EvidenceTaken, WantStacks
-from supervisor.core.node.messages import DeadlineReached
+from supervisor.core.node.node_messages import DeadlineReached
 from supervisor.core.worker_messages import HangEnded, HangFaulted, HangFound, KillRanks, RankExited
 from tests.core.playbook import Playbook
 

@@ -7,11 +7,11 @@ import signal as signals
 import pytest
 
 from supervisor.core import orders
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster import messages as cluster
 from supervisor.core.facts import Assignment, Evidence, HangLimits, JobState, StackGroup, Verdict
-from supervisor.core.node import messages
-from supervisor.core.node.messages import (
+from supervisor.core.node import node_messages
+from supervisor.core.node.node_messages import (
     CollectEvidence,
     EndSpawner,
     FinishJob,
@@ -39,12 +39,12 @@ def test_from_submission_to_success() -> None:
     job = OneNode(rules(2))
     assert job.actions == [StartSpawner(JOB, 1)]
     assert job.view().state is JobState.PENDING
-    job.send(messages.SpawnerReady(JOB, NOW))
+    job.send(node_messages.SpawnerReady(JOB, NOW))
     assert job.actions == [PrepareStore(JOB, 0)]
     assert job.view().state is JobState.STARTING
-    job.send(messages.StoreReady(JOB, 0, "h", 7))
+    job.send(node_messages.StoreReady(JOB, 0, "h", 7))
     assert [(each.store_host, each.store_port) for each in job.of(SpawnWorkers)] == [("h", 7)]
-    job.send(messages.WorkerSpawned(JOB, 0, 0, 100), messages.WorkerSpawned(JOB, 0, 1, 101))
+    job.send(node_messages.WorkerSpawned(JOB, 0, 0, 100), node_messages.WorkerSpawned(JOB, 0, 1, 101))
     assert job.view().state is JobState.RUNNING
     job.exit(0, 1, code=0)
     assert job.actions == []
@@ -93,8 +93,8 @@ def test_an_exhausted_budget_ends_the_job_with_the_fault_in_its_reason() -> None
 
 def test_the_verdict_names_the_failure_that_came_first_not_the_exit_that_was_seen_first() -> None:
     job = running(rules(2, max_restarts=0))
-    job.send(messages.WorkerExited(JOB, 0, job.ended(1, code=1, error_at=1010.0)))
-    job.send(messages.WorkerExited(JOB, 0, job.ended(0, code=1, error_at=1009.0)))
+    job.send(node_messages.WorkerExited(JOB, 0, job.ended(1, code=1, error_at=1010.0)))
+    job.send(node_messages.WorkerExited(JOB, 0, job.ended(0, code=1, error_at=1009.0)))
     job.send(WorkersEmptied(JOB, 0))
     verdict = job.verdict()
     assert verdict is not None
@@ -115,9 +115,13 @@ def test_all_ranks_dying_at_once_are_one_fault() -> None:
 
 
 def test_a_worker_that_cannot_be_started_is_a_fault_at_once() -> None:
-    job = OneNode(rules(2, max_restarts=0)).send(messages.SpawnerReady(JOB, NOW), messages.StoreReady(JOB, 0, "h", 1))
-    job.send(messages.SpawnFailed(JOB, 0, 0, "cannot start x: no such file", 127))
-    job.send(messages.WorkerSpawned(JOB, 0, 1, 101), messages.WorkerExited(JOB, 0, job.ended(1, signal=SIGTERM)))
+    job = OneNode(rules(2, max_restarts=0)).send(
+        node_messages.SpawnerReady(JOB, NOW), node_messages.StoreReady(JOB, 0, "h", 1)
+    )
+    job.send(node_messages.SpawnFailed(JOB, 0, 0, "cannot start x: no such file", 127))
+    job.send(
+        node_messages.WorkerSpawned(JOB, 0, 1, 101), node_messages.WorkerExited(JOB, 0, job.ended(1, signal=SIGTERM))
+    )
     job.send(WorkersEmptied(JOB, 0))
     verdict = job.verdict()
     assert verdict is not None
@@ -126,20 +130,20 @@ def test_a_worker_that_cannot_be_started_is_a_fault_at_once() -> None:
 
 @pytest.mark.parametrize("is_running", [False, True])
 def test_a_store_that_fails_is_a_fault(is_running: bool) -> None:
-    job = running(rules(1)) if is_running else OneNode(rules(1)).send(messages.SpawnerReady(JOB, NOW))
-    job.send(messages.StoreFailed(JOB, 0, "no port is free"))
+    job = running(rules(1)) if is_running else OneNode(rules(1)).send(node_messages.SpawnerReady(JOB, NOW))
+    job.send(node_messages.StoreFailed(JOB, 0, "no port is free"))
     assert job.actions == ([TERM_ALL] if is_running else [KillTree(JOB, 0)])
     assert job.said("store_failed") == ["the store of cycle 0 failed: no port is free"]
-    job.send(messages.StoreFailed(JOB, 0, "no port is free"))
+    job.send(node_messages.StoreFailed(JOB, 0, "no port is free"))
     assert coordinator.restarts_used(job.coordinator) == 1
 
 
 def test_a_spawner_that_never_comes_up_uses_the_budget_and_then_ends_the_job() -> None:
     job = OneNode(rules(1, max_restarts=2))
     for number in (2, 3):
-        job.send(messages.SpawnerLost(JOB, NOW, "cannot start python4: no such file"))
+        job.send(node_messages.SpawnerLost(JOB, NOW, "cannot start python4: no such file"))
         assert job.actions == [StartSpawner(JOB, number)]
-    job.send(messages.SpawnerLost(JOB, NOW, "cannot start python4: no such file"))
+    job.send(node_messages.SpawnerLost(JOB, NOW, "cannot start python4: no such file"))
     verdict = job.verdict()
     assert verdict is not None
     assert (verdict.exit_code, job.of(EndSpawner)) == (1, [])
@@ -148,17 +152,17 @@ def test_a_spawner_that_never_comes_up_uses_the_budget_and_then_ends_the_job() -
 
 def test_a_lost_spawner_takes_its_workers_and_one_unit() -> None:
     job = running(rules(2))
-    job.send(messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
+    job.send(node_messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
     assert job.actions == [StartSpawner(JOB, 2)]
     assert coordinator.restarts_used(job.coordinator) == 1
-    job.send(messages.SpawnerReady(JOB, NOW))
+    job.send(node_messages.SpawnerReady(JOB, NOW))
     assert job.actions == [PrepareStore(JOB, 1)]
 
 
 def test_a_spawner_lost_during_a_stop_belongs_to_the_same_round() -> None:
     job = running(rules(2))
     job.exit(0, 0, code=1)
-    job.send(messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
+    job.send(node_messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
     assert job.actions == [StartSpawner(JOB, 2)]
     assert coordinator.restarts_used(job.coordinator) == 1
 
@@ -170,21 +174,25 @@ def test_what_an_older_cycle_reports_changes_nothing() -> None:
     job.run_cycle(1)
     before = job.state
     job.exit(0, 0, code=1)
-    job.send(messages.StoreFailed(JOB, 0, "late"), WorkersEmptied(JOB, 0), messages.SpawnFailed(JOB, 0, 0, "late", 1))
+    job.send(
+        node_messages.StoreFailed(JOB, 0, "late"),
+        WorkersEmptied(JOB, 0),
+        node_messages.SpawnFailed(JOB, 0, 0, "late", 1),
+    )
     assert (job.state, job.actions) == (before, [])
 
 
 def test_an_order_for_a_cycle_that_runs_or_is_over_changes_nothing() -> None:
     job = running(rules(1))
     before = job.state
-    job.send(messages.Ordered(JOB, orders.StartCycle(Assignment(cycle=0), "again")))
-    job.send(messages.Ordered(JOB, orders.JoinAgain(0, "again")))
+    job.send(node_messages.Ordered(JOB, orders.StartCycle(Assignment(cycle=0), "again")))
+    job.send(node_messages.Ordered(JOB, orders.JoinAgain(0, "again")))
     assert (job.state, job.actions) == (before, [])
 
 
 def test_an_order_while_workers_run_starts_after_they_are_gone() -> None:
     job = running(rules(1))
-    job.send(messages.Ordered(JOB, orders.StartCycle(Assignment(cycle=1), "moved")))
+    job.send(node_messages.Ordered(JOB, orders.StartCycle(Assignment(cycle=1), "moved")))
     assert job.actions == [TERM_ALL]
     job.exit(0, 0, signal=SIGTERM).send(WorkersEmptied(JOB, 0))
     assert job.actions == [PrepareStore(JOB, 1)]
@@ -194,7 +202,7 @@ def test_an_order_that_crossed_the_loss_of_the_spawner_is_answered_in_its_own_cy
     job = OneNode(rules(1))
     assignment = Assignment(cycle=4)
     told = len(job.told)
-    job.send(messages.Ordered(JOB, orders.StartCycle(assignment, "go")))
+    job.send(node_messages.Ordered(JOB, orders.StartCycle(assignment, "go")))
     assert [each.cycle for each in job.told[told:] if isinstance(each, cluster.NodeFailed)] == [4]
 
 
@@ -211,7 +219,7 @@ def test_a_hang_is_examined_before_anything_is_signalled() -> None:
     evidence = Evidence(
         (StackGroup((1,), "data.py:8 in load"), StackGroup((0,), "ddp.py:2 in reduce")), source="py-spy"
     )
-    job.send(messages.EvidenceCollected(JOB, 0, evidence), at=5.03)
+    job.send(node_messages.EvidenceCollected(JOB, 0, evidence), at=5.03)
     assert job.actions == [SignalWorkers(JOB, 0, SIGKILL, (1,), tree=False, resume=True), TERM_ALL]
     assert [each.state for each in job.view().ranks] == ["running", "hung"]  # also while it is being ended
     assert job.said("stacks_collected") == ["rank 1 stands in data.py:8 in load; rank 0 stands in ddp.py:2 in reduce"]
@@ -231,7 +239,7 @@ def test_evidence_that_does_not_come_is_not_waited_for() -> None:
     job.pass_to(5.4)
     assert job.of(SignalWorkers)[0].local_ranks == (0,)
     assert len(job.said("stacks_missing")) == 1
-    job.send(messages.EvidenceCollected(JOB, 0, Evidence((StackGroup((0,), "x"),))))
+    job.send(node_messages.EvidenceCollected(JOB, 0, Evidence((StackGroup((0,), "x"),))))
     assert job.actions == []
     assert len(job.said("stacks_collected")) == 1
 
@@ -241,7 +249,7 @@ def test_several_hung_ranks_are_one_fault_and_what_fails_meanwhile_is_an_echo() 
     hang(job, 0, 1, at=5.0)
     job.exit(0, 2, signal=int(signals.SIGABRT))
     assert job.actions == []
-    job.send(messages.EvidenceCollected(JOB, 0, Evidence()))
+    job.send(node_messages.EvidenceCollected(JOB, 0, Evidence()))
     assert job.of(SignalWorkers)[0].local_ranks == (0, 1)
     assert coordinator.restarts_used(job.coordinator) == 1
     assert job.view().reason.startswith("rank 0 sent no heartbeat for 5.0 s (limit 5.0 s); rank 1 sent no")
@@ -251,7 +259,7 @@ def test_a_gentle_termination_signal_is_escalated() -> None:
     gentle = int(signals.SIGUSR1)
     job = joined(running(rules(2, hang_limits=HEARTBEAT_5, rank_termination_signal=gentle)), 0, 1)
     hang(job, 1, at=5.0)
-    job.send(messages.EvidenceCollected(JOB, 0, Evidence()))
+    job.send(node_messages.EvidenceCollected(JOB, 0, Evidence()))
     assert job.actions == [SignalWorkers(JOB, 0, gentle, (1,), tree=False, resume=True)]
     job.pass_to(6.9)
     assert job.actions == []
@@ -263,7 +271,7 @@ def test_a_gentle_termination_signal_is_escalated() -> None:
 def test_a_rank_that_answers_its_gentle_signal_is_still_a_fault() -> None:
     job = joined(running(rules(1, hang_limits=HEARTBEAT_5, rank_termination_signal=SIGTERM)), 0)
     hang(job, 0, at=5.0)
-    job.send(messages.EvidenceCollected(JOB, 0, Evidence()))
+    job.send(node_messages.EvidenceCollected(JOB, 0, Evidence()))
     job.exit(0, 0, code=0)
     assert job.actions == [KillTree(JOB, 0)]
     job.send(WorkersEmptied(JOB, 0))
@@ -275,7 +283,7 @@ def test_a_rank_that_finishes_before_it_is_ended_was_no_hang() -> None:
     hang(job, 1, at=5.0)
     job.exit(0, 1, code=0)
     assert job.said("hang_ended") == ["rank 1 exited with code 0 before it was ended for its hang"]
-    job.send(messages.EvidenceCollected(JOB, 0, Evidence()))
+    job.send(node_messages.EvidenceCollected(JOB, 0, Evidence()))
     assert job.of(SignalWorkers) == []
     job.exit(0, 0, code=0).send(WorkersEmptied(JOB, 0))
     assert job.view().state is JobState.SUCCEEDED
@@ -306,7 +314,7 @@ def test_processes_in_state_d_do_not_wedge_a_restart() -> None:
 
 def test_a_command_that_can_not_be_run_ends_the_job_at_once_whatever_the_budget() -> None:
     job = OneNode(rules(2, max_restarts=3))
-    job.send(messages.SpawnerReady(JOB, NOW, refusal="cannot run x.py: no such file", refusal_code=2))
+    job.send(node_messages.SpawnerReady(JOB, NOW, refusal="cannot run x.py: no such file", refusal_code=2))
     verdict = Verdict(JobState.FAILED, 2, "cannot run x.py: no such file")
     assert job.actions == [EndSpawner(JOB), FinishJob(JOB, verdict)]
     assert job.said("job_failed") == [verdict.reason]

@@ -8,8 +8,8 @@ import pytest
 
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import HangLimits, JobState, RendezvousRules
-from supervisor.core.node import messages
-from supervisor.core.node.messages import (
+from supervisor.core.node import node_messages
+from supervisor.core.node.node_messages import (
     CollectEvidence,
     PrepareStore,
     SignalWorkers,
@@ -24,7 +24,7 @@ TERM_ALL = SignalWorkers(JOB, 0, SIGTERM, resume=True)
 
 
 def test_a_restart_by_a_person_takes_no_unit() -> None:
-    job = in_first_cycle().send(messages.RestartRequested(JOB, "new code"))
+    job = in_first_cycle().send(node_messages.RestartRequested(JOB, "new code"))
     assert job.actions == [TERM_ALL]
     job.exit(0, 0, signal=SIGTERM).exit(0, 1, signal=SIGTERM).send(WorkersEmptied(JOB, 0))
     assert job.actions == [PrepareStore(JOB, 1)]
@@ -33,19 +33,19 @@ def test_a_restart_by_a_person_takes_no_unit() -> None:
 
 def test_a_restart_by_a_person_ends_a_back_off() -> None:
     job = in_back_off()
-    job.send(messages.RestartRequested(JOB, "new code"))
+    job.send(node_messages.RestartRequested(JOB, "new code"))
     assert job.actions == [PrepareStore(JOB, 6)]
 
 
 def test_a_restart_of_a_job_that_ends_is_refused() -> None:
     job = in_first_cycle().send(StopRequested(JOB, "signalled", SIGINT))
-    job.send(messages.RestartRequested(JOB, "new code"))
+    job.send(node_messages.RestartRequested(JOB, "new code"))
     assert job.said("restart_refused") == ["cannot restart: the job is ending; signalled"]
 
 
 def test_continue_is_an_event_only() -> None:
     job = in_first_cycle()
-    job.send(messages.ControlRequested(JOB, 0, 1, "continue", "nan seen"))
+    job.send(node_messages.ControlRequested(JOB, 0, 1, "continue", "nan seen"))
     assert (job.actions, job.said("control_requested")) == ([], ["rank 1 asked to continue: nan seen"])
     job.exit(0, 0, code=1)
     assert coordinator.restarts_used(job.coordinator) == 1
@@ -54,7 +54,7 @@ def test_continue_is_an_event_only() -> None:
 @pytest.mark.parametrize("action", ["shutdown_workload", "exclude_this_node"])
 def test_a_wish_takes_effect_at_the_next_fault(action: str) -> None:
     job = in_first_cycle()
-    job.send(messages.ControlRequested(JOB, 0, 1, action, "loss is nan"))
+    job.send(node_messages.ControlRequested(JOB, 0, 1, action, "loss is nan"))
     assert job.actions == []
     job.exit(0, 0, code=1).exit(0, 1, signal=SIGTERM).send(WorkersEmptied(JOB, 0))
     verdict = job.verdict()
@@ -67,7 +67,7 @@ def test_a_wish_takes_effect_at_the_next_fault(action: str) -> None:
 
 def test_a_wish_to_shut_down_does_not_spoil_a_success() -> None:
     job = in_first_cycle()
-    job.send(messages.ControlRequested(JOB, 0, 1, "shutdown_workload", "done"))
+    job.send(node_messages.ControlRequested(JOB, 0, 1, "shutdown_workload", "done"))
     job.exit(0, 0, code=0).exit(0, 1, code=0).send(WorkersEmptied(JOB, 0))
     assert job.view().state is JobState.SUCCEEDED
 
@@ -76,7 +76,7 @@ def test_calculated_limits_hold_for_all_ranks_and_later_cycles() -> None:
     job = joined(running(rules(2, hang_limits=HangLimits(heartbeat_s=100.0, warm_up_steps=7))), 0, 1)
     calculated = HangLimits(heartbeat_s=5.0)
     for local_rank in (0, 1):
-        job.send(messages.LimitsCalculated(JOB, 0, local_rank, calculated))
+        job.send(node_messages.LimitsCalculated(JOB, 0, local_rank, calculated))
     assert len(job.said("limits_calculated")) == 1
     assert job.view().limits == calculated
     job.exit(0, 0, code=1).exit(0, 1, signal=SIGTERM).send(WorkersEmptied(JOB, 0))
@@ -89,10 +89,10 @@ def test_calculated_limits_hold_for_all_ranks_and_later_cycles() -> None:
 def test_a_rank_is_judged_by_new_limits_once_it_has_told_them_itself() -> None:
     """Its last frame may be older than the agreement of all ranks."""
     job = joined(running(rules(2, hang_limits=HangLimits(heartbeat_s=100.0))), 0, 1)
-    job.send(messages.LimitsCalculated(JOB, 0, 0, HangLimits(heartbeat_s=5.0)))
+    job.send(node_messages.LimitsCalculated(JOB, 0, 0, HangLimits(heartbeat_s=5.0)))
     hang(job, 1, at=50.0)
     assert not job.of(CollectEvidence)
-    job.send(messages.LimitsCalculated(JOB, 0, 1, HangLimits(heartbeat_s=5.0)))
+    job.send(node_messages.LimitsCalculated(JOB, 0, 1, HangLimits(heartbeat_s=5.0)))
     hang(job, 1, at=51.0)
     assert job.of(CollectEvidence)
 

@@ -37,14 +37,14 @@ from supervisor.core.facts import (
     Progress,
     WatchMode,
 )
-from supervisor.core.node import messages
+from supervisor.core.node import node_messages
 from tests.core.one_node import JOB, OneNode, rules, running
 
 SETTINGS = CallSettings(soft_timeout_s=10.0, hard_timeout_s=20.0, termination_grace_s=5.0)
 
 
 def say(job: OneNode, local_rank: int, word: FromRank, *, at: float | None = None) -> OneNode:
-    return job.send(messages.RankSaid(JOB, job.view().cycle, local_rank, word), at=at)
+    return job.send(node_messages.RankSaid(JOB, job.view().cycle, local_rank, word), at=at)
 
 
 def enter(job: OneNode, local_rank: int, *, call: int = 1, settings: CallSettings = SETTINGS) -> OneNode:
@@ -53,7 +53,7 @@ def enter(job: OneNode, local_rank: int, *, call: int = 1, settings: CallSetting
 
 
 def told(job: OneNode, kind: type[ToRank]) -> list[tuple[int, ...]]:
-    return [each.local_ranks for each in job.of(messages.TellRanks) if isinstance(each.order, kind)]
+    return [each.local_ranks for each in job.of(node_messages.TellRanks) if isinstance(each.order, kind)]
 
 
 def in_call(world_size: int = 3, *, max_restarts: int = 0, **changed: object) -> OneNode:
@@ -61,7 +61,7 @@ def in_call(world_size: int = 3, *, max_restarts: int = 0, **changed: object) ->
     job = running(rules(world_size, max_restarts=max_restarts, **changed))
     for local_rank in range(world_size):
         progress = Progress(0.0, 0.0)
-        job.send(messages.ClientJoined(JOB, 0, local_rank, job.rules.hang_limits, progress))
+        job.send(node_messages.ClientJoined(JOB, 0, local_rank, job.rules.hang_limits, progress))
     for local_rank in range(world_size):
         enter(job, local_rank)
     assert told(job, Entered) == [tuple(range(world_size))]
@@ -98,7 +98,7 @@ def test_a_rank_killed_in_a_call_is_no_fault_of_the_group_and_the_rest_succeeds(
     assert told(job, BeginIteration) == [(0, 2)]
     assert job.view().state is JobState.RUNNING
     finish(job, {0: 0, 2: 1})
-    job.exit(0, 0, code=0).exit(0, 2, code=0).send(messages.WorkersEmptied(JOB, 0))
+    job.exit(0, 0, code=0).exit(0, 2, code=0).send(node_messages.WorkersEmptied(JOB, 0))
     verdict = job.verdict()
     assert verdict is not None
     assert (verdict.state, verdict.exit_code) == (JobState.SUCCEEDED, 0)
@@ -109,8 +109,8 @@ def test_a_rank_killed_in_a_call_is_no_fault_of_the_group_and_the_rest_succeeds(
 
 def test_what_a_lost_rank_has_left_behind_is_ended_at_once() -> None:
     job = in_call().exit(0, 1, signal=9)
-    kill = messages.SignalWorkers(JOB, 0, 9, (1,), tree=True, sessions=(101,))
-    assert job.of(messages.SignalWorkers) == [kill]
+    kill = node_messages.SignalWorkers(JOB, 0, 9, (1,), tree=True, sessions=(101,))
+    assert job.of(node_messages.SignalWorkers) == [kill]
 
 
 def test_the_exit_code_of_a_rank_that_left_is_excused_before_and_after_the_commit() -> None:
@@ -123,7 +123,7 @@ def test_the_exit_code_of_a_rank_that_left_is_excused_before_and_after_the_commi
         finish(job, {0: 0, 2: 1})
         if leaves_late:
             job.exit(0, 1, code=3)
-        job.exit(0, 0, code=0).exit(0, 2, code=0).send(messages.WorkersEmptied(JOB, 0))
+        job.exit(0, 0, code=0).exit(0, 2, code=0).send(node_messages.WorkersEmptied(JOB, 0))
         verdict = job.verdict()
         assert verdict is not None
         assert verdict.state is JobState.SUCCEEDED
@@ -148,7 +148,7 @@ def test_when_nobody_is_left_the_group_faults_with_the_reasons_and_one_unit() ->
     say(job, 0, CallLeave(1, 0, Leaving.FAULT, "RestartAbort: too few"))
     job.exit(0, 0, code=1)
     say(job, 1, CallLeave(1, 0, Leaving.FAULT, "RestartAbort: too few"))
-    job.exit(0, 1, code=1).send(messages.WorkersEmptied(JOB, 0))
+    job.exit(0, 1, code=1).send(node_messages.WorkersEmptied(JOB, 0))
     assert job.view().cycle == 1
     assert coordinator.restarts_used(job.coordinator) == 1
     (reason,) = job.said("call_lost")
@@ -162,7 +162,7 @@ def test_ranks_that_live_on_after_a_lost_call_end_the_job_as_they_end() -> None:
     for local_rank in range(2):
         say(job, local_rank, CallLeave(1, 0, Leaving.FAULT, "RestartAbort: enough"))
     assert job.view().state is JobState.RUNNING
-    job.exit(0, 0, code=0).exit(0, 1, code=0).send(messages.WorkersEmptied(JOB, 0))
+    job.exit(0, 0, code=0).exit(0, 1, code=0).send(node_messages.WorkersEmptied(JOB, 0))
     verdict = job.verdict()
     assert verdict is not None
     assert verdict.state is JobState.SUCCEEDED
@@ -182,8 +182,8 @@ def test_a_rank_that_ends_before_it_has_entered_is_not_waited_for() -> None:
 
 def test_a_restart_of_the_cycle_forgets_the_call() -> None:
     job = in_call(2, max_restarts=1)
-    job.send(messages.RestartRequested(JOB, "a person asked"))
-    job.exit(0, 0, signal=15).exit(0, 1, signal=15).send(messages.WorkersEmptied(JOB, 0))
+    job.send(node_messages.RestartRequested(JOB, "a person asked"))
+    job.exit(0, 0, signal=15).exit(0, 1, signal=15).send(node_messages.WorkersEmptied(JOB, 0))
     assert job.said("rank_lost_in_call") == []
     job.run_cycle(1)
     enter(job, 0)
@@ -196,14 +196,14 @@ def test_a_restart_of_the_cycle_forgets_the_call() -> None:
 
 def replaced() -> OneNode:
     job = in_call(3, max_restarts=1).exit(0, 1, signal=9)
-    (respawn,) = job.of(messages.RespawnWorkers)
-    assert respawn == messages.RespawnWorkers(JOB, 0, (1,))
+    (respawn,) = job.of(node_messages.RespawnWorkers)
+    assert respawn == node_messages.RespawnWorkers(JOB, 0, (1,))
     assert coordinator.restarts_used(job.coordinator) == 1
     return job
 
 
 def test_a_killed_rank_gets_a_new_process_that_joins_the_next_iteration() -> None:
-    job = replaced().send(messages.WorkerSpawned(JOB, 0, 1, 201))
+    job = replaced().send(node_messages.WorkerSpawned(JOB, 0, 1, 201))
     restart(job, {0: 0, 2: 2})
     assert told(job, BeginIteration) == []
     enter(job, 1)
@@ -212,7 +212,7 @@ def test_a_killed_rank_gets_a_new_process_that_joins_the_next_iteration() -> Non
     finish(job, {0: 0, 1: 1, 2: 2})
     for local_rank in range(3):
         job.exit(0, local_rank, code=0)
-    job.send(messages.WorkersEmptied(JOB, 0))
+    job.send(node_messages.WorkersEmptied(JOB, 0))
     verdict = job.verdict()
     assert verdict is not None
     assert verdict.reason == "all ranks exited with code 0"
@@ -220,14 +220,14 @@ def test_a_killed_rank_gets_a_new_process_that_joins_the_next_iteration() -> Non
 
 def test_a_new_process_that_can_not_be_started_holds_nobody_up() -> None:
     job = restart(replaced(), {0: 0, 2: 2})
-    job.send(messages.SpawnFailed(JOB, 0, 1, "cannot start x: not found", 127))
+    job.send(node_messages.SpawnFailed(JOB, 0, 1, "cannot start x: not found", 127))
     assert told(job, BeginIteration) == [(0, 2)]
     assert job.view().state is JobState.RUNNING
 
 
 def late() -> OneNode:
     """The others continued without it."""
-    job = restart(replaced().send(messages.WorkerSpawned(JOB, 0, 1, 201)), {0: 0, 2: 2})
+    job = restart(replaced().send(node_messages.WorkerSpawned(JOB, 0, 1, 201)), {0: 0, 2: 2})
     job.pass_to(job.now_s + 5.0)
     assert told(job, BeginIteration) == [(0, 2)]
     return job
@@ -246,7 +246,7 @@ def test_a_new_process_that_comes_too_late_joins_the_next_iteration() -> None:
     finish(job, {0: 0, 2: 1, 1: 2}, iteration=2)
     for local_rank in range(3):
         job.exit(0, local_rank, code=0)
-    verdict = job.send(messages.WorkersEmptied(JOB, 0)).verdict()
+    verdict = job.send(node_messages.WorkersEmptied(JOB, 0)).verdict()
     assert verdict is not None
     assert verdict.reason == "all ranks exited with code 0"
 
@@ -264,7 +264,7 @@ def test_a_new_process_that_has_not_joined_is_released_and_its_exit_excused(come
         enter(job, 1)
     assert 1 in {local_rank for each in told(job, Committed) for local_rank in each}
     say(job, 1, CallLeave(1, 0, Leaving.DONE, ""))
-    job.exit(0, 1, code=1).exit(0, 0, code=0).exit(0, 2, code=0).send(messages.WorkersEmptied(JOB, 0))
+    job.exit(0, 1, code=1).exit(0, 0, code=0).exit(0, 2, code=0).send(node_messages.WorkersEmptied(JOB, 0))
     verdict = job.verdict()
     assert verdict is not None
     assert verdict.state is JobState.SUCCEEDED
@@ -273,20 +273,20 @@ def test_a_new_process_that_has_not_joined_is_released_and_its_exit_excused(come
 def test_nothing_new_is_started_on_a_node_that_was_excluded_or_for_a_job_that_wants_its_end() -> None:
     for action in ("exclude_this_node", "shutdown_workload"):
         job = in_call(3, max_restarts=3)
-        job.send(messages.ControlRequested(JOB, 0, 0, action, "bad loss"))
+        job.send(node_messages.ControlRequested(JOB, 0, 0, action, "bad loss"))
         job.exit(0, 1, signal=9)
-        assert job.of(messages.RespawnWorkers) == []
+        assert job.of(node_messages.RespawnWorkers) == []
         restart(job, {0: 0, 2: 2})
         assert told(job, BeginIteration) == [(0, 2)]
 
 
 def test_a_new_process_is_watched_as_the_first_one_was() -> None:
     job = in_call(2, max_restarts=1, hang_limits=HangLimits(heartbeat_s=50.0)).exit(0, 1, signal=9)
-    job.send(messages.WorkerSpawned(JOB, 0, 1, 201))
+    job.send(node_messages.WorkerSpawned(JOB, 0, 1, 201))
     beat = Progress(0.0, 0.0, heartbeat_at_s=0.0, heartbeats=1)
-    job.send(messages.ClientJoined(JOB, 0, 1, job.rules.hang_limits, beat))
-    job.send(messages.DeadlineReached(), at=50.0)
-    assert 1 in [each.local_rank for each in job.of(messages.ReadProgress)]
+    job.send(node_messages.ClientJoined(JOB, 0, 1, job.rules.hang_limits, beat))
+    job.send(node_messages.DeadlineReached(), at=50.0)
+    assert 1 in [each.local_rank for each in job.of(node_messages.ReadProgress)]
 
 
 # --- timeouts ------------------------------------------------------------------------------------------------------
@@ -295,24 +295,24 @@ def test_a_new_process_is_watched_as_the_first_one_was() -> None:
 def page(job: OneNode, local_rank: int, progressed_at_s: float) -> OneNode:
     stamps = CallWatch(WatchMode.ON, 0.0, progressed_at_s)
     progress = Progress(0.0, 0.0, read_at_s=job.now_s, call_watch=stamps)
-    return job.send(messages.ProgressRead(JOB, 0, local_rank, progress))
+    return job.send(node_messages.ProgressRead(JOB, 0, local_rank, progress))
 
 
 def test_a_rank_that_stands_still_restarts_all_and_is_ended_with_stacks_if_it_stays() -> None:
     job = in_call(2).pass_to(10.0)
-    assert {each.local_rank for each in job.of(messages.ReadProgress)} == {0, 1}
+    assert {each.local_rank for each in job.of(node_messages.ReadProgress)} == {0, 1}
     page(job, 0, 10.0)
     page(job, 1, 0.0)
     assert told(job, Interrupt) == [(0, 1)]
     say(job, 0, FaultsReported(1, 0))
     assert told(job, Restart) == [(0, 1)]
     say(job, 0, BarrierArrive(1, 0, Barrier.ITERATION, 0, True))
-    job.send(messages.DeadlineReached(), at=20.0)
+    job.send(node_messages.DeadlineReached(), at=20.0)
     page(job, 1, 0.0)
-    assert job.of(messages.CollectEvidence)
-    job.send(messages.EvidenceCollected(JOB, 0, Evidence(source="fake")))
+    assert job.of(node_messages.CollectEvidence)
+    job.send(node_messages.EvidenceCollected(JOB, 0, Evidence(source="fake")))
     page(job, 1, 0.0)
-    (signal,) = job.of(messages.SignalWorkers)
+    (signal,) = job.of(node_messages.SignalWorkers)
     assert (signal.signal, signal.local_ranks, signal.tree, signal.resume) == (15, (1,), False, True)
     assert job.said("hard_timeout_reached") == [
         "rank 1 executed no Python code for 20.0 s (hard timeout 20.0 s); its process is ended"
@@ -327,14 +327,14 @@ def test_a_soft_timeout_alone_ends_nobody() -> None:
     page(job, 1, 0.0)
     restart(job, {0: 0, 1: 1})
     assert told(job, BeginIteration) == [(0, 1)]
-    assert job.of(messages.SignalWorkers) == []
+    assert job.of(node_messages.SignalWorkers) == []
 
 
 def beat(job: OneNode, local_rank: int, at_s: float) -> OneNode:
     """The page as it is now: the main thread executes bytecode, the last heartbeat was sent at `at_s`."""
     stamps = CallWatch(WatchMode.ON, 0.0, job.now_s)
     progress = Progress(0.0, 0.0, at_s, 1, read_at_s=job.now_s, call_watch=stamps)
-    return job.send(messages.ProgressRead(JOB, 0, local_rank, progress))
+    return job.send(node_messages.ProgressRead(JOB, 0, local_rank, progress))
 
 
 LIMIT = HangLimits(heartbeat_s=6.0)
@@ -389,14 +389,14 @@ def test_a_rank_that_waits_for_the_others_of_its_call_is_not_judged_by_its_limit
 
 
 def test_a_silent_connection_is_lost_in_time_and_its_process_ended() -> None:
-    job = in_call(2).send(messages.ClientLeft(JOB, 0, 1), at=5.0).pass_to(35.0)
+    job = in_call(2).send(node_messages.ClientLeft(JOB, 0, 1), at=5.0).pass_to(35.0)
     assert job.said("rank_lost_in_call") == [
         "rank 1 lost its connection and did not come back within 30 s, in iteration 0 of call 1"
     ]
-    assert {each.local_ranks for each in job.of(messages.SignalWorkers)} == {(1,)}
+    assert {each.local_ranks for each in job.of(node_messages.SignalWorkers)} == {(1,)}
 
 
 def test_a_fence_goes_on_to_the_spawner() -> None:
-    job = running(rules(1)).send(messages.FenceMoved(JOB, 12.5))
-    assert job.of(messages.MoveFence) == [messages.MoveFence(JOB, 12.5)]
+    job = running(rules(1)).send(node_messages.FenceMoved(JOB, 12.5))
+    assert job.of(node_messages.MoveFence) == [node_messages.MoveFence(JOB, 12.5)]
     assert job.state.jobs[JOB].job.has_met_leader, "whoever moves it has answered"

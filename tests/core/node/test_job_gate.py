@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from supervisor.core.facts import JobState
-from supervisor.core.node import messages
-from supervisor.core.node.messages import CheckNode, NodeChecked, PrepareStore, StartSpawner, WorkersEmptied
+from supervisor.core.node import node_messages
+from supervisor.core.node.node_messages import CheckNode, NodeChecked, PrepareStore, StartSpawner, WorkersEmptied
 from supervisor.core.node_health import CheckPlan, Health, HealthFinding
 from tests.core.one_node import JOB, NOW, OneNode, rules
 
@@ -18,12 +18,12 @@ def running(local_world_size: int = 1) -> OneNode:
     job = OneNode(rules(local_world_size), checks=CHECKS)
     assert job.actions == [CheckNode(JOB, "nvhcd", 1), StartSpawner(JOB, 1)]
     job.send(NodeChecked(JOB, "nvhcd", 1, WELL))
-    return job.send(messages.SpawnerReady(JOB, NOW)).run_cycle(0)
+    return job.send(node_messages.SpawnerReady(JOB, NOW)).run_cycle(0)
 
 
 def test_the_first_cycle_waits_for_the_check() -> None:
     job = OneNode(rules(1), checks=CHECKS)
-    job.send(messages.SpawnerReady(JOB, NOW))
+    job.send(node_messages.SpawnerReady(JOB, NOW))
     assert job.actions == []
     assert job.view().state is JobState.RENDEZVOUS
     job.send(NodeChecked(JOB, "nvhcd", 1, WELL))
@@ -33,7 +33,7 @@ def test_the_first_cycle_waits_for_the_check() -> None:
 
 def test_a_node_that_is_ill_at_the_start_ends_the_job_with_the_reason() -> None:
     job = OneNode(rules(1), checks=CHECKS)
-    job.send(messages.SpawnerReady(JOB, NOW), NodeChecked(JOB, "nvhcd", 1, ILL))
+    job.send(node_messages.SpawnerReady(JOB, NOW), NodeChecked(JOB, "nvhcd", 1, ILL))
     verdict = job.verdict()
     assert verdict is not None
     assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 1)
@@ -86,7 +86,7 @@ def test_the_end_of_a_job_waits_for_no_check() -> None:
 
 def test_a_stop_does_not_wait_for_the_first_check() -> None:
     job = OneNode(rules(1), checks=CHECKS)
-    job.send(messages.SpawnerReady(JOB, NOW), messages.StopRequested(JOB, "enough", 0))
+    job.send(node_messages.SpawnerReady(JOB, NOW), node_messages.StopRequested(JOB, "enough", 0))
     verdict = job.verdict()
     assert verdict is not None
     assert verdict.state is JobState.STOPPED
@@ -94,5 +94,5 @@ def test_a_stop_does_not_wait_for_the_first_check() -> None:
 
 
 def test_a_job_without_checks_is_never_checked() -> None:
-    job = OneNode(rules(1)).send(messages.SpawnerReady(JOB, NOW))
+    job = OneNode(rules(1)).send(node_messages.SpawnerReady(JOB, NOW))
     assert CheckNode not in [type(action) for action in job.actions]

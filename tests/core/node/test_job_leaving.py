@@ -9,9 +9,9 @@ import pytest
 
 from supervisor.core import job_phases as phases
 from supervisor.core import orders, worker_messages
-from supervisor.core.cluster.messages import LeaveAsked, NodeStands, NodeStopped, StopAsked, VerdictTaken
+from supervisor.core.cluster.cluster_messages import LeaveAsked, NodeStands, NodeStopped, StopAsked, VerdictTaken
 from supervisor.core.facts import Assignment, JobRules, JobState, RestartRules, Verdict
-from supervisor.core.node import job, job_leaving, messages
+from supervisor.core.node import job, job_leaving, node_messages
 from supervisor.core.node.job_leaving import ANSWER_S, ANSWER_WITH_RANKS_S
 
 TERM = int(signals.SIGTERM)
@@ -23,12 +23,14 @@ def in_phase(phase: phases.Phase, rules: JobRules = RULES) -> phases.State:
     return phases.State("b", rules, phase, 3, "why", has_spawner=True, spawners=1, assignment=Assignment(3, 1, 2, 4, 2))
 
 
-def signalled(*, leaves: bool = False, signal: int = TERM) -> messages.StopRequested:
-    return messages.StopRequested("j", "got SIGTERM", signal, of_node=True, leaves=leaves)
+def signalled(*, leaves: bool = False, signal: int = TERM) -> node_messages.StopRequested:
+    return node_messages.StopRequested("j", "got SIGTERM", signal, of_node=True, leaves=leaves)
 
 
 def told(actions: job.Actions, kind: type) -> list[object]:
-    return [each.report for each in actions if isinstance(each, messages.TellCoordinator) and type(each.report) is kind]
+    return [
+        each.report for each in actions if isinstance(each, node_messages.TellCoordinator) and type(each.report) is kind
+    ]
 
 
 def asked_in(phase: phases.Phase, *, leaves: bool = False) -> phases.State:
@@ -68,18 +70,18 @@ def test_with_on_sigterm_leave_its_ranks_go_on_until_the_leader_answers() -> Non
 
 
 def test_a_drained_node_with_ranks_waits_for_a_leader_as_long_as_it_takes() -> None:
-    state, _ = job.step(in_phase(phases.Running()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    state, _ = job.step(in_phase(phases.Running()), node_messages.LeaveRequested("j", "by kim"), now_s=0.0)
     assert job.next_deadline_s(state) is None
     state, actions = job.step(state, orders.Introduce(), now_s=60.0)
     (stands,) = told(actions, NodeStands)
     assert isinstance(stands, NodeStands)
     assert stands.leave == LeaveAsked("b", "by kim", with_ranks=True)
-    state, _ = job.step(in_phase(phases.Rendezvous()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    state, _ = job.step(in_phase(phases.Rendezvous()), node_messages.LeaveRequested("j", "by kim"), now_s=0.0)
     assert job.next_deadline_s(state) == ANSWER_S, "nothing runs there"
 
 
 def test_a_drained_node_whose_ranks_ended_with_the_silence_of_the_leader_waits_for_it() -> None:
-    state, _ = job.step(in_phase(phases.Running()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    state, _ = job.step(in_phase(phases.Running()), node_messages.LeaveRequested("j", "by kim"), now_s=0.0)
     state, actions = job.step(state, orders.StandBack("the leader is silent"), now_s=4.0)
     assert worker_messages.KillWorkers() in actions
     state, _ = job.step(state, worker_messages.WorkersGone(None, False, ()), now_s=5.0)
@@ -91,7 +93,7 @@ def test_a_drained_node_whose_ranks_ended_with_the_silence_of_the_leader_waits_f
 
 
 def test_a_spare_that_is_drained_and_then_gets_ranks_keeps_them() -> None:
-    state, _ = job.step(in_phase(phases.Rendezvous()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    state, _ = job.step(in_phase(phases.Rendezvous()), node_messages.LeaveRequested("j", "by kim"), now_s=0.0)
     state, _ = job.step(state, orders.StartCycle(Assignment(4, 1, 2, 4, 2), "one was lost"), now_s=1.0)
     assert job.next_deadline_s(state) is None
     signalled_spare = asked_in(phases.Rendezvous())
@@ -100,7 +102,7 @@ def test_a_spare_that_is_drained_and_then_gets_ranks_keeps_them() -> None:
 
 
 def test_a_node_that_nobody_answers_leaves_by_itself_and_reports_no_verdict() -> None:
-    state, actions = job.step(asked_in(phases.Rendezvous()), messages.DeadlineReached(), now_s=ANSWER_S)
+    state, actions = job.step(asked_in(phases.Rendezvous()), node_messages.DeadlineReached(), now_s=ANSWER_S)
     assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
     assert not told(actions, VerdictTaken), "a leader that hears it later would take it for the job's end"
     _, actions = job.step(state, orders.Introduce(), now_s=5.0)
@@ -109,12 +111,12 @@ def test_a_node_that_nobody_answers_leaves_by_itself_and_reports_no_verdict() ->
 
 def test_a_deadline_that_comes_early_changes_nothing() -> None:
     state = asked_in(phases.Rendezvous())
-    assert job.step(state, messages.DeadlineReached(), now_s=ANSWER_S - 1) == (state, ())
+    assert job.step(state, node_messages.DeadlineReached(), now_s=ANSWER_S - 1) == (state, ())
 
 
 def test_a_node_with_ranks_that_nobody_answers_ends_them_and_then_leaves() -> None:
     state = asked_in(phases.Running(), leaves=True)
-    state, actions = job.step(state, messages.DeadlineReached(), now_s=ANSWER_WITH_RANKS_S)
+    state, actions = job.step(state, node_messages.DeadlineReached(), now_s=ANSWER_WITH_RANKS_S)
     assert worker_messages.StopWorkers(TERM, RULES.term_timeout_s) in actions
     state, actions = job.step(state, worker_messages.WorkersGone(None, False, ()), now_s=20.0)
     assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
@@ -131,7 +133,7 @@ def test_a_second_signal_does_not_wait_for_the_leader() -> None:
 
 @pytest.mark.parametrize("number", [TERM, int(signals.SIGINT), 0])
 def test_the_end_of_a_node_that_is_drained_is_its_own_and_waits_for_the_leader_as_any_leave(number: int) -> None:
-    state, _ = job.step(in_phase(phases.Running()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    state, _ = job.step(in_phase(phases.Running()), node_messages.LeaveRequested("j", "by kim"), now_s=0.0)
     state, actions = job.step(state, signalled(signal=number), now_s=5.0)
     asked = LeaveAsked("b", "got SIGTERM", number, with_ranks=True, or_stop=True)
     assert (told(actions, LeaveAsked), told(actions, StopAsked)) == ([asked], [])
@@ -141,7 +143,7 @@ def test_the_end_of_a_node_that_is_drained_is_its_own_and_waits_for_the_leader_a
         state, actions = job.step(state, signalled(signal=number), now_s=6.0)
         assert worker_messages.KillWorkers() in actions
         assert not told(actions, StopAsked)
-    state, _ = job.step(state, messages.DeadlineReached(), now_s=5.0 + ANSWER_WITH_RANKS_S)
+    state, _ = job.step(state, node_messages.DeadlineReached(), now_s=5.0 + ANSWER_WITH_RANKS_S)
     state, _ = job.step(state, worker_messages.WorkersGone(None, False, ()), now_s=20.0)
     assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
 
@@ -155,10 +157,10 @@ def test_another_signal_while_the_leader_lets_the_node_go_kills_its_ranks_and_th
 
 
 def test_a_node_that_stays_says_why_and_waits_for_nothing() -> None:
-    state, actions = job.step(in_phase(phases.Running()), messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    state, actions = job.step(in_phase(phases.Running()), node_messages.LeaveRequested("j", "by kim"), now_s=0.0)
     assert told(actions, LeaveAsked) == [LeaveAsked("b", "by kim", with_ranks=True)]
     state, (said,) = job.step(state, orders.Stay("cannot take node b out"), now_s=0.5)
-    assert isinstance(said, messages.Publish)
+    assert isinstance(said, node_messages.Publish)
     assert (said.event.kind, said.event.reason) == ("leave_refused", "cannot take node b out")
     assert (state.leaving, job.next_deadline_s(state)) == (None, None)
 
@@ -186,7 +188,7 @@ def test_a_leader_that_gives_up_the_lead_to_leave_waits_for_the_next_one() -> No
 )
 def test_a_deadline_that_has_passed_as_the_job_ends_is_over(phase: phases.Phase) -> None:
     state = msgspec.structs.replace(asked_in(phases.Rendezvous()), phase=phase)
-    state, actions = job.step(state, messages.DeadlineReached(), now_s=ANSWER_S)
+    state, actions = job.step(state, node_messages.DeadlineReached(), now_s=ANSWER_S)
     assert (job.next_deadline_s(state), actions) == (None, ())
 
 
@@ -194,7 +196,7 @@ def test_a_deadline_that_has_passed_as_the_job_ends_is_over(phase: phases.Phase)
 def test_a_job_that_ends_here_is_not_left(phase: phases.Phase) -> None:
     state = msgspec.structs.replace(in_phase(phase))
     assert job_leaving.next_deadline_s(state) is None
-    _, actions = job.step(state, messages.LeaveRequested("j", "by kim"), now_s=0.0)
+    _, actions = job.step(state, node_messages.LeaveRequested("j", "by kim"), now_s=0.0)
     assert not actions
 
 
@@ -207,34 +209,36 @@ def unled(phase: phases.Phase = phases.Rendezvous()) -> phases.State:  # noqa: B
 
 @pytest.mark.parametrize("phase", [phases.Pending(), phases.Rendezvous(), phases.Down()])
 @pytest.mark.parametrize("wish", [signalled(), signalled(leaves=True)])
-def test_a_signal_before_any_leader_was_met_stops_the_job(phase: phases.Phase, wish: messages.StopRequested) -> None:
+def test_a_signal_before_any_leader_was_met_stops_the_job(
+    phase: phases.Phase, wish: node_messages.StopRequested
+) -> None:
     state, _ = job.step(unled(phase), wish, now_s=0.0)
     assert job.next_deadline_s(state) == ANSWER_S
-    state, _ = job.step(state, messages.DeadlineReached(), now_s=ANSWER_S)
+    state, _ = job.step(state, node_messages.DeadlineReached(), now_s=ANSWER_S)
     stopped = Verdict(JobState.STOPPED, 128 + TERM, "got SIGTERM; no leader of the job has answered")
     assert state.phase == phases.Closing(stopped), "nobody knows of a job that goes on"
 
 
 @pytest.mark.parametrize("phase", [phases.Pending(), phases.Rendezvous(), phases.Down()])
 def test_a_command_before_any_leader_was_met_stops_the_job_for_good(phase: phases.Phase) -> None:
-    state, actions = job.step(unled(phase), messages.StopRequested("j", "by kim", 0), now_s=0.0)
+    state, actions = job.step(unled(phase), node_messages.StopRequested("j", "by kim", 0), now_s=0.0)
     assert told(actions, StopAsked) == [StopAsked("by kim on node b", 0, is_final=True)]
-    state, _ = job.step(state, messages.StopRequested("j", "by ann", 0), now_s=2.0)
+    state, _ = job.step(state, node_messages.StopRequested("j", "by ann", 0), now_s=2.0)
     assert job.next_deadline_s(state) == ANSWER_S, "asking again takes no longer"
-    state, _ = job.step(state, messages.DeadlineReached(), now_s=ANSWER_S)
+    state, _ = job.step(state, node_messages.DeadlineReached(), now_s=ANSWER_S)
     reason = "by kim on node b; no leader of the job has answered"
     assert state.phase == phases.Closing(Verdict(JobState.STOPPED, RULES.restart.no_restart_exit_code, reason))
 
 
 def test_a_leader_that_answers_in_time_decides() -> None:
-    state, _ = job.step(unled(), messages.StopRequested("j", "by kim", 0), now_s=0.0)
+    state, _ = job.step(unled(), node_messages.StopRequested("j", "by kim", 0), now_s=0.0)
     state = msgspec.structs.replace(state, has_met_leader=True)
     assert job.next_deadline_s(state) is None
     state, actions = job.step(state, orders.Introduce(), now_s=1.0)
     (stands,) = told(actions, NodeStands)
     assert isinstance(stands, NodeStands)
     assert stands.stop_reason == "by kim on node b", "a leader that has not heard the stop learns of it"
-    state, _ = job.step(unled(), messages.StopRequested("j", "by kim", 0), now_s=0.0)
+    state, _ = job.step(unled(), node_messages.StopRequested("j", "by kim", 0), now_s=0.0)
     state, _ = job.step(state, orders.WindDown("by kim"), now_s=1.0)
     assert (state.phase, job.next_deadline_s(state)) == (phases.Stopped(), None)
 
@@ -242,5 +246,5 @@ def test_a_leader_that_answers_in_time_decides() -> None:
 def test_a_spare_whose_leader_is_away_leaves_a_job_that_goes_on() -> None:
     state = msgspec.structs.replace(unled(), has_met_leader=True)
     state, _ = job.step(state, signalled(), now_s=0.0)
-    state, _ = job.step(state, messages.DeadlineReached(), now_s=ANSWER_S)
+    state, _ = job.step(state, node_messages.DeadlineReached(), now_s=ANSWER_S)
     assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))

@@ -7,9 +7,9 @@ import signal as signals
 import msgspec
 import pytest
 
-from supervisor.core.cluster import messages as cluster
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.facts import Evidence, StackGroup
-from supervisor.core.node.messages import (
+from supervisor.core.node.node_messages import (
     CollectEvidence,
     Event,
     EvidenceCollected,

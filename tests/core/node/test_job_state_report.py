@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core import job_phases as phases
-from supervisor.core.cluster.messages import MemberState, NodeFailed, NodeStands
+from supervisor.core.cluster.cluster_messages import MemberState, NodeFailed, NodeStands
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
 from supervisor.core.job_phases import State
 from supervisor.core.node import job, job_state_report
-from supervisor.core.node.messages import TellCoordinator
+from supervisor.core.node.node_messages import TellCoordinator
 from supervisor.core.orders import Introduce, StandBack
 from supervisor.core.worker_messages import KillWorkers
 

@@ -8,10 +8,17 @@ from collections.abc import Callable
 import pytest
 
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.messages import NodeFailed, NodeStands, StopAsked
+from supervisor.core.cluster.cluster_messages import NodeFailed, NodeStands, StopAsked
 from supervisor.core.facts import HangLimits, JobState, Verdict
-from supervisor.core.node import messages, node
-from supervisor.core.node.messages import EndSpawner, FinishJob, KillTree, SignalWorkers, StopRequested, WorkersEmptied
+from supervisor.core.node import node, node_messages
+from supervisor.core.node.node_messages import (
+    EndSpawner,
+    FinishJob,
+    KillTree,
+    SignalWorkers,
+    StopRequested,
+    WorkersEmptied,
+)
 from supervisor.core.orders import Introduce
 from tests.core.one_node import JOB, NOW, OneNode, hang, in_back_off, in_first_cycle, joined, rules, running
 
@@ -26,11 +33,11 @@ def before_spawner() -> OneNode:
 
 
 def before_store() -> OneNode:
-    return OneNode(rules(2)).send(messages.SpawnerReady(JOB, NOW))
+    return OneNode(rules(2)).send(node_messages.SpawnerReady(JOB, NOW))
 
 
 def starting() -> OneNode:
-    return before_store().send(messages.StoreReady(JOB, 0, "h", 1), messages.WorkerSpawned(JOB, 0, 0, 100))
+    return before_store().send(node_messages.StoreReady(JOB, 0, "h", 1), node_messages.WorkerSpawned(JOB, 0, 0, 100))
 
 
 def examining() -> OneNode:
@@ -71,16 +78,16 @@ def test_a_signal_names_only_ranks_that_still_run() -> None:
 def test_a_signal_from_a_terminal_brings_its_own_time() -> None:
     job = running(rules(1)).send(StopRequested(JOB, "got SIGINT", SIGINT, grace_s=30.0))
     assert job.said("stop_requested") == ["got SIGINT: rank 0 has 30 s to end; another one kills it at once"]
-    job.send(messages.DeadlineReached(), at=29.9)
+    job.send(node_messages.DeadlineReached(), at=29.9)
     assert job.of(KillTree) == []
-    job.send(messages.DeadlineReached(), at=30.0)
+    job.send(node_messages.DeadlineReached(), at=30.0)
     assert job.of(KillTree) == [KillTree(JOB, 0)]
 
 
 def test_a_stop_before_the_workers_ends_the_store() -> None:
     job = before_store().send(StopRequested(JOB, "signalled", SIGINT))
     assert job.actions == [KillTree(JOB, 0)]
-    job.send(messages.StoreReady(JOB, 0, "h", 1))
+    job.send(node_messages.StoreReady(JOB, 0, "h", 1))
     assert job.actions == []
     job.send(WorkersEmptied(JOB, 0))
     assert job.verdict() == Verdict(JobState.STOPPED, 128 + SIGINT, "signalled")
@@ -160,14 +167,14 @@ def test_a_stop_reaches_the_ranks_of_its_node_although_no_leader_answers() -> No
     job = in_first_cycle()
     state, actions = node.step(job.state, StopRequested(JOB, "signalled", SIGTERM), now_s=1.0)
     assert [each for each in actions if isinstance(each, SignalWorkers)] == [TERM_ALL]
-    assert [each.report for each in actions if isinstance(each, messages.TellCoordinator)] == [
+    assert [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)] == [
         StopAsked("signalled", SIGTERM)
     ]
     for at_s, kills in ((1.05, []), (1.09, []), (1.2, [KillTree(JOB, 0)])):
         state, actions = node.step(state, StopRequested(JOB, "signalled", SIGTERM), now_s=at_s)
         assert [each for each in actions if isinstance(each, KillTree)] == kills, at_s
-    state, actions = node.step(state, messages.Ordered(JOB, Introduce()), now_s=2.0)
-    (stands,) = [each.report for each in actions if isinstance(each, messages.TellCoordinator)]
+    state, actions = node.step(state, node_messages.Ordered(JOB, Introduce()), now_s=2.0)
+    (stands,) = [each.report for each in actions if isinstance(each, node_messages.TellCoordinator)]
     assert isinstance(stands, NodeStands)
     assert (stands.stop_reason, stands.stop_signal) == ("signalled", SIGTERM)
 

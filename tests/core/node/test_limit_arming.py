@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.facts import HangLimits, JobRules, Progress
-from supervisor.core.node import limit_arming, messages
-from supervisor.core.node.messages import DeadlineReached, Publish, ReadProgress
+from supervisor.core.node import limit_arming, node_messages
+from supervisor.core.node.node_messages import DeadlineReached, Publish, ReadProgress
 from supervisor.core.worker_messages import PrepareWorkers, StopWorkers
 from tests.core.one_node import JOB, rules, running
 from tests.core.playbook import Playbook
@@ -23,13 +23,13 @@ def begun(limits: HangLimits, *, has_rank_0: bool = True) -> Playbook[limit_armi
     of = JobRules(JOB, 2, hang_limits=limits)
     play = Playbook(limit_arming.step, limit_arming.initial_state(), cycle=0, has_rank_0=has_rank_0, rules=of)
     play >> PrepareWorkers(0)
-    play.at(1.0) >> messages.WorkerSpawned(JOB, 0, 0, 100)
-    play >> messages.WorkerSpawned(JOB, 0, 1, 101)
+    play.at(1.0) >> node_messages.WorkerSpawned(JOB, 0, 0, 100)
+    play >> node_messages.WorkerSpawned(JOB, 0, 1, 101)
     return play
 
 
-def read(progress: Progress) -> messages.ProgressRead:
-    return messages.ProgressRead(JOB, 0, 1, progress)
+def read(progress: Progress) -> node_messages.ProgressRead:
+    return node_messages.ProgressRead(JOB, 0, 1, progress)
 
 
 def sentence(play: Playbook[limit_arming.State]) -> str:
@@ -48,7 +48,7 @@ def test_without_a_heartbeat_its_limit_is_reported_after_its_time() -> None:
     assert sentence(play) == f"{wanted}{FLAG} finds no hang (the first send_heartbeat() arms it)"
     assert limit_arming.next_deadline_s(play.state) is None
     play >> PrepareWorkers(1) << ()  # once per job
-    play.at(9.0) >> messages.WorkerSpawned(JOB, 1, 0, 100)
+    play.at(9.0) >> node_messages.WorkerSpawned(JOB, 1, 0, 100)
     assert limit_arming.next_deadline_s(play.state) is None
 
 
@@ -71,7 +71,7 @@ def test_only_the_node_of_rank_0_reports() -> None:
 def test_a_first_limit_is_armed_by_the_client_and_gives_the_heartbeat_its_time() -> None:
     play = begun(HangLimits(initial_heartbeat_s=60.0, heartbeat_s=5.0))
     assert limit_arming.next_deadline_s(play.state) == 61.0
-    play >> messages.ClientJoined(JOB, 0, 0, HangLimits(), IDLE) << ()
+    play >> node_messages.ClientJoined(JOB, 0, 0, HangLimits(), IDLE) << ()
     assert limit_arming.next_deadline_s(play.state) is None
 
 
@@ -93,17 +93,17 @@ def test_a_cycle_that_ends_early_starts_the_time_again() -> None:
     play.at(3.0) >> StopWorkers(15, 1.0) << ()
     play.at(9.0) >> DeadlineReached() << ()
     play >> PrepareWorkers(1)
-    play.at(10.0) >> messages.WorkerSpawned(JOB, 1, 0, 102)
+    play.at(10.0) >> node_messages.WorkerSpawned(JOB, 1, 0, 102)
     assert limit_arming.next_deadline_s(play.state) == 15.0
 
 
 def test_a_worker_that_starts_after_the_order_to_end_begins_no_time() -> None:
     play = begun(HangLimits(heartbeat_s=5.0))
     play >> StopWorkers(15, 1.0) << ()
-    play.at(2.0) >> messages.WorkerSpawned(JOB, 0, 1, 101) << ()
+    play.at(2.0) >> node_messages.WorkerSpawned(JOB, 0, 1, 101) << ()
     assert limit_arming.next_deadline_s(play.state) is None
     play >> PrepareWorkers(1) << ()
-    play.at(3.0) >> messages.WorkerSpawned(JOB, 1, 0, 102) << ()
+    play.at(3.0) >> node_messages.WorkerSpawned(JOB, 1, 0, 102) << ()
     assert limit_arming.next_deadline_s(play.state) == 8.0
 
 

@@ -28,7 +28,7 @@ from supervisor.core.calls.call_messages import (
     Told,
     Word,
 )
-from supervisor.core.cluster.messages import CallReport
+from supervisor.core.cluster.cluster_messages import CallReport
 from supervisor.core.node import local_call
 from supervisor.core.node.local_call import (
     ClientJoined,
@@ -44,7 +44,7 @@ from supervisor.core.node.local_call import (
     WatchRank,
     WorkersEnding,
 )
-from supervisor.core.node.messages import RankSaid, TellCoordinator, TellRanks
+from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.worker_messages import Excuse
 from tests.core.playbook import Playbook

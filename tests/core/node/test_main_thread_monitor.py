@@ -6,7 +6,7 @@ from __future__ import annotations
 from supervisor.core.facts import Progress, WorkerExit
 from supervisor.core.node import main_thread_monitor
 from supervisor.core.node.main_thread_monitor import DeclareHang, ReadPage
-from supervisor.core.node.messages import (
+from supervisor.core.node.node_messages import (
     DeadlineReached,
     ProgressRead,
     SupervisorReturned,

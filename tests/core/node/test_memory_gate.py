@@ -6,9 +6,9 @@ import msgspec
 
 from supervisor.core.facts import JobState
 from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
-from supervisor.core.node import messages, node, spawner_watch
+from supervisor.core.node import node, node_messages, spawner_watch
 from supervisor.core.node.gpu_reclaim import FIRST_S
-from supervisor.core.node.messages import AwaitGpuMemory, GpuMemorySeen, SpawnWorkers, StartSpawner, WorkersEmptied
+from supervisor.core.node.node_messages import AwaitGpuMemory, GpuMemorySeen, SpawnWorkers, StartSpawner, WorkersEmptied
 from supervisor.core.node_health import Health
 from tests.core.one_node import JOB, NOW, OneNode, rules
 
@@ -18,7 +18,7 @@ FREE = MemoryReport(True, (GpuMemory("GPU 0", 1, 0, 1),))
 
 def running(local_world_size: int = 1) -> OneNode:
     job = OneNode(rules(local_world_size), memory=RULES)
-    return job.send(messages.SpawnerReady(JOB, NOW)).run_cycle(0)
+    return job.send(node_messages.SpawnerReady(JOB, NOW)).run_cycle(0)
 
 
 def waiting() -> OneNode:
@@ -62,7 +62,7 @@ def test_a_wait_without_an_answer_is_bounded() -> None:
 
 def test_a_stop_ends_the_wait() -> None:
     job = waiting()
-    job.send(messages.StopRequested(JOB, "enough", 0))
+    job.send(node_messages.StopRequested(JOB, "enough", 0))
     verdict = job.verdict()
     assert verdict is not None
     assert verdict.state is JobState.STOPPED
@@ -71,10 +71,10 @@ def test_a_stop_ends_the_wait() -> None:
 
 def test_workers_of_a_new_spawner_wait_for_the_memory_of_the_last_ones() -> None:
     job = running()
-    job.send(messages.SpawnerLost(JOB, NOW, "it was killed"))
+    job.send(node_messages.SpawnerLost(JOB, NOW, "it was killed"))
     assert job.of(AwaitGpuMemory) == [AwaitGpuMemory(JOB, 0, msgspec.structs.replace(RULES, timeout_s=FIRST_S))]
     assert len(job.of(StartSpawner)) == 1, "it loads while the memory is waited for"
-    job.send(messages.SpawnerReady(JOB, NOW))
+    job.send(node_messages.SpawnerReady(JOB, NOW))
     assert job.view().cycle == 0
     job.send(GpuMemorySeen(JOB, 0, FREE))
     assert job.view().cycle == 1
@@ -84,10 +84,10 @@ def test_workers_of_a_new_spawner_wait_for_the_memory_of_the_last_ones() -> None
 
 def test_a_spawner_that_is_lost_meanwhile_does_not_end_the_wait() -> None:
     job = waiting()
-    job.send(messages.SpawnerLost(JOB, NOW, "it was killed"))
+    job.send(node_messages.SpawnerLost(JOB, NOW, "it was killed"))
     assert job.view().state is JobState.RESTARTING
     assert job.of(AwaitGpuMemory) == [], "it is being looked at"
-    job.send(messages.SpawnerReady(JOB, NOW))
+    job.send(node_messages.SpawnerReady(JOB, NOW))
     assert job.view().cycle == 0
     job.send(GpuMemorySeen(JOB, 0, FREE)).run_cycle(1)
     assert job.view().state is JobState.RUNNING
@@ -97,17 +97,17 @@ def test_a_spawner_that_is_lost_meanwhile_does_not_end_the_wait() -> None:
 
 def test_a_second_loss_while_memory_is_waited_for_leaves_nothing_of_the_first() -> None:
     job = running()
-    job.send(messages.SpawnerLost(JOB, NOW, "it was killed"), messages.SpawnerReady(JOB, NOW))
-    job.send(messages.SpawnerLost(JOB, NOW, "killed again"))
+    job.send(node_messages.SpawnerLost(JOB, NOW, "it was killed"), node_messages.SpawnerReady(JOB, NOW))
+    job.send(node_messages.SpawnerLost(JOB, NOW, "killed again"))
     job.send(GpuMemorySeen(JOB, 0, FREE))
     assert job.view().cycle == 0, "the one that was ready is gone"
-    job.send(messages.SpawnerReady(JOB, NOW))
+    job.send(node_messages.SpawnerReady(JOB, NOW))
     assert job.view().cycle == 1
 
 
 def test_a_spawner_that_is_ready_owes_nothing_while_memory_is_waited_for() -> None:
     job = running()
-    job.send(messages.SpawnerLost(JOB, NOW, "it was killed"), messages.SpawnerReady(JOB, NOW))
+    job.send(node_messages.SpawnerLost(JOB, NOW, "it was killed"), node_messages.SpawnerReady(JOB, NOW))
     watch = job.state.jobs[JOB].spawner
     assert isinstance(watch, spawner_watch.Serving)
     assert watch.debts == ()
@@ -115,8 +115,8 @@ def test_a_spawner_that_is_ready_owes_nothing_while_memory_is_waited_for() -> No
 
 def test_a_stop_ends_the_wait_for_a_new_spawner() -> None:
     job = running()
-    job.send(messages.SpawnerLost(JOB, NOW, "it was killed"), messages.SpawnerReady(JOB, NOW))
-    job.send(messages.StopRequested(JOB, "enough", 0))
+    job.send(node_messages.SpawnerLost(JOB, NOW, "it was killed"), node_messages.SpawnerReady(JOB, NOW))
+    job.send(node_messages.StopRequested(JOB, "enough", 0))
     verdict = job.verdict()
     assert verdict is not None
     assert verdict.state is JobState.STOPPED

@@ -9,15 +9,15 @@ import msgspec
 
 from supervisor.core.facts import HangLimits, JobRules, Progress
 from supervisor.core.job_phases import Running, State
-from supervisor.core.node import call_watch, messages, plain_ranks, rank_monitor, worker_group
+from supervisor.core.node import call_watch, node_messages, plain_ranks, rank_monitor, worker_group
 from supervisor.core.node.hang_response import RankHung
-from supervisor.core.node.messages import DeadlineReached, Publish
+from supervisor.core.node.node_messages import DeadlineReached, Publish
 from supervisor.core.node.plain_ranks import Ranks
 from supervisor.core.worker_messages import PrepareWorkers, StopWorkers, Worker
 from tests.core.one_node import JOB
 from tests.core.playbook import Playbook
 
-STOPPED = messages.RankStopped(JOB, 0, 1, 812, int(signals.SIGSTOP), 1.0)
+STOPPED = node_messages.RankStopped(JOB, 0, 1, 812, int(signals.SIGSTOP), 1.0)
 
 
 def ranks_of(monitor: rank_monitor.State, rules: JobRules, calculated: HangLimits | None = None) -> Ranks:
@@ -59,8 +59,8 @@ def test_ranks_that_take_their_time_to_end_are_told_by_global_rank() -> None:
     play = playing(rank_monitor.Gone())
     play.at(0.0) >> StopWorkers(15, 30.0) << ()
     assert plain_ranks.next_deadline_s(play.state) == 2.0
-    play.at(2.0) >> DeadlineReached() << messages.LookAtRanks(JOB, 0, 1.0)
-    play >> messages.RanksLookedAt(JOB, 0)
+    play.at(2.0) >> DeadlineReached() << node_messages.LookAtRanks(JOB, 0, 1.0)
+    play >> node_messages.RanksLookedAt(JOB, 0)
     (said,) = play.of(Publish)
     assert said.event.reason == "ranks 4 to 5 have 28 s left to end; another signal kills them at once"
 
@@ -81,7 +81,7 @@ def test_a_rank_that_is_left_behind_is_not_waited_for_any_more() -> None:
 def test_only_the_node_of_rank_0_reports_limits_that_nothing_arms() -> None:
     play = playing(rank_monitor.Silent())  # its first rank is 4
     play >> PrepareWorkers(0)
-    play >> messages.WorkerSpawned(JOB, 0, 0, 100)
+    play >> node_messages.WorkerSpawned(JOB, 0, 0, 100)
     assert plain_ranks.next_deadline_s(play.state) is None
 
 
@@ -89,9 +89,9 @@ def test_a_silent_main_thread_is_a_hang_of_that_rank() -> None:
     rules = JobRules(JOB, 2, hang_limits=HangLimits(heartbeat_s=60.0), auto_heartbeat_s=5.0)
     ranks = ranks_of(rank_monitor.Silent(), rules)
     play = Playbook(plain_ranks.step, plain_ranks.initial_state(), cycle=0, ranks=ranks, rules=rules)
-    play.at(1.0) >> messages.WorkerSpawned(JOB, 0, 1, 812)
-    play.at(6.0) >> DeadlineReached() << messages.ReadProgress(JOB, 0, 1)
-    silent = messages.ProgressRead(JOB, 0, 1, Progress(1.0, 1.0, executed_at_s=1.0))
+    play.at(1.0) >> node_messages.WorkerSpawned(JOB, 0, 1, 812)
+    play.at(6.0) >> DeadlineReached() << node_messages.ReadProgress(JOB, 0, 1)
+    silent = node_messages.ProgressRead(JOB, 0, 1, Progress(1.0, 1.0, executed_at_s=1.0))
     play >> silent << RankHung(1, 5, "executed no Python code for 5.0 s (limit 5.0 s)")
     play.at(7.0) >> STOPPED
     assert "after 5 s it counts as a hang" in play.of(Publish)[0].event.reason
@@ -99,5 +99,5 @@ def test_a_silent_main_thread_is_a_hang_of_that_rank() -> None:
 
 def test_without_that_limit_no_page_is_read() -> None:
     play = playing(rank_monitor.Silent())
-    play >> messages.WorkerSpawned(JOB, 0, 1, 812)
+    play >> node_messages.WorkerSpawned(JOB, 0, 1, 812)
     assert plain_ranks.next_deadline_s(play.state) is None

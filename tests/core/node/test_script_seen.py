@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from supervisor.core.facts import HangLimits, JobEvent, Progress
 from supervisor.core.node import script_seen
-from supervisor.core.node.messages import ClientJoined, Publish, RankPrinted
+from supervisor.core.node.node_messages import ClientJoined, Publish, RankPrinted
 from supervisor.core.worker_messages import PrepareWorkers, StopWorkers
 from tests.core.one_node import JOB
 from tests.core.playbook import Playbook

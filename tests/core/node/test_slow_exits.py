@@ -6,8 +6,7 @@ import pytest
 
 from supervisor.core import worker_messages
 from supervisor.core.facts import WorkerExit
-from supervisor.core.node import messages as node_messages
-from supervisor.core.node import slow_exits
+from supervisor.core.node import node_messages, slow_exits
 from supervisor.core.node.slow_exits import LOOK_MARGIN_S, LOOK_S, State, next_deadline_s, step
 from supervisor.core.process_facts import Frame, NamedThread, RankLook
 

@@ -7,7 +7,7 @@ import pytest
 
 from supervisor.core.facts import Assignment, JobRules, WorkerExit
 from supervisor.core.node import spawner_watch as watch
-from supervisor.core.node.messages import (
+from supervisor.core.node.node_messages import (
     DeadlineReached,
     EndSpawner,
     KillSpawner,

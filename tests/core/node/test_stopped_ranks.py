@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from supervisor.core.calls.call_messages import CallEnter, CallSettings, Stage
 from supervisor.core.facts import HangLimits, Progress
-from supervisor.core.node import messages, stopped_ranks
-from supervisor.core.node.messages import DeadlineReached, Publish
+from supervisor.core.node import node_messages, stopped_ranks
+from supervisor.core.node.node_messages import DeadlineReached, Publish
 from supervisor.core.node.stopped_ranks import DeclareHang, RankContinued, RankStopped, WorkerEnded, WorkersEnding
 from tests.core.one_node import JOB, OneNode, rules, running
 from tests.core.playbook import Playbook
@@ -106,7 +106,7 @@ def test_only_a_rank_that_has_been_stopped_for_its_whole_limit_hangs(steps: list
 
 def job_with_a_stopped_rank(limits: HangLimits) -> OneNode:
     job = running(rules(2, hang_limits=limits, rank_termination_signal=KILL))
-    return job.send(messages.RankStopped(JOB, 0, 1, 101, STOP, 2.0), at=2.0)
+    return job.send(node_messages.RankStopped(JOB, 0, 1, 101, STOP, 2.0), at=2.0)
 
 
 def test_a_job_without_any_client_ends_its_stopped_rank() -> None:
@@ -116,13 +116,13 @@ def test_a_job_without_any_client_ends_its_stopped_rank() -> None:
     assert job.said("hang_detected") == []
     job.pass_to(8.0)
     assert job.said("hang_detected") == ["rank 1 is stopped (SIGSTOP) for 5.0 s"]
-    assert [each.local_ranks for each in job.of(messages.SignalWorkers) if each.signal == KILL] == [(1,)]
+    assert [each.local_ranks for each in job.of(node_messages.SignalWorkers) if each.signal == KILL] == [(1,)]
 
 
 def test_its_own_limit_counts_where_a_client_has_one() -> None:
     job = running(rules(2, hang_limits=HangLimits(heartbeat_s=5.0)))
-    job.send(messages.ClientJoined(JOB, 0, 1, HangLimits(heartbeat_s=20.0), Progress(0.0, 0.0)))
-    job.send(messages.RankStopped(JOB, 0, 1, 101, STOP, 2.0), at=2.0).pass_to(21.0)
+    job.send(node_messages.ClientJoined(JOB, 0, 1, HangLimits(heartbeat_s=20.0), Progress(0.0, 0.0)))
+    job.send(node_messages.RankStopped(JOB, 0, 1, 101, STOP, 2.0), at=2.0).pass_to(21.0)
     assert job.said("hang_detected") == []
     job.pass_to(23.0)
     assert len(job.said("hang_detected")) == 1
@@ -132,7 +132,7 @@ def test_no_limit_means_that_it_is_only_reported() -> None:
     job = job_with_a_stopped_rank(HangLimits(heartbeat_s=None)).pass_to(1e6)
     assert len(job.said("rank_stopped")) == 1
     assert job.said("hang_detected") == []
-    job.send(messages.RankContinued(JOB, 0, 1, 1e6))
+    job.send(node_messages.RankContinued(JOB, 0, 1, 1e6))
     assert len(job.said("rank_continued")) == 1
 
 
@@ -140,14 +140,14 @@ def test_a_rank_in_a_wrapped_call_is_left_to_the_wrapper() -> None:
     job = running(rules(2, hang_limits=HangLimits(heartbeat_s=40.0)))
     settings = CallSettings(soft_timeout_s=10.0, hard_timeout_s=20.0, termination_grace_s=5.0)
     for local_rank in range(2):
-        job.send(messages.RankSaid(JOB, 0, local_rank, CallEnter(1, local_rank, 2, settings, Stage.ENTERING)))
-    job.send(messages.RankStopped(JOB, 0, 1, 101, STOP, 2.0), at=2.0).pass_to(60.0)
+        job.send(node_messages.RankSaid(JOB, 0, local_rank, CallEnter(1, local_rank, 2, settings, Stage.ENTERING)))
+    job.send(node_messages.RankStopped(JOB, 0, 1, 101, STOP, 2.0), at=2.0).pass_to(60.0)
     assert job.said("hang_detected") == []
 
 
 def test_a_group_that_is_being_ended_is_not_judged() -> None:
     job = running(rules(2, hang_limits=HangLimits(heartbeat_s=5.0), workers_stop_timeout_s=60.0))
-    job.send(messages.RestartRequested(JOB, "wished"), at=1.0)
-    job.send(messages.RankStopped(JOB, 0, 1, 101, STOP, 2.0), at=2.0).pass_to(20.0)
+    job.send(node_messages.RestartRequested(JOB, "wished"), at=1.0)
+    job.send(node_messages.RankStopped(JOB, 0, 1, 101, STOP, 2.0), at=2.0).pass_to(20.0)
     assert job.said("rank_stopped") == []
     assert job.said("hang_detected") == []

@@ -8,9 +8,9 @@ import signal as signals
 import pytest
 
 from supervisor.core.facts import Assignment, Cause, JobRules, WorkerExit
-from supervisor.core.node import messages
+from supervisor.core.node import node_messages
 from supervisor.core.node import worker_group as group
-from supervisor.core.node.messages import DeadlineReached, KillTree, Publish, SignalWorkers, WorkersEmptied
+from supervisor.core.node.node_messages import DeadlineReached, KillTree, Publish, SignalWorkers, WorkersEmptied
 from supervisor.core.worker_messages import (
     KillRanks,
     KillWorkers,
@@ -40,27 +40,29 @@ def prepared(world_size: int = 2, **rules: object) -> Playbook[group.State]:
 def started(world_size: int = 2, **rules: object) -> Playbook[group.State]:
     play = prepared(world_size, **rules)
     assignment = Assignment(0, world_size=world_size, first_rank=4)
-    play >> StartWorkers(assignment, "h", 1) << messages.SpawnWorkers(JOB, assignment, "h", 1)
+    play >> StartWorkers(assignment, "h", 1) << node_messages.SpawnWorkers(JOB, assignment, "h", 1)
     return play
 
 
 def running(world_size: int = 2, **rules: object) -> Playbook[group.State]:
     play = started(world_size, **rules)
     for local_rank in range(world_size):
-        play >> messages.WorkerSpawned(JOB, 0, local_rank, 100 + local_rank)
+        play >> node_messages.WorkerSpawned(JOB, 0, local_rank, 100 + local_rank)
     assert play.of(WorkersRun)
     return play
 
 
-def exited(local_rank: int, *, code: int | None = None, signal: int | None = None) -> messages.WorkerExited:
-    return messages.WorkerExited(JOB, 0, WorkerExit(local_rank, 4 + local_rank, 100 + local_rank, code, signal, 0.0))
+def exited(local_rank: int, *, code: int | None = None, signal: int | None = None) -> node_messages.WorkerExited:
+    return node_messages.WorkerExited(
+        JOB, 0, WorkerExit(local_rank, 4 + local_rank, 100 + local_rank, code, signal, 0.0)
+    )
 
 
 def test_running_is_reported_once_all_have_started() -> None:
     play = started(2)
-    play >> messages.WorkerSpawned(JOB, 0, 0, 100)
+    play >> node_messages.WorkerSpawned(JOB, 0, 0, 100)
     play.lacks(WorkersRun)
-    play >> messages.WorkerSpawned(JOB, 0, 1, 101)
+    play >> node_messages.WorkerSpawned(JOB, 0, 1, 101)
     play.has(WorkersRun())
     assert [(each.rank, each.pid) for each in group.workers_of(play.state)] == [(4, 100), (5, 101)]
 
@@ -77,7 +79,7 @@ def test_the_first_failure_is_the_fault_and_the_second_an_event() -> None:
 
 def test_a_worker_that_fails_while_others_still_start_is_a_fault() -> None:
     play = started(2)
-    play >> messages.WorkerSpawned(JOB, 0, 0, 100)
+    play >> node_messages.WorkerSpawned(JOB, 0, 0, 100)
     play >> exited(0, code=2)
     play.has(WorkersFaulted("rank 4 (pid 100) failed with exit code 2"))
 
@@ -219,7 +221,7 @@ def test_a_stop_that_all_answer_with_0_says_so() -> None:
 
 def test_a_worker_that_was_not_started_says_why() -> None:
     play = started(1)
-    play >> messages.SpawnFailed(JOB, 0, 0, "cannot start x: permission denied", 126)
+    play >> node_messages.SpawnFailed(JOB, 0, 0, "cannot start x: permission denied", 126)
     reason = "rank 4 was not started: cannot start x: permission denied"
     play.has(WorkersFaulted(reason))
     play >> StopWorkers(TERM, 15.0) << KillTree(JOB, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.core.stragglers.messages import Straggler
+from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.core.stragglers.straggler_sentences import found_sentence, gone_sentence, well_again, written
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from supervisor.core.stragglers import stragglers
-from supervisor.core.stragglers.messages import RankSections, SectionsTold, Straggler, Tell
+from supervisor.core.stragglers.straggler_messages import RankSections, SectionsTold, Straggler, Tell
 from supervisor.core.stragglers.stragglers import CROWD_MIN, FOUND, GONE, NAMED_MAX
 
 LOOK_S = 5.0

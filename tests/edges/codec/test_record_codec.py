@@ -11,7 +11,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from holdfast_wire.v1 import cluster_pb2
 
-from supervisor.core.cluster.messages import NodeJoined
+from supervisor.core.cluster.cluster_messages import NodeJoined
 from supervisor.core.facts import JobRules, RendezvousRules
 from supervisor.edges.codec.record_codec import member_name, record_shape
 from supervisor.edges.peers.codec.field_bounds import STREAM

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from supervisor import errors
 from supervisor.core.facts import Evidence, JobState, StackGroup
-from supervisor.core.stragglers.messages import Straggler
+from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.edges.operators import control_answers as answers
 from supervisor.edges.operators import control_codec as codec
 from supervisor.errors import HoldfastError

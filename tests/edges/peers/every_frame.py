@@ -13,9 +13,9 @@ import msgspec
 from hypothesis import strategies as st
 
 from supervisor.core.calls.call_messages import ToRank, Word
-from supervisor.core.cluster import messages as cluster_messages
-from supervisor.core.cluster.messages import Reported
-from supervisor.core.node.messages import Ordered
+from supervisor.core.cluster import cluster_messages
+from supervisor.core.cluster.cluster_messages import Reported
+from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import Introduce, Order, Resign, StandBack, TellMembers
 from supervisor.edges.peers.codec.cluster_frames import Frame, Unknown
 

@@ -12,7 +12,7 @@ import pytest
 from anyio.abc import ByteReceiveStream
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeJoined
+from supervisor.core.cluster.cluster_messages import NodeJoined
 from supervisor.edges.machine.processes.tcp_user import refusal_of_user
 from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, again, free_port, peers
 
@@ -20,7 +20,7 @@ OTHER = 54321
 BEGIN = f"""
 import encodings.idna, os, sys, anyio
 from holdfast_wire.v1 import cluster_pb2
-from supervisor.core.cluster.messages import NodeFailed
+from supervisor.core.cluster.cluster_messages import NodeFailed
 from supervisor.edges.peers.handshake import acceptor
 from supervisor.edges.peers.transport import cluster_line
 from supervisor.edges.peers.embedded import cluster_peers

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.core.cluster.messages import NodeJoined, NodeLost, Reported
+from supervisor.core.cluster.cluster_messages import NodeJoined, NodeLost, Reported
 from supervisor.core.election import leader_link, node_links
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting

@@ -10,7 +10,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeDown, NodeFailed, NodeLost, Reported
+from supervisor.core.cluster.cluster_messages import NodeDown, NodeFailed, NodeLost, Reported
 from supervisor.core.election import leader_link
 from supervisor.edges.peers.codec.cluster_frames import Asked
 from supervisor.edges.peers.embedded import cluster_peers

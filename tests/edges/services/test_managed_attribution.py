@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.config.attribution import NO_MODEL, Attribution
+from supervisor.config.attribution_settings import NO_MODEL, Attribution
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.services import managed_attribution
 from supervisor.edges.services.attribution_client import AttributionClient

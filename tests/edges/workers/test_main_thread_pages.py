@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from holdfast_wire import main_thread_slots as layout
-from holdfast_wire import page
+from holdfast_wire import page_layout
 
 from supervisor.edges.workers.main_thread_pages import MainThreadPages, MainThreads
 
@@ -41,7 +41,7 @@ def pages() -> Generator[MainThreadPages]:
 
 def stamp(pages: MainThreadPages, local_rank: int, **words: float) -> None:
     for name, value in words.items():
-        number = getattr(page, f"WORD_{name.upper()}")
+        number = getattr(page_layout, f"WORD_{name.upper()}")
         at = layout.page_offset(local_rank) + 8 * number
         os.pwrite(pages.fd, int(value).to_bytes(8, sys.byteorder, signed=True), at)
 
@@ -58,7 +58,7 @@ def executed_at_s(pages: MainThreadPages, how: str = "hold") -> float | None:
 
 
 def test_a_main_thread_was_active_until_its_next_tick_is_due_or_since_when_it_is_silent(pages: MainThreadPages):
-    stamp(pages, 1, watch=page.WATCH_ON, tick_ns=98e9, tick_interval_ns=1e9)
+    stamp(pages, 1, watch=page_layout.WATCH_ON, tick_ns=98e9, tick_interval_ns=1e9)
     assert executed_at_s(pages) == pytest.approx(99.0, abs=0.1)
     stamp(pages, 1, pending_since_ns=90e9)
     assert executed_at_s(pages) == 90.0
@@ -67,7 +67,7 @@ def test_a_main_thread_was_active_until_its_next_tick_is_due_or_since_when_it_is
 
 def test_nobody_is_judged_by_a_page_to_which_nobody_writes(pages: MainThreadPages):
     assert executed_at_s(pages) is None
-    stamp(pages, 1, watch=page.WATCH_ON, tick_ns=98e9, tick_interval_ns=1e9)
+    stamp(pages, 1, watch=page_layout.WATCH_ON, tick_ns=98e9, tick_interval_ns=1e9)
     assert pages.executed_at_s(1, NOW_S) is None
     assert executed_at_s(pages, "exec") is None
 
@@ -79,12 +79,12 @@ def test_nobody_is_judged_by_a_page_to_which_nobody_writes(pages: MainThreadPage
     ids=str,
 )  # fmt: skip
 def test_a_stamp_that_cannot_be_true_is_no_reason(pages: MainThreadPages, words: dict[str, float]):
-    stamp(pages, 1, **{"watch": page.WATCH_ON, "tick_ns": 98e9, "tick_interval_ns": 1e9} | words)
+    stamp(pages, 1, **{"watch": page_layout.WATCH_ON, "tick_ns": 98e9, "tick_interval_ns": 1e9} | words)
     assert executed_at_s(pages) is None
 
 
 def test_another_supervisor_takes_the_file_over_and_nothing_else(pages: MainThreadPages, tmp_path: Path):
-    stamp(pages, 1, watch=page.WATCH_ON, tick_ns=98e9, tick_interval_ns=1e9)
+    stamp(pages, 1, watch=page_layout.WATCH_ON, tick_ns=98e9, tick_interval_ns=1e9)
     later = MainThreadPages(descriptor=os.dup(pages.fd))
     assert executed_at_s(later) == pytest.approx(99.0, abs=0.1)
     assert later.executed_at_s(3, NOW_S) is None

@@ -15,12 +15,12 @@ from typing import TypeVar
 
 import anyio
 from holdfast_wire.framing import WORKER_FRAME_BYTES_MAX, Decoder, encode
-from holdfast_wire.page import PAGE_BYTES, SECTION_SLOTS_START
+from holdfast_wire.page_layout import PAGE_BYTES, SECTION_SLOTS_START
 from holdfast_wire.v1 import worker_pb2
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 

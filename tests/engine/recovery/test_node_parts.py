@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from supervisor.config import JobSpec
 from supervisor.config.job_spec import Nodes
 from supervisor.core.cluster import coordinator
-from supervisor.core.cluster.membership import Members
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     Event,
     JobOpened,
@@ -25,10 +24,11 @@ from supervisor.core.cluster.messages import (
     Send,
     StopAsked,
 )
+from supervisor.core.cluster.membership import Members
 from supervisor.core.facts import Cause, JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.node import node
 from supervisor.core.node.job_machines import JobMachines
-from supervisor.core.node.messages import JobSubmitted
+from supervisor.core.node.node_messages import JobSubmitted
 from supervisor.core.orders import StartCycle
 from supervisor.core.session_state import JobSessions, NodeSessionState, SessionState
 from supervisor.edges.workers.spawner.keeping import Keeping

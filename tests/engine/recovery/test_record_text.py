@@ -11,11 +11,11 @@ import pytest
 from supervisor.config import JobSpec
 from supervisor.config.health_checks import HealthChecks
 from supervisor.core.cluster import coordinator_states
+from supervisor.core.cluster.cluster_messages import MemberState
 from supervisor.core.cluster.membership import Member
-from supervisor.core.cluster.messages import MemberState
 from supervisor.core.facts import HangLimits, Progress, RestartRules, WatchMode
 from supervisor.core.node import local_call_messages, rank_monitor
-from supervisor.core.node.messages import WorkerExited
+from supervisor.core.node.node_messages import WorkerExited
 from supervisor.engine.recovery import record_text
 from supervisor.engine.recovery.record_text import UnreadableError
 

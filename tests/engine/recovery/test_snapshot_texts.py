@@ -12,7 +12,7 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
 from supervisor.core.facts import JobState, RestartRules
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import EngineEvent
 from supervisor.engine.recovery import snapshot_texts

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from supervisor.core.elastic.messages import (
+from supervisor.core.elastic.elastic_messages import (
     AgentClosed,
     BeginRound,
     ElasticRules,

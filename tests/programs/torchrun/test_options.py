@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.elastic.messages import ElasticRules
+from supervisor.core.elastic.elastic_messages import ElasticRules
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.programs.torchrun.options import AgentOptions, Given, read
 from tests.edges.peers.certificates import make_authority, make_node

@@ -7,16 +7,16 @@ from datetime import timedelta
 from time import monotonic, monotonic_ns
 
 import pytest
-from holdfast_wire import page as layout
+from holdfast_wire import page_layout as layout
 
 from worker_client.inprocess.progress_watchdog import ProgressWatchdog, Timestamp
-from worker_client.inprocess.watching.call_watch import CallWatch
+from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 
 AGE_S = 1000.0
 WAIT_S = 20.0
 
 
-def word(watch: CallWatch, number: int) -> int:
+def word(watch: MainThreadWatch, number: int) -> int:
     return watch.words[number]
 
 
@@ -32,7 +32,7 @@ def test_either_sign_that_is_too_old(auto_age_s: float | None, manual_age_s: flo
 
 
 def test_the_watchdog_sees_whether_the_main_thread_executes_bytecode():
-    watch = CallWatch()
+    watch = MainThreadWatch()
     watchdog = ProgressWatchdog(watch, 1.0, soft_timeout_s=1.0)
     watchdog.start()
     try:
@@ -57,4 +57,4 @@ def test_the_watchdog_sees_whether_the_main_thread_executes_bytecode():
 
 
 def test_one_that_was_never_started_can_be_stopped():
-    ProgressWatchdog(CallWatch(), 0.5, soft_timeout_s=60.0).stop()
+    ProgressWatchdog(MainThreadWatch(), 0.5, soft_timeout_s=60.0).stop()

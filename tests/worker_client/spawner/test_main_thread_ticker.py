@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator
 
 import pytest
-from holdfast_wire import main_thread_slots, page
+from holdfast_wire import main_thread_slots, page_layout
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, until, worker
@@ -39,14 +39,14 @@ def watch_fd() -> Generator[int]:
 
 
 def words(fd: int, local_rank: int) -> list[int]:
-    content = os.pread(fd, page.PAGE_BYTES, main_thread_slots.page_offset(local_rank))
+    content = os.pread(fd, page_layout.PAGE_BYTES, main_thread_slots.page_offset(local_rank))
     return memoryview(content).cast("q").tolist()
 
 
 def silent_s(fd: int, local_rank: int = 1) -> float:
     """Returns for how long the main thread of the worker has executed nothing."""
     of_rank = words(fd, local_rank)
-    since_ns = of_rank[page.WORD_PENDING_SINCE_NS] or of_rank[page.WORD_TICK_NS]
+    since_ns = of_rank[page_layout.WORD_PENDING_SINCE_NS] or of_rank[page_layout.WORD_TICK_NS]
     return (time.monotonic_ns() - since_ns) / 1e9 if since_ns else 0.0
 
 
@@ -67,7 +67,7 @@ def test_a_main_thread_that_is_held_up_is_silent(script: Script, watch_fd: int, 
 def test_who_waits_for_its_own_children_or_threads_is_not_silent(script: Script, watch_fd: int, how: str) -> None:
     with rig(script(WAITS[how]), watch_fd) as waiting:
         waiting.spawn(worker(1))
-        until(lambda: words(watch_fd, 1)[page.WORD_TICK_NS], what="the first tick")
+        until(lambda: words(watch_fd, 1)[page_layout.WORD_TICK_NS], what="the first tick")
         longest_s, until_s = 0.0, time.monotonic() + 2 * SILENT_S
         while time.monotonic() < until_s:
             longest_s = max(longest_s, silent_s(watch_fd))
@@ -115,8 +115,8 @@ def test_the_script_sees_no_thread_and_its_forks_hold_nothing(script: Script, wa
 
 def test_what_an_earlier_worker_has_stamped_is_cleared(script: Script, watch_fd: int) -> None:
     offset = main_thread_slots.page_offset(1)
-    os.pwrite(watch_fd, (1).to_bytes(8, "little"), offset + 8 * page.WORD_PENDING_SINCE_NS)
+    os.pwrite(watch_fd, (1).to_bytes(8, "little"), offset + 8 * page_layout.WORD_PENDING_SINCE_NS)
     with rig(script("for _ in iter(int, 1): pass"), watch_fd) as second:
         second.spawn(worker(1))
-        until(lambda: words(watch_fd, 1)[page.WORD_WATCH], what="the first stamps")
+        until(lambda: words(watch_fd, 1)[page_layout.WORD_WATCH], what="the first stamps")
         assert silent_s(watch_fd) < SILENT_S

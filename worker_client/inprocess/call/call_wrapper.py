@@ -36,7 +36,7 @@ from worker_client.inprocess.progress_watchdog import ProgressWatchdog
 from worker_client.inprocess.rank_assignment import RankDiscarded
 from worker_client.inprocess.state import Mode, State
 from worker_client.inprocess.store import BarrierTimeout, KeyStore, PrefixStore
-from worker_client.inprocess.watching.call_watch import CallWatch
+from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 from worker_client.inprocess.watching.monitor_files import MonitorFiles
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class CallWrapper:
         taken.note("the process's one call", call_number.end)
         self._stores = CallStores(wrapper, self._call, self._variables.as_launched)
         taken.note("stores of the function", self._stores.forget)
-        self._watch = CallWatch(self._connection.watch_changed)
+        self._watch = MainThreadWatch(self._connection.watch_changed)
         self.progress_watchdog = ProgressWatchdog(
             self._watch, wrapper.progress_watchdog_interval.total_seconds(), soft_timeout_s
         )

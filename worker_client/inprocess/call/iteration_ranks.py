@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from worker_client.call_frames import BeginIteration, Entered
     from worker_client.inprocess.coordinating.coordination import Coordination
     from worker_client.inprocess.state import State
-    from worker_client.inprocess.watching.call_watch import CallWatch
+    from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 
 
 class Membership(enum.Enum):
@@ -34,7 +34,9 @@ class Membership(enum.Enum):
 class IterationRanks:
     """The ranks of one call. Writes this process's rank into `state`; belongs to the main thread."""
 
-    def __init__(self, state: State, assignment: RankAssignment, coordination: Coordination, watch: CallWatch) -> None:
+    def __init__(
+        self, state: State, assignment: RankAssignment, coordination: Coordination, watch: MainThreadWatch
+    ) -> None:
         self.membership = Membership.JOINING
         self._state = state
         self._assignment = fresh(assignment)
@@ -96,7 +98,7 @@ class IterationRanks:
 class _AssignmentStore:
     """A RankStore over the supervisor. While it waits for the other ranks, no progress is expected."""
 
-    def __init__(self, coordination: Coordination, watch: CallWatch) -> None:
+    def __init__(self, coordination: Coordination, watch: MainThreadWatch) -> None:
         self._coordination = coordination
         self._watch = watch
 

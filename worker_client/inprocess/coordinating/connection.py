@@ -17,7 +17,7 @@ from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.private_supervisor.job_folder import job_folder
 from worker_client.inprocess.private_supervisor.private_successor import PrivateSuccessor
 from worker_client.inprocess.private_supervisor.supervisor_lookup import find_or_start
-from worker_client.inprocess.watching.call_watch import CallWatch
+from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 from worker_client.progress_page import ProgressPage
 
 SEND_TIMEOUT_S = 1.0
@@ -58,7 +58,11 @@ class Receiver:
     """Passes on what comes for one call, until `close()`; see monitoring.CallListener."""
 
     def __init__(
-        self, connection: Connection, coordination: Coordination, watch: CallWatch, supervised_by: Callable[[int], None]
+        self,
+        connection: Connection,
+        coordination: Coordination,
+        watch: MainThreadWatch,
+        supervised_by: Callable[[int], None],
     ) -> None:
         """Connects, and blocks until the supervisor has answered. Raises InternalError if none does.
 

@@ -18,7 +18,7 @@ from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, ParamSpec, TypeVar, cast
 
-from worker_client.stacks import is_handled
+from worker_client.own_stacks import is_handled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

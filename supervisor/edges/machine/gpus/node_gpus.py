@@ -105,7 +105,7 @@ class NodeGpus:
         return found, ""
 
     def probes(self) -> Mapping[str, Callable[[], GpuProbe | NicProbe]]:
-        """Returns how to make the probes of this node's devices (see node_checks.py). Loads nothing until then."""
+        """Returns how to make the probes of this node's devices (see check_probes.py). Loads nothing until then."""
         return {gpu_verdict.CHECK: self._gpu_probe, nic_verdict.CHECK: self._nic_probe}
 
     def _gpu_probe(self) -> GpuProbe:

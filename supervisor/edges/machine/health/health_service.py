@@ -30,8 +30,8 @@ from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes import socket_probe
 from supervisor.edges.machine.processes.logins import Logins
 from supervisor.edges.machine.processes.socket_stream import SocketStream
-from supervisor.edges.rpc.server import Call
-from supervisor.edges.rpc.serving import GrpcServer
+from supervisor.edges.rpc.grpc_connection import Call
+from supervisor.edges.rpc.grpc_server import GrpcServer
 from supervisor.edges.rpc.statuses import CallError, Status
 from supervisor.errors import ConfigurationError, ExhaustedError, InUseError
 

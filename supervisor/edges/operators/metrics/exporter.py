@@ -45,12 +45,14 @@ async def run(
 
 
 async def _metrics(job_service: JobRequests, meter: Meter, clock: Clock, _: Request) -> Answer:
-    from supervisor.edges.operators.metrics import page  # Late: a node without Prometheus saves its memory.
+    from supervisor.edges.operators.metrics import metrics_page  # Late: a node without Prometheus saves its memory.
 
     asked_s = clock.now_s()
     await anyio.lowlevel.checkpoint()
     lag_s = clock.now_s() - asked_s
-    return Answer(200, page.page(meter, job_service.jobs(), job_service.node(), lag_s=lag_s), page.CONTENT_TYPE)
+    return Answer(
+        200, metrics_page.page(meter, job_service.jobs(), job_service.node(), lag_s=lag_s), metrics_page.CONTENT_TYPE
+    )
 
 
 async def _live(_: Request) -> Answer:

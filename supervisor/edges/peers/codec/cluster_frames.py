@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.cluster.messages import Reported
-from supervisor.core.elastic.messages import ElasticOrder, ElasticReport
-from supervisor.core.node.messages import Ordered
+from supervisor.core.cluster.cluster_messages import Reported
+from supervisor.core.elastic.elastic_messages import ElasticOrder, ElasticReport
+from supervisor.core.node.node_messages import Ordered
 
 
 class ClusterProtocolError(ValueError):

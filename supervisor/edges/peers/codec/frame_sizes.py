@@ -7,9 +7,9 @@ from collections.abc import Callable
 import msgspec
 
 from supervisor.core.calls.call_messages import too_large
-from supervisor.core.cluster.messages import CallReport, Reported, StacksTaken
+from supervisor.core.cluster.cluster_messages import CallReport, Reported, StacksTaken
 from supervisor.core.facts import Evidence, StackGroup
-from supervisor.core.node.messages import Ordered
+from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import TellMembers
 from supervisor.core.process_facts import ProcessFacts, RankFacts
 from supervisor.edges.peers.codec.cluster_frames import Frame

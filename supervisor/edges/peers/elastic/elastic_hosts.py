@@ -11,7 +11,7 @@ import logging
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from supervisor.core.elastic.messages import ElasticOrder
+from supervisor.core.elastic.elastic_messages import ElasticOrder
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.peers.elastic.elastic_peers import ElasticLeader, ElasticMeeting
 from supervisor.edges.peers.handshake import job_secrets

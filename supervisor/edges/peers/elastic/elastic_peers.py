@@ -16,9 +16,9 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from supervisor.core.cluster.messages import NodeHeard, NodeLost, NodeSilent, Reported
+from supervisor.core.cluster.cluster_messages import NodeHeard, NodeLost, NodeSilent, Reported
 from supervisor.core.elastic import elastic_round
-from supervisor.core.elastic.messages import AgentLost, DeadlineReached, ElasticOrder, ElasticReport, Event
+from supervisor.core.elastic.elastic_messages import AgentLost, DeadlineReached, ElasticOrder, ElasticReport, Event
 from supervisor.edges.peers.codec.cluster_frames import ElasticOrdered, ElasticReported
 from supervisor.edges.peers.stream.cluster_client import ClusterClient
 from supervisor.edges.peers.stream.cluster_server import ClusterServer

@@ -15,13 +15,13 @@ import anyio
 from anyio.abc import TaskGroup
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import Event, Reported
+from supervisor.core.cluster.cluster_messages import Event, Reported
 from supervisor.core.election import candidate
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import MoveFence, NobodyElse
 from supervisor.core.fence_times import FENCE_S
 from supervisor.core.ledger import Ledger
-from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.core.node.node_messages import FenceMoved, Ordered
 from supervisor.core.session_state import Candidate, JobSessions
 from supervisor.edges.peers.codec.cluster_frames import Aside
 from supervisor.edges.peers.election import candidacy

@@ -101,7 +101,7 @@ class Member:
 
 
 class MemberStream:
-    """The bytes of a connection; see rpc.messages.Stream."""
+    """The bytes of a connection; see message_framing.Stream."""
 
     def __init__(self, found: Found, host: str, tls: ssl.SSLContext | None) -> None:
         """Raises OSError."""

@@ -15,10 +15,10 @@ import msgspec
 from anyio.abc import TaskStatus
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeLost, Reported
+from supervisor.core.cluster.cluster_messages import NodeLost, Reported
 from supervisor.core.election import lead_renewal
 from supervisor.core.ledger import Ledger, after_all_know
-from supervisor.core.node.messages import Ordered
+from supervisor.core.node.node_messages import Ordered
 from supervisor.edges.peers.codec.cluster_frames import Aside
 from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.edges.peers.election.order_delivery import OrderDelivery, ResignedError

@@ -20,8 +20,8 @@ from pathlib import Path
 import msgspec
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.cluster.messages import NodeLost, Reported
-from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.core.cluster.cluster_messages import NodeLost, Reported
+from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.machine import records
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.stream.cluster_server import REPLACED

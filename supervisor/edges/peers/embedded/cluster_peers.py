@@ -11,12 +11,12 @@ import msgspec
 
 from supervisor.config.job_spec import KEPT_NODES_MAX, JobSpec, Nodes
 from supervisor.core import orders
-from supervisor.core.cluster.messages import Event as Report
-from supervisor.core.cluster.messages import Reported
+from supervisor.core.cluster.cluster_messages import Event as Report
+from supervisor.core.cluster.cluster_messages import Reported
 from supervisor.core.election import follower
 from supervisor.core.fence_times import FENCE_S
 from supervisor.core.ledger import Ledger
-from supervisor.core.node.messages import FenceMoved, Ordered
+from supervisor.core.node.node_messages import FenceMoved, Ordered
 from supervisor.core.session_state import JobSessions
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.machine.own_process.threads import in_thread

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from supervisor.core.cluster.messages import Event as Report
-from supervisor.core.cluster.messages import Reported
+from supervisor.core.cluster.cluster_messages import Event as Report
+from supervisor.core.cluster.cluster_messages import Reported
 from supervisor.core.ledger import Ledger
-from supervisor.core.node.messages import Ordered
+from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import Order
 from supervisor.errors import NoAnswerError, NotNowError
 from supervisor.ports.questions import Answer, Question

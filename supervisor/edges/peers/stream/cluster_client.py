@@ -18,9 +18,9 @@ import anyio
 from anyio.abc import TaskGroup
 from holdfast_wire.framing import FrameTooLongError
 
-from supervisor.core.cluster.messages import Reported
+from supervisor.core.cluster.cluster_messages import Reported
 from supervisor.core.election import leader_link, link_silence
-from supervisor.core.node.messages import Ordered
+from supervisor.core.node.node_messages import Ordered
 from supervisor.core.session_state import JobSessions
 from supervisor.edges.peers.codec import cluster_codec, cluster_frames, cluster_versions
 from supervisor.edges.peers.codec.cluster_frames import (

@@ -15,11 +15,11 @@ import anyio
 from anyio.abc import TaskGroup, TaskStatus
 from holdfast_wire.framing import FrameTooLongError
 
-from supervisor.core.cluster.messages import Reported
+from supervisor.core.cluster.cluster_messages import Reported
 from supervisor.core.cluster.relays import Relays
 from supervisor.core.election import node_links
 from supervisor.core.election.node_links import Link
-from supervisor.core.node.messages import Ordered
+from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import Order
 from supervisor.core.session_state import JobSessions, SessionState
 from supervisor.edges.peers.codec import cluster_codec, cluster_frames

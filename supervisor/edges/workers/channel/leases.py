@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from holdfast_wire import page
+from holdfast_wire import page_layout
 
 from supervisor.core.fence_times import FENCE_S
 from supervisor.ports.edges import Clock
@@ -29,9 +29,9 @@ class Leases:
     def begin(self, job_id: str, *, is_fenced: bool) -> None:
         """Begins a cycle. If the job is fenced, its last lease still counts."""
         if is_fenced:
-            self._until_ns.setdefault(job_id, page.LEASE_ENDED)
+            self._until_ns.setdefault(job_id, page_layout.LEASE_ENDED)
         else:
-            self._until_ns[job_id] = page.LEASE_UNBOUNDED
+            self._until_ns[job_id] = page_layout.LEASE_UNBOUNDED
 
     def extend(self, job_id: str, until_s: float) -> None:
         """Sets the lease's end, on CLOCK_MONOTONIC.
@@ -44,10 +44,10 @@ class Leases:
 
     def until_ns(self, job_id: str) -> int:
         """Returns a time on CLOCK_BOOTTIME, or one of the page's LEASE_ values."""
-        return self._until_ns.get(job_id, page.LEASE_ENDED)
+        return self._until_ns.get(job_id, page_layout.LEASE_ENDED)
 
     def is_unbounded(self, job_id: str) -> bool:
-        return self.until_ns(job_id) == page.LEASE_UNBOUNDED
+        return self.until_ns(job_id) == page_layout.LEASE_UNBOUNDED
 
     def left_ns(self, job_id: str) -> int:
         """Returns how long the lease still holds; 0 or less: it has ended."""

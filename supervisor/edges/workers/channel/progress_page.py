@@ -11,7 +11,7 @@ import os
 import struct
 
 import msgspec
-from holdfast_wire import page
+from holdfast_wire import page_layout
 
 from supervisor.core.facts import CallWatch, Progress, WatchMode
 from supervisor.edges.workers import sealed_memory
@@ -23,18 +23,18 @@ CLOCK_TOLERANCE_NS = NS_PER_S  # clocks that differ by more are not the same clo
 COUNT_MAX = 1 << 53
 TICK_INTERVAL_NS_MAX = 60 * NS_PER_S
 
-_WATCH_MODES = {page.WATCH_ON: WatchMode.ON, page.WATCH_UNWINDING: WatchMode.UNWINDING}
+_WATCH_MODES = {page_layout.WATCH_ON: WatchMode.ON, page_layout.WATCH_UNWINDING: WatchMode.UNWINDING}
 
 
 def _check_handed(descriptor: int) -> None:
     """Raises OSError or ValueError unless it is a page as we make them: a descriptor may be anything."""
     if not sealed_memory.is_sealed(descriptor):
         raise ValueError("cannot use the page: it is not sealed")
-    if os.fstat(descriptor).st_size != page.PAGE_BYTES:
+    if os.fstat(descriptor).st_size != page_layout.PAGE_BYTES:
         raise ValueError("cannot use the page: it has another size")
-    (version,) = struct.unpack("=q", os.pread(descriptor, 8, page.WORD_LAYOUT * 8))
-    if version != page.LAYOUT_VERSION:
-        raise ValueError(f"cannot use the page: its layout is {version}, not {page.LAYOUT_VERSION}")
+    (version,) = struct.unpack("=q", os.pread(descriptor, 8, page_layout.WORD_LAYOUT * 8))
+    if version != page_layout.LAYOUT_VERSION:
+        raise ValueError(f"cannot use the page: its layout is {version}, not {page_layout.LAYOUT_VERSION}")
 
 
 def now_ns(clock: Clock) -> int:
@@ -80,11 +80,11 @@ class ProgressPage:
             self.fd = handed_fd
         try:
             if handed_fd is None:
-                sealed_memory.seal(self.fd, page.PAGE_BYTES)
-                os.pwrite(self.fd, struct.pack("=q", page.LAYOUT_VERSION), page.WORD_LAYOUT * 8)
+                sealed_memory.seal(self.fd, page_layout.PAGE_BYTES)
+                os.pwrite(self.fd, struct.pack("=q", page_layout.LAYOUT_VERSION), page_layout.WORD_LAYOUT * 8)
             else:
                 _check_handed(self.fd)
-            self._map = mmap.mmap(self.fd, page.PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            self._map = mmap.mmap(self.fd, page_layout.PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
         except BaseException:  # whatever went wrong, the descriptor must not leak; raised again
             os.close(self.fd)
             raise
@@ -93,11 +93,11 @@ class ProgressPage:
     @property
     def is_current(self) -> bool:
         """Whether the rank says that its stamps go to this page; older clients never say so."""
-        return self._words[page.WORD_USE] == page.USE_CURRENT
+        return self._words[page_layout.WORD_USE] == page_layout.USE_CURRENT
 
     def set_lease(self, until_ns: int) -> None:
         """Writes until when the lease holds (CLOCK_BOOTTIME), or one of the page's LEASE_ values."""
-        self._words[page.WORD_LEASE_UNTIL_NS] = until_ns
+        self._words[page_layout.WORD_LEASE_UNTIL_NS] = until_ns
 
     def close_descriptor(self) -> None:
         """Closes our descriptor: the rank has its own by now, and ours would only count against the limit."""
@@ -115,33 +115,33 @@ class ProgressPage:
         # Slots first: the rank stamps OUT_OF_SECTION_SINCE before it clears a slot, so the words read after a closed
         # slot contain its closing time.
         words = self._words
-        start = page.SECTION_SLOTS_START
+        start = page_layout.SECTION_SLOTS_START
         slots = tuple((slot, words[start + slot]) for slot in range(slots_used))
         return RawStamps(
-            initialised_ns=words[page.WORD_INITIALISED_NS],
-            heartbeat_ns=words[page.WORD_HEARTBEAT_NS],
-            heartbeats=words[page.WORD_HEARTBEATS],
-            out_of_section_since_ns=words[page.WORD_OUT_OF_SECTION_SINCE_NS],
-            first_step_seen=words[page.WORD_FIRST_STEP_SEEN] != 0,
-            steps_since_first=words[page.WORD_STEPS_SINCE_FIRST],
+            initialised_ns=words[page_layout.WORD_INITIALISED_NS],
+            heartbeat_ns=words[page_layout.WORD_HEARTBEAT_NS],
+            heartbeats=words[page_layout.WORD_HEARTBEATS],
+            out_of_section_since_ns=words[page_layout.WORD_OUT_OF_SECTION_SINCE_NS],
+            first_step_seen=words[page_layout.WORD_FIRST_STEP_SEEN] != 0,
+            steps_since_first=words[page_layout.WORD_STEPS_SINCE_FIRST],
             slots=tuple((slot, opened_ns) for slot, opened_ns in slots if opened_ns != 0),
             call_watch=self._read_watch(),
         )
 
     def read_tallies(self, slots: int) -> list[int]:
-        start = page.SECTION_TALLIES_START
+        start = page_layout.SECTION_TALLIES_START
         return self._words[start : start + slots].tolist()
 
     def _read_watch(self) -> RawWatch | None:
         """Reads in the order that makes a rank look younger, never older, if it writes in between."""
         words = self._words
-        watch = words[page.WORD_WATCH]
-        if watch == page.WATCH_OFF:
+        watch = words[page_layout.WORD_WATCH]
+        if watch == page_layout.WATCH_OFF:
             return None
-        since_ns, ping_ns = words[page.WORD_WATCH_SINCE_NS], words[page.WORD_PING_NS]
-        tick_ns = words[page.WORD_TICK_NS]
-        pending_since_ns = words[page.WORD_PENDING_SINCE_NS]
-        return RawWatch(watch, since_ns, tick_ns, words[page.WORD_TICK_INTERVAL_NS], pending_since_ns, ping_ns)
+        since_ns, ping_ns = words[page_layout.WORD_WATCH_SINCE_NS], words[page_layout.WORD_PING_NS]
+        tick_ns = words[page_layout.WORD_TICK_NS]
+        pending_since_ns = words[page_layout.WORD_PENDING_SINCE_NS]
+        return RawWatch(watch, since_ns, tick_ns, words[page_layout.WORD_TICK_INTERVAL_NS], pending_since_ns, ping_ns)
 
 
 def stamps_from_frame(told: frames.Progress, *, now_ns: int) -> RawStamps:
@@ -204,7 +204,7 @@ class TrueStamps(msgspec.Struct):
         self._take_watch(raw.call_watch, now_ns)
 
     def _take_watch(self, raw: RawWatch | None, now_ns: int) -> None:
-        if raw is None or raw.watch == page.WATCH_OFF:
+        if raw is None or raw.watch == page_layout.WATCH_OFF:
             self.call_watch = None
             return
         stamps = (raw.since_ns, raw.tick_ns, raw.pending_since_ns, raw.ping_ns)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import anyio
 import msgspec
-from holdfast_wire import page
+from holdfast_wire import page_layout
 
 from supervisor.core.facts import HangLimits, Progress
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel import worker_frames as frames
 from supervisor.edges.workers.channel.leases import Leases
@@ -120,7 +120,7 @@ class RankClient(msgspec.Struct, eq=False, kw_only=True):
     def end_lease(self) -> None:
         """Ends the lease: the cycle is over."""
         if self.page is not None:
-            self.page.set_lease(page.LEASE_ENDED)
+            self.page.set_lease(page_layout.LEASE_ENDED)
 
     def _take(self, told: frames.FromWorker) -> node_messages.Event | None:
         match told:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import anyio
 import msgspec
-from holdfast_wire.page import SECTION_SLOTS_MAX
+from holdfast_wire.page_layout import SECTION_SLOTS_MAX
 
 from supervisor.core.facts import Progress
 from supervisor.core.silence import without_absences

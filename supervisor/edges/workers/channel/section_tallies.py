@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast_wire import page
+from holdfast_wire import page_layout
 
 from supervisor.edges.workers.channel.progress_page import NS_PER_S
 
-_TIME_MASK = page.TALLY_ONE - 1
+_TIME_MASK = page_layout.TALLY_ONE - 1
 
 
 class SectionTallies:
-    """The tallies of one connection. They wrap around, so they must be read regularly (holdfast_wire.page)."""
+    """The tallies of one connection. They wrap around, so they must be read regularly (holdfast_wire.page_layout)."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names[: page.SECTION_TALLIES_MAX])
+        self.names = tuple(names[: page_layout.SECTION_TALLIES_MAX])
         self.times = [0] * len(self.names)
         self._open_ns = [0] * len(self.names)
         self._tallies = [0] * len(self.names)
@@ -25,9 +25,9 @@ class SectionTallies:
         for slot, (tally, before) in enumerate(zip(tallies, self._tallies, strict=True)):
             if tally == before or tally < 0:
                 continue
-            more = (tally - before) & page.TALLY_MASK
+            more = (tally - before) & page_layout.TALLY_MASK
             self._tallies[slot] = tally
-            self.times[slot] += more >> page.TALLY_TIME_BITS
+            self.times[slot] += more >> page_layout.TALLY_TIME_BITS
             self._open_ns[slot] += more & _TIME_MASK
 
     @property

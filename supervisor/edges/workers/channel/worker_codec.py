@@ -13,7 +13,7 @@ import msgspec
 from holdfast_wire.call_bounds import EXCHANGE_VALUE_CHARACTERS_MAX, REASON_CHARACTERS_MAX
 from holdfast_wire.framing import SUPERVISOR_FRAME_BYTES_MAX, WORKER_FRAME_BYTES_MAX, FrameTooLongError
 from holdfast_wire.framing import encode as framed
-from holdfast_wire.page import SECTION_SLOTS_MAX
+from holdfast_wire.page_layout import SECTION_SLOTS_MAX
 
 from supervisor.core.calls.call_messages import ToRank, too_large
 from supervisor.edges.codec.bounds import COUNT_MAX, Bounds

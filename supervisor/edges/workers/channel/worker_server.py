@@ -16,12 +16,12 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 from holdfast_wire.framing import FrameTooLongError
-from holdfast_wire.page import SECTION_SLOTS_MAX
+from holdfast_wire.page_layout import SECTION_SLOTS_MAX
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.calls.call_messages import ToRank
 from supervisor.core.facts import HangLimits, Progress
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel import worker_frames as frames

@@ -12,7 +12,7 @@ from holdfast_wire.framing import Decoder, encode
 from holdfast_wire.v1 import cluster_pb2 as wire
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeDown, NodeJoined
+from supervisor.core.cluster.cluster_messages import NodeDown, NodeJoined
 from supervisor.edges.peers.codec import cluster_versions
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import LeaderPeers

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from supervisor.core.calls.call_messages import Interrupt, Started
-from supervisor.core.cluster.messages import CallReport, NodeDown, Reported, StacksTaken, Told
+from supervisor.core.cluster.cluster_messages import CallReport, NodeDown, Reported, StacksTaken, Told
 from supervisor.core.facts import Evidence, StackGroup
-from supervisor.core.node.messages import Ordered
+from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import TellMembers
 from supervisor.core.process_facts import ChildProcess, ProcessFacts, ProcessState, RankFacts
 from supervisor.core.process_facts import Frame as PythonFrame

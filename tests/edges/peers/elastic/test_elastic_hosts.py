@@ -9,7 +9,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 from msgspec.structs import replace
 
-from supervisor.core.elastic.messages import AgentClosed, AgentLeft, TellClosed, TellWaiting
+from supervisor.core.elastic.elastic_messages import AgentClosed, AgentLeft, TellClosed, TellWaiting
 from supervisor.edges.peers.elastic.elastic_hosts import ElasticHosts
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.listening import listen

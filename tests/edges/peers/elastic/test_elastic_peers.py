@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.core.elastic.messages import (
+from supervisor.core.elastic.elastic_messages import (
     AgentClosed,
     AgentJoined,
     AgentLeft,

@@ -16,8 +16,8 @@ from supervisor.edges.peers.election import etcd_channel
 from supervisor.edges.peers.election.etcd_channel import EtcdChannel
 from supervisor.edges.peers.election.etcd_member import Endpoint
 from supervisor.edges.peers.transport.name_lookup import Found, look_up
-from supervisor.edges.rpc.server import Call
-from supervisor.edges.rpc.serving import GrpcServer
+from supervisor.edges.rpc.grpc_connection import Call
+from supervisor.edges.rpc.grpc_server import GrpcServer
 from supervisor.edges.rpc.statuses import CallError, Status
 
 LIMIT_S = 10.0

@@ -8,11 +8,11 @@ import anyio
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeLost, Reported
+from supervisor.core.cluster.cluster_messages import NodeLost, Reported
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence_times import FENCE_S
 from supervisor.core.ledger import Ledger, after_all_know, of_this_run
-from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.election import etcd_backend
 from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.edges.peers.election.leader_term import LeaderTerm, read_ledger

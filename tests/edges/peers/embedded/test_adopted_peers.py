@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.cluster.messages import NodeJoined, NodeSilent, Reported
+from supervisor.core.cluster.cluster_messages import NodeJoined, NodeSilent, Reported
 from supervisor.edges.peers.embedded.adopted_peers import ANYWHERE, meet
 from supervisor.edges.peers.questions.request_router import refuse
 from supervisor.errors import ConfigurationError

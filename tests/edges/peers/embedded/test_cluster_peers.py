@@ -15,7 +15,7 @@ from anyio.abc import SocketAttribute, SocketStream, TaskStatus
 
 from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core import orders
-from supervisor.core.cluster.messages import (
+from supervisor.core.cluster.cluster_messages import (
     NodeDown,
     NodeHeard,
     NodeJoined,
@@ -26,7 +26,7 @@ from supervisor.core.cluster.messages import (
 )
 from supervisor.core.election import leader_link, node_links
 from supervisor.core.facts import JobState, RendezvousRules, Verdict
-from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
 from supervisor.edges.machine.gpus.nvlink_domain import NoDomainError
 from supervisor.edges.peers.embedded import cluster_peers

@@ -2,8 +2,8 @@
 
 import pytest
 
-from supervisor.core.cluster.messages import Reported, VerdictTaken
-from supervisor.core.node.messages import Ordered
+from supervisor.core.cluster.cluster_messages import Reported, VerdictTaken
+from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import WindDown
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.errors import NotNowError

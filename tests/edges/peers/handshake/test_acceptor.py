@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from supervisor.core.cluster.admission import PLACES
-from supervisor.core.cluster.messages import NodeJoined, NodeLost, Reported
+from supervisor.core.cluster.cluster_messages import NodeJoined, NodeLost, Reported
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
 from supervisor.edges.peers.handshake import acceptor

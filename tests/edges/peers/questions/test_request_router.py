@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeJoined
+from supervisor.core.cluster.cluster_messages import NodeJoined
 from supervisor.edges.peers.codec.cluster_frames import Asked
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting

@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from supervisor.core.cluster.messages import NodeJoined
+from supervisor.core.cluster.cluster_messages import NodeJoined
 from supervisor.edges.peers.handshake.introduction import Who
 from supervisor.edges.peers.relays.own_relay import OwnRelay
 from supervisor.edges.peers.transport import cluster_connect

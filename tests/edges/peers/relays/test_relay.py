@@ -11,7 +11,7 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, Reported
+from supervisor.core.cluster.cluster_messages import NodeDown, NodeJoined, NodeLost, Reported
 from supervisor.core.election import leader_link, link_silence, node_links
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import LeaderPeers, Meeting

@@ -10,9 +10,9 @@ import pytest
 
 from supervisor.config.job_spec import KEPT_NODES_MAX
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeDown, NodeHeard, NodeLost, NodeSilent, Reported
+from supervisor.core.cluster.cluster_messages import NodeDown, NodeHeard, NodeLost, NodeSilent, Reported
 from supervisor.core.election import leader_link, node_links
-from supervisor.core.node.messages import FenceMoved, JobAbandoned, Ordered
+from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.session_state import JobSessions, NodeSessionState, SessionState
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import LeaderPeers, Meeting

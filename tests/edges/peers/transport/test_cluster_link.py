@@ -13,7 +13,7 @@ import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeDown, NodeJoined, NodeLost, Reported
+from supervisor.core.cluster.cluster_messages import NodeDown, NodeJoined, NodeLost, Reported
 from supervisor.core.election import leader_link, link_silence, node_links
 from supervisor.edges.peers.codec import cluster_codec
 from supervisor.edges.peers.codec.cluster_frames import Frame

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from supervisor.core import orders
-from supervisor.core.cluster.messages import NodeJoined, Reported
+from supervisor.core.cluster.cluster_messages import NodeJoined, Reported
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
 from supervisor.edges.peers.stream.cluster_client import ClusterClient

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from holdfast_wire import page
+from holdfast_wire import page_layout
 from holdfast_wire.v1 import worker_pb2 as wire
 
 from supervisor.core.fence_times import FENCE_S
@@ -42,7 +42,7 @@ def test_a_job_that_nobody_fences_holds_its_lease_without_end():
     leases = Leases(TwoClocks())
     leases.begin("job", is_fenced=False)
     assert leases.is_unbounded("job")
-    assert leases.until_ns("job") == page.LEASE_UNBOUNDED
+    assert leases.until_ns("job") == page_layout.LEASE_UNBOUNDED
 
 
 def test_a_fenced_job_has_no_lease_before_its_leader_has_answered_and_keeps_the_one_that_it_has():
@@ -92,13 +92,13 @@ async def test_the_page_has_the_lease_from_the_welcome_on_and_each_extension(tmp
         assert welcome is not None
         assert (welcome.welcome.answers_lease_questions, welcome.welcome.lease_is_unbounded) == (True, True)
         assert rank.page is not None
-        assert rank.page[page.WORD_LEASE_UNTIL_NS] == page.LEASE_UNBOUNDED
+        assert rank.page[page_layout.WORD_LEASE_UNTIL_NS] == page_layout.LEASE_UNBOUNDED
         clock = Clock()
         served.server.extend_lease(JOB_ID, clock.now_s() + FENCE_S)
-        left_ns = rank.page[page.WORD_LEASE_UNTIL_NS] - clock.boot_ns()
+        left_ns = rank.page[page_layout.WORD_LEASE_UNTIL_NS] - clock.boot_ns()
         assert (FENCE_S - 1) * NS_PER_S < left_ns <= FENCE_S * NS_PER_S
         served.server.close_cycle(JOB_ID, 0)
-        assert rank.page[page.WORD_LEASE_UNTIL_NS] == page.LEASE_ENDED
+        assert rank.page[page_layout.WORD_LEASE_UNTIL_NS] == page_layout.LEASE_ENDED
 
 
 async def test_a_question_is_answered_once_the_lease_holds(tmp_path: Path):

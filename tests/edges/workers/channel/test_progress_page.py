@@ -8,7 +8,7 @@ import struct
 import time
 
 import pytest
-from holdfast_wire import page
+from holdfast_wire import page_layout
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -38,20 +38,20 @@ def test_a_page_is_sealed_versioned_and_read_as_written():
     with pytest.raises(OSError, match=r"."):
         os.ftruncate(mine.fd, 0)
     with pytest.raises(OSError, match=r"."):
-        os.ftruncate(mine.fd, 2 * page.PAGE_BYTES)
-    theirs = mmap.mmap(mine.fd, page.PAGE_BYTES)
-    assert struct.unpack_from("=q", theirs, page.WORD_LAYOUT * 8) == (page.LAYOUT_VERSION,)
+        os.ftruncate(mine.fd, 2 * page_layout.PAGE_BYTES)
+    theirs = mmap.mmap(mine.fd, page_layout.PAGE_BYTES)
+    assert struct.unpack_from("=q", theirs, page_layout.WORD_LAYOUT * 8) == (page_layout.LAYOUT_VERSION,)
     mine.close_descriptor()
     words = memoryview(theirs).cast("q")
-    words[page.WORD_HEARTBEATS] = 12
-    words[page.WORD_FIRST_STEP_SEEN] = 1
-    words[page.SECTION_SLOTS_START + 1] = 99
-    words[page.SECTION_SLOTS_START + 2] = 98  # beyond this client's slots
+    words[page_layout.WORD_HEARTBEATS] = 12
+    words[page_layout.WORD_FIRST_STEP_SEEN] = 1
+    words[page_layout.SECTION_SLOTS_START + 1] = 99
+    words[page_layout.SECTION_SLOTS_START + 2] = 98  # beyond this client's slots
     raw = mine.read(2)
     assert (raw.heartbeats, raw.first_step_seen, raw.slots) == (12, True, ((1, 99),))
     mine.close()
     mine.close_descriptor()
-    words[page.WORD_HEARTBEATS] = 13  # the worker's own mapping outlives ours
+    words[page_layout.WORD_HEARTBEATS] = 13  # the worker's own mapping outlives ours
     words.release()
     theirs.close()
 
@@ -139,15 +139,15 @@ def test_a_read_is_quick_and_a_racing_writer_is_seen_truthfully():
     import threading
 
     mine = ProgressPage()
-    theirs = mmap.mmap(mine.fd, page.PAGE_BYTES)
+    theirs = mmap.mmap(mine.fd, page_layout.PAGE_BYTES)
     stop = threading.Event()
 
     def write() -> None:
         shared = memoryview(theirs).cast("q")
-        slot = page.SECTION_SLOTS_START
+        slot = page_layout.SECTION_SLOTS_START
         while not stop.is_set():
             shared[slot] = time.monotonic_ns()
-            shared[page.WORD_OUT_OF_SECTION_SINCE_NS] = time.monotonic_ns()
+            shared[page_layout.WORD_OUT_OF_SECTION_SINCE_NS] = time.monotonic_ns()
             shared[slot] = 0
         shared.release()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from holdfast_wire import page
+from holdfast_wire import page_layout
 from msgspec.structs import replace
 
 from supervisor.core.facts import CallWatch, WatchMode
@@ -20,7 +20,7 @@ from supervisor.edges.workers.channel.progress_page import (
 
 NOW_NS = 1_000 * NS_PER_S
 RAW = RawStamps(NOW_NS - 50, 0, 0, NOW_NS - 30, False, 0, ())
-WATCH = RawWatch(page.WATCH_ON, NOW_NS - 9 * NS_PER_S, NOW_NS - NS_PER_S, NS_PER_S // 4, 0, 0)
+WATCH = RawWatch(page_layout.WATCH_ON, NOW_NS - 9 * NS_PER_S, NOW_NS - NS_PER_S, NS_PER_S // 4, 0, 0)
 
 
 def taken(*watches: RawWatch | None) -> TrueStamps:
@@ -40,7 +40,7 @@ def test_where_nothing_was_executed_it_counts_from_the_first_tick_that_saw_it() 
 
 
 def test_off_is_nothing_to_watch() -> None:
-    assert taken(WATCH, replace(WATCH, watch=page.WATCH_OFF)).call_watch is None
+    assert taken(WATCH, replace(WATCH, watch=page_layout.WATCH_OFF)).call_watch is None
     assert taken(WATCH, None).call_watch is None
 
 
@@ -60,25 +60,25 @@ def test_what_can_not_be_true_is_counted_and_changes_nothing() -> None:
 
 def test_a_page_is_read_as_the_wrapper_writes_it() -> None:
     mine = ProgressPage()
-    theirs = memoryview(mmap.mmap(mine.fd, page.PAGE_BYTES)).cast("q")
+    theirs = memoryview(mmap.mmap(mine.fd, page_layout.PAGE_BYTES)).cast("q")
     assert mine.read(0).call_watch is None
     values = {
-        page.WORD_WATCH: page.WATCH_UNWINDING,
-        page.WORD_WATCH_SINCE_NS: 11,
-        page.WORD_TICK_NS: 12,
-        page.WORD_TICK_INTERVAL_NS: 13,
-        page.WORD_PENDING_SINCE_NS: 14,
-        page.WORD_PING_NS: 15,
+        page_layout.WORD_WATCH: page_layout.WATCH_UNWINDING,
+        page_layout.WORD_WATCH_SINCE_NS: 11,
+        page_layout.WORD_TICK_NS: 12,
+        page_layout.WORD_TICK_INTERVAL_NS: 13,
+        page_layout.WORD_PENDING_SINCE_NS: 14,
+        page_layout.WORD_PING_NS: 15,
     }
     for word, value in values.items():
         theirs[word] = value
-    assert mine.read(0).call_watch == RawWatch(page.WATCH_UNWINDING, 11, 12, 13, 14, 15)
+    assert mine.read(0).call_watch == RawWatch(page_layout.WATCH_UNWINDING, 11, 12, 13, 14, 15)
     theirs.release()
     mine.close()
 
 
 def test_a_frame_says_the_same_as_ages() -> None:
-    told = frames.Progress(50, None, 0, 30, False, 0, (), frames.CallWatch(page.WATCH_ON, 40, 20, None, 10))
+    told = frames.Progress(50, None, 0, 30, False, 0, (), frames.CallWatch(page_layout.WATCH_ON, 40, 20, None, 10))
     raw = stamps_from_frame(told, now_ns=NOW_NS).call_watch
-    assert raw == RawWatch(page.WATCH_ON, NOW_NS - 40, NOW_NS - 20, 0, 0, NOW_NS - 10)
+    assert raw == RawWatch(page_layout.WATCH_ON, NOW_NS - 40, NOW_NS - 20, 0, 0, NOW_NS - 10)
     assert stamps_from_frame(replace(told, call_watch=None), now_ns=NOW_NS).call_watch is None

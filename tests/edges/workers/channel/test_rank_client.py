@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.core.facts import Progress
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.edges.workers.stacks.stack_text import from_faulthandler
 from tests.edges.workers.worker_side import JOB_ID, TOKEN, Served, serve, until
 

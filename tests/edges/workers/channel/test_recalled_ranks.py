@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple
 
 import pytest
-from holdfast_wire import page as layout
+from holdfast_wire import page_layout as layout
 
 from supervisor.core.facts import Progress
 from supervisor.edges.workers.channel.progress_page import ProgressPage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 
-from holdfast_wire import page
+from holdfast_wire import page_layout
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,10 +18,15 @@ TAKEN = st.lists(
 
 def _tally(tally: int, open_ns: int) -> int:
     """Adds to the tally as the client does."""
-    return (tally + open_ns + page.TALLY_ONE) & page.TALLY_MASK
+    return (tally + open_ns + page_layout.TALLY_ONE) & page_layout.TALLY_MASK
 
 
-@given(TAKEN, st.sampled_from([0, page.TALLY_MASK, page.TALLY_MASK - page.TALLY_ONE, page.TALLY_ONE - 5]))
+@given(
+    TAKEN,
+    st.sampled_from(
+        [0, page_layout.TALLY_MASK, page_layout.TALLY_MASK - page_layout.TALLY_ONE, page_layout.TALLY_ONE - 5]
+    ),
+)
 def test_what_is_written_is_read(taken: list[list[int]], start: int):
     tallies = SectionTallies(("step",))
     tallies.take([start])
@@ -50,13 +55,13 @@ def test_nonsense_is_left_alone():
 
 def test_the_pages_last_words_are_tallies():
     mine = ProgressPage()
-    theirs = mmap.mmap(mine.fd, page.PAGE_BYTES)
+    theirs = mmap.mmap(mine.fd, page_layout.PAGE_BYTES)
     words = memoryview(theirs).cast("q")
-    words[page.SECTION_TALLIES_START + 1] = 7
-    words[page.PAGE_WORDS - 1] = 9
-    tallies = mine.read_tallies(page.SECTION_TALLIES_MAX)
-    assert (tallies[0], tallies[1], tallies[-1], len(tallies)) == (0, 7, 9, page.SECTION_TALLIES_MAX)
-    assert len(SectionTallies([str(each) for each in range(256)]).names) == page.SECTION_TALLIES_MAX
+    words[page_layout.SECTION_TALLIES_START + 1] = 7
+    words[page_layout.PAGE_WORDS - 1] = 9
+    tallies = mine.read_tallies(page_layout.SECTION_TALLIES_MAX)
+    assert (tallies[0], tallies[1], tallies[-1], len(tallies)) == (0, 7, 9, page_layout.SECTION_TALLIES_MAX)
+    assert len(SectionTallies([str(each) for each in range(256)]).names) == page_layout.SECTION_TALLIES_MAX
     words.release()
     theirs.close()
     mine.close()

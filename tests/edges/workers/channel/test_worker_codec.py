@@ -6,7 +6,7 @@ import math
 
 import pytest
 from holdfast_wire.framing import HEADER_BYTES
-from holdfast_wire.page import SECTION_SLOTS_MAX
+from holdfast_wire.page_layout import SECTION_SLOTS_MAX
 from holdfast_wire.v1 import worker_pb2
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
-from holdfast_wire import page
+from holdfast_wire import page_layout
 from holdfast_wire.framing import FrameTooLongError, encode
 from holdfast_wire.v1 import worker_pb2
 
@@ -120,7 +120,7 @@ async def test_slow_loris_peers_are_dropped_and_ranks_served(tmp_path: Path, mon
         counters = served.server.counters
         assert counters.crowded_out + counters.timed_out == 100
         assert counters.crowded_out >= 100 - worker_server.STRANGERS_MAX
-        rank.stamp(page.WORD_HEARTBEATS, 1)
+        rank.stamp(page_layout.WORD_HEARTBEATS, 1)
         progress = served.server.read_progress(JOB_ID, 0, 0)
         assert progress is not None
         assert progress.heartbeats == 1

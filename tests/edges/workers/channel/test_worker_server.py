@@ -8,11 +8,11 @@ from pathlib import Path
 
 import anyio
 import pytest
-from holdfast_wire import page
+from holdfast_wire import page_layout
 from holdfast_wire.v1 import worker_pb2
 
 from supervisor.core.facts import HangLimits
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from supervisor.edges.workers.channel import worker_server
 from tests.edges.workers.worker_side import JOB_ID, LIMITS, Served, hello, open_cycle, serve, until
 
@@ -43,12 +43,12 @@ async def test_stamps_in_the_page_are_read_without_a_message(tmp_path: Path):
         await rank.join(0)
         await until(lambda: served.posted)
         now_ns = time.monotonic_ns()
-        rank.stamp(page.WORD_INITIALISED_NS, now_ns - 5)
-        rank.stamp(page.WORD_HEARTBEAT_NS, now_ns - 4)
-        rank.stamp(page.WORD_HEARTBEATS, 3)
-        rank.stamp(page.WORD_OUT_OF_SECTION_SINCE_NS, now_ns - 3)
-        rank.stamp(page.WORD_STEPS_SINCE_FIRST, 9)
-        rank.stamp(page.WORD_FIRST_STEP_SEEN, 1)
+        rank.stamp(page_layout.WORD_INITIALISED_NS, now_ns - 5)
+        rank.stamp(page_layout.WORD_HEARTBEAT_NS, now_ns - 4)
+        rank.stamp(page_layout.WORD_HEARTBEATS, 3)
+        rank.stamp(page_layout.WORD_OUT_OF_SECTION_SINCE_NS, now_ns - 3)
+        rank.stamp(page_layout.WORD_STEPS_SINCE_FIRST, 9)
+        rank.stamp(page_layout.WORD_FIRST_STEP_SEEN, 1)
         rank.open_section(1, now_ns - 2)
         rank.open_section(0, now_ns - 1)
         progress = served.server.read_progress(JOB_ID, 0, 0)
@@ -188,7 +188,7 @@ async def test_the_newest_valid_hello_speaks_for_the_rank(tmp_path: Path):
         await old.join(0)
         await new.join(0)
         await old.is_dropped()
-        new.stamp(page.WORD_HEARTBEATS, 5)
+        new.stamp(page_layout.WORD_HEARTBEATS, 5)
         assert read(served, 0).heartbeats == 5
         assert len(served.of(node_messages.ClientJoined)) == 2
         assert not served.of(node_messages.ClientLeft)

@@ -15,10 +15,10 @@ from holdfast_wire.v1 import worker_pb2
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.announcements import Announcement
-from supervisor.core.cluster import messages as cluster
+from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.facts import HangLimits, JobEvent, JobRules
 from supervisor.core.ledger import Ledger
-from supervisor.core.node import messages
+from supervisor.core.node import node_messages
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.engine.engine_inbox import EngineInbox
@@ -68,29 +68,29 @@ class Joined:
         self.hangs: list[tuple[float, JobEvent]] = []
         self.words = 0
 
-    def perform(self, action: messages.Action) -> tuple[messages.Event, ...]:
+    def perform(self, action: node_messages.Action) -> tuple[node_messages.Event, ...]:
         match action:
-            case messages.StartSpawner(job_id, number):
-                return (messages.SpawnerReady(job_id, number),)
-            case messages.PrepareStore(job_id, cycle):
-                return (messages.StoreReady(job_id, cycle, "127.0.0.1", 29500),)
-            case messages.SpawnWorkers(job_id, assignment):
+            case node_messages.StartSpawner(job_id, number):
+                return (node_messages.SpawnerReady(job_id, number),)
+            case node_messages.PrepareStore(job_id, cycle):
+                return (node_messages.StoreReady(job_id, cycle, "127.0.0.1", 29500),)
+            case node_messages.SpawnWorkers(job_id, assignment):
                 return tuple(
-                    messages.WorkerSpawned(job_id, assignment.cycle, each, 100 + each) for each in range(RANKS)
+                    node_messages.WorkerSpawned(job_id, assignment.cycle, each, 100 + each) for each in range(RANKS)
                 )
-            case messages.ReadProgress(job_id, cycle, local_rank):
+            case node_messages.ReadProgress(job_id, cycle, local_rank):
                 progress = self.server.read_progress(job_id, cycle, local_rank)
-                return () if progress is None else (messages.ProgressRead(job_id, cycle, local_rank, progress),)
-            case messages.TellCoordinator(job_id, report):
+                return () if progress is None else (node_messages.ProgressRead(job_id, cycle, local_rank, progress),)
+            case node_messages.TellCoordinator(job_id, report):
                 self.inbox.post(cluster.Reported(job_id, report))
-            case messages.Publish(event=event) if event.kind == "hang_detected":
+            case node_messages.Publish(event=event) if event.kind == "hang_detected":
                 self.hangs.append((time.monotonic(), event))
             case _:
                 pass
         return ()
 
     def send(self, job_id: str, action: cluster.Send) -> None:
-        self.inbox.post(messages.Ordered(job_id, action.order))
+        self.inbox.post(node_messages.Ordered(job_id, action.order))
 
     def publish(self, job_id: str, action: cluster.Publish) -> None:
         pass
@@ -134,7 +134,7 @@ async def test_a_silent_rank_is_found_in_time_while_all_others_burst(tmp_path: P
         await tasks.start(engine.run)
         spec = JobSpec(job_id=JOB_ID, command=("train.py",), local_world_size=RANKS)
         server.open_cycle(JOB_ID, 0, token=TOKEN, spec=spec, limits=limits, first_rank=0, is_fenced=False)
-        inbox.post(messages.JobSubmitted(JobRules(JOB_ID, RANKS, hang_limits=limits)))
+        inbox.post(node_messages.JobSubmitted(JobRules(JOB_ID, RANKS, hang_limits=limits)))
         flood = subprocess.Popen(  # noqa: ASYNC220 a test's
             [sys.executable, "-c", SCRIPT, str(path), str(FRAMES_EACH)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from holdfast_wire import page
+from holdfast_wire import page_layout
 from holdfast_wire.v1 import worker_pb2
 
 from tests.edges.workers.worker_side import JOB_ID, Served, WorkerSide, hello, serve, until
@@ -81,14 +81,14 @@ async def test_malformed_input_harms_its_own_connection_only(tmp_path: Path):
         paged, framed = served.connect(), served.connect()
         await paged.join(0)
         await framed.join(2, can_share_page=False)
-        paged.stamp(page.WORD_HEARTBEATS, 1)
+        paged.stamp(page_layout.WORD_HEARTBEATS, 1)
         await until(lambda: len(served.posted) == 2)
         dice = random.Random(SEED)
         async with anyio.create_task_group() as tasks:
             for _ in range(4):
                 tasks.start_soon(_attack, served, random.Random(dice.random()), INPUTS // 4)
         # Both innocent ranks are still connected, and their stamps and frames count.
-        paged.stamp(page.WORD_HEARTBEATS, 2)
+        paged.stamp(page_layout.WORD_HEARTBEATS, 2)
         told = worker_pb2.Progress(heartbeats=5, heartbeat_age_ns=1)
         await framed.send(worker_pb2.WorkerFrame(progress=told))
         await until(lambda: _heartbeats(served, 2) == 5)

@@ -8,7 +8,7 @@ import anyio
 from holdfast_wire.framing import encode
 from holdfast_wire.v1 import worker_pb2
 
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from tests.edges.workers.worker_side import serve, until
 
 REPORTED = worker_pb2.WorkerFrame(faults_reported=worker_pb2.FaultsReported(call=1, iteration=2))

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from supervisor.core.node import messages as node_messages
+from supervisor.core.node import node_messages
 from tests.edges.workers.worker_side import JOB_ID, TOKEN, Served, serve, until
 
 # Forks the ranks, prints their pids, and ends them when its stdin ends.

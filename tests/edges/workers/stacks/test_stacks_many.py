@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import Evidence
-from supervisor.edges.workers.stacks.stacks import StackCollector
+from supervisor.edges.workers.stacks.stack_collector import StackCollector
 from tests.edges.workers.stacks.many_ranks import many_ranks
 from tests.edges.workers.worker_side import JOB_ID, Served, until
 

@@ -19,7 +19,7 @@ from worker_client.inprocess.rank_assignment import (
     ShiftRanks,
 )
 from worker_client.inprocess.state import State
-from worker_client.inprocess.watching.call_watch import CallWatch
+from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 
 CALL = 1
 
@@ -40,7 +40,7 @@ class Others:
 def made(rank: int, world_size: int, assignment: RankAssignment | None = None) -> tuple[State, IterationRanks, Others]:
     state, others = State(rank, world_size), Others()
     rule: Any = Compose(ActivateAllRanks(), ShiftRanks()) if assignment is None else assignment
-    return state, IterationRanks(state, rule, cast("Coordination", others), CallWatch()), others
+    return state, IterationRanks(state, rule, cast("Coordination", others), MainThreadWatch()), others
 
 
 def decided(iteration: int, world_size: int, *terminated: int, anew: bool = False) -> BeginIteration:

@@ -21,7 +21,7 @@ from worker_client.inprocess.coordinating.connection import Connection, Receiver
 from worker_client.inprocess.coordinating.coordination import Coordination
 from worker_client.inprocess.exception import InternalError
 from worker_client.inprocess.state import State
-from worker_client.inprocess.watching.call_watch import CallWatch
+from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 from worker_client.rank_monitor_client import RankMonitorClient
 
 CALL = 4
@@ -39,7 +39,7 @@ class Call:
         self.pids: list[int] = []
         self.connection = Connection(environment, no_store, rank=3, soft_timeout_s=60.0)
         settings = CallSettings(*[timedelta(seconds=1)] * 7)
-        self.watch = CallWatch(self.connection.watch_changed)
+        self.watch = MainThreadWatch(self.connection.watch_changed)
         self.coordination = Coordination(CALL, State(3, 4), settings, self.connection.say)
         self.receiver: Receiver | None = None
 

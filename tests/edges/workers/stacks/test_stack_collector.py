@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.workers.stacks.stacks import StackCollector
+from supervisor.edges.workers.stacks.stack_collector import StackCollector
 from tests.edges.workers.worker_side import until
 
 SCRIPTS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from supervisor.config import JobSpec
 from supervisor.core.announcements import Announcement, JobEnded
-from supervisor.core.cluster.messages import JobOpened, NodeJoined, NodeLost, Reported
+from supervisor.core.cluster.cluster_messages import JobOpened, NodeJoined, NodeLost, Reported
 from supervisor.core.facts import JobState
 from supervisor.engine.job_record import JobRecord
 from tests.queries.colleagues import SHARED

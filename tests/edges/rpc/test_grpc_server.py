@@ -11,8 +11,8 @@ import pytest
 
 from supervisor.edges.machine.processes.socket_stream import SocketStream
 from supervisor.edges.rpc.client import GrpcClient
-from supervisor.edges.rpc.server import Call
-from supervisor.edges.rpc.serving import GrpcServer
+from supervisor.edges.rpc.grpc_connection import Call
+from supervisor.edges.rpc.grpc_server import GrpcServer
 from supervisor.edges.rpc.statuses import CallError, Status
 
 LIMIT_S = 10.0

@@ -8,7 +8,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core import gpu_verdict, nic_verdict, node_health, nvhcd_verdict, storage_verdict
 from supervisor.core.node_health import CheckPlan, Health
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
-from supervisor.edges.machine.health.node_checks import NodeChecks
+from supervisor.edges.machine.health.check_probes import NodeChecks
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 
 PATIENCE_S = 30.0  # a job waits longer for its health service; here a person waits

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.edges.rpc.messages import Messages, framed
+from supervisor.edges.rpc.message_framing import Messages, framed
 from supervisor.edges.rpc.statuses import CallError, MessageTooLargeError, Status
 
 

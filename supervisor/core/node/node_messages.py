@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.calls.call_messages import FromRank, ToRank
-from supervisor.core.cluster import messages as cluster_messages
+from supervisor.core.cluster import cluster_messages
 from supervisor.core.facts import Assignment, Evidence, HangLimits, JobEvent, JobRules, Progress, Verdict, WorkerExit
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.node_health import CheckPlan, HealthFinding

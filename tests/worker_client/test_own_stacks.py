@@ -16,7 +16,7 @@ from holdfast_wire.v1 import worker_pb2 as wire
 
 from tests.worker_client.fake_supervisor import FakeSupervisor
 from worker_client import RankMonitorClient
-from worker_client.stacks import STACKS_SIGNAL, claim_signal, current_stacks
+from worker_client.own_stacks import STACKS_SIGNAL, claim_signal, current_stacks
 
 NewClient = Callable[[], RankMonitorClient]
 

@@ -5,25 +5,25 @@ from __future__ import annotations
 import os
 from time import monotonic_ns
 
-from holdfast_wire import page as layout
+from holdfast_wire import page_layout as layout
 
-from worker_client.inprocess.watching.call_watch import CallWatch
+from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 from worker_client.progress_page import ProgressPage
 
 WAIT_S = 20.0
 
 
-def word(watch: CallWatch, number: int) -> int:
+def word(watch: MainThreadWatch, number: int) -> int:
     return watch.words[number]
 
 
-def is_on(watch: CallWatch) -> bool:
+def is_on(watch: MainThreadWatch) -> bool:
     return word(watch, layout.WORD_WATCH) == layout.WATCH_ON
 
 
 def test_the_limits_hold_between_on_and_off():
     changes: list[int] = []
-    watch = CallWatch(lambda: changes.append(word(watch, layout.WORD_WATCH)))
+    watch = MainThreadWatch(lambda: changes.append(word(watch, layout.WORD_WATCH)))
     before_ns = monotonic_ns()
     watch.on()
     assert word(watch, layout.WORD_WATCH_SINCE_NS) >= before_ns
@@ -32,7 +32,7 @@ def test_the_limits_hold_between_on_and_off():
 
 
 def test_protection_is_disabled_until_the_outermost_end_or_the_next_iteration():
-    watch = CallWatch()
+    watch = MainThreadWatch()
     watch.on()
     watch.disable()
     watch.disable()
@@ -50,7 +50,7 @@ def test_protection_is_disabled_until_the_outermost_end_or_the_next_iteration():
 
 
 def test_an_unwinding_stands_whatever_the_function_says_in_its_cleanup():
-    watch = CallWatch()
+    watch = MainThreadWatch()
     watch.on()
     watch.disable()
     watch.unwind()
@@ -67,7 +67,7 @@ def test_an_unwinding_stands_whatever_the_function_says_in_its_cleanup():
 
 
 def test_a_new_page_has_what_the_old_one_had_and_counts_from_now():
-    watch = CallWatch()
+    watch = MainThreadWatch()
     watch.ticks_every(7)
     watch.on()
     watch.words[layout.WORD_PING_NS] = monotonic_ns()
@@ -85,7 +85,7 @@ def test_a_new_page_has_what_the_old_one_had_and_counts_from_now():
 
 
 def test_a_forked_child_writes_nothing_into_its_parents_page():
-    watch = CallWatch()
+    watch = MainThreadWatch()
     page = ProgressPage.private()
     watch.adopt(page)
     pid = os.fork()

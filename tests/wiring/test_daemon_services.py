@@ -14,7 +14,7 @@ import pytest
 from supervisor.config.daemon_settings import OF_JOB_VARIABLE, parse_daemon
 from supervisor.edges.machine.folders import private_registry, socket_dir, user_dirs
 from supervisor.edges.machine.folders.cordon_file import CordonFile
-from supervisor.wiring.daemon import serve_node
+from supervisor.wiring.daemon_services import serve_node
 
 LIMIT_S = 60.0
 

@@ -16,7 +16,7 @@ from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
 from supervisor.programs.log_service.links import Links
 from supervisor.programs.log_service.log_senders import Callers
-from supervisor.programs.log_service.server import Server
+from supervisor.programs.log_service.tier_server import Server
 from tests.edges.peers.transport.test_cluster_line import until
 from tests.programs.log_service import crowd
 from tests.programs.log_service.test_links import LIMIT_S, Taken
@@ -30,7 +30,7 @@ from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
 from supervisor.programs.log_service.log_senders import Callers
 from supervisor.programs.log_service.links import Links
-from supervisor.programs.log_service.server import Server
+from supervisor.programs.log_service.tier_server import Server
 from tests.programs.log_service.test_links import Taken
 
 async def main():

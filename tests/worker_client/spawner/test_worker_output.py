@@ -15,7 +15,7 @@ from holdfast_wire.spawner_link import StreamPlan
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, worker
 from worker_client.spawner.event_loop import Events
-from worker_client.spawner.output import LINE_BYTES_MAX, Output
+from worker_client.spawner.worker_output import LINE_BYTES_MAX, Output
 
 
 def ignore_drop(*_: object) -> None:

@@ -16,12 +16,12 @@ from anyio.abc import TaskGroup
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders.token_files import TokenFiles
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
-from supervisor.edges.machine.health.node_checks import NodeChecks
+from supervisor.edges.machine.health.check_probes import NodeChecks
 from supervisor.edges.machine.job_files.untrusted_reads import JobFiles
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.channel.worker_server import WorkerServer
-from supervisor.edges.workers.stacks.stacks import StackCollector
+from supervisor.edges.workers.stacks.stack_collector import StackCollector
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.followers import Follow

@@ -6,19 +6,19 @@ import anyio
 import pytest
 
 from supervisor.config import JobSpec
-from supervisor.config.attribution import Attribution, StopAction
+from supervisor.config.attribution_settings import Attribution, StopAction
 from supervisor.config.job_logs import JobLogs
 from supervisor.core.announcements import CycleBegan, CycleEnded, JobEnded, LeadChanged, NodeLost
 from supervisor.core.attribution.asking import STOP, Judged
-from supervisor.core.cluster.messages import JobForbidden, Reported
+from supervisor.core.cluster.cluster_messages import JobForbidden, Reported
 from supervisor.core.facts import JobState, Verdict
 from supervisor.edges.machine.clock import Clock
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.untold_news import UntoldNews
-from supervisor.wiring import attribution
-from supervisor.wiring.attribution import Attributions
+from supervisor.wiring import job_attribution
+from supervisor.wiring.job_attribution import Attributions
 from tests.engine.test_attributed_job import PlayedService
 from tests.engine.world import FakeJournal
 from tests.settling import settled
@@ -33,7 +33,7 @@ async def test_a_job_is_asked_about_while_this_node_leads_it(monkeypatch: pytest
     def made(_endpoint: str, _who: str) -> PlayedService:
         return service
 
-    monkeypatch.setattr(attribution, "AttributionClient", made)
+    monkeypatch.setattr(job_attribution, "AttributionClient", made)
     inbox, clock, journal = EngineInbox(), Clock(), FakeJournal()
     publisher = EventPublisher(journal=journal, clock=clock, node_name="n0", news=UntoldNews(), unkept=None)
     job = JobRecord(ASKS, {}, 5, "/logs")

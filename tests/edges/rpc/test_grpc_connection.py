@@ -15,8 +15,8 @@ from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, Traile
 from h2.exceptions import H2Error
 
 from supervisor.edges.machine.processes.socket_stream import SocketStream
-from supervisor.edges.rpc import server
-from supervisor.edges.rpc.server import UNSENT_BYTES_MAX, Call, GrpcConnection, Handler, Places
+from supervisor.edges.rpc import grpc_connection
+from supervisor.edges.rpc.grpc_connection import UNSENT_BYTES_MAX, Call, GrpcConnection, Handler, Places
 
 MESSAGE_BYTES_MAX = 1 << 20
 HEADERS = {
@@ -237,8 +237,8 @@ async def test_at_the_end_calls_in_flight_have_a_moment_and_their_last_words_arr
 async def test_a_call_that_never_ends_holds_up_the_end_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch, reads: bool
 ) -> None:
-    monkeypatch.setattr(server, "STOP_GRACE_S", 0.1)
-    monkeypatch.setattr(server, "LAST_ANSWERS_S", 0.1)
+    monkeypatch.setattr(grpc_connection, "STOP_GRACE_S", 0.1)
+    monkeypatch.setattr(grpc_connection, "LAST_ANSWERS_S", 0.1)
 
     async def hang(call: Call) -> None:
         if not reads:

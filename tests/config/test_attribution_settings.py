@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config.attribution import Attribution, attribution_log_path, submitter
+from supervisor.config.attribution_settings import Attribution, attribution_log_path, submitter
 from supervisor.config.job_spec_json import job_spec_from_json, job_spec_to_json
 from supervisor.errors import ConfigurationError, InvalidRequestError
 from tests.config.runs import request, with_section

@@ -7,7 +7,7 @@ from pathlib import Path
 from supervisor.config.health_checks import HealthChecks
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.node_health import Health, HealthCheckPolicy
-from supervisor.edges.machine.health.node_checks import NodeChecks
+from supervisor.edges.machine.health.check_probes import NodeChecks
 
 
 async def test_a_service_that_is_not_there_is_judged_by_the_jobs_policy(tmp_path: Path) -> None:

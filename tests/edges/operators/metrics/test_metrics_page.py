@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from prometheus_client.parser import text_string_to_metric_families
 
 from supervisor.core.facts import JobState
-from supervisor.core.stragglers.messages import Straggler
-from supervisor.edges.operators.metrics import page as pages
+from supervisor.core.stragglers.straggler_messages import Straggler
+from supervisor.edges.operators.metrics import metrics_page as pages
 from supervisor.edges.operators.metrics.meter import Meter
 from supervisor.ports.reports import CheckReport, JobReport, NodeReport, RecordedEvent
 from tests.edges.operators.fake_job_service import running

@@ -12,7 +12,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.config.attribution import submitter
+from supervisor.config.attribution_settings import submitter
 from supervisor.core.announcements import (
     Announcement,
     CycleBegan,
@@ -23,7 +23,7 @@ from supervisor.core.announcements import (
     PartsChanged,
 )
 from supervisor.core.attribution import asking
-from supervisor.core.cluster.messages import JobForbidden, Reported
+from supervisor.core.cluster.cluster_messages import JobForbidden, Reported
 from supervisor.edges.services.attribution_client import AttributionClient
 from supervisor.edges.services.managed_attribution import ManagedAttribution
 from supervisor.engine.attributed_job import AttributedJob, Ways

@@ -1,6 +1,6 @@
 """What may the supervisor expect of the main thread now: progress, an unwinding, or nothing?
 
-The answer is in the rank's page (holdfast_wire.page), which the supervisor reads when a limit falls due.
+The answer is in the rank's page (holdfast_wire.page_layout), which the supervisor reads when a limit falls due.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import weakref
 from collections.abc import Callable
 from time import monotonic_ns
 
-from holdfast_wire import page as layout
+from holdfast_wire import page_layout as layout
 
 from worker_client.progress_page import ProgressPage
 
 
-class CallWatch:
+class MainThreadWatch:
     """The page's words about one call. They outlive a connection and move to the next one's page. Never blocks."""
 
     __slots__ = ("__weakref__", "_changed", "_disabled", "_is_unwinding", "_wanted", "words")
@@ -110,7 +110,7 @@ class CallWatch:
         self._changed()
 
 
-_live: weakref.WeakSet[CallWatch] = weakref.WeakSet()
+_live: weakref.WeakSet[MainThreadWatch] = weakref.WeakSet()
 
 
 def _detach_all() -> None:

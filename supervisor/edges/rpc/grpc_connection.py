@@ -32,7 +32,7 @@ from h2.events import (
 from h2.exceptions import H2Error
 from h2.settings import SettingCodes, Settings
 
-from supervisor.edges.rpc.messages import Messages, Stream, framed, send_part
+from supervisor.edges.rpc.message_framing import Messages, Stream, framed, send_part
 from supervisor.edges.rpc.statuses import CallError, Status, percent_encoded
 
 STREAMS_PER_CONNECTION_MAX = 64

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import anyio
 
-from supervisor.edges.rpc.messages import Stream
-from supervisor.edges.rpc.server import STREAMS_PER_CONNECTION_MAX, GrpcConnection, Handler, Places
+from supervisor.edges.rpc.grpc_connection import STREAMS_PER_CONNECTION_MAX, GrpcConnection, Handler, Places
+from supervisor.edges.rpc.message_framing import Stream
 
 
 class GrpcServer:

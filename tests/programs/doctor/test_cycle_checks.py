@@ -11,7 +11,7 @@ import pytest
 from supervisor.config.health_checks import HealthChecks
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.node_health import HealthCheckPolicy
-from supervisor.programs.doctor import node_checks
+from supervisor.programs.doctor import cycle_checks
 from supervisor.programs.doctor.doctor_finding import Grade
 from tests.programs.doctor.machines import graded, the
 
@@ -23,11 +23,11 @@ def asking(**wanted: object) -> JobSpec:
 
 
 def test_a_job_that_asks_for_nothing() -> None:
-    assert graded(node_checks.look(SPEC, "a")) == {"node": Grade.SKIPPED}
+    assert graded(cycle_checks.look(SPEC, "a")) == {"node": Grade.SKIPPED}
 
 
 def test_storage_that_is_there_and_storage_that_is_not(tmp_path: Path) -> None:
-    found = node_checks.look(asking(storage_paths=(str(tmp_path), f"{tmp_path}/none")), "a")
+    found = cycle_checks.look(asking(storage_paths=(str(tmp_path), f"{tmp_path}/none")), "a")
     assert the(found, f"storage {tmp_path}").found.startswith("healthy, ")
     missing = the(found, f"storage {tmp_path}/none")
     assert (missing.grade, missing.found) == (
@@ -39,13 +39,13 @@ def test_storage_that_is_there_and_storage_that_is_not(tmp_path: Path) -> None:
 
 def test_a_service_that_is_absent_or_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "nvhcd.sock"
-    absent = the(node_checks.look(asking(nvhcd_socket=str(path)), "a"), "nvhcd")
+    absent = the(cycle_checks.look(asking(nvhcd_socket=str(path)), "a"), "nvhcd")
     assert (absent.grade, absent.found) == (Grade.SKIPPED, f"nvhcd can't be asked: there is no socket {path}")
     strict = asking(nvhcd_socket=str(path), policy=HealthCheckPolicy.STRICT)
-    assert the(node_checks.look(strict, "a"), "nvhcd").grade is Grade.PROBLEM
-    monkeypatch.setattr(node_checks, "PATIENCE_S", 0.5)
+    assert the(cycle_checks.look(strict, "a"), "nvhcd").grade is Grade.PROBLEM
+    monkeypatch.setattr(cycle_checks, "PATIENCE_S", 0.5)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(path))
         silent.listen()
-        late = the(node_checks.look(asking(nvhcd_socket=str(path)), "a"), "nvhcd")
+        late = the(cycle_checks.look(asking(nvhcd_socket=str(path)), "a"), "nvhcd")
     assert (late.grade, late.found) == (Grade.WARNING, "it has not answered within 0.5 s")

@@ -29,11 +29,11 @@ from .learning import Learning
 from .link import Link
 from .main_thread_ticker import MainThreadTicker
 from .method import Method
-from .output import Output
 from .prefork_pool import PreforkPool
 from .spawner_fence import Fence
 from .stores import Stores, Waiting
 from .supervisor_reconnect import SupervisorReconnect
+from .worker_output import Output
 
 STORE_HOST = -1  # the local rank under which the store host is kept
 PREFORKED = -2  # the local rank of a fork that has no rank yet
