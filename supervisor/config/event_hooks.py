@@ -8,6 +8,7 @@ import msgspec
 
 from supervisor.config import values
 from supervisor.config.setting import Setting
+from supervisor.core.event_kinds import KINDS
 from supervisor.core.event_weights import Weight, weight
 
 COMMAND_FLAG, COMMAND_MEANING = "--on-event", "shell command to run at notable events; it gets each as JSON on stdin"
@@ -18,15 +19,25 @@ ALL = "all"
 
 
 def _parse_url(text: str) -> str:
-    if text and not text.startswith(("http://", "https://")):
-        raise values.ValueProblem("it is not an http or https URL", "write http://… or https://…")
+    if text and not (text.startswith(("http://", "https://")) and _names_host(text)):
+        raise values.ValueProblem("it is not an http or https URL", "write http://HOST/… or https://HOST/…")
     return text
+
+
+def _names_host(url: str) -> bool:
+    from urllib.parse import urlsplit  # late: most jobs name no URL
+
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0 and url.isascii() and url.isprintable() and " " not in url
+    except ValueError:  # a broken address, or no number where the port stands
+        return False
 
 
 def _parse_kinds(text: str) -> str:
     words = [word.strip() for word in text.split(",") if word.strip()]
     for word in words:
-        if not word.replace("_", "").isalpha() or word != word.lower():
+        if word not in KINDS and word not in (ALL, NOTABLE):
             raise values.ValueProblem(
                 f"{word} is not a kind of event",
                 "write kinds such as job_failed,worker_failed, as holdfast events shows them",

@@ -24,7 +24,12 @@ def test_flags_and_variables() -> None:
     assert run(PET_ON_EVENT_URL="https://h/x").url == "https://h/x"
     for argv, why in (
         (("--on-event-url", "ftp://h"), "it is not an http or https URL"),
+        (("--on-event-url", "http://"), "it is not an http or https URL"),
+        (("--on-event-url", "http://[::1"), "it is not an http or https URL"),
+        (("--on-event-url", "http://h:99999/x"), "it is not an http or https URL"),
+        (("--on-event-url", "http://h/a b"), "it is not an http or https URL"),
         (("--on-event-kinds", "Job Failed"), "Job Failed is not a kind of event"),
+        (("--on-event-kinds", "job_failed,job_faild"), "job_faild is not a kind of event"),
     ):
         with pytest.raises(HoldfastError, match=why):
             run(*argv)

@@ -65,11 +65,10 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     has_workers, before_s = type(state.phase) in _WITH_WORKERS, state.stop_at_s
     is_final = not event.signal and not event.of_node
     asked = cluster_messages.StopAsked(event.reason, event.signal, grace_s=event.grace_s, is_final=is_final)
-    told = (
-        moves.say(state, "stop_requested", _awaited(state, event) if has_workers else event.reason),
-        moves.tell(state, asked),
-    )
-    if before_s is not None and event.signal and now_s - before_s < SAME_SIGNAL_S:
+    is_same = before_s is not None and event.signal != 0 and now_s - before_s < SAME_SIGNAL_S
+    said = _awaited(state, event, is_same=is_same) if has_workers else event.reason
+    told = (moves.say(state, "stop_requested", said), moves.tell(state, asked))
+    if is_same:
         return state, told
     if before_s is None:
         state = msgspec.structs.replace(
@@ -108,10 +107,15 @@ def _leave_requested(state: State, reason: str, now_s: float) -> Outcome:
             return job_leaving.ask(state, asked, now_s)
 
 
-def _awaited(state: State, event: node_messages.StopRequested) -> str:
-    """Returns the reason with what is waited for now, and for how long: whoever sent the signal looks on."""
+def _awaited(state: State, event: node_messages.StopRequested, *, is_same: bool) -> str:
+    """Returns the reason with what is waited for now, and for how long: whoever sent the signal looks on.
+
+    `is_same`: the signal came so soon after another one that both are one request, and it kills nobody.
+    """
     if not event.signal or not event.running:
         return event.reason
+    if is_same:
+        return f"{event.reason}, too: signals this close are one request"
     ranks, is_one = named_ranks(event.running), len(event.running) == 1
     if state.stop_at_s is not None:
         return f"{event.reason} again: {ranks} {'is' if is_one else 'are'} killed"

@@ -68,6 +68,13 @@ def test_a_signal_is_told_with_whom_it_waits_for_and_how_long() -> None:
     assert asked.said("stop_requested") == ["holdfast stop"]
 
 
+def test_a_signal_that_is_one_request_with_the_one_before_is_not_said_to_kill() -> None:
+    job = running(rules(2)).send(StopRequested(JOB, "got SIGTERM", SIGTERM))
+    job.send(StopRequested(JOB, "got SIGINT", SIGINT), at=0.05)
+    assert job.of(KillTree) == []
+    assert job.said("stop_requested")[1:] == ["got SIGINT, too: signals this close are one request"]
+
+
 def test_a_signal_names_only_ranks_that_still_run() -> None:
     job = running(rules(3)).exit(0, 1, code=0).send(StopRequested(JOB, "got SIGINT", SIGINT))
     assert job.said("stop_requested") == ["got SIGINT: ranks 0, 2 have 1800 s to end; another one kills them at once"]
