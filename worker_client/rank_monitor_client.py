@@ -15,7 +15,7 @@ from worker_client import across_ranks
 from worker_client.endpoint import from_environment
 from worker_client.errors import RankMonitorClientError
 from worker_client.heartbeat_intervals import HeartbeatIntervals
-from worker_client.progress import Maxima
+from worker_client.rank_progress import Maxima
 from worker_client.sections import Sections
 from worker_client.timeouts import (
     HeartbeatTimeouts,

@@ -13,8 +13,8 @@ from supervisor.config.redaction import redacted_lines, secret_values
 from supervisor.edges.machine.own_process import threads
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import HoldfastError
+from supervisor.report.formatting import bare
 from supervisor.report.timeline.timeline import Incident, LastWords, Life, Outcome
-from supervisor.report.words import bare
 
 LINES = 25
 LINE_CHARACTERS_MAX = 500

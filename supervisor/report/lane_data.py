@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from supervisor.report import words
+from supervisor.report import formatting
 from supervisor.report.phases import LOOKS, TROUBLES
 from supervisor.report.timeline.timeline import Life, Phase, Run, RunEnd
 
@@ -31,7 +31,7 @@ def timeline_json(life: Life) -> str:
         "course": [
             [LOOKS[span.phase], ms(span.from_ns), ms(span.to_ns), span.phase in _JUST_ALIVE] for span in life.course
         ],
-        "nodes": [words.plain(name) for name in names],
+        "nodes": [formatting.plain(name) for name in names],
         "runs": [
             [
                 places[node],
@@ -52,8 +52,8 @@ def timeline_json(life: Life) -> str:
                 "cycle": each.cycle,
                 "kind": TROUBLES[each.trouble],
                 "ranks": list(each.culprits),
-                "node": words.plain(each.node),
-                "cause": _clipped(words.plain(each.cause)),
+                "node": formatting.plain(each.node),
+                "cause": _clipped(formatting.plain(each.cause)),
             }
             for each in life.incidents
         ],

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from supervisor.report import words
+from supervisor.report import formatting
 from supervisor.report.phases import LOOKS
 from supervisor.report.timeline.timeline import Incident, Life, Phase, Run, RunEnd, Trouble
 
@@ -46,7 +46,7 @@ def chosen_lanes(life: Life) -> tuple[Lane, ...]:
     if rest := troubled[NODE_LANES_MAX:]:
         runs = [run for name in rest for run in nodes[name]]
         failures = sum(troubles[name] for name in rest)
-        told = words.plural(failures, "fault") if failures else "no fault"
+        told = formatting.plural(failures, "fault") if failures else "no fault"
         lanes.append(painter.lane(f"{len(rest):,} more nodes ({told})", runs))
     return tuple(lanes)
 

@@ -14,7 +14,7 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from supervisor.report import page_rows, phases, summary, words
+from supervisor.report import formatting, page_rows, phases, summary
 from supervisor.report.lane_data import timeline_json
 from supervisor.report.svg import STYLE, picture_of
 from supervisor.report.timeline.timeline import Life
@@ -33,7 +33,7 @@ def page_of(life: Life, *, made_at_ns: int, version: str) -> str:
             rows=page_rows,
             phases=phases,
             summary=summary,
-            words=words,
+            words=formatting,
             policy=Markup(policy()),
             style=Markup(_style()),
             script=Markup(_script()),
@@ -69,7 +69,7 @@ def _shown(value: object) -> object:
     """Returns text on one line without control characters, before it is escaped; nothing for None."""
     if value is None:
         return ""
-    return words.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return formatting.plain(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _style() -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from supervisor.core.event_weights import Weight, weight
 from supervisor.ports.reports import RecordedEvent
-from supervisor.report import words
+from supervisor.report import formatting
 from supervisor.report.lanes import by_node, troubles_of
 from supervisor.report.phases import LOOKS
 from supervisor.report.timeline.timeline import Cycle, Incident, Life, Outcome, Phase
@@ -31,9 +31,9 @@ def incidents(life: Life) -> list[tuple[Incident, bool]]:
 
 
 def noticed(incident: Incident, life: Life) -> str:
-    began = words.moment(incident.noticed_ns, milliseconds=True)
+    began = formatting.moment(incident.noticed_ns, milliseconds=True)
     where = f"cycle {incident.cycle}" + (f", iteration {incident.iteration}" if incident.iteration else "")
-    return f"{began}, {words.after(incident.noticed_ns, life.began_ns)} after the beginning, in {where}"
+    return f"{began}, {formatting.after(incident.noticed_ns, life.began_ns)} after the beginning, in {where}"
 
 
 def budget(incident: Incident, life: Life) -> str:
@@ -93,7 +93,7 @@ def nodes(life: Life) -> list[tuple[str, str, str, int, str]]:
         (
             name,
             known[name].state if name in known else "-",
-            words.ranks([run.rank for run in runs.get(name, [])]),
+            formatting.ranks([run.rank for run in runs.get(name, [])]),
             troubles[name],
             known[name].reason if name in known else "",
         )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from supervisor.core.facts import JobState
-from supervisor.report import words
+from supervisor.report import formatting
 from supervisor.report.phases import TROUBLES
 from supervisor.report.timeline.timeline import Incident, Life, Phase
 
@@ -19,14 +19,14 @@ _STATE = {
 
 def headline(life: Life) -> str:
     """Returns "succeeded after 38.8 s: 3 incidents, 3 of 5 restarts used"."""
-    long = words.duration(life.whole_s)
+    long = formatting.duration(life.whole_s)
     if life.state is JobState.RUNNING:
         state = f"has been running for {long}"
     else:
         state = f"{_STATE[life.state]} {long}" if life.has_ended else f"is {life.state.value} after {long}"
     found = len(life.incidents)
-    told = words.plural(found, "incident") if found else "no incident"
-    return f"{state}: {told}, {life.restarts_used} of {words.plural(life.max_restarts, 'restart')} used"
+    told = formatting.plural(found, "incident") if found else "no incident"
+    return f"{state}: {told}, {life.restarts_used} of {formatting.plural(life.max_restarts, 'restart')} used"
 
 
 def figures(life: Life) -> tuple[tuple[str, str, str], ...]:
@@ -37,11 +37,15 @@ def figures(life: Life) -> tuple[tuple[str, str, str], ...]:
     told = ", ".join(f"{number} x {name}" for name, number in kinds.most_common()) or "none"
     nodes = len({run.node for run in life.runs}) or len(life.nodes)
     return (
-        ("Ranks ran", words.percent(life.running_share), f"of {words.duration(life.whole_s)}"),
+        ("Ranks ran", formatting.percent(life.running_share), f"of {formatting.duration(life.whole_s)}"),
         ("Incidents", str(len(life.incidents)), told),
-        ("Lost to them", words.duration(lost_s), f"the longest {words.duration(longest)}" if lost_s else "nothing"),
+        (
+            "Lost to them",
+            formatting.duration(lost_s),
+            f"the longest {formatting.duration(longest)}" if lost_s else "nothing",
+        ),
         ("Restarts used", f"{life.restarts_used} of {life.max_restarts}", "of the budget of the whole job"),
-        ("Ranks", f"{life.ranks:,}", f"on {words.plural(nodes, 'node')}"),
+        ("Ranks", f"{life.ranks:,}", f"on {formatting.plural(nodes, 'node')}"),
         *_silence(life),
         *_checkpoints(life),
     )
@@ -51,24 +55,24 @@ def _silence(life: Life) -> tuple[tuple[str, str, str], ...]:
     found = life.silence
     if found is None:
         return ()
-    meaning = f"of a main thread, rank {found.rank} in cycle {found.cycle}; limit {words.duration(found.limit_s)}"
-    return (("Longest silence", words.duration(found.longest_s), meaning),)
+    meaning = f"of a main thread, rank {found.rank} in cycle {found.cycle}; limit {formatting.duration(found.limit_s)}"
+    return (("Longest silence", formatting.duration(found.longest_s), meaning),)
 
 
 def _checkpoints(life: Life) -> Iterator[tuple[str, str, str]]:
     found = life.checkpoints
     if found is None:
         return
-    pause, interval = words.duration(found.pause_s), words.duration(found.interval_s)
+    pause, interval = formatting.duration(found.pause_s), formatting.duration(found.interval_s)
     share = found.pause_s / (found.interval_s + found.pause_s) if found.pause_s else 0.0
-    yield "Checkpoints", words.percent(share), f"of the running time: {pause} each, every {interval} of training"
+    yield "Checkpoints", formatting.percent(share), f"of the running time: {pause} each, every {interval} of training"
     if found.best_interval_s is None or found.cost_share is None or found.best_cost_share is None:
         return
-    now, best = words.percent(found.cost_share), words.percent(found.best_cost_share)
-    between = words.duration(found.between_faults_s or 0.0)
+    now, best = formatting.percent(found.cost_share), formatting.percent(found.best_cost_share)
+    between = formatting.duration(found.between_faults_s or 0.0)
     yield (
         "Best interval",
-        words.duration(found.best_interval_s),
+        formatting.duration(found.best_interval_s),
         f"between checkpoints, at a fault every {between} ({found.faults} so far): checkpoints and repeated steps "
         f"would cost {best} instead of {now} (Daly 2006)",
     )
@@ -79,12 +83,12 @@ def checkpoint_line(life: Life) -> str:
     found = life.checkpoints
     if found is None:
         return ""
-    interval = words.duration(found.interval_s)
+    interval = formatting.duration(found.interval_s)
     if found.best_interval_s is None:
         share = found.pause_s / (found.interval_s + found.pause_s) if found.pause_s else 0.0
-        return f"checkpoints every {interval} take {words.percent(share)} of the time"
-    now, best = words.percent(found.cost_share), words.percent(found.best_cost_share)
-    advised = words.duration(found.best_interval_s)
+        return f"checkpoints every {interval} take {formatting.percent(share)} of the time"
+    now, best = formatting.percent(found.cost_share), formatting.percent(found.best_cost_share)
+    advised = formatting.duration(found.best_interval_s)
     return f"checkpoints every {interval} cost {now} with repeated steps; every {advised}: {best}"
 
 
@@ -101,8 +105,8 @@ def spent(life: Life) -> tuple[tuple[Phase, float, float], ...]:
 
 def who(incident: Incident) -> str:
     """Returns the culprit: "rank 3 on node7", "ranks 0-7 on node[1-2]", "node7", or "" if unknown."""
-    named = words.ranks(incident.culprits)
+    named = formatting.ranks(incident.culprits)
     places = incident.nodes or ((incident.node,) if incident.node else ())
     if named and places:
-        return f"{named} on {words.nodes(places)}"
+        return f"{named} on {formatting.nodes(places)}"
     return named or (f"node {incident.node}" if incident.node else "")

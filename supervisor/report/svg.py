@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from supervisor.report import summary, words
+from supervisor.report import formatting, summary
 from supervisor.report.lanes import Bar, Lane, chosen_lanes, job_lane
 from supervisor.report.phases import LEGEND, TROUBLES
 from supervisor.report.timeline.timeline import Incident, Life
@@ -39,7 +39,7 @@ def picture_of(life: Life, *, is_own_file: bool = True, name: str = "picture") -
     """Returns the text of an SVG file; if not `is_own_file`, for a page that already has STYLE."""
     drawing = _Drawing(life)
     body = "\n".join(drawing.parts())
-    title = escape(words.plain(f"job {life.job_id}: {summary.headline(life)}"))
+    title = escape(formatting.plain(f"job {life.job_id}: {summary.headline(life)}"))
     described = escape(_description(life))
     style = f"<style>{STYLE}</style>" if is_own_file else ""
     frame = 'xmlns="http://www.w3.org/2000/svg" ' if is_own_file else ""
@@ -52,12 +52,12 @@ def picture_of(life: Life, *, is_own_file: bool = True, name: str = "picture") -
 
 def _description(life: Life) -> str:
     """Returns what the picture shows, in words."""
-    told = [f"{words.percent(share)} {phase.value}" for phase, _, share in summary.spent(life)]
+    told = [f"{formatting.percent(share)} {phase.value}" for phase, _, share in summary.spent(life)]
     found = [
-        f"incident {each.number}, {TROUBLES[each.trouble]}, {words.after(each.noticed_ns, life.began_ns)}"
+        f"incident {each.number}, {TROUBLES[each.trouble]}, {formatting.after(each.noticed_ns, life.began_ns)}"
         for each in life.incidents[:20]
     ]
-    return "; ".join([f"a timeline of {words.duration(life.whole_s)}", *told, *found])
+    return "; ".join([f"a timeline of {formatting.duration(life.whole_s)}", *told, *found])
 
 
 class _Drawing:
@@ -118,7 +118,7 @@ class _Drawing:
         for number in range(int(whole_s / step_s) + 1):
             x = LABEL + number * step_s * 1e9 * self._scale
             yield f'<line class="grid" x1="{x:.1f}" x2="{x:.1f}" y1="{self._top}" y2="{self._bottom}"/>'
-            yield _text(x, self._bottom + 16, words.tick(number * step_s), kind="quiet", anchor="middle")
+            yield _text(x, self._bottom + 16, formatting.tick(number * step_s), kind="quiet", anchor="middle")
 
 
 def gathered(placed: Sequence[tuple[float, Incident]]) -> Iterator[tuple[float, list[Incident]]]:
@@ -146,7 +146,7 @@ def _legend() -> Iterator[str]:
 
 
 def _clipped(label: str) -> str:
-    label = words.plain(label)
+    label = formatting.plain(label)
     return label if len(label) <= LABEL_MAX else f"…{label[-LABEL_MAX + 1 :]}"
 
 

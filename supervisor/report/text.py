@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from supervisor.report import summary, words
+from supervisor.report import formatting, summary
 from supervisor.report.phases import NAMES, OUTCOMES, SHORT, TROUBLES
 from supervisor.report.timeline.timeline import Incident, LastWords, Life
 
@@ -31,9 +31,9 @@ def _folded(line: str, width: int | None) -> str:
 
 
 def _lines(life: Life) -> Iterator[str]:
-    yield f"job {words.plain(life.job_id)} {summary.headline(life)}"
+    yield f"job {formatting.plain(life.job_id)} {summary.headline(life)}"
     if life.reason:
-        yield f"reason: {words.plain(life.reason)}"
+        yield f"reason: {formatting.plain(life.reason)}"
     yield ""
     for name, value, meaning in summary.figures(life):
         yield f"  {name:<15} {value:>9}  {meaning}"
@@ -42,7 +42,7 @@ def _lines(life: Life) -> Iterator[str]:
     rows = summary.spent(life)
     for phase, took_s, share in rows:
         bar = "█" * max(1, round(share * BAR))
-        yield f"  {words.percent(share):>7}  {words.duration(took_s):>12}  {NAMES[phase]:<42} {bar}"
+        yield f"  {formatting.percent(share):>7}  {formatting.duration(took_s):>12}  {NAMES[phase]:<42} {bar}"
     shown = life.incidents[-INCIDENTS_MAX:]
     if shown:
         yield ""
@@ -51,26 +51,26 @@ def _lines(life: Life) -> Iterator[str]:
         for incident in shown:
             yield from _incident(incident, life)
     for event in life.stragglers[-LINES_MAX:]:
-        yield f"straggler: {words.plain(event.reason)}"
+        yield f"straggler: {formatting.plain(event.reason)}"
     for gap in life.gaps:
-        yield f"not known: {words.plain(gap)}"
+        yield f"not known: {formatting.plain(gap)}"
 
 
 def _incident(incident: Incident, life: Life) -> Iterator[str]:
-    cost = words.duration(incident.cost_s(life.until_ns))
-    at = words.after(incident.noticed_ns, life.began_ns)
+    cost = formatting.duration(incident.cost_s(life.until_ns))
+    at = formatting.after(incident.noticed_ns, life.began_ns)
     inside = f", iteration {incident.iteration}" if incident.iteration else ""
     head = f"{TROUBLES[incident.trouble]} at {at} in cycle {incident.cycle}{inside}, cost {cost}"
     yield f"{incident.number:>3}. {head}: {OUTCOMES[incident.outcome]}"
-    yield f"{_INDENT}{words.plain(incident.cause)}"
+    yield f"{_INDENT}{formatting.plain(incident.cause)}"
     culprit = summary.who(incident)
     if culprit:
-        yield f"{_INDENT}culprit: {words.plain(culprit)}"
+        yield f"{_INDENT}culprit: {formatting.plain(culprit)}"
     if incident.phases:
-        phases = ", ".join(f"{SHORT[span.phase]} {words.duration(span.took_s)}" for span in incident.phases)
+        phases = ", ".join(f"{SHORT[span.phase]} {formatting.duration(span.took_s)}" for span in incident.phases)
         yield f"{_INDENT}phases: {phases}"
     if incident.script:
-        yield f"{_INDENT}script: {words.plain(incident.script)}"
+        yield f"{_INDENT}script: {formatting.plain(incident.script)}"
     for said in incident.last_words[:1]:
         yield from _last_words(said)
 
@@ -79,6 +79,6 @@ def _last_words(said: LastWords) -> Iterator[str]:
     if said.lines:
         yield f"{_INDENT}last lines of rank {said.rank}:"
         for line in said.lines[-LINES_MAX:]:
-            yield f"{_INDENT}  {words.plain(line)}"
+            yield f"{_INDENT}  {formatting.plain(line)}"
     elif said.note:
-        yield f"{_INDENT}last lines of rank {said.rank}: {words.plain(said.note)}"
+        yield f"{_INDENT}last lines of rank {said.rank}: {formatting.plain(said.note)}"

@@ -21,8 +21,8 @@ from worker_client.channel import Channel
 from worker_client.channel_protocol import Identity, Welcomed
 from worker_client.endpoint import Endpoint
 from worker_client.outbox import CALL_FRAMES_MAX
-from worker_client.progress import Progress
 from worker_client.progress_page import ProgressPage
+from worker_client.rank_progress import Progress
 from worker_client.timeouts import Limits
 
 WAIT_S = 20.0
@@ -31,11 +31,11 @@ REPORTED = call_frames.frame(call_frames.FaultsReported(1, 0))
 
 
 class Owner:
-    """Sends `standing` on each connection, as a wrapped call does."""
+    """Sends `repeated` on each connection, as a wrapped call does."""
 
     def __init__(self) -> None:
         self.say: Callable[[bytes], None] = lambda _: None
-        self.standing: list[bytes] = []
+        self.repeated: list[bytes] = []
         self.welcomes = 0
         self.reasons: list[str] = []
         self.heard_calls: list[CallEvent] = []
@@ -47,7 +47,7 @@ class Owner:
 
     def welcomed(self, welcome: Welcomed, page: ProgressPage) -> bool:
         self.welcomes += 1
-        for frame in self.standing:
+        for frame in self.repeated:
             self.say(frame)
         return False
 
@@ -163,7 +163,7 @@ def test_a_supervisor_that_does_not_read_costs_the_speaker_nothing_and_is_told_a
     deaf = meet()
     deaf.welcome()
     _until(lambda: owner.welcomes)
-    owner.standing = [REPORTED]
+    owner.repeated = [REPORTED]
     began_s = time.monotonic()
     for _ in range(20 * CALL_FRAMES_MAX):
         opened.say(VALUE)
@@ -192,7 +192,7 @@ def test_the_kernel_has_all_only_after_the_last_connection_has_it(meet: Meet, ow
     deaf = meet()
     deaf.welcome()
     _until(lambda: owner.welcomes)
-    owner.standing = [REPORTED]
+    owner.repeated = [REPORTED]
     _fill(opened)
     assert not opened.wait_sent(0.05)
     deaf.socket.close()
@@ -204,7 +204,7 @@ def test_the_kernel_has_all_only_after_the_last_connection_has_it(meet: Meet, ow
 
 
 def test_a_mistake_of_ours_costs_a_connection_and_not_the_rank(meet: Meet, owner: Owner, opened: Channel):
-    owner.breaks, owner.standing = True, [REPORTED]
+    owner.breaks, owner.repeated = True, [REPORTED]
     first = meet()
     first.welcome()
     first.send(wire.SupervisorFrame(interrupt=wire.Interrupt(call=1)))

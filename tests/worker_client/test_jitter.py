@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import rank_monitor
-from worker_client import heartbeat_intervals, lightning, progress, sections, transformers
+from worker_client import heartbeat_intervals, lightning, rank_progress, sections, transformers
 from worker_client.channel_protocol import Welcomed
 from worker_client.progress_page import ProgressPage, Snapshot
 from worker_client.rank_monitor_client import RankMonitorClient
@@ -37,7 +37,7 @@ class Rank:
     def __init__(self, patch: pytest.MonkeyPatch, safety_factor: float) -> None:
         self.now_ns = NS
         self.clients: list[RankMonitorClient] = []
-        for module in (heartbeat_intervals, sections, progress):
+        for module in (heartbeat_intervals, sections, rank_progress):
             patch.setattr(module, "monotonic_ns", lambda: self.now_ns)
         for module in (lightning, transformers):
             patch.setattr(module, "RankMonitorClient", lambda: self._client(safety_factor))

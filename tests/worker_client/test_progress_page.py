@@ -7,8 +7,8 @@ import os
 import pytest
 
 from tests.worker_client.recorded_page import NAMES
-from worker_client.progress import Progress
 from worker_client.progress_page import PageUnusableError, ProgressPage
+from worker_client.rank_progress import Progress
 
 
 def test_the_snapshot_of_a_private_page():

@@ -21,8 +21,8 @@ from supervisor.core.calls.call_messages import (
     Lost,
     RankFault,
 )
-from supervisor.core.calls.call_sentences import ranks_sentence
 from supervisor.core.calls.call_state import Entering, Exchange, Idle, Over, Running, State
+from supervisor.core.calls.call_text import ranks_sentence
 from supervisor.core.calls.decisions import EndCall, Orders, Say, Tell, refuse
 
 NAME_SHOWN_CHARACTERS = 40

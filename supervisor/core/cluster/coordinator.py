@@ -48,7 +48,7 @@ from supervisor.core.cluster.coordinator_states import (
 )
 from supervisor.core.cluster.membership import BUSY, Member, MemberState
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.job_sentences import succeeded_sentence
+from supervisor.core.job_text import succeeded_sentence
 
 
 def initial_state(job_id: str, *, leader: str = "") -> State:

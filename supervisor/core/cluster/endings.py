@@ -25,7 +25,7 @@ from supervisor.core.cluster.coordinator_states import (
 )
 from supervisor.core.cluster.membership import GONE, UNHEARD, Member, MemberState
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.job_sentences import succeeded_sentence
+from supervisor.core.job_text import succeeded_sentence
 from supervisor.core.root_cause import first_cause
 from supervisor.core.stop_verdict import SAME_SIGNAL_S, stopped_verdict
 

@@ -16,7 +16,7 @@ from supervisor.core.cluster.cluster_messages import Send, StacksTaken, WorkersL
 from supervisor.core.cluster.coordinator_states import Gathering, Inquiry, Outcome, State, said
 from supervisor.core.cluster.membership import BUSY
 from supervisor.core.culprits import deadlock
-from supervisor.core.culprits.culprit_sentences import subject
+from supervisor.core.culprits.culprit_text import subject
 from supervisor.core.orders import EndDeadlocked, TakeStacks
 
 APART_S = 0.7  # between the two looks at a process

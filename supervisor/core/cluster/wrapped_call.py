@@ -24,18 +24,6 @@ from supervisor.core.calls.call_messages import (
     Started,
     Told,
 )
-from supervisor.core.calls.call_sentences import (
-    begun_sentence,
-    committed_sentence,
-    deserted_sentence,
-    faults_sentence,
-    hopeless_sentence,
-    late_sentence,
-    lost_sentence,
-    offered_sentence,
-    resting_sentence,
-    unfit_sentence,
-)
 from supervisor.core.calls.call_state import (
     Entering,
     Idle,
@@ -49,6 +37,18 @@ from supervisor.core.calls.call_state import (
     Running,
     State,
     Unfit,
+)
+from supervisor.core.calls.call_text import (
+    begun_sentence,
+    committed_sentence,
+    deserted_sentence,
+    faults_sentence,
+    hopeless_sentence,
+    late_sentence,
+    lost_sentence,
+    offered_sentence,
+    resting_sentence,
+    unfit_sentence,
 )
 from supervisor.core.calls.decisions import EndCall, Order, Orders, Replace, Say, Tell, refuse
 from supervisor.core.cluster.cluster_messages import CallReport, DeadlineReached

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from supervisor.core.culprits.culprit_sentences import listed_clauses, said_of
+from supervisor.core.culprits.culprit_text import listed_clauses, said_of
 from supervisor.core.culprits.main_thread_activity import Doing, activity_of
 from supervisor.core.facts import Evidence
 from supervisor.core.process_facts import Frame, ProcessState, RankFacts

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from supervisor.core.culprits.culprit_sentences import counted, listed_clauses, said_of, subject
+from supervisor.core.culprits.culprit_text import counted, listed_clauses, said_of, subject
 from supervisor.core.culprits.findings import Pattern, RankFinding, find
 from supervisor.core.facts import Evidence
 from supervisor.core.process_facts import Frame, RankFacts

@@ -17,7 +17,7 @@ from supervisor.core import orders, worker_messages
 from supervisor.core.cluster import cluster_messages
 from supervisor.core.facts import JobEvent, JobRules, Verdict
 from supervisor.core.job_phases import State
-from supervisor.core.job_sentences import running_again_sentence, succeeded_sentence
+from supervisor.core.job_text import running_again_sentence, succeeded_sentence
 from supervisor.core.node import job_commands, job_leaving, job_state_report, node_messages
 from supervisor.core.node import job_moves as moves
 from supervisor.core.stop_verdict import has_left

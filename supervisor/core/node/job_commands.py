@@ -11,7 +11,7 @@ from supervisor.core import orders
 from supervisor.core.cluster import cluster_messages
 from supervisor.core.facts import JobEvent
 from supervisor.core.job_phases import State
-from supervisor.core.job_sentences import control_sentence, limits_sentence, named_ranks
+from supervisor.core.job_text import control_sentence, limits_sentence, named_ranks
 from supervisor.core.node import job_leaving, node_messages
 from supervisor.core.node import job_moves as moves
 from supervisor.core.stop_verdict import SAME_SIGNAL_S

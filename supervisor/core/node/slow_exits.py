@@ -13,7 +13,7 @@ import msgspec
 
 from supervisor.core import worker_messages
 from supervisor.core.facts import JobEvent
-from supervisor.core.job_sentences import named_ranks
+from supervisor.core.job_text import named_ranks
 from supervisor.core.node import node_messages
 from supervisor.core.process_facts import Frame, RankLook
 

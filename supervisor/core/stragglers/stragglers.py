@@ -13,7 +13,7 @@ from collections import defaultdict
 import msgspec
 
 from supervisor.core.facts import JobEvent
-from supervisor.core.stragglers import straggler_sentences as sentences
+from supervisor.core.stragglers import straggler_text as sentences
 from supervisor.core.stragglers.comparing import Excesses, Judged
 from supervisor.core.stragglers.section_windows import SectionWindows
 from supervisor.core.stragglers.straggler_messages import Action, Event, RankSections, SectionsTold, Straggler, Tell

@@ -1,7 +1,7 @@
 """How do the main thread and the monitor thread wait for the coordinator's decisions, and how do these reach them?
 
-This module guards the rank's standing (standing.py) with one lock and turns its words into frames. The channel's thread
-delivers messages and answers an Interrupt by itself, whatever the main thread does.
+This module guards the rank's state in the call (rank_call_state.py) with one lock and turns its words into frames. The
+channel's thread delivers messages and answers an Interrupt by itself, whatever the main thread does.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from worker_client.call_frames import (
     RankFault,
     Restart,
 )
-from worker_client.inprocess.coordinating import standing
-from worker_client.inprocess.coordinating.standing import Answer, Link, Move, Outcome, Stand
+from worker_client.inprocess.coordinating import rank_call_state
+from worker_client.inprocess.coordinating.rank_call_state import Answer, CallPhase, Link, Move, Outcome
 from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.state import State
 from worker_client.inprocess.store import BarrierTimeout
@@ -46,7 +46,7 @@ class Coordination:
         self._say_now = say
         self._changed = threading.Condition(threading.Lock())
         entry = CallEnter(call, state.initial_rank, state.initial_world_size, settings)
-        self._standing = standing.State(entry, state.rank, state.world_size)
+        self._own = rank_call_state.State(entry, state.rank, state.world_size)
         self._is_closed = False  # the monitor thread has nothing more to wait for
 
     # --- called by the main thread ---
@@ -59,10 +59,10 @@ class Coordination:
         with self._changed:
             self._step(Move.ENTRY_ASKED)
             self._wait(self._is_answered, timeout)
-            while self._standing.admission is Answer.LATE:
-                self._wait(lambda: self._standing.admission is not Answer.LATE)
+            while self._own.admission is Answer.LATE:
+                self._wait(lambda: self._own.admission is not Answer.LATE)
                 self._wait(self._is_answered, timeout)
-            match self._standing.admission:
+            match self._own.admission:
                 case Answer.OVER:
                     return None
                 case Entered() as entered:
@@ -70,7 +70,7 @@ class Coordination:
                 case _:
                     pass
             cannot = f"cannot enter call {self._call} with {self._initial_world_size} ranks within {timeout}"
-            if not self._standing.is_connected:
+            if not self._own.is_connected:
                 raise BarrierTimeout(f"{cannot}: the supervisor can't be reached; see its log")
             raise BarrierTimeout(
                 f"{cannot}: some have not called it; call it equally often on all ranks, and find the others with "
@@ -80,7 +80,7 @@ class Coordination:
     def assign(self, iteration: int) -> None:
         """Notes that rank assignment for `iteration` begins: later exchanges belong to it."""
         with self._changed:
-            self._step(standing.AssignmentBegun(iteration))
+            self._step(rank_call_state.AssignmentBegun(iteration))
 
     def exchange(self, name: str, value: str, *, rank: int, timeout: timedelta) -> dict[int, str]:
         """Returns the values of all ranks that take part in the assignment. Blocks.
@@ -88,31 +88,31 @@ class Coordination:
         Raises BarrierTimeout, and ValueError if a value is too long or there are too many.
         """
         with self._changed:
-            key = self._standing.assigning, name
-            if key not in self._standing.exchanged:
+            key = self._own.assigning, name
+            if key not in self._own.exchanged:
                 self._check_names(name)
-                given = ExchangeValue(self._call, self._standing.assigning, name, rank, value)
+                given = ExchangeValue(self._call, self._own.assigning, name, rank, value)
                 call_frames.frame(given)  # raises for what is too long
                 self._step(given)
-                self._wait(lambda: key in self._standing.exchanged, timeout)
-                self._step(standing.ValueSettled(name))
-            if key not in self._standing.exchanged:
+                self._wait(lambda: key in self._own.exchanged, timeout)
+                self._step(rank_call_state.ValueSettled(name))
+            if key not in self._own.exchanged:
                 raise BarrierTimeout(
                     f"cannot exchange {name!r}: some ranks gave no value within {timeout}; {_FIND_THEM}"
                 )
-            return dict(self._standing.exchanged[key])
+            return dict(self._own.exchanged[key])
 
     def begin(self, state: State) -> None:
         """Reports that rank assignment is done; the rank begins the iteration as `state` says."""
         with self._changed:
             numbers = state.rank, state.world_size, state.active_rank, state.active_world_size or 0
-            self._step(IterationBegan(self._call, self._standing.assigning, *numbers))
+            self._step(IterationBegan(self._call, self._own.assigning, *numbers))
 
     def fail(self, interruption: str, reason: str) -> bool:
         """Reports a fault of this rank. Returns False if the restart was ordered earlier and so caused the fault."""
         with self._changed:
             self._step(Move.FUNCTION_LEFT)
-            if self._standing.is_restart_ordered:
+            if self._own.is_restart_ordered:
                 return False
             self._step(self._fault(interruption, reason))
             return True
@@ -120,54 +120,54 @@ class Coordination:
     def is_interrupted(self) -> bool:
         """Returns whether the restart is ordered, or will be without any report from this rank."""
         with self._changed:
-            return self._standing.is_interrupted
+            return self._own.is_interrupted
 
     def wait_for_order(self, timeout: timedelta) -> bool:
         """Blocks until the restart is ordered; returns whether it was."""
         with self._changed:
             self._step(Move.FUNCTION_LEFT)
-            return self._wait(lambda: self._standing.is_restart_ordered, timeout)
+            return self._wait(lambda: self._own.is_restart_ordered, timeout)
 
     def wait_for_completion(self) -> bool:
         """Blocks an inactive rank until an active one has returned (True) or the restart is ordered (False)."""
         with self._changed:
-            self._wait(lambda: self._standing.now.outcome is Outcome.COMPLETED or self._standing.now.outcome.is_final)
-            return not self._standing.is_restart_ordered
+            self._wait(lambda: self._own.now.outcome is Outcome.COMPLETED or self._own.now.outcome.is_final)
+            return not self._own.is_restart_ordered
 
     def complete(self, timeout: timedelta | None) -> bool:
         """Blocks until all ranks have arrived (True) or the restart is ordered (False). Raises BarrierTimeout."""
         with self._changed:
             self._step(Move.COMPLETION_REACHED)
-            if not self._wait(lambda: self._standing.now.outcome.is_final, timeout):
+            if not self._wait(lambda: self._own.now.outcome.is_final, timeout):
                 raise BarrierTimeout(
-                    f"cannot complete iteration {self._standing.iteration}: some ranks did not return from the "
+                    f"cannot complete iteration {self._own.iteration}: some ranks did not return from the "
                     f"function within {timeout}; {_FIND_THEM}"
                 )
-            return self._standing.now.outcome is Outcome.COMMITTED
+            return self._own.now.outcome is Outcome.COMMITTED
 
     def arrive(self, timeout: timedelta) -> BeginIteration:
         """Blocks at the end of the iteration until the next one is decided. Raises BarrierTimeout."""
         with self._changed:
             self._step(Move.RESTART_REACHED)
-            self._wait(lambda: self._standing.decided is not None, timeout)
-            if self._standing.decided is None:
+            self._wait(lambda: self._own.decided is not None, timeout)
+            if self._own.decided is None:
                 raise BarrierTimeout(
-                    f"cannot restart after iteration {self._standing.iteration}: some ranks did not end theirs within "
+                    f"cannot restart after iteration {self._own.iteration}: some ranks did not end theirs within "
                     f"{timeout}; {_FIND_THEM}"
                 )
-            return self._standing.decided
+            return self._own.decided
 
     def leave(self, why: Leaving, reason: str, *, is_unfit: bool = False) -> None:
         """Reports that this rank takes no further part. Idempotent."""
         with self._changed:
-            self._step(CallLeave(self._call, self._standing.assigning, why, reason, is_unfit))
+            self._step(CallLeave(self._call, self._own.assigning, why, reason, is_unfit))
 
     def wait_for_others(self, timeout: timedelta) -> None:
         """After `leave()`: blocks until the others continue, or no other rank is left."""
 
         def go_on() -> bool:
-            decided = self._standing.decided
-            return decided is not None and decided.iteration > self._standing.assigning
+            decided = self._own.decided
+            return decided is not None and decided.iteration > self._own.assigning
 
         with self._changed:
             self._wait(go_on, timeout)
@@ -183,7 +183,7 @@ class Coordination:
     def interrupt(self, interruption: str, reason: str) -> bool:
         """Does the same as `fail()` for a main thread that is inside the function; returns False if it is not."""
         with self._changed:
-            if self._standing.stand is not Stand.RUNNING or self._standing.is_restart_ordered:
+            if self._own.phase is not CallPhase.RUNNING or self._own.is_restart_ordered:
                 return False
             self._step(self._fault(interruption, reason))
             return True
@@ -194,16 +194,16 @@ class Coordination:
         """Blocks until a restart of this rank's iteration, later than `last`, is ordered; None: no more restarts."""
 
         def is_over() -> bool:
-            return self._is_closed or self._standing.stand is Stand.LEFT
+            return self._is_closed or self._own.phase is CallPhase.LEFT
 
         with self._changed:
-            self._changed.wait_for(lambda: is_over() or self._standing.restart_after(last) is not None)
-            return None if is_over() else self._standing.restart_after(last)
+            self._changed.wait_for(lambda: is_over() or self._own.restart_after(last) is not None)
+            return None if is_over() else self._own.restart_after(last)
 
     # --- called by the channel's thread ---
 
     def connected(self) -> None:
-        """Reports the rank's standing to a supervisor that may know nothing."""
+        """Reports the rank's state to a supervisor that may know nothing."""
         with self._changed:
             self._step(Link.CONNECTED)
 
@@ -223,31 +223,31 @@ class Coordination:
     def must_be_heard(self) -> bool:
         """Whether other ranks wait until the supervisor knows that this rank has left."""
         with self._changed:
-            left = self._standing.left
+            left = self._own.left
             return left is not None and left.why is not Leaving.DONE
 
     def needs_supervisor(self) -> bool:
         """Returns whether this rank still needs a decision to finish."""
         with self._changed:
-            return not self._is_closed and self._standing.needs_supervisor
+            return not self._is_closed and self._own.needs_supervisor
 
     # --- under the lock ---
 
     def _is_answered(self) -> bool:
         """Returns whether the supervisor has answered the entry. A refusal raises anyway."""
-        return self._standing.admission is not Answer.NONE and not isinstance(self._standing.admission, CallRefused)
+        return self._own.admission is not Answer.NONE and not isinstance(self._own.admission, CallRefused)
 
     def _check_names(self, name: str) -> None:
-        known = (*self._standing.exchanged, *self._standing.given)
-        names = {each for iteration, each in known if iteration == self._standing.assigning}
+        known = (*self._own.exchanged, *self._own.given)
+        names = {each for iteration, each in known if iteration == self._own.assigning}
         if len(names - {name}) >= EXCHANGE_NAMES_MAX:
             raise ValueError(
                 f"cannot exchange {name[:40]!r}: one rank assignment has {EXCHANGE_NAMES_MAX} names at most; exchange "
                 "several values under one name"
             )
 
-    def _step(self, event: standing.Event) -> None:
-        self._standing, words = standing.step(self._standing, event)
+    def _step(self, event: rank_call_state.Event) -> None:
+        self._own, words = rank_call_state.step(self._own, event)
         self._changed.notify_all()
         for word in words:
             self._say_now(call_frames.frame(word))
@@ -255,12 +255,12 @@ class Coordination:
     def _wait(self, is_over: Callable[[], bool], timeout: timedelta | None = None) -> bool:
         """Blocks until `is_over()`; returns whether it is. Raises InternalError, or RestartAbort after a give-up."""
         timeout_s = None if timeout is None else min(timeout.total_seconds(), threading.TIMEOUT_MAX)
-        self._changed.wait_for(lambda: isinstance(self._standing.admission, CallRefused) or is_over(), timeout_s)
+        self._changed.wait_for(lambda: isinstance(self._own.admission, CallRefused) or is_over(), timeout_s)
         if is_over():
             return True
-        if isinstance(refused := self._standing.admission, CallRefused):
+        if isinstance(refused := self._own.admission, CallRefused):
             raise (RestartAbort if refused.given_up else InternalError)(refused.reason)
         return False
 
     def _fault(self, interruption: str, reason: str) -> RankFault:
-        return RankFault(self._call, self._standing.iteration, self._standing.rank, interruption, reason)
+        return RankFault(self._call, self._own.iteration, self._own.rank, interruption, reason)

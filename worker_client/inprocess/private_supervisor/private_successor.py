@@ -1,7 +1,7 @@
 """What replaces a private supervisor that has died in the middle of a call? A successor that one of the ranks starts.
 
 Training continues meanwhile: all of this happens on the channel's thread, between two attempts to connect. The
-successor knows nothing; each rank reports its standing to it (coordination.py).
+successor knows nothing; each rank reports its state to it (coordination.py).
 """
 
 from __future__ import annotations

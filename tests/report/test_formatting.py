@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.report import words
+from supervisor.report import formatting
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from supervisor.report import words
     ],
 )  # fmt: skip
 def test_durations(seconds: float, text: str):
-    assert words.duration(seconds) == text
+    assert formatting.duration(seconds) == text
 
 
 @pytest.mark.parametrize(("share", "text"), [(None, "-"), (1, "100.0 %"), (0.99999, "99.9 %"), (0.628, "62.8 %")])
 def test_shares(share: float | None, text: str):
-    assert words.percent(share) == text
+    assert formatting.percent(share) == text
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_shares(share: float | None, text: str):
     ],
 )  # fmt: skip
 def test_ranks(numbers: tuple[int, ...], text: str):
-    assert words.ranks(numbers) == text
+    assert formatting.ranks(numbers) == text
 
 
 @pytest.mark.parametrize(
@@ -47,16 +47,16 @@ def test_ranks(numbers: tuple[int, ...], text: str):
     ],
 )  # fmt: skip
 def test_what_steers_a_terminal_is_taken_out(text: str, shown: str):
-    assert words.plain(text) == shown
+    assert formatting.plain(text) == shown
 
 
 @given(st.text())
 def test_any_text_becomes_one_printable_line(text: str):
-    assert all(each.isprintable() or unicodedata.category(each) == "Zs" for each in words.plain(text))
+    assert all(each.isprintable() or unicodedata.category(each) == "Zs" for each in formatting.plain(text))
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(0, "0"), (0.5, "0.5 s"), (30, "30 s"), (300, "5 min"), (172_800, "2 d")]
 )
 def test_ticks(seconds: float, text: str):
-    assert words.tick(seconds) == text
+    assert formatting.tick(seconds) == text

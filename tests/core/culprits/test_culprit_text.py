@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.core.culprits.culprit_sentences import counted, listed_clauses, said_of, subject
+from supervisor.core.culprits.culprit_text import counted, listed_clauses, said_of, subject
 
 
 def test_ranks_are_named_as_a_person_would() -> None:

@@ -1,4 +1,4 @@
-"""Where does this rank stand in a wrapped call, and what must it therefore report, and repeat?
+"""Which phase of a wrapped call has this rank reached, and what must it therefore report, and repeat?
 
 A machine without locks, clocks or connections: only `step()` changes it. It decides nothing for the job. A new
 connection may lead to a supervisor that knows nothing, so each connection repeats everything that still applies.
@@ -38,7 +38,7 @@ from worker_client.call_frames import (
 # --- what the main thread does --------------------------------------------------------------------------------------
 
 
-class Stand(enum.Enum):
+class CallPhase(enum.Enum):
     """Where the main thread is. After RESTARTING comes RUNNING of the next iteration."""
 
     OUTSIDE = enum.auto()  # not at the entry yet: reports nothing
@@ -123,14 +123,14 @@ _NOTHING = Iteration()
 
 
 class State(NamedTuple):
-    """The standing of one rank in one call. Numbers are those of its current iteration."""
+    """The state of one rank in one call. Numbers are those of its current iteration."""
 
     entry: CallEnter  # as the rank enters
     rank: int
     world_size: int
     is_active: bool = False
     is_connected: bool = False
-    stand: Stand = Stand.OUTSIDE
+    phase: CallPhase = CallPhase.OUTSIDE
     admission: Admission = Answer.NONE
     iteration: int = 0
     assigning: int = 0  # the iteration for which ranks are being assigned, or were last
@@ -158,7 +158,7 @@ class State(NamedTuple):
     def needs_supervisor(self) -> bool:
         """Returns whether this rank still needs a decision to finish."""
         is_through = (
-            self.stand is Stand.LEFT or self.admission is Answer.OVER or isinstance(self.admission, CallRefused)
+            self.phase is CallPhase.LEFT or self.admission is Answer.OVER or isinstance(self.admission, CallRefused)
         )
         return not is_through and self.now.outcome is not Outcome.COMMITTED
 
@@ -176,35 +176,35 @@ def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
             # The supervisor that called the rank late may be gone; a new one repeats it.
             admission = Answer.NONE if state.admission is Answer.LATE else state.admission
             state = state._replace(is_connected=True, admission=admission)
-            return state, standing(state)
+            return state, what_applies(state)
         case Link.DISCONNECTED:
             return state._replace(is_connected=False), ()
         case (
             Move() | AssignmentBegun() | ValueSettled() | ExchangeValue() | IterationBegan() | RankFault() | CallLeave()
         ):  # fmt: skip
-            after, words = (state, ()) if state.stand is Stand.LEFT else _do(state, event)
+            after, words = (state, ()) if state.phase is CallPhase.LEFT else _do(state, event)
         case _:
             after, words = _hear(state, event)
     return after, words if after.is_connected else ()
 
 
-def standing(state: State) -> tuple[Word, ...]:
+def what_applies(state: State) -> tuple[Word, ...]:
     """Returns everything that a new supervisor must know. For one that already knows it, nothing changes."""
     if state.left is not None:
         return (state.left,)
-    if state.stand is Stand.OUTSIDE:
+    if state.phase is CallPhase.OUTSIDE:
         return ()
     words: list[Word] = [_enter(state), *state.given.values()]
     now = state.now
     if state.begun is None:
         return tuple(words)
-    if state.stand is not Stand.RESTARTING:
+    if state.phase is not CallPhase.RESTARTING:
         words.append(state.begun)
         if now.fault is not None:
             words.append(now.fault)
         if now.is_announced:
             words.append(FaultsReported(state.entry.call, state.iteration))
-    if state.stand in (Stand.COMPLETING, Stand.RESTARTING):
+    if state.phase in (CallPhase.COMPLETING, CallPhase.RESTARTING):
         words.append(_arrived(state))
     return tuple(words)
 
@@ -212,7 +212,7 @@ def standing(state: State) -> tuple[Word, ...]:
 def _do(state: State, event: MainThreadEvent) -> tuple[State, tuple[Word, ...]]:
     match event:
         case Move.ENTRY_ASKED:
-            state = state._replace(stand=Stand.ENTERING)
+            state = state._replace(phase=CallPhase.ENTERING)
             return state, (_enter(state),)
         case AssignmentBegun(iteration):
             return state._replace(assigning=iteration), ()
@@ -229,15 +229,15 @@ def _do(state: State, event: MainThreadEvent) -> tuple[State, tuple[Word, ...]]:
                 return state, ()
             return _with(state, now._replace(fault=event)), (event,)
         case Move.FUNCTION_LEFT:
-            return state._replace(stand=Stand.UNWINDING), ()
+            return state._replace(phase=CallPhase.UNWINDING), ()
         case Move.COMPLETION_REACHED:
-            state = state._replace(stand=Stand.COMPLETING)
+            state = state._replace(phase=CallPhase.COMPLETING)
             return state, (_arrived(state),)
         case Move.RESTART_REACHED:
-            state = state._replace(stand=Stand.RESTARTING)
+            state = state._replace(phase=CallPhase.RESTARTING)
             return state, (_arrived(state),)
         case CallLeave():
-            return state._replace(stand=Stand.LEFT, left=event), (event,)
+            return state._replace(phase=CallPhase.LEFT, left=event), (event,)
         case _:
             assert_never(event)
 
@@ -245,7 +245,7 @@ def _do(state: State, event: MainThreadEvent) -> tuple[State, tuple[Word, ...]]:
 def _begin(state: State, begun: IterationBegan) -> tuple[State, tuple[Word, ...]]:
     iteration = begun.iteration
     state = state._replace(
-        stand=Stand.RUNNING, iteration=iteration, begun=begun,
+        phase=CallPhase.RUNNING, iteration=iteration, begun=begun,
         rank=begun.rank, world_size=begun.world_size, is_active=begun.active_rank is not None,
         decided=None, exchanged={},
         iterations={number: each for number, each in state.iterations.items() if number >= iteration},
@@ -270,7 +270,7 @@ def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
                 return state, ()
             return state._replace(exchanged={**state.exchanged, (iteration, name): values}), ()
         case Interrupt(_, iteration):
-            if iteration < state.iteration or state.stand is Stand.LEFT:
+            if iteration < state.iteration or state.phase is CallPhase.LEFT:
                 return state, ()
             known = state.iterations.get(iteration, _NOTHING)
             # The thread that receives it answers, whatever the main thread does.
@@ -313,11 +313,11 @@ def _with(state: State, changed: Iteration, iteration: int | None = None) -> Sta
 
 def _enter(state: State) -> CallEnter:
     return state.entry._replace(
-        stage=Stage[state.stand.name], iteration=state.iteration, rank=state.rank, world_size=state.world_size,
+        stage=Stage[state.phase.name], iteration=state.iteration, rank=state.rank, world_size=state.world_size,
         active=state.is_active,
     )  # fmt: skip
 
 
 def _arrived(state: State) -> BarrierArrive:
-    barrier = Barrier.COMPLETION if state.stand is Stand.COMPLETING else Barrier.ITERATION
+    barrier = Barrier.COMPLETION if state.phase is CallPhase.COMPLETING else Barrier.ITERATION
     return BarrierArrive(state.entry.call, state.iteration, barrier, state.rank, state.is_active)

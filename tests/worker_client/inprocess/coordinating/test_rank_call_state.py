@@ -33,14 +33,14 @@ from worker_client.call_frames import (
     Stage,
     Word,
 )
-from worker_client.inprocess.coordinating.standing import (
+from worker_client.inprocess.coordinating.rank_call_state import (
     Answer,
     AssignmentBegun,
+    CallPhase,
     Event,
     Link,
     Move,
     Outcome,
-    Stand,
     State,
     ValueSettled,
     step,
@@ -80,20 +80,20 @@ def kinds(state: State) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("events", "stand", "standing"),
+    ("events", "phase", "frames"),
     [
-        ([], Stand.OUTSIDE, []),
-        ([Move.ENTRY_ASKED], Stand.ENTERING, ["CallEnter"]),
-        ([Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), VALUE], Stand.ENTERING, ["CallEnter", "ExchangeValue"]),
-        ([*INSIDE], Stand.RUNNING, ["CallEnter", "IterationBegan"]),
-        ([*INSIDE, Interrupt(CALL, 0)], Stand.RUNNING, ["CallEnter", "IterationBegan", "FaultsReported"]),
-        ([*INSIDE, FAULT], Stand.RUNNING, ["CallEnter", "IterationBegan", "RankFault"]),
-        ([*INSIDE, Move.FUNCTION_LEFT, FAULT], Stand.UNWINDING, ["CallEnter", "IterationBegan", "RankFault"]),
-        ([*INSIDE, Move.COMPLETION_REACHED], Stand.COMPLETING, ["CallEnter", "IterationBegan", "BarrierArrive"]),
-        ([*INSIDE, FAULT, Move.RESTART_REACHED], Stand.RESTARTING, ["CallEnter", "BarrierArrive"]),
+        ([], CallPhase.OUTSIDE, []),
+        ([Move.ENTRY_ASKED], CallPhase.ENTERING, ["CallEnter"]),
+        ([Move.ENTRY_ASKED, ENTERED, AssignmentBegun(0), VALUE], CallPhase.ENTERING, ["CallEnter", "ExchangeValue"]),
+        ([*INSIDE], CallPhase.RUNNING, ["CallEnter", "IterationBegan"]),
+        ([*INSIDE, Interrupt(CALL, 0)], CallPhase.RUNNING, ["CallEnter", "IterationBegan", "FaultsReported"]),
+        ([*INSIDE, FAULT], CallPhase.RUNNING, ["CallEnter", "IterationBegan", "RankFault"]),
+        ([*INSIDE, Move.FUNCTION_LEFT, FAULT], CallPhase.UNWINDING, ["CallEnter", "IterationBegan", "RankFault"]),
+        ([*INSIDE, Move.COMPLETION_REACHED], CallPhase.COMPLETING, ["CallEnter", "IterationBegan", "BarrierArrive"]),
+        ([*INSIDE, FAULT, Move.RESTART_REACHED], CallPhase.RESTARTING, ["CallEnter", "BarrierArrive"]),
         (
             [*INSIDE, Move.RESTART_REACHED, AssignmentBegun(1), VALUE],
-            Stand.RESTARTING,
+            CallPhase.RESTARTING,
             ["CallEnter", "ExchangeValue", "BarrierArrive"],
         ),
         (
@@ -105,17 +105,17 @@ def kinds(state: State) -> list[str]:
                 ValueSettled("key"),
                 BEGUN_AGAIN,
             ],
-            Stand.RUNNING,
+            CallPhase.RUNNING,
             ["CallEnter", "IterationBegan"],
         ),
-        ([*INSIDE, LEFT], Stand.LEFT, ["CallLeave"]),
+        ([*INSIDE, LEFT], CallPhase.LEFT, ["CallLeave"]),
     ],
 )
-def test_what_stands_is_said_again_at_each_connection(events: list[Event], stand: Stand, standing: list[str]):
+def test_what_applies_is_reported_again_at_each_connection(events: list[Event], phase: CallPhase, frames: list[str]):
     state = after(*events)
-    assert state.stand is stand
-    assert kinds(state) == standing
-    assert kinds(after(Link.CONNECTED, state=state)) == standing
+    assert state.phase is phase
+    assert kinds(state) == frames
+    assert kinds(after(Link.CONNECTED, state=state)) == frames
 
 
 def test_each_step_is_said_as_what_the_rank_is():
@@ -243,8 +243,8 @@ def test_what_is_final_stays(events: list[Event]):
         before, (state, _) = state, step(state, event)
         if before.admission is Answer.OVER or isinstance(before.admission, CallRefused):
             assert state.admission == before.admission
-        if before.stand is Stand.LEFT:
-            assert (state.stand, state.left) == (before.stand, before.left)
+        if before.phase is CallPhase.LEFT:
+            assert (state.phase, state.left) == (before.phase, before.left)
         for number, known in before.iterations.items():
             assert number not in state.iterations or state.iterations[number].outcome >= known.outcome
             assert not known.outcome.is_final or state.iterations.get(number, known).outcome is known.outcome
@@ -286,7 +286,7 @@ def test_what_is_still_owed_is_said_again(events: list[Event]):
     told = said(Link.CONNECTED, *events)
     again = {name for name, _ in said(*events, Link.CONNECTED)}
     of_now = {name for name, word in told if getattr(word, "iteration", None) == state.iteration}
-    if state.stand is Stand.LEFT:
+    if state.phase is CallPhase.LEFT:
         assert again == {"CallLeave"}
-    elif state.stand in (Stand.RUNNING, Stand.COMPLETING, Stand.UNWINDING) and state.begun is not None:
+    elif state.phase in (CallPhase.RUNNING, CallPhase.COMPLETING, CallPhase.UNWINDING) and state.begun is not None:
         assert of_now & {"IterationBegan", "RankFault", "FaultsReported"} <= again

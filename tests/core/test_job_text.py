@@ -1,7 +1,7 @@
 """Are the sentences about requested and allowed values right?"""
 
 from supervisor.core.facts import HangLimits
-from supervisor.core.job_sentences import control_sentence, limits_sentence
+from supervisor.core.job_text import control_sentence, limits_sentence
 
 
 def test_control() -> None:

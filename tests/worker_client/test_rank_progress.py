@@ -7,9 +7,9 @@ from holdfast_wire import page_layout as layout
 
 from tests.worker_client.recorded_page import NAMES, Recorder, recorded
 from worker_client import heartbeat_intervals, sections
-from worker_client import progress as progress_module
-from worker_client.progress import Progress
+from worker_client import rank_progress as progress_module
 from worker_client.progress_page import ProgressPage
+from worker_client.rank_progress import Progress
 
 
 def test_a_new_page_is_complete_before_it_counts():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.stragglers.straggler_messages import Straggler
-from supervisor.core.stragglers.straggler_sentences import found_sentence, gone_sentence, well_again, written
+from supervisor.core.stragglers.straggler_text import found_sentence, gone_sentence, well_again, written
 
 
 def test_one_rank():
