@@ -1,4 +1,4 @@
-"""How does the bench draw side by side what happened to several subjects over the same time?"""
+"""How does the bench draw what happened over time: to several subjects side by side, or in one recovery?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from html import escape
 from string import Template
 
+from tests.benchmarks.waterfall import Phase
+
 WIDTH, LANE_HEIGHT, BAR_HEIGHT, LABEL_WIDTH, HEAD_HEIGHT, FOOT_HEIGHT = 960, 44, 26, 200, 56, 44
+WATERFALL_HEIGHT, TOLD_WIDTH = 32, 84
 TICKS_S = (10, 30, 60)  # the first that gives not too many ticks
 TICKS_MAX = 10
 
@@ -47,6 +50,20 @@ def lanes_picture(title: str, lanes: Sequence[Lane], faults_s: Sequence[float], 
     for tick_s in range(0, int(length_s) + 1, apart_s):
         parts.append(_text(LABEL_WIDTH + tick_s * scale, foot + 12, f"{tick_s} s", anchor="middle"))
     return _FRAME.substitute(width=WIDTH, height=foot + FOOT_HEIGHT - 16, title=escape(title), body="\n".join(parts))
+
+
+def waterfall_picture(title: str, phases: Sequence[Phase]) -> str:
+    """Returns the text of an SVG file with one bar for each phase of a recovery, in its order."""
+    scale = (WIDTH - LABEL_WIDTH - TOLD_WIDTH) / phases[-1].ended_s
+    parts = [_text(8, 20, f"{title}: {phases[-1].ended_s * 1e3:.1f} ms")]
+    for number, phase in enumerate(phases):
+        top = HEAD_HEIGHT - 20 + number * WATERFALL_HEIGHT
+        parts.append(_text(8, top + BAR_HEIGHT - 8, phase.name))
+        parts.append(_bar("lost", (phase.began_s, phase.ended_s), top, scale))
+        told = f"{(phase.ended_s - phase.began_s) * 1e3:.1f} ms"
+        parts.append(_text(LABEL_WIDTH + phase.ended_s * scale + 6, top + BAR_HEIGHT - 8, told))
+    height = HEAD_HEIGHT - 20 + WATERFALL_HEIGHT * len(phases) + 8
+    return _FRAME.substitute(width=WIDTH, height=height, title=escape(title), body="\n".join(parts))
 
 
 def _legend() -> list[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tests.benchmarks.bench import EXIT_LIMIT_S, RECOVERY_LIMIT_S, START_LIMIT_S, Bench, seconds, settle
 from tests.benchmarks.launch import Run, RunFailedError
-from tests.benchmarks.rows import Group, Row, Target, Unit
+from tests.benchmarks.pictures import waterfall_picture
+from tests.benchmarks.rows import OURS, Group, Row, Target, Unit
 from tests.benchmarks.subjects import JobOptions, Subject
+from tests.benchmarks.waterfall import Phase, middle, recovery
 
 
 def measure_restart(bench: Bench) -> list[Row]:
@@ -25,15 +27,19 @@ def measure_restart(bench: Bench) -> list[Row]:
         Unit.SECONDS,
         Target(at_most=0.06, share_of={"torchrun_tuned": 1 / 3, "reference": 1 / 30}),
     )
+    recoveries: list[list[Phase]] = []
 
     def once(subject: Subject) -> Mapping[str, float]:
         with Run(subject, "restart", JobOptions()) as run:
             first = run.await_events("first_line", 4, cycle=0, limit_s=START_LIMIT_S)
             took_s = restart_s(run, ready="ready", recovered="first_line")
+            if subject.key == OURS:
+                recoveries.append(recovery(run, "first_line"))
             return {start.key: seconds(run.launched_ns, max(event.at_ns for event in first)), restart.key: took_s}
 
     peers = bench.counts(5, only=("torchrun", "torchrun_tuned", "reference", "reference_tuned"))
     bench.fill([start, restart], {**peers, "holdfast": bench.runs(15)}, once)
+    _draw(restart, recoveries)
     return [start, restart]
 
 
@@ -56,16 +62,31 @@ def measure_restart_torch(bench: Bench) -> list[Row]:
             "torchrun without its tuning seldom comes back from this (see the jobs that end well): no figure.",
         ],
     )
+    recoveries: list[list[Phase]] = []
 
     def once(subject: Subject) -> Mapping[str, float]:
         with Run(subject, "restart_torch", JobOptions()) as run:
             first = run.await_events("barrier", 4, cycle=0, limit_s=START_LIMIT_S)
             start.add(subject.key, seconds(run.launched_ns, max(event.at_ns for event in first)))
-            return {restart.key: restart_s(run, ready="barrier", recovered="barrier")}
+            took_s = restart_s(run, ready="barrier", recovered="barrier")
+            if subject.key == OURS:
+                recoveries.append(recovery(run, "barrier"))
+            return {restart.key: took_s}
 
     counts = bench.counts(3, only=("torchrun_tuned", "reference"))
     bench.fill([restart], {**counts, "holdfast": bench.runs(9)}, once)
+    _draw(restart, recoveries)
     return [start, restart]
+
+
+def _draw(row: Row, recoveries: Sequence[Sequence[Phase]]) -> None:
+    """Draws the run of ours that took the median time; nothing if every run failed."""
+    if phases := middle(recoveries):
+        row.picture = waterfall_picture(f"{OURS}, where the time of a {row.title.partition(':')[0]} goes", phases)
+        row.notes.append(
+            "the picture is our run of median time. Each bar ends with an event: of the supervisor's record up to "
+            '"decide", of the last rank after it.'
+        )
 
 
 def measure_stubborn(bench: Bench) -> list[Row]:

@@ -3,15 +3,20 @@
 That rank is rank 1, or BENCH_FAULT_RANK.
 """
 
-import os
-import signal
-import sys
+from recording import CYCLE, RANK, STARTED_NS, await_go, note_fault, record
 
-import torch
-import torch.distributed as dist
-from recording import CYCLE, RANK, await_go, note_fault, record
+record("first_line", STARTED_NS)
 
+import os  # noqa: E402  (after the first line)
+import signal  # noqa: E402
+import sys  # noqa: E402
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+record("imported")
 dist.init_process_group("gloo")
+record("group")
 dist.barrier()  # pyright: ignore[reportUnknownMemberType]
 record("barrier")
 if CYCLE == 0:
