@@ -66,13 +66,14 @@ def _drain_own(supervisors: Supervisors, asked: Sequence[Answering], reason: str
         others = "; ".join(_jobs_of_their_own(supervisors)) or "there is nothing to do"
         raise NoSupervisorError(f"cannot drain this node: no holdfast daemon runs here; {others}")
     asked_at_ns = Clock().unix_ns()
+    before = [_jobs_of(each) for each in asked]  # One may be left before anybody can ask for it.
     told = _cordon(asked, supervisors.own, reason, leaves=not stops)
     stays: set[str] = set()
     with ends_at_once(INTERRUPTED, last_words=lambda: _last_words([node for _, node in told], stays)):
         refused: list[HoldfastError] = []
-        for each, node in told:
+        for (each, node), jobs in zip(told, before, strict=True):
             try:
-                _await_ends(each, node, asked_at_ns, stays, stops=stops)
+                _await_ends(each, node, jobs, asked_at_ns, stays, stops=stops)
             except HoldfastError as error:
                 refused.append(error)  # The jobs of the others are waited for all the same.
         if refused:
@@ -145,9 +146,25 @@ def _cordon(
     return told
 
 
-def _await_ends(supervisor: Answering, node: NodeReport, asked_at_ns: int, stays: set[str], *, stops: bool) -> None:
+def _jobs_of(supervisor: Answering) -> list[JobReport]:
+    with suppress(HoldfastError):  # It has ended, or says why when it is asked for more.
+        return supervisor.client.jobs()
+    return []
+
+
+def _await_ends(
+    supervisor: Answering,
+    node: NodeReport,
+    before: Sequence[JobReport],
+    asked_at_ns: int,
+    stays: set[str],
+    *,
+    stops: bool,
+) -> None:
     with suppress(NoSupervisorError) if supervisor.is_private else nullcontext():  # It ends with its job.
-        for job in supervisor.client.jobs():
+        now = supervisor.client.jobs()
+        left = [job for job in before if job.job_id in set(node.leaves) - {each.job_id for each in now}]
+        for job in (*left, *now):
             if stops:
                 supervisor.client.stop(job.job_id, reason=node.reason, of_node=True)
             _await_end(supervisor, job, node, asked_at_ns, stays)

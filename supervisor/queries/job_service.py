@@ -16,7 +16,6 @@ from supervisor.config.job_spec import OnSigterm
 from supervisor.config.run_folder import check_log_dir, run_folder
 from supervisor.config.told_settings import told_settings
 from supervisor.core.announcements import Announcement, JobEnded
-from supervisor.core.cluster.cluster_messages import NodeCordoned
 from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
 from supervisor.core.node import node, node_messages
 from supervisor.core.session_state import JobSessions
@@ -265,9 +264,8 @@ class JobService:
         self._cordon_asked.set()
         self._cordon_asked = anyio.Event()
         for job_id in self.live_jobs():
-            job = self._jobs[job_id]
-            if job.spec.nodes is not None:
-                self._peers.report(job_id, NodeCordoned(job.node_name(self._node_name), reason))
+            if self._jobs[job_id].spec.nodes is not None:
+                self._inbox.post(node_messages.CordonRequested(job_id, reason))
 
     async def end_all(self, reason: str) -> None:
         """Stops every job and returns once nothing of them is left. Takes no new jobs meanwhile."""

@@ -284,12 +284,19 @@ def test_a_node_that_is_drained_and_then_ended_leaves_alone(tmp_path: Path, serv
         end_well(job, number, units=1)
 
 
-def test_a_drain_while_the_leader_is_stopped_waits_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_drain_while_the_leader_is_stopped_waits_for_it(tmp_path: Path, is_given_up: bool) -> None:
+    """After 4 s, the other nodes have ended their ranks. They meet the leader by new connections once it goes on."""
     with nodes(tmp_path, "2:3") as job:
         begin(job, 1, 2, 3)
         job.processes[0].send_signal(signal.SIGSTOP)
         drain = Drain(job, 2)
         drain.until_said("node 127.0.0.2 is to leave job")
+        if is_given_up:
+            (log,) = tmp_path.glob("node2/state/logs/*/*/supervisor.log")
+            wait_until(
+                lambda: "kind=workers_stopped" in log.read_text(), timeout_s=LIMIT_S, what="the end of its ranks"
+            )
         job.processes[0].send_signal(signal.SIGCONT)
         drain.done()
         end_well(job, 2, units=1)  # of the leader, if it stood still for too long

@@ -635,10 +635,12 @@ class NodeReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ..., leaves: _Optional[_Iterable[str]] = ..., cordon_ends: bool = ...) -> None: ...
 
 class NodeStands(_message.Message):
-    __slots__ = ["all_succeeded", "assignment", "cycle", "first_failure", "leave", "left", "left_ago_s", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_is_final", "stop_reason", "stop_signal", "store_host", "store_port"]
+    __slots__ = ["all_succeeded", "assignment", "cordoned", "cycle", "excluded", "first_failure", "leave", "left", "left_ago_s", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_is_final", "stop_reason", "stop_signal", "store_host", "store_port"]
     ALL_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    CORDONED_FIELD_NUMBER: _ClassVar[int]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     FIRST_FAILURE_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     LEFT_AGO_S_FIELD_NUMBER: _ClassVar[int]
@@ -659,7 +661,9 @@ class NodeStands(_message.Message):
     STORE_PORT_FIELD_NUMBER: _ClassVar[int]
     all_succeeded: bool
     assignment: Assignment
+    cordoned: str
     cycle: int
+    excluded: str
     first_failure: str
     leave: LeaveAsked
     left: str
@@ -678,7 +682,7 @@ class NodeStands(_message.Message):
     stop_signal: int
     store_host: str
     store_port: int
-    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ..., left: _Optional[str] = ..., stop_is_final: bool = ..., leave: _Optional[_Union[LeaveAsked, _Mapping]] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ..., left: _Optional[str] = ..., stop_is_final: bool = ..., leave: _Optional[_Union[LeaveAsked, _Mapping]] = ..., cordoned: _Optional[str] = ..., excluded: _Optional[str] = ...) -> None: ...
 
 class NodeStopped(_message.Message):
     __slots__ = ["all_succeeded", "cause", "node"]

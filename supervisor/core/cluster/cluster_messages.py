@@ -220,6 +220,8 @@ class NodeStands(msgspec.Struct, frozen=True):
     stop_signal: int = 0  # 0: a command
     stop_is_final: bool = False  # see StopAsked
     leave: LeaveAsked | None = None  # asked for there; None: the node stays
+    cordoned: str = ""  # see NodeCordoned
+    excluded: str = ""  # see NodeExcluded
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):

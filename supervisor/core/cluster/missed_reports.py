@@ -13,23 +13,38 @@ from supervisor.core.cluster.membership import MemberState
 def of_node(stands: NodeStands) -> tuple[Event, ...]:
     """Returns the reports that a node in this state would have sent."""
     node, cycle = stands.node, stands.cycle
-    opened = cluster_messages.JobOpened(node, stands.rules)
+    opened = (cluster_messages.JobOpened(node, stands.rules), *kept_out(stands))
     match stands.state:
         case MemberState.JOINED:
-            return opened, cluster_messages.NodeJoined(node, cycle)
+            return *opened, cluster_messages.NodeJoined(node, cycle)
         case MemberState.DOWN:
-            return opened, cluster_messages.NodeDown(node, cycle)
+            return *opened, cluster_messages.NodeDown(node, cycle)
         case MemberState.STOPPED:
-            return opened, *stop_of(stands), cluster_messages.NodeStopped(node, stands.all_succeeded)
+            return *opened, *stop_of(stands), cluster_messages.NodeStopped(node, stands.all_succeeded)
         case MemberState.INFORMED:
-            return opened, cluster_messages.VerdictTaken(node)
+            return *opened, cluster_messages.VerdictTaken(node)
         case _:
-            return (opened,)
+            return opened
+
+
+def kept_out(stands: NodeStands) -> tuple[Event, ...]:
+    """Returns why the node is to take part in no later cycle; nothing if it may."""
+    excluded = (cluster_messages.NodeExcluded(stands.node, stands.excluded),) if stands.excluded else ()
+    return *excluded, *((cluster_messages.NodeCordoned(stands.node, stands.cordoned),) if stands.cordoned else ())
 
 
 def of_newcomer(stands: NodeStands) -> tuple[Event, ...]:
     """Returns the same with its request to leave the job: no leader may know of it."""
-    return (*of_node(stands), *((stands.leave,) if stands.leave is not None else ()))
+    return *of_node(stands), *_leave_of(stands)
+
+
+def asked_of(stands: NodeStands) -> tuple[Event, ...]:
+    """Returns what was asked for on a node whose workers are to be stopped first."""
+    return *stop_of(stands), *_leave_of(stands)
+
+
+def _leave_of(stands: NodeStands) -> tuple[Event, ...]:
+    return (stands.leave,) if stands.leave is not None else ()
 
 
 def stop_of(stands: NodeStands) -> tuple[Event, ...]:

@@ -153,15 +153,22 @@ def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
         return state, (), ()
     if _missed_the_end(state, stands):
         return state, _told_of_the_end(state, stands), ()
+    granted = known.leaves if known is not None and stands.leave is not None else ""  # It was lost before it had left.
     if stands.state not in (MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.FAILED):
         was_lost = known is not None and known.state is MemberState.LOST
         told = (said(state, "node_returned", f"node {stands.node} comes back"),) if was_lost else ()
+        if granted:
+            leaving = Member(MemberState.OPENED, leaves=granted, facts=stands.rules.facts)
+            return with_member(state, stands.node, leaving), told, missed_reports.of_node(stands)
         return rounds.held_back(state, stands, now_s), told, missed_reports.of_newcomer(stands)
-    busy = Member(MemberState.FAILED, stands.cycle, facts=stands.rules.facts)
+    busy = Member(
+        MemberState.FAILED, stands.cycle, excluded=stands.excluded, cordoned=stands.cordoned, leaves=granted,
+        facts=stands.rules.facts,
+    )  # fmt: skip
     text = f"node {stands.node} comes back with workers of cycle {stands.cycle}; they are stopped"
     again = orders.JoinAgain(max(state.cycle, stands.cycle) + 1, text)
     state = with_member(state, stands.node, busy)
-    return state, (said(state, "node_returned", text), Send(stands.node, again)), missed_reports.stop_of(stands)
+    return state, (said(state, "node_returned", text), Send(stands.node, again)), missed_reports.asked_of(stands)
 
 
 def _begin_again(state: State, stands: NodeStands, now_s: float) -> Resolved:
@@ -393,9 +400,13 @@ def _member(stands: NodeStands, cycle: int) -> Member:
     """Returns the node's membership. A node that still runs an older cycle is told to stop."""
     facts, took_part = stands.rules.facts, stands.assignment is not None
     if stands.cycle < cycle and stands.state in membership.BUSY:
-        return Member(MemberState.FAILED, stands.cycle, facts=facts)
-    part = stands.cycle if took_part else -1
-    return Member(stands.state, part, lost=stands.lost, all_succeeded=stands.all_succeeded, facts=facts)
+        state, part, lost = MemberState.FAILED, stands.cycle, ()
+    else:
+        state, part, lost = stands.state, stands.cycle if took_part else -1, stands.lost
+    return Member(
+        state, part, excluded=stands.excluded, cordoned=stands.cordoned, lost=lost,
+        all_succeeded=stands.all_succeeded, facts=facts,
+    )  # fmt: skip
 
 
 def _gather(state: State, stands: dict[str, NodeStands], now_s: float, *, closes: bool) -> Outcome:

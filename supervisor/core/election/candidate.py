@@ -18,7 +18,7 @@ from supervisor.core.election.node_fence import EndWorkers, MoveFence
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence_times import FENCE_S, HEARD_S
 from supervisor.core.ledger import Former, Ledger, as_before, newer, of_this_run
-from supervisor.core.session_state import LastingRequest, Request
+from supervisor.core.session_state import EarlierRequest, Request
 
 JITTER_S = 0.2  # before a node asks to lead, so that not all ask at once
 AGAIN_S = 0.5
@@ -469,7 +469,7 @@ def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _R
         return state, ()
     said: list[cluster.Event] = [report]
     if isinstance(report, cluster.NodeStands):
-        kept = (each for at_s, each in state.requests if isinstance(each, LastingRequest) or now_s - at_s < KEPT_S)
+        kept = (each for at_s, each in state.requests if now_s - at_s < KEPT_S)
         said = [_introduced(state, report, now_s), *map(_repeated, kept)]
     actions: tuple[Action, ...] = ()
     match state.phase:
@@ -478,7 +478,7 @@ def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _R
         case Following():
             actions = tuple(Report(each) for each in said)
         case _:
-            if state.waits_since_s is None and not isinstance(report, Request):
+            if state.waits_since_s is None and not isinstance(report, EarlierRequest):
                 state = msgspec.structs.replace(state, waits_since_s=now_s)
     return _and_then(actions, _open(state, None, now_s, jitter))
 

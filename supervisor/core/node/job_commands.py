@@ -18,8 +18,8 @@ from supervisor.core.stop_verdict import SAME_SIGNAL_S
 from supervisor.core.worker_messages import Worker
 
 Command = (
-    node_messages.StopRequested | node_messages.LeaveRequested | node_messages.RestartRequested
-    | node_messages.ControlRequested | node_messages.LimitsCalculated
+    node_messages.StopRequested | node_messages.LeaveRequested | node_messages.CordonRequested
+    | node_messages.RestartRequested | node_messages.ControlRequested | node_messages.LimitsCalculated
 )  # fmt: skip
 Outcome = moves.Outcome
 
@@ -32,6 +32,9 @@ def take(state: State, command: Command, now_s: float) -> Outcome:
             return _stop_requested(state, command, now_s)
         case node_messages.LeaveRequested(reason=reason):
             return _leave_requested(state, reason, now_s)
+        case node_messages.CordonRequested(reason=reason):
+            cordoned = cluster_messages.NodeCordoned(state.node, reason)
+            return msgspec.structs.replace(state, cordoned=reason), (moves.tell(state, cordoned),)
         case node_messages.RestartRequested(reason=reason):
             return _restart_requested(state, reason)
         case node_messages.ControlRequested():
@@ -141,6 +144,7 @@ def _control_requested(state: State, event: node_messages.ControlRequested) -> O
     said = node_messages.Publish(state.rules.job_id, told)
     match event.action:
         case "exclude_this_node":
+            state = msgspec.structs.replace(state, excluded=state.excluded or text)
             return state, (said, moves.tell(state, cluster_messages.NodeExcluded(state.node, text)))
         case "shutdown_workload":
             return msgspec.structs.replace(state, shutdown=state.shutdown or text), (said,)

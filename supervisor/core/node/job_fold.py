@@ -106,7 +106,7 @@ class JobFold:
                 self.actions.append(node_messages.MoveFence(job_id, until_s))
             case node_messages.StopRequested() | node_messages.LeaveRequested() | node_messages.RestartRequested():
                 self._to_job(job_commands.with_running(event, worker_group.workers_of(self._group)))
-            case node_messages.ControlRequested():
+            case node_messages.ControlRequested() | node_messages.CordonRequested():
                 self._to_job(event)
             case node_messages.LimitsCalculated(local_rank=local_rank, limits=limits):
                 # Each rank reports for itself: what is known of the others may be older than the agreement.

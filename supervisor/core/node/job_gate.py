@@ -10,7 +10,14 @@ from collections.abc import Sequence
 import msgspec
 
 from supervisor.core import job_phases
-from supervisor.core.cluster.cluster_messages import NodeDown, NodeFailed, NodeJoined, NodeStopped, VerdictTaken
+from supervisor.core.cluster.cluster_messages import (
+    NodeDown,
+    NodeExcluded,
+    NodeFailed,
+    NodeJoined,
+    NodeStopped,
+    VerdictTaken,
+)
 from supervisor.core.node import fitness
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.node_messages import Action, StartSpawner, TellCoordinator
@@ -54,4 +61,10 @@ def _step(machines: JobMachines, event: fitness.Event, now_s: float, actions: li
         machines.fitness, event, now_s=now_s, job_id=life.rules.job_id, node=life.node, cycle=life.cycle
     )
     actions += more
-    return msgspec.structs.replace(machines, fitness=state)
+    for action in more:
+        match action:
+            case TellCoordinator(report=NodeExcluded(reason=reason)):
+                life = msgspec.structs.replace(life, excluded=life.excluded or reason)
+            case _:
+                pass
+    return msgspec.structs.replace(machines, job=life, fitness=state)

@@ -217,6 +217,13 @@ class LeaveRequested(msgspec.Struct, frozen=True):
     reason: str
 
 
+class CordonRequested(msgspec.Struct, frozen=True):
+    """An operator keeps this node out of later cycles; `reason` "": it may take part again."""
+
+    job_id: str
+    reason: str
+
+
 class RestartRequested(msgspec.Struct, frozen=True):
     """An operator asks for a new cycle, which takes no unit of the budget."""
 
@@ -279,7 +286,7 @@ ClientReport = ClientJoined | ClientLeft | ProgressRead | RankSaid
 PlainReport = RankStopped | RankContinued | RankPrinted | RanksLookedAt  # what is seen of a rank that says nothing
 JobNews = (
     SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected | StopRequested
-    | LeaveRequested | RestartRequested | Ordered | FenceMoved | SupervisorReturned
+    | LeaveRequested | CordonRequested | RestartRequested | Ordered | FenceMoved | SupervisorReturned
 )  # fmt: skip
 News = SpawnerReport | WorkerReport | PlainReport | ClientReport | JobNews
 NodeNews = JobSubmitted | JobAbandoned | DeadlineReached

@@ -220,6 +220,7 @@ KINDS: Mapping[str, Kind] = {
     "node.kill_spawner": node.KillSpawner,
     "node.kill_tree": node.KillTree,
     "node.leave_requested": node.LeaveRequested,
+    "node.cordon_requested": node.CordonRequested,
     "node.look_at_ranks": node.LookAtRanks,
     "node.limits_calculated": node.LimitsCalculated,
     "node.move_fence": node.MoveFence,

@@ -15,6 +15,7 @@ from supervisor.core.cluster.cluster_messages import (
     NodeCordoned,
     NodeJoined,
     NodeLost,
+    NodeStands,
     Send,
     VerdictTaken,
 )
@@ -225,3 +226,27 @@ def test_a_new_leader_that_opens_a_round_does_not_place_a_leaving_node() -> None
     assert verdict(play, "b").exit_code == 0
     assert orders_to(play, StartCycle) == ["a", "c"]
     assert not isinstance(play.state.phase, Gathering)
+
+
+@pytest.mark.parametrize("state", [MemberState.FAILED, MemberState.JOINED])
+def test_a_node_that_was_to_leave_and_is_lost_before_it_has_left_leaves_when_it_is_back(state: MemberState) -> None:
+    """Its leader stood still as it asked, and let it go just before all its nodes came back as by a new connection."""
+    play = running("a", "b", "c")
+    asked = LeaveAsked("b", "holdfast drain by kim", with_ranks=True)
+    play >> asked
+    assert orders_to(play, JoinAgain) == ["a", "b", "c"]
+    play >> NodeLost("b", "node b is lost: another process has come in its place")
+    play >> NodeLost("c", "node c is lost: another process has come in its place")
+    back = NodeStands("b", play.state.rules, state, 0, leave=asked)
+    play >> back
+    play >> NodeStands("c", play.state.rules, MemberState.JOINED, -1)
+    play >> NodeJoined("a", 0) >> NodeJoined("b", 0)
+    assert play.state.members["b"].state is MemberState.REFUSED, "it has been told that it has left"
+    assert (play.state.parts, play.state.policy.used) == (("a", "c"), 0)
+
+
+def test_the_next_process_of_a_node_that_was_to_leave_takes_part() -> None:
+    play = running("a", "b", "c") >> LeaveAsked("b", "holdfast drain by kim", with_ranks=True)
+    play >> NodeLost("b", "node b is lost") >> NodeLost("c", "node c is lost")
+    play >> NodeStands("b", play.state.rules, MemberState.JOINED, -1) >> NodeJoined("a", 0)
+    assert play.state.parts == ("a", "b")

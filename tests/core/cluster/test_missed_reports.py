@@ -5,7 +5,10 @@ from __future__ import annotations
 from supervisor.core.cluster import missed_reports
 from supervisor.core.cluster.cluster_messages import (
     JobOpened,
+    LeaveAsked,
     MemberState,
+    NodeCordoned,
+    NodeExcluded,
     NodeFailed,
     NodeJoined,
     NodeLost,
@@ -44,3 +47,18 @@ def test_of_a_cycle_the_faults_and_the_absent_nodes_are_made_up_for() -> None:
     )
     gave_up = missed_reports.of_cycle({0: STOPPED}, {}, 4, 0.0)
     assert gave_up == (VerdictTaken("a"), NodeStopped("a", all_succeeded=True))
+
+
+def test_who_keeps_a_node_out_comes_before_the_report_that_it_has_joined() -> None:
+    kept = stands("a", 0, MemberState.JOINED, cordoned="a bad fan", excluded="its disk is broken")
+    assert missed_reports.of_node(kept)[1:] == (
+        NodeExcluded("a", "its disk is broken"),
+        NodeCordoned("a", "a bad fan"),
+        NodeJoined("a", 4),
+    )
+
+
+def test_what_was_asked_for_on_a_node_whose_workers_are_to_be_stopped() -> None:
+    asked = LeaveAsked("a", "drained by kim", with_ranks=True)
+    leaves = stands("a", 0, MemberState.RUNNING, leave=asked, stop_reason="stopped by kim")
+    assert missed_reports.asked_of(leaves) == (StopAsked("stopped by kim", 0, is_repeated=True), asked)

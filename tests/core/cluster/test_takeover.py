@@ -385,3 +385,25 @@ def test_every_state_of_every_node_leads_to_a_running_job_or_its_end(state: Memb
     play >> stands("b", 1, state, reason="a reason")
     play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
     assert coordinator.next_deadline_s(play.state) is not None or isinstance(play.state.phase, Running)
+
+
+@pytest.mark.parametrize("why", [{"cordoned": "a bad fan"}, {"excluded": "its disk is broken"}])
+def test_a_node_that_an_earlier_leader_kept_out_is_kept_out(why: dict[str, str]) -> None:
+    """Neither the ledger nor the next leader knows: the node says so itself."""
+    play = new_leader()
+    play >> stands("a", 0, MemberState.RUNNING) >> stands("c", None, MemberState.JOINED)
+    play >> msgspec.structs.replace(stands("b", 1), **why)
+    play >> NodeFailed("b", 4, "rank 3 failed") >> NodeJoined("b", 4) >> NodeJoined("a", 4)
+    assert play.state.parts == ("a", "c")
+
+
+@pytest.mark.parametrize("why", [{"cordoned": "a bad fan"}, {"excluded": "its disk is broken"}])
+@pytest.mark.parametrize("state", [MemberState.RUNNING, MemberState.JOINED])
+def test_a_node_that_was_lost_and_comes_back_is_kept_out_as_before(state: MemberState, why: dict[str, str]) -> None:
+    play = new_leader()
+    play >> stands("a", 0) >> stands("b", 1) >> stands("c", None, MemberState.JOINED)
+    play >> NodeLost("b", "node b is lost") >> NodeLost("c", "node c is lost")
+    play >> msgspec.structs.replace(stands("b", 1, state), **why) >> NodeJoined("a", 4) >> NodeJoined("b", 4)
+    assert isinstance(play.state.phase, Gathering)
+    play >> stands("c", None, MemberState.JOINED)
+    assert play.state.parts == ("a", "c")

@@ -9,6 +9,7 @@ import pytest
 from supervisor.core.cluster import coordinator
 from supervisor.core.facts import HangLimits, JobState, RendezvousRules
 from supervisor.core.node import node_messages
+from supervisor.core.node.job_state_report import state_report
 from supervisor.core.node.node_messages import (
     CollectEvidence,
     PrepareStore,
@@ -103,3 +104,13 @@ def test_a_stop_of_a_job_on_several_nodes_says_where_it_was_asked_for() -> None:
     job = joined(running(rules(2, rendezvous=RendezvousRules(max_nodes=2))), 0, 1)
     job.send(StopRequested(JOB, "holdfast stop by kim", 0))
     assert job.said("stop_requested") == ["holdfast stop by kim on node a"]
+
+
+def test_a_node_remembers_that_it_is_kept_out_for_leaders_to_come() -> None:
+    job = in_first_cycle()
+    job.send(node_messages.CordonRequested(JOB, "a bad fan"))
+    job.send(node_messages.ControlRequested(JOB, 0, 1, "exclude_this_node", "ECC errors"))
+    stands = state_report(job.state.jobs[JOB].job)
+    assert (stands.cordoned, "ECC errors" in stands.excluded) == ("a bad fan", True)
+    job.send(node_messages.CordonRequested(JOB, ""))
+    assert state_report(job.state.jobs[JOB].job).cordoned == ""

@@ -10,7 +10,7 @@ import msgspec
 
 from supervisor.core.election import candidate
 from supervisor.core.election.leader import Leader
-from supervisor.core.session_state import Candidate, JobSessions
+from supervisor.core.session_state import Candidate, JobSessions, Request
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.stream.cluster_client import ClusterClient
 
@@ -61,7 +61,7 @@ def begun(voter: Voter, process: str, kept: JobSessions | None, *, now_s: float)
     return msgspec.structs.replace(
         state,
         met_term=before.met_term,
-        requests=before.wishes,
+        requests=tuple((at_s, each) for at_s, each in before.wishes if isinstance(each, Request)),
         has_stopped=kept.has_stopped,
         newest_term=kept.term or 0,
         phase=phase,

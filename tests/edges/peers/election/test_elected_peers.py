@@ -18,7 +18,6 @@ from supervisor.core.cluster.cluster_messages import (
     LeadershipLost,
     LeadershipTaken,
     MemberState,
-    NodeCordoned,
     NodeDown,
     NodeLost,
     NodeStands,
@@ -198,19 +197,6 @@ async def test_a_supervisor_that_comes_back_too_late_ends_its_workers():
     kept = JobSessions(leads=True, term=3, candidate=Candidate("process", 2), known_at_s=known_at_s)
     async with node(memory, "a", begins=False, kept=kept) as a:
         await a.until(lambda: a.ordered(orders.StandBack))
-
-
-async def test_a_cordon_holds_under_the_next_leader():
-    memory = Memory()
-    async with node(memory, "b", begins=False) as b:
-        async with node(memory, "a") as a:
-            await a.until(lambda: a.reports(LeadershipTaken))
-            assert b.peers is not None
-            b.peers.report(JOB, JobOpened("b", RULES))
-            await a.until(lambda: len(a.reports(NodeStands)) == 2)
-            b.peers.report(JOB, NodeCordoned("b", "its fan is loud"))
-            await a.until(lambda: a.reports(NodeCordoned))
-        await b.until(lambda: b.reports(LeadershipTaken) and b.reports(NodeCordoned))
 
 
 WITH_BOTH = Ledger(4, 4, 1, parts=("a", "b"), witnesses=("a", "b"))
