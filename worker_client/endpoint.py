@@ -7,7 +7,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast_wire.private_folder import CYCLE_VARIABLE, JOB_ID_VARIABLE, SOCKET_VARIABLE, TOKEN_VARIABLE
+from holdfast_wire.private_supervisor import CYCLE_VARIABLE, JOB_ID_VARIABLE, SOCKET_VARIABLE, TOKEN_VARIABLE
 
 SOCKET_VARIABLES = (SOCKET_VARIABLE, "FT_RANK_MONITOR_IPC_SOCKET", "FT_LAUNCHER_IPC_SOCKET")
 CYCLE_VARIABLES = (CYCLE_VARIABLE, "TORCHELASTIC_RESTART_COUNT")
@@ -47,13 +47,13 @@ def from_environment(environment: Mapping[str, str]) -> Endpoint | NoEndpoint:
     if not cycle.isdecimal():
         return NoEndpoint(f"{CYCLE_VARIABLES[0]} is {cycle!r}, not a number")
     try:
-        token = _read_token(token_path)
+        token = _read_cycle_token(token_path)
     except (OSError, ValueError) as error:
         return NoEndpoint(f"cannot read the token {token_path}: {error}")
     return Endpoint(socket_path, job_id, int(cycle), token, can_share_page=not environment.get(NO_PAGE_VARIABLE))
 
 
-def _read_token(path: str) -> bytes:
+def _read_cycle_token(path: str) -> bytes:
     """Returns the token, from a file of this user or root, or from an inherited descriptor (/dev/fd/N)."""
     if (known := _tokens.get(path)) is not None:
         return known

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from holdfast_wire.private_folder import CYCLE_VARIABLE
+from holdfast_wire.private_supervisor import CYCLE_VARIABLE
 
 EPOCH_VARIABLE = "HOLDFAST_FENCING_EPOCH"  # 0 or missing: no supervisor fences this process
 

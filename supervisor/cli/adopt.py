@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
-from holdfast_wire.private_folder import (
+from holdfast_wire.private_supervisor import (
     CYCLE_VARIABLE,
     JOB_ID_VARIABLE,
     MEETING,

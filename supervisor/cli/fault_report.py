@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
+from holdfast_wire import private_files
+
 import supervisor
 from supervisor.config.redaction import redacted, redacted_text
-from supervisor.edges.machine.folders import closed_dir, user_dirs
+from supervisor.edges.machine.folders import user_dirs
 
 REPORTS_KEPT = 20
 FOLDER = "faults"
@@ -48,8 +50,8 @@ def _write(text: str) -> Path | None:
         folder = own / FOLDER
         try:
             for place in (own, folder):
-                closed_dir.make(place)
-                if closed_dir.fault_of(place):
+                private_files.make_folder(place)
+                if private_files.folder_fault(place):
                     raise PermissionError(str(place))
             path = folder / f"{os.getpid()}-{os.urandom(4).hex()}.txt"
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

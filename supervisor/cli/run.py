@@ -54,9 +54,9 @@ def _make_token(request: RunRequest) -> None:
     nodes = request.spec.nodes
     if nodes is None or not nodes.token_file or nodes.token_file != shared_token(os.environ):
         return
-    from supervisor.edges.machine.folders import shared_token_file  # Late: only jobs of several nodes need it.
+    from supervisor.edges.machine.folders import job_token_file  # Late: only jobs of several nodes need it.
 
-    if shared_token_file.make(nodes.token_file):
+    if job_token_file.make(nodes.token_file):
         standard_streams.say(
             f"holdfast: made the token {nodes.token_file}: nodes that do not share this folder need a copy, 0600"
         )

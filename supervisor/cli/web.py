@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
+from holdfast_wire import private_files
 
 from supervisor.cli import output
 from supervisor.cli.supervisors import add_place_arguments
@@ -84,14 +85,14 @@ def _token(path: str | None) -> str:
         return secrets.token_urlsafe(32)
     try:
         token = Path(path).read_text("ascii").strip()
-        mode = os.stat(path).st_mode
+        fault = private_files.secret_fault(Path(path), os.stat(path))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigurationError(f"cannot read the token in {path}: {why}; check the file") from error
     if len(token) < TOKEN_MIN or not token.isprintable() or " " in token:
         raise ConfigurationError(f"cannot use the token in {path}: it needs {TOKEN_MIN} characters or more, one word")
-    if mode & 0o077:
-        raise ConfigurationError(f"cannot use the token in {path}: others may read the file; chmod 600 {path}")
+    if fault:
+        raise ConfigurationError(f"cannot use the token in {path}: {fault}")
     return token
 
 

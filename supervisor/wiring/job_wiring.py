@@ -14,7 +14,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.machine.folders.token_files import TokenFiles
+from supervisor.edges.machine.folders.cycle_tokens import CycleTokens
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 from supervisor.edges.machine.health.check_probes import NodeChecks
 from supervisor.edges.machine.job_files.untrusted_reads import JobFiles
@@ -61,7 +61,7 @@ class Base(msgspec.Struct, frozen=True):
     questions: QuestionInbox
     workers: WorkerServer
     section_jobs: WaitingJobs  # of which a rank may stamp sections
-    tokens: TokenFiles
+    tokens: CycleTokens
     claims: JobClaims
     jobs: dict[str, JobRecord]
 

@@ -22,7 +22,7 @@ from supervisor.config.resolve import RunRequest
 from supervisor.config.stop_times import interrupted_grace_s
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
-from supervisor.edges.machine.folders.token_files import TokenFiles
+from supervisor.edges.machine.folders.cycle_tokens import CycleTokens
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 from supervisor.edges.machine.health.check_probes import NodeChecks
 from supervisor.edges.machine.journal.journal import Journal
@@ -89,7 +89,7 @@ async def open_supervisor(
     *,
     early: Sequence[SpawnerProcess] = (),
     claims: JobClaims | None = None,
-    make_spawners: Callable[[WorkerServer, TokenFiles], Spawners] | None = None,
+    make_spawners: Callable[[WorkerServer, CycleTokens], Spawners] | None = None,
     log_handlers: Sequence[logging.Handler] = (),
     open_peers: OpenPeers | None = None,
     keep_cordon: Callable[[str], Awaitable[None]] | None = None,
@@ -161,7 +161,7 @@ def _base(place: Place, claims: JobClaims, pages: PageOffers, main_threads: Main
         questions=QuestionInbox(),
         workers=workers,
         section_jobs=section_jobs,
-        tokens=TokenFiles(socket_dir.tokens_dir(place.socket_dir)),
+        tokens=CycleTokens(socket_dir.tokens_dir(place.socket_dir)),
         claims=claims,
         jobs={},
     )

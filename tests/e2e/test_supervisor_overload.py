@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from holdfast_wire.private_folder import ENDPOINT_FILE
+from holdfast_wire.private_supervisor import ENDPOINT_FILE
 
 from tests.e2e.launch import SCRIPTS
 

@@ -34,7 +34,7 @@ def page_of(
     """
     size = min(size or LIST_PAGE_DEFAULT, LIST_PAGE_MAX)
     if token:
-        after = _read_token(token)
+        after = _read_page_token(token)
         reports = [report for report in reports if _key(report) < after]
     page: list[wire.Job] = []
     left = PAGE_BYTES_MAX
@@ -55,7 +55,7 @@ def _token(report: JobReport) -> str:
     return base64.urlsafe_b64encode(f"{report.submitted_at_ns}:{report.job_id}".encode()).decode()
 
 
-def _read_token(token: str) -> tuple[int, str]:
+def _read_page_token(token: str) -> tuple[int, str]:
     try:
         submitted, _, job_id = base64.urlsafe_b64decode(token.encode("ascii")).decode().partition(":")
         return int(submitted), job_id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from supervisor.edges.machine.folders import closed_dir, socket_dir, state_dir, user_dirs
+from supervisor.edges.machine.folders import socket_dir, state_dir, user_dirs, write_probe
 from supervisor.edges.machine.processes import home_folder
 from supervisor.errors import ConfigurationError
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
@@ -107,7 +107,7 @@ def _fault(path: Path, there: Path) -> str:
     if path.stat().st_uid != os.geteuid():
         return f"it belongs to user id {path.stat().st_uid}, not {os.geteuid()}"
     try:
-        closed_dir.write_probe(path)
+        write_probe.write(path)
     except OSError as error:
         return error.strerror or str(error)
     return ""
@@ -128,7 +128,7 @@ def _temporary(area: Area, machine: Machine) -> None:
     for folder in user_dirs.temp_dirs(machine.environ):
         try:
             is_at_home = folder == home_folder.home_dir(machine.environ)
-            closed_dir.write_probe(folder.parent if is_at_home else folder)
+            write_probe.write(folder.parent if is_at_home else folder)
         except OSError:
             continue
         if socket_dir.longest_socket_path_fits(folder / "holdfast-run-00000000"):

@@ -10,12 +10,12 @@ import hashlib
 import json
 import os
 import socket
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from holdfast_wire.private_folder import ADOPTED_PREFIX, ENDPOINT_FILE, LIFE_FILE
+from holdfast_wire import private_files
+from holdfast_wire.private_supervisor import ADOPTED_PREFIX, ENDPOINT_FILE, LIFE_FILE
 
 from worker_client import job_nodes
 from worker_client.endpoint import NO_PAGE_VARIABLE, Endpoint, NoEndpoint, from_environment
@@ -103,13 +103,11 @@ def _own_folder() -> Path:
 def private_folder(path: Path) -> Path:
     """Makes `path` a directory that only this user may enter. Raises InternalError."""
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        found = path.lstat()
+        private_files.make_folder(path)
     except OSError as error:
         raise InternalError(f"cannot make {path} for a private supervisor: {error.strerror}; free the name") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        why = f"it is not a directory of user id {os.geteuid()} with mode 0700"
-        raise InternalError(f"cannot use {path} for a private supervisor: {why}; remove it")
+    if fault := private_files.folder_fault(path):
+        raise InternalError(f"cannot use {path} for a private supervisor: {fault}; or remove it")
     return path
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-from holdfast_wire.private_folder import JOB_ID_VARIABLE, MEETING, READY, TAKEN, TOKEN_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, MEETING, READY, TAKEN, TOKEN_VARIABLE
 
 from worker_client import job_nodes
 from worker_client.endpoint import SOCKET_VARIABLES, Endpoint

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast_wire.private_folder import ADOPTED_PREFIX, ENDPOINT_FILE, LIFE_FILE, MEETING_FILE, RANKS_FILE
+from holdfast_wire import private_files
+from holdfast_wire.private_supervisor import ADOPTED_PREFIX, ENDPOINT_FILE, LIFE_FILE, MEETING_FILE, RANKS_FILE
 
 from supervisor.edges.machine import records
-from supervisor.edges.machine.folders import closed_dir
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim, held_if_dead
 from supervisor.edges.machine.processes import process_table
 
@@ -47,7 +47,7 @@ class AdoptedDir:
                 if left.name not in kept:
                     _remove(left)
             self.serving = path / f"{SERVING_PREFIX}{os.urandom(NAME_BYTES).hex()}"
-            closed_dir.make(self.serving)
+            private_files.make_folder(self.serving)
         except OSError:
             self._claim.close()
             raise

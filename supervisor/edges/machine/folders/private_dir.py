@@ -13,8 +13,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from holdfast_wire import private_files
+
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.machine.folders import adopted_dir, closed_dir, user_dirs
+from supervisor.edges.machine.folders import adopted_dir, user_dirs, write_probe
 from supervisor.edges.machine.folders.socket_claim import held_if_dead
 from supervisor.edges.machine.folders.socket_dir import longest_socket_path_fits
 from supervisor.edges.machine.processes import home_folder
@@ -56,14 +58,14 @@ def make(environment: Mapping[str, str] | None = None) -> Path:
 
 def _make_home(place: Path) -> None:
     """Makes the folder at home. Raises OSError if it is not ours alone."""
-    closed_dir.make(place)
-    if fault := closed_dir.fault_of(place):
+    private_files.make_folder(place)
+    if fault := private_files.folder_fault(place):
         raise PermissionError(fault)
 
 
 def _probe(path: Path) -> None:
     """Raises OSError if sockets can't be made here: some network file systems do not support them."""
-    closed_dir.write_probe(path)
+    write_probe.write(path)
     probe = path / "probe.sock"
     with socket.socket(socket.AF_UNIX) as listener:
         try:
@@ -83,7 +85,7 @@ def sweep(environment: Mapping[str, str] | None = None) -> None:
             remove_if_dead(path)
 
     for own in user_dirs.own_dirs(environment):
-        if not closed_dir.fault_of(own):
+        if not private_files.folder_fault(own):
             adopted_dir.sweep(own)
     for earlier in home_folder.earlier_home_dirs(environment):
         if all(map(remove_if_dead, _private_dirs(earlier))):  # None is locked: it is of no use any more.
@@ -110,7 +112,7 @@ def _removed_unused(path: Path) -> bool:
     try:
         age_s = (Clock().unix_ns() - path.stat().st_mtime_ns) / 1e9
         if not 0 <= age_s < UNUSED_S:
-            closed_dir.remove_probes(path)
+            write_probe.remove_left(path)
             path.rmdir()  # only if it is empty
             return True
     except OSError:

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from holdfast_wire import private_files
 
 from supervisor.edges.machine import records
-from supervisor.edges.machine.folders import closed_dir, socket_dir, user_dirs
+from supervisor.edges.machine.folders import socket_dir, user_dirs
 from supervisor.edges.machine.processes import process_table
 
 REGISTRATION_BYTES_MAX = 16 * 1024
@@ -91,7 +92,7 @@ def register(
             f"{'; '.join(faults)}; what runs here is not listed by holdfast status, which finds it with "
             f"--socket-dir {directory} alone"
         )
-    elif faults and os.path.lexists(own := user_dirs.own_dirs(environment)[0]) and closed_dir.fault_of(own):
+    elif faults and os.path.lexists(own := user_dirs.own_dirs(environment)[0]) and private_files.folder_fault(own):
         warning = f"{faults[0]}; {written[-1].parent} is used in its place; remove {own}, or ask its owner to"
     return Registration(tuple(written), warning)
 
@@ -100,7 +101,7 @@ def registered(*, environment: Mapping[str, str] | None = None) -> tuple[Registe
     """Returns the live supervisors of this user that are registered, oldest first. Removes entries of dead ones."""
     found: dict[tuple[int, int], RegisteredSupervisor] = {}
     for place in (*_in_runtime_dirs(environment), *user_dirs.own_dirs(environment)):
-        if closed_dir.fault_of(place):
+        if private_files.folder_fault(place):
             continue  # It does not exist or is not ours: nothing in it can be trusted.
         for path in place.glob("*.json"):
             entry = _read_entry(path)
@@ -117,8 +118,8 @@ def _write(place: Path, name: str, text: str) -> str:
     """Writes one entry. Returns why it can't be written, "" if it was."""
     target = place / name
     try:
-        closed_dir.make(place)
-        if why := closed_dir.fault_of(place):
+        private_files.make_folder(place)
+        if why := private_files.folder_fault(place):
             return why
         unfinished = target.with_suffix(".new")
         unfinished.write_text(text)

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
+from holdfast_wire import private_files
 
-from supervisor.edges.machine.folders import closed_dir, user_dirs
+from supervisor.edges.machine.folders import user_dirs
 from supervisor.edges.machine.processes import socket_probe
 from supervisor.errors import ConfigurationError, NoSupervisorError
 
@@ -158,7 +159,7 @@ def longest_socket_path_fits(path: Path) -> bool:
 def make_closed(path: Path) -> None:
     """Creates or checks a directory without sockets. Raises ConfigurationError."""
     try:
-        closed_dir.make(path)
+        private_files.make_folder(path)
     except OSError as error:
         raise ConfigurationError(
             f"cannot make socket directory {path}: {error.strerror or error}; choose another with --socket-dir"
@@ -167,7 +168,7 @@ def make_closed(path: Path) -> None:
 
 
 def _check_closed(path: Path) -> None:
-    fault = closed_dir.fault_of(path)
+    fault = private_files.folder_fault(path)
     if fault:
         remedy = "" if "chmod" in fault else "; choose another with --socket-dir"
         raise ConfigurationError(f"cannot use socket directory {path}: {fault}{remedy}")

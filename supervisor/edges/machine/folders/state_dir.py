@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+from holdfast_wire import private_files
 
-from supervisor.edges.machine.folders import closed_dir, user_dirs
+from supervisor.edges.machine.folders import user_dirs, write_probe
 
 STATE_DIR_VARIABLE = "HOLDFAST_STATE_DIR"
 NODES = "nodes"  # of jobs with several nodes on this machine: a folder for each but the first
@@ -44,8 +45,8 @@ def places(explicit: str | None = None, environment: Mapping[str, str] | None = 
     further: list[Path] = []
     with suppress(OSError):
         further = sorted(Path(each.path) for each in os.scandir(first / NODES) if each.is_dir(follow_symlinks=False))
-    stand_ins = [own / STAND_IN for own in user_dirs.own_dirs() if not closed_dir.fault_of(own)]
-    return (first, *further, *(place for place in stand_ins if not closed_dir.fault_of(place)))
+    stand_ins = [own / STAND_IN for own in user_dirs.own_dirs() if not private_files.folder_fault(own)]
+    return (first, *further, *(place for place in stand_ins if not private_files.folder_fault(place)))
 
 
 def of_node(first: Path, name: str) -> Path:
@@ -66,7 +67,7 @@ def choose(explicit: str | None, last_resort: Path, environment: Mapping[str, st
         (place for own in user_dirs.own_dirs() if (place := _stand_in(own)) is not None), last_resort / STAND_IN
     )
     with suppress(OSError):
-        closed_dir.make(path)
+        private_files.make_folder(path)
     return ChosenDir(
         path,
         f"cannot use state directory {wanted}: {fault}; history and logs are kept in {path} and may not outlive this "
@@ -76,13 +77,13 @@ def choose(explicit: str | None, last_resort: Path, environment: Mapping[str, st
 
 def _stand_in(own: Path) -> Path | None:
     try:
-        closed_dir.make(own)
-        if closed_dir.fault_of(own):
+        private_files.make_folder(own)
+        if private_files.folder_fault(own):
             return None
-        closed_dir.make(own / STAND_IN)
-        if closed_dir.fault_of(own / STAND_IN):
+        private_files.make_folder(own / STAND_IN)
+        if private_files.folder_fault(own / STAND_IN):
             return None
-        closed_dir.write_probe(own / STAND_IN)
+        write_probe.write(own / STAND_IN)
     except OSError:
         return None
     return own / STAND_IN
@@ -91,13 +92,13 @@ def _stand_in(own: Path) -> Path | None:
 def _fault_after_making(path: Path) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        closed_dir.make(path)
+        private_files.make_folder(path)
         found = path.stat()
         if found.st_uid != os.geteuid():
             return f"it belongs to user id {found.st_uid}, not {os.geteuid()}"
         if stat.S_IMODE(found.st_mode) & 0o022:
             return "others may write to it"
-        closed_dir.write_probe(path)
+        write_probe.write(path)
     except OSError as error:
         return error.strerror or str(error)
     return ""

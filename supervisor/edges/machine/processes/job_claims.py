@@ -10,12 +10,12 @@ import contextlib
 import fcntl
 import logging
 import os
-import stat
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+from holdfast_wire import private_files
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.clock import Clock
@@ -269,8 +269,7 @@ def _make(folder: Path) -> None:
     """Makes the folder. Raises OSError."""
     above = folder.parent if folder.name.startswith(NODE) else folder  # of the first node
     for path in dict.fromkeys((*((above.parent,) if above.name == FOLDER else ()), above, folder)):
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(mode=0o700)
+        private_files.make_folder(path)
         fault = _fault_of(path)
         if fault:
             raise OSError(fault)
@@ -278,17 +277,8 @@ def _make(folder: Path) -> None:
 
 def _fault_of(folder: Path) -> str:
     """Returns why the folder can't be trusted; "" if it is ours alone, or missing."""
-    try:
-        found = folder.lstat()
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        return error.strerror or str(error)
-    if not stat.S_ISDIR(found.st_mode):
-        return "it is not a directory"
-    if found.st_uid != os.geteuid():
-        return f"it belongs to user id {found.st_uid}"
-    return f"others may enter it; chmod 0700 {folder}" if stat.S_IMODE(found.st_mode) & 0o077 else ""
+    fault = private_files.folder_fault(folder)
+    return fault if fault and os.path.lexists(folder) else ""
 
 
 def _lock(path: Path, data: tuple[int, str, str]) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import anyio
 import msgspec
+from holdfast_wire import private_files
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
 from supervisor.core import terms
@@ -267,8 +268,8 @@ def _read(path: str) -> bytes:
 
 def _password(path: str) -> str:
     password = _read(path).decode(errors="replace").strip()
-    if Path(path).stat().st_mode & 0o077:
-        raise BackendRefusedError(f"cannot use the password file {path}: others may read it; run chmod 600 {path}")
+    if fault := private_files.secret_fault(Path(path), Path(path).stat()):
+        raise BackendRefusedError(f"cannot use the password file {path}: {fault}")
     return password
 
 

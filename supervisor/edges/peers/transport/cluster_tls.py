@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
+from holdfast_wire import private_files
 
 from supervisor.edges.peers.transport import token_certificate
 from supervisor.edges.peers.transport.handshakes import Handshakes
@@ -56,8 +57,8 @@ def load(files: TlsFiles) -> Tls:
     certificate, key, authority = Path(files.certificate), Path(files.key), Path(files.authority)
     for option, path in (("tls_cert", certificate), ("tls_key", key), ("tls_ca", authority)):
         _check_readable(option, path)
-    if key.stat().st_mode & 0o077:
-        raise ConfigurationError(f"cannot use the key {key} of tls_key: others may read it; run chmod 600 {key}")
+    if fault := private_files.secret_fault(key, key.stat()):
+        raise ConfigurationError(f"cannot use the key {key} of tls_key: {fault}")
     return _both(lambda context: _use_files(context, certificate, key, authority))
 
 

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 import msgspec
-from holdfast_wire.private_folder import RANKS_FILE
+from holdfast_wire.private_supervisor import RANKS_FILE
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.processes import process_table

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
-from holdfast_wire.private_folder import JOB_ID_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 from holdfast_wire.process_sweep import Sweep
 
 from supervisor.edges.machine.clock import Clock

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import anyio
 import msgspec
+from holdfast_wire import private_files
 from holdfast_wire import spawner_link as wire
 from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLongError, encode
-from holdfast_wire.private_folder import JOB_ID_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 
 from supervisor.edges.machine import records
-from supervisor.edges.machine.folders import closed_dir
 from supervisor.edges.machine.own_process import shortages
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
@@ -213,8 +213,8 @@ def check_whole(found: Sequence[FoundSpawner]) -> None:
 
 def open_place(folder: Path) -> tuple[ReturnPlace, socket.socket]:
     """Returns a new place and its socket, on which nobody listens yet. Raises OSError."""
-    closed_dir.make(folder)
-    fault = closed_dir.fault_of(folder)
+    private_files.make_folder(folder)
+    fault = private_files.folder_fault(folder)
     if fault:
         raise OSError(errno.EPERM, fault, str(folder))
     place = ReturnPlace(folder, os.urandom(NAME_BYTES).hex())
@@ -234,7 +234,7 @@ def places(folder: Path) -> list[ReturnPlace]:
         names = {name.partition(".")[0] for name in os.listdir(folder)}
     except OSError:
         return []
-    if closed_dir.fault_of(folder):
+    if private_files.folder_fault(folder):
         return []
     return [ReturnPlace(folder, name) for name in sorted(names)]
 

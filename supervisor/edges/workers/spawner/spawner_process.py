@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from holdfast_wire.private_folder import JOB_ID_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 from holdfast_wire.spawner_link import Learned
 from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings, spawner_command
 

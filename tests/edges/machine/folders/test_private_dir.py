@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from supervisor.edges.machine.folders import closed_dir, private_dir, socket_claim, user_dirs
+from supervisor.edges.machine.folders import private_dir, socket_claim, user_dirs, write_probe
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
 from supervisor.edges.machine.processes import home_folder
 from supervisor.errors import ConfigurationError
@@ -90,7 +90,7 @@ def test_folders_of_killed_supervisors_go_and_those_of_living_ones_stay(temp: Pa
 def test_a_folder_whose_supervisor_was_killed_while_it_probed_goes_once_it_is_old():
     unused, used = private_dir.make({}), private_dir.make({})
     for folder in (unused, used):
-        (folder / f"{closed_dir.PROBE}1").touch()
+        (folder / f"{write_probe.PROBE}1").touch()
     (used / "kept").touch()
     private_dir.sweep({})
     assert unused.exists(), "it could still be loading"

@@ -1,34 +1,13 @@
-"""A token file is a secret, or it is refused; with certificates, the token is proved beside them."""
+"""A token, certificates or both protect the connections; with certificates, the token is proved beside them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from supervisor.edges.peers.handshake import job_secrets
-from supervisor.errors import ConfigurationError
 from tests.edges.peers.certificates import make_authority, make_node
 
 TOKEN = b"a token of the test"
-
-
-def test_a_token_file_is_a_secret(tmp_path: Path):
-    path = tmp_path / "token"
-    with pytest.raises(ConfigurationError, match="cannot read the token file"):
-        job_secrets.read_token(path)
-    path.write_bytes(TOKEN + b"\n")
-    path.chmod(0o640)
-    with pytest.raises(ConfigurationError, match="others may read it; run chmod 600"):
-        job_secrets.read_token(path)
-    path.chmod(0o600)
-    assert job_secrets.read_token(path) == TOKEN
-    path.write_bytes(b"short")
-    with pytest.raises(ConfigurationError, match="it has 5 bytes, and a secret has 16 or more"):
-        job_secrets.read_token(path)
-    path.write_bytes(b"abcab" * 8)
-    with pytest.raises(ConfigurationError, match="it has 3 different characters, so that it can be guessed"):
-        job_secrets.read_token(path)
 
 
 def test_what_is_given_protects_the_connections(tmp_path: Path):

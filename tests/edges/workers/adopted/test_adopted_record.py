@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast_wire.private_folder import RANKS_FILE
+from holdfast_wire.private_supervisor import RANKS_FILE
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from holdfast_wire import spawner_link as wire
-from holdfast_wire.private_folder import JOB_ID_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner import leftovers

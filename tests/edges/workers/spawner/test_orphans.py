@@ -11,7 +11,7 @@ from collections.abc import Callable
 import anyio
 import psutil
 import pytest
-from holdfast_wire.private_folder import JOB_ID_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end

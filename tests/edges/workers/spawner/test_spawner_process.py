@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from holdfast_wire.private_folder import JOB_ID_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 from holdfast_wire.spawner_settings import SpawnerCommand
 
 from supervisor.config import JobSpec

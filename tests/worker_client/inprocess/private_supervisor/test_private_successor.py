@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from holdfast_wire.private_folder import LIFE_FILE
+from holdfast_wire.private_supervisor import LIFE_FILE
 
 from tests.e2e.launch import wait_until
 from worker_client.endpoint import Endpoint

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine.folders import shared_token_file
-from supervisor.edges.peers.handshake.job_secrets import read_token
+from supervisor.edges.machine.folders import job_token_file
 from supervisor.errors import ConfigurationError
 
+TOKEN = b"a token of the test"
 MAKE = """
 import sys
-from supervisor.edges.machine.folders import shared_token_file
+from supervisor.edges.machine.folders import job_token_file
 sys.stdin.readline()
-print(shared_token_file.make(sys.argv[1]))
+print(job_token_file.make(sys.argv[1]))
 """
 
 
@@ -25,11 +25,11 @@ def test_it_is_made_once_readable_by_its_owner_and_random(tmp_path: Path) -> Non
     old = os.umask(0)
     try:
         paths = [tmp_path / home / ".config" / "holdfast" / "token" for home in ("a", "b")]
-        assert [shared_token_file.make(str(path)) for path in (*paths, *paths)] == [True, True, False, False]
+        assert [job_token_file.make(str(path)) for path in (*paths, *paths)] == [True, True, False, False]
     finally:
         os.umask(old)
     assert [path.stat().st_mode & 0o777 for path in (paths[0], paths[0].parent)] == [0o600, 0o700]
-    assert len({read_token(path) for path in paths}) == 2
+    assert len({job_token_file.read(path) for path in paths}) == 2
     assert os.listdir(paths[0].parent) == ["token"]
 
 
@@ -49,4 +49,22 @@ def test_of_nodes_that_start_at_the_same_moment_one_makes_it(tmp_path: Path) -> 
 def test_where_it_cannot_be_made_the_error_says_what_to_write(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigurationError, match=r"cannot make the token .*: .*; write --rdzv-conf token_file=F"):
-        shared_token_file.make(str(tmp_path / "file" / "token"))
+        job_token_file.make(str(tmp_path / "file" / "token"))
+
+
+def test_a_token_file_is_a_secret(tmp_path: Path):
+    path = tmp_path / "token"
+    with pytest.raises(ConfigurationError, match="cannot read the token file"):
+        job_token_file.read(path)
+    path.write_bytes(TOKEN + b"\n")
+    path.chmod(0o640)
+    with pytest.raises(ConfigurationError, match="others may read it; run chmod 600"):
+        job_token_file.read(path)
+    path.chmod(0o600)
+    assert job_token_file.read(path) == TOKEN
+    path.write_bytes(b"short")
+    with pytest.raises(ConfigurationError, match="it has 5 bytes, and a secret has 16 or more"):
+        job_token_file.read(path)
+    path.write_bytes(b"abcab" * 8)
+    with pytest.raises(ConfigurationError, match="it has 3 different characters, so that it can be guessed"):
+        job_token_file.read(path)

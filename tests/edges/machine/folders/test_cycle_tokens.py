@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine.folders.token_files import TOKEN_BYTES, TokenFiles
+from supervisor.edges.machine.folders.cycle_tokens import TOKEN_BYTES, CycleTokens
 
 
 def test_a_token_is_fresh_and_in_a_closed_file(tmp_path: Path):
-    tokens = TokenFiles(tmp_path / "tokens")
+    tokens = CycleTokens(tmp_path / "tokens")
     first, path = tokens.issue("job", 0)
     assert len(first) == TOKEN_BYTES
     assert path.read_bytes() == first
@@ -40,13 +40,13 @@ def test_a_token_is_fresh_and_in_a_closed_file(tmp_path: Path):
 @pytest.mark.parametrize("job_id", ["../../etc", "a/b", ".", "..", "", "x" * 500, "job é\n", "-"])
 def test_a_jobs_id_can_not_lead_out(tmp_path: Path, job_id: str):
     root = tmp_path / "tokens"
-    _, path = TokenFiles(root).issue(job_id, 0)
+    _, path = CycleTokens(root).issue(job_id, 0)
     assert path.parent.parent == root
     assert path.resolve().is_relative_to(root.resolve())
 
 
 def test_an_old_token_that_is_a_link_is_not_followed(tmp_path: Path):
-    tokens = TokenFiles(tmp_path / "tokens")
+    tokens = CycleTokens(tmp_path / "tokens")
     _, path = tokens.issue("job", 0)
     path.unlink()
     path.symlink_to(tmp_path / "precious")
@@ -56,7 +56,7 @@ def test_an_old_token_that_is_a_link_is_not_followed(tmp_path: Path):
 
 
 def test_a_folder_that_others_were_let_into_is_closed_again_and_its_old_token_is_void(tmp_path: Path):
-    tokens = TokenFiles(tmp_path / "tokens")
+    tokens = CycleTokens(tmp_path / "tokens")
     first, path = tokens.issue("job", 0)
     for folder in (path.parent, path.parent.parent):
         folder.chmod(0o777)
@@ -79,7 +79,7 @@ def test_where_no_file_can_be_written_the_token_is_in_memory_with_a_path(tmp_pat
                 pytest.skip("only root can give a directory away")
             root.mkdir()
             os.chown(root, 4321, 4321)
-    tokens = TokenFiles(root)
+    tokens = CycleTokens(root)
     before = len(os.listdir("/proc/self/fd"))
     tokens.issue("job", 0)
     token, path = tokens.issue("job", 0)
@@ -98,7 +98,7 @@ def test_where_no_file_can_be_written_the_token_is_in_memory_with_a_path(tmp_pat
 def test_the_umask_neither_opens_nor_hides_a_token(tmp_path: Path, umask: int):
     before = os.umask(umask)
     try:
-        _, path = TokenFiles(tmp_path / "tokens").issue("job", 0)
+        _, path = CycleTokens(tmp_path / "tokens").issue("job", 0)
     finally:
         os.umask(before)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -106,7 +106,7 @@ def test_the_umask_neither_opens_nor_hides_a_token(tmp_path: Path, umask: int):
 
 
 def test_threads_that_issue_and_withdraw_at_once_do_not_meet(tmp_path: Path):
-    tokens = TokenFiles(tmp_path / "tokens")
+    tokens = CycleTokens(tmp_path / "tokens")
 
     def turn(cycle: int) -> bool:
         for _ in range(200):
@@ -123,12 +123,12 @@ def test_threads_that_issue_and_withdraw_at_once_do_not_meet(tmp_path: Path):
 OF_A_SUPERVISOR_OF_ROOTS_SERVICE = """
 import ctypes, os, subprocess, sys, tempfile
 from pathlib import Path
-from supervisor.edges.machine.folders.token_files import TokenFiles
+from supervisor.edges.machine.folders.cycle_tokens import CycleTokens
 root = Path(sys.argv[1])
 if os.geteuid() == 0:
     os.setresuid(54321, 54321, 54321)
 assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0  # PR_SET_DUMPABLE
-tokens = TokenFiles(root)
+tokens = CycleTokens(root)
 token, path = tokens.issue("job", 0)
 read = subprocess.run(["cat", path], capture_output=True, check=True).stdout  # as a worker does
 tokens.withdraw("job", 0)

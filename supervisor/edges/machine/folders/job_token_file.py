@@ -1,4 +1,4 @@
-"""How does the token come about that a user's nodes share by their home folder, if none has made one yet?"""
+"""From which file do the nodes of a job read the token they share, and how is one made in the user's home folder?"""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ import os
 import secrets
 from pathlib import Path
 
+from holdfast_wire import private_files
+
 from supervisor.errors import ConfigurationError
 
-TOKEN_BYTES = 32
+TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
+TOKEN_CHARACTERS_MIN = 6  # different ones; fewer make a secret that repeats itself, and is guessed
+TOKEN_BYTES = 32  # of one that is made here
 
 
 def make(path: str) -> bool:
@@ -41,3 +45,25 @@ def make(path: str) -> bool:
             f"cannot make the token {path}: {error.strerror or error}; write --rdzv-conf token_file=F, a secret that "
             "is the same on each node"
         ) from error
+
+
+def read(path: Path) -> bytes:
+    """Returns the job's token. Blocks on the disk. Raises ConfigurationError."""
+    try:
+        with path.open("rb") as file:
+            fault = private_files.secret_fault(path, os.fstat(file.fileno()))
+            token = file.read(TOKEN_BYTES_MAX).strip()
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the token file {path}: {error.strerror}; check --rdzv-conf") from error
+    if fault:
+        raise ConfigurationError(f"cannot use the token file {path}: {fault}")
+    why = ""
+    if len(token) < TOKEN_BYTES_MIN:
+        why = f"it has {len(token)} bytes, and a secret has {TOKEN_BYTES_MIN} or more"
+    elif len(set(token)) < TOKEN_CHARACTERS_MIN:
+        why = f"it has {len(set(token))} different characters, so that it can be guessed"
+    if why:
+        raise ConfigurationError(
+            f"cannot use the token file {path}: {why}; write one by: head -c 32 /dev/urandom | base64 > {path}"
+        )
+    return token

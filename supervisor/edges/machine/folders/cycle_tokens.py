@@ -11,14 +11,14 @@ import os
 import re
 from pathlib import Path
 
-from supervisor.edges.machine.folders import closed_dir
+from holdfast_wire import private_files
 
 TOKEN_BYTES = 32
 SHARED_MEMORY = Path("/dev/shm")
 ATTEMPTS_MAX = 10  # another thread may withdraw a job's last token while this one issues its next
 
 
-class TokenFiles:
+class CycleTokens:
     """Issues tokens; see ports.Tokens. Below `root`, a directory per job, a file per cycle. Thread-safe; blocks."""
 
     def __init__(self, root: Path) -> None:
@@ -108,8 +108,8 @@ def _close_to_others(path: Path) -> None:
 
     Raises OSError if it is not ours.
     """
-    closed_dir.make(path)
-    if not closed_dir.fault_of(path):
+    private_files.make_folder(path)
+    if not private_files.folder_fault(path):
         return
     # By descriptor, so that the directory whose owner was checked is the one whose mode is changed.
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
