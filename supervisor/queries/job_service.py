@@ -209,6 +209,8 @@ class JobService:
 
     def restart(self, job_id: str, *, reason: str) -> int:
         job = self._live(job_id, "restart")
+        if (report := self.report(job)).state is JobState.STOPPING:
+            raise NotNowError(f"cannot restart job {job_id}: it is ending ({report.reason})")
         self._inbox.post(node_messages.RestartRequested(job.spec.job_id, reason))
         return job.cycle + 1
 

@@ -13,7 +13,7 @@ from supervisor.config.health_checks import HealthChecks
 from supervisor.core.facts import HangLimits, JobState, Progress, RestartRules
 from supervisor.core.node import node_messages
 from supervisor.core.node_health import Health, HealthFinding
-from supervisor.errors import AlreadyExistsError, CordonedError, InvalidRequestError, NotFoundError
+from supervisor.errors import AlreadyExistsError, CordonedError, InvalidRequestError, NotFoundError, NotNowError
 from supervisor.ports.reports import CheckReport
 from tests.engine.world import World
 
@@ -121,6 +121,19 @@ async def test_stop_and_restart_on_request(tmp_path: Path) -> None:
         ended = await world.job_service.wait("j")
         assert ended.verdict is not None
         assert (ended.verdict.state, ended.verdict.exit_code) == (JobState.STOPPED, 93)
+
+
+async def test_a_job_that_is_ending_is_not_said_to_restart(tmp_path: Path) -> None:
+    async with World.opened(tmp_path) as world:
+        spawner = await world.submit(spec())
+        spawner.silent.add(link.Signal)  # the ranks take time to end
+        world.job_service.stop("j", reason="enough", signal=0)
+        await world.settle()
+        with pytest.raises(NotNowError, match=r"cannot restart job j: it is ending \(enough\)"):
+            world.job_service.restart("j", reason="asked")
+        for local_rank in range(2):
+            spawner.exit(0, local_rank, signal=15)
+        await world.job_service.wait("j")
 
 
 async def test_end_all_ends_every_job_and_takes_no_new_one(tmp_path: Path) -> None:

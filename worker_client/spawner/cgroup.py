@@ -137,7 +137,10 @@ def _await_change(folder: str, wait_s: float) -> None:
 
 
 def _can_join(folder: str) -> bool:
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError:  # No process more is allowed: the workers will say so.
+        return False
     if pid == 0:
         try:
             _write(f"{folder}/cgroup.procs", b"0")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -87,3 +89,11 @@ def test_two_spawners_with_the_same_pid_in_two_pid_namespaces_have_cgroups_of_th
     finally:
         for folder in set(folders):
             folder.rmdir()
+
+
+def test_where_no_process_more_is_allowed_no_group_is_made(top: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    assert not cgroup._can_join(str(top))  # pyright: ignore[reportPrivateUsage]

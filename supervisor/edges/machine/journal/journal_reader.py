@@ -127,6 +127,8 @@ def _check_owner(path: Path) -> None:
     is_open = bool(folder.st_mode & 0o022) and not folder.st_mode & stat.S_ISVTX
     if owner == 0 and stat.S_ISREG(found.st_mode) and not is_open:
         return
+    if owner == 0 and not is_open:
+        raise ConfigurationError(f"cannot read journal {path}: it is not a regular file; move it away")
     why = f"it belongs to user id {owner}" if owner else "others may replace it"
     remedy = f"setpriv --reuid {owner} --clear-groups holdfast …" if owner else f"chmod go-w {path.parent}"
     raise ConfigurationError(f"cannot read journal {path} as root: {why}; {remedy} reads it")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from pathlib import Path
 
@@ -53,6 +54,14 @@ def test_state_of_other_versions_reads_with_defaults() -> None:
 def test_a_broken_journal_is_a_clear_error_for_readers(tmp_path: Path) -> None:
     (tmp_path / "journal.db").write_bytes(b"this is no database" * 100)
     with pytest.raises(ConfigurationError, match=r"cannot read journal .*; the next supervisor sets it aside"):
+        open_reader(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone checks whose a journal is")
+def test_what_is_no_file_in_a_folder_of_roots_is_said_to_be_none(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    os.mkfifo(tmp_path / "journal.db")
+    with pytest.raises(ConfigurationError, match="it is not a regular file; move it away"):
         open_reader(tmp_path)
 
 
