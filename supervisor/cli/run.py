@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 
 import msgspec
 
@@ -108,7 +109,8 @@ def _run(request: RunRequest) -> int:
 
 
 def _run_privately(request: RunRequest) -> int:
-    claims, request = _placed(request)
+    with _warnings_shown():
+        claims, request = _placed(request)
     # The spawner starts while the rest is loaded: who waits for the first worker waits for the slower of the two.
     early = start_process(
         request.spec,
@@ -174,6 +176,19 @@ def _placed(request: RunRequest) -> tuple[JobClaims, RunRequest]:
     return place.claims, msgspec.structs.replace(request, spec=spec, state_dir=own)
 
 
+@contextmanager
+def _warnings_shown() -> Generator[None]:
+    """Shows warnings as this command's own lines, before its log is open."""
+    handler, logger = logging.StreamHandler(), logging.getLogger("holdfast")
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("holdfast: warning: %(message)s"))
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
 def _show_waiting(spec: JobSpec, stack: ExitStack) -> None:
     """Shows progress to a person at a terminal while torch is loaded.
 
@@ -181,8 +196,6 @@ def _show_waiting(spec: JobSpec, stack: ExitStack) -> None:
     """
     if not standard_streams.stderr_is_terminal():
         return
-    import logging
-
     from supervisor.cli.waiting import waiting
 
     handler, logger = waiting(spec, stack), logging.getLogger("holdfast")

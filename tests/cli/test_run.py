@@ -28,3 +28,14 @@ def test_before_an_error_about_the_command_nothing_else_is_said(
     (tmp_path / "wrong.py").write_text("def x(:\n")
     assert run.execute_argv(["--nproc-per-node", "2", *command]) != 0
     assert capfd.readouterr().err.startswith("holdfast: error: cannot run ")
+
+
+def test_a_warning_before_the_log_is_open_is_a_line_of_the_command(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOLDFAST_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("HOLDFAST_CLAIM_DIR", str(tmp_path / "open"))
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    assert run.execute_argv(["--no-python", "no-such"]) != 0
+    assert capfd.readouterr().err.startswith("holdfast: warning: cannot claim the id of job ")
