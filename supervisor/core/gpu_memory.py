@@ -85,7 +85,7 @@ def is_suspect(found: Iterable[HealthFinding]) -> bool:
     return any(each.health is Health.SUSPECT for each in found)
 
 
-def suspicion_sentence(node: str, found: Iterable[HealthFinding], rules: MemoryRules) -> str:
+def suspect_text(node: str, found: Iterable[HealthFinding], rules: MemoryRules) -> str:
     held = [each.subject for each in found if each.health is Health.SUSPECT]
     if not held:
         return f"node {node} is no longer suspect: the memory of its GPUs is free"

@@ -1,4 +1,4 @@
-"""How does a table of rows stay where the reader is while the rows change?"""
+"""How wide are the columns of a table, and how does it stay where the reader is while its rows change?"""
 
 from __future__ import annotations
 

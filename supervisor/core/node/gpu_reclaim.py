@@ -176,7 +176,7 @@ def _take(state: State, waits: Waiting, rules: MemoryRules, report: MemoryReport
     found = gpu_memory.findings(report, rules)
     if not report.unknown and gpu_memory.is_suspect(found) != is_suspect(state):
         kind = "node_cleared" if is_suspect(state) else "node_suspect"
-        say(kind, gpu_memory.suspicion_sentence(node, found, rules))
+        say(kind, gpu_memory.suspect_text(node, found, rules))
     if not (report.unknown and is_suspect(state)):  # Unreadable memory does not clear a suspicion.
         state = msgspec.structs.replace(state, seen=tuple(CheckView(each, now_s) for each in found))
     state, let_go = _let_go(state)
