@@ -29,7 +29,7 @@ from supervisor.programs.doctor import (
     training,
 )
 from supervisor.programs.doctor.doctor_finding import DoctorFinding, Grade
-from supervisor.programs.doctor.machine import Machine
+from supervisor.programs.doctor.machine_probe import Machine
 from supervisor.report.timeline.timeline_builder import longest_silence
 
 SCHEMA = "holdfast.doctor/v1"

@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from supervisor.cli import output
-from supervisor.cli.documents import events_document
+from supervisor.cli.json_documents import events_document
 from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.edges.operators.event_document import event_document

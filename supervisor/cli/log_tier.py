@@ -21,8 +21,8 @@ def execute_argv(argv: Sequence[str]) -> int:
     import anyio
     import msgspec
 
-    from supervisor.programs.log_service.settings import Settings
     from supervisor.programs.log_service.tier import run
+    from supervisor.programs.log_service.tier_settings import Settings
 
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # Meant for the job: its supervisor ends this one.
         signal.signal(number, signal.SIG_IGN)

@@ -23,11 +23,11 @@ from supervisor.core.gpu_memory import MemoryReport
 from supervisor.core.gpu_places import places_sentence
 from supervisor.core.ledger import Ledger
 from supervisor.core.node import failed_actions, node, node_messages, spawner_watch
-from supervisor.engine import followers
+from supervisor.engine import announcement_followers
+from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.failure_text import failure_sentence, failure_text
-from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import CycleRecord, JobRecord
 from supervisor.engine.machines import Machines
 from supervisor.engine.node_looking import NodeLooking
@@ -130,7 +130,7 @@ class EnginePerformer:
     def announce(self, job_id: str, announcement: Announcement) -> None:
         job = self._jobs.get(job_id)
         if job is not None:
-            followers.announce(self._followers, job, announcement)
+            announcement_followers.announce(self._followers, job, announcement)
 
     def show(self, job_id: str, *, restarts_used: int, iteration: int) -> None:
         job = self._jobs.get(job_id)
@@ -391,7 +391,7 @@ class EnginePerformer:
             self._close_cycle(job)
         finally:
             job.end(self._edges.clock.unix_ns())
-            followers.announce(self._followers, job, JobEnded(action.verdict))
+            announcement_followers.announce(self._followers, job, JobEnded(action.verdict))
 
     def _look_at_node(
         self, job: JobRecord, action: node_messages.CheckNode | node_messages.AwaitGpuMemory

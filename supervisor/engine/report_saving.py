@@ -37,7 +37,7 @@ class ReportSaving:
                 _log.error("cannot save the report of job %s", job_id, exc_info=error)
 
     def announced(self, job: JobRecord, announcement: Announcement) -> None:
-        """Saves the last report while its coordinator is still known. See followers.py."""
+        """Saves the last report while its coordinator is still known. See announcement_followers.py."""
         del job
         if isinstance(announcement, JobEnded):
             self.settle()

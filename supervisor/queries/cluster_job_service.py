@@ -42,7 +42,7 @@ from supervisor.ports.questions import (
 from supervisor.ports.reports import JobReport, LogBytes, NodeReport, RecordedEvent
 from supervisor.queries import remote_logs
 from supervisor.queries.cluster_view import ClusterView
-from supervisor.queries.departures import Departures
+from supervisor.queries.drained_nodes import Departures
 from supervisor.queries.job_service import STACKS_FOR_PEOPLE_S, JobService
 
 NODE_ANSWER_S = 1.0  # a node that takes longer to answer is shown as last heard

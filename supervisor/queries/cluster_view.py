@@ -105,7 +105,7 @@ class ClusterView:
             heard.unheard.setdefault(node, self._clock.unix_ns())
 
     def announced(self, job: JobRecord, announcement: Announcement) -> None:
-        """Notes lost nodes. See followers.py."""
+        """Notes lost nodes. See announcement_followers.py."""
         if isinstance(announcement, NodeLost):
             self._note_lost(job, announcement)
 

@@ -175,7 +175,7 @@ class JobService:
         return job
 
     def announced(self, job: JobRecord, announcement: Announcement) -> None:
-        """Frees the id of a job once nothing of the job is left. See followers.py."""
+        """Frees the id of a job once nothing of the job is left. See announcement_followers.py."""
         if isinstance(announcement, JobEnded):
             self._close(job)
 

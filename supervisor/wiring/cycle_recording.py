@@ -16,10 +16,10 @@ from supervisor.config.job_logs import log_sender_socket
 from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.edges.machine.logs.cycle_info import CycleInfoFiles
 from supervisor.edges.machine.logs.job_log import JobLog, JobLogPlace
+from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.cycle_records import CycleRecords
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
-from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Clock
 from supervisor.wiring.place import Place

@@ -22,9 +22,9 @@ from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.stacks.stack_collector import StackCollector
+from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
-from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.engine.machines import Machines

@@ -23,7 +23,7 @@ class RunLogs:
         self._tidy()
 
     def announced(self, job: JobRecord, announcement: Announcement) -> None:
-        """Releases the logs of a job that has ended. See followers.py."""
+        """Releases the logs of a job that has ended. See announcement_followers.py."""
         if isinstance(announcement, JobEnded):
             self._retention.release_soon(_run_of(job))
             self._tidy()

@@ -40,9 +40,9 @@ from supervisor.edges.workers.main_thread_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
+from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
-from supervisor.engine.followers import Follow
 from supervisor.engine.machines import Machines
 from supervisor.engine.output_plan import Console
 from supervisor.engine.untold_news import UntoldNews

@@ -9,7 +9,7 @@ from holdfast_wire.v1 import control_pb2 as wire
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisor.cli import documents, jobs, output, status
+from supervisor.cli import jobs, json_documents, output, status
 from supervisor.cli.live import rows
 from supervisor.cli.site.rank_rows import ranks_document
 from supervisor.cli.supervisors import FoundJob
@@ -85,7 +85,7 @@ def test_each_command_shows_something_harmless(job: wire.Job, events: list[wire.
         page_of(life, made_at_ns=NOW_NS, version="1"),
     ]
     documents_told = [
-        documents.job_document(found),
+        json_documents.job_document(found),
         document_of(life),
         ranks_document(report, now_ns=NOW_NS, aged_s=1.0, every_s=2.0),
         *map(event_document, told),

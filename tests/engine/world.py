@@ -21,9 +21,9 @@ from supervisor.core.node import node_messages
 from supervisor.core.node_health import HealthFinding
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts, RankLook
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
+from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
-from supervisor.engine.followers import Follow
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.loop import Engine
 from supervisor.engine.machines import Machines

@@ -19,9 +19,9 @@ from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.edges.workers.channel.worker_server import WorkerServer
+from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
-from supervisor.engine.followers import Follow
 from supervisor.engine.machines import Machines
 from supervisor.engine.output_plan import Console
 from supervisor.engine.untold_news import UntoldNews

@@ -13,7 +13,7 @@ from supervisor.cli.control import ask_live
 from supervisor.cli.owners import who_asks
 from supervisor.cli.stacks import stacks_text
 from supervisor.cli.supervisors import Supervisors
-from supervisor.edges.machine.own_process.shortages import NoThreadError
+from supervisor.edges.machine.own_process.kernel_limits import NoThreadError
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators.browser_requests import is_name_of_here
 from supervisor.edges.operators.control_client import ControlClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
-from supervisor.programs.doctor.machine import Machine
+from supervisor.programs.doctor.machine_probe import Machine
 
 V2_ROOTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
 

@@ -9,7 +9,7 @@ from supervisor.edges.machine.folders import socket_dir, state_dir, user_dirs, w
 from supervisor.edges.machine.processes import home_folder
 from supervisor.errors import ConfigurationError
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
-from supervisor.programs.doctor.machine import Machine
+from supervisor.programs.doctor.machine_probe import Machine
 
 FREE_MIN_BYTES = 1 << 30
 OF_NETWORKS = {"nfs", "nfs4", "lustre", "cifs", "smb3", "ceph", "gpfs", "beegfs", "fuse.sshfs", "9p"}

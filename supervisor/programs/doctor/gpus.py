@@ -7,7 +7,7 @@ import os
 import sys
 
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
-from supervisor.programs.doctor.machine import Machine
+from supervisor.programs.doctor.machine_probe import Machine
 
 ANSWER_TIMEOUT_S = 20.0  # a healthy driver answers within 3 s, even if no process keeps it loaded
 PROBE = """\

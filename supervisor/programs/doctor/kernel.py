@@ -9,7 +9,7 @@ import resource
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
-from supervisor.programs.doctor.machine import Machine
+from supervisor.programs.doctor.machine_probe import Machine
 
 NEEDED, WANTED = (5, 4), (5, 14)  # waitid on a pidfd; cgroup.kill
 FILES_MIN = 4096

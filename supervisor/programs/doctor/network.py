@@ -15,7 +15,7 @@ import msgspec
 
 from supervisor.edges.machine.clock import Clock
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
-from supervisor.programs.doctor.machine import Machine
+from supervisor.programs.doctor.machine_probe import Machine
 
 ANSWER_TIMEOUT_S = 3.0
 REVERSE_SLOW_S = 0.005

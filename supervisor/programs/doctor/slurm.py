@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
-from supervisor.programs.doctor.machine import Machine
+from supervisor.programs.doctor.machine_probe import Machine
 
 KILL_WAIT, UNKILLABLE, TRACK = "KillWait", "UnkillableStepTimeout", "ProctrackType"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from supervisor import __version__
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
-from supervisor.programs.doctor.machine import Machine
+from supervisor.programs.doctor.machine_probe import Machine
 
 IMPORT_TIMEOUT_S = 60.0
 PYTHON_MIN, TORCH_MIN, NCCL_MIN = (3, 11), (2, 5, 1), (2, 26, 2)

@@ -24,8 +24,8 @@ from supervisor.programs.log_service.links import Links
 from supervisor.programs.log_service.log_senders import Callers
 from supervisor.programs.log_service.passing_on import PassingOn
 from supervisor.programs.log_service.root_files import RootFiles
-from supervisor.programs.log_service.settings import LEAF, ROOT, Next, Settings, address_of
 from supervisor.programs.log_service.tier_server import Server
+from supervisor.programs.log_service.tier_settings import LEAF, ROOT, Next, Settings, address_of
 
 LEAF_BYTES_MAX = 64 * 1024 * 1024
 ROOT_BYTES_MAX = 64 * 1024 * 1024

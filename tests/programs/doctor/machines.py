@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.programs.doctor.doctor_finding import DoctorFinding, Grade
-from supervisor.programs.doctor.machine import Machine
+from supervisor.programs.doctor.machine_probe import Machine
 
 
 def machine_of(root: Path, files: dict[str, str] | None = None, environ: dict[str, str] | None = None) -> Machine:

@@ -9,7 +9,7 @@ import pytest
 
 from supervisor.programs.doctor import folders
 from supervisor.programs.doctor.doctor_finding import DoctorFinding, Grade
-from supervisor.programs.doctor.machine import Machine
+from supervisor.programs.doctor.machine_probe import Machine
 from tests.programs.doctor.machines import the
 
 

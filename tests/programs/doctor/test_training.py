@@ -10,7 +10,7 @@ import pytest
 from supervisor import __version__
 from supervisor.programs.doctor import training
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding, Grade
-from supervisor.programs.doctor.machine import Machine
+from supervisor.programs.doctor.machine_probe import Machine
 from tests.programs.doctor.machines import graded, machine_of, program, the
 
 GOOD = {

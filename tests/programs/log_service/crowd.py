@@ -20,7 +20,7 @@ from supervisor.core.log_funnel.log_relay import Relay
 from supervisor.edges.machine.logs.tier_process import LogTier
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_tls import Tls
-from supervisor.programs.log_service.settings import Settings, address_of
+from supervisor.programs.log_service.tier_settings import Settings, address_of
 from supervisor.programs.log_service.upstream import Upstream
 from supervisor.programs.log_service.wakeup import Wakeup
 

@@ -13,7 +13,7 @@ from supervisor.core.facts import JobState
 from supervisor.errors import NoAnswerError
 from supervisor.ports.questions import LEADER, Answer, Events, Question, ReadEvents, ShowWhole, Whole
 from supervisor.ports.reports import JobNodeReport, JobReport
-from supervisor.queries import departures
+from supervisor.queries import drained_nodes
 from tests.queries.colleagues import Shared, happened, shared_job
 
 
@@ -46,8 +46,8 @@ class Leader:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(departures, "NO_LEADER_S", 0.0)
-    monkeypatch.setattr(departures, "UNNAMED_S", 0.0)
+    monkeypatch.setattr(drained_nodes, "NO_LEADER_S", 0.0)
+    monkeypatch.setattr(drained_nodes, "UNNAMED_S", 0.0)
 
 
 async def until_left(shared: Shared) -> None:

@@ -8,7 +8,7 @@ import resource
 
 import pytest
 
-from supervisor.edges.machine.own_process.shortages import NoThreadError, in_words, remedy
+from supervisor.edges.machine.own_process.kernel_limits import NoThreadError, in_words, remedy
 
 
 @pytest.mark.parametrize(
