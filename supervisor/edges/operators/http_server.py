@@ -92,7 +92,7 @@ async def serve(
                 try:
                     refusal = _refusal(stream) if only_own_user else ""
                     await _converse(stream, _refusing(routes, refusal) if refusal else routes, places, place)
-                except (h11.RemoteProtocolError, anyio.BrokenResourceError, TimeoutError):
+                except (anyio.BrokenResourceError, TimeoutError):
                     return
                 finally:
                     places.leave(place)
@@ -142,7 +142,13 @@ async def _converse(stream: ByteStream, routes: Routes, places: Places, place: P
     connection = h11.Connection(h11.SERVER)
     while True:
         with anyio.fail_after(IDLE_TIMEOUT_S):
-            head, body = await _receive(connection, stream)
+            try:
+                head, body = await _receive(connection, stream)
+            except h11.RemoteProtocolError as error:
+                if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                    refusal = Answer(error.error_status_hint, b"cannot read the request: it is no valid HTTP\n")
+                    await stream.send(_encoded(connection, None, refusal))
+                return
         if head is None:
             return
         places.answer(place)
@@ -201,14 +207,14 @@ async def _answer(request: Request, routes: Routes) -> Answer:
         return Answer(500, b"see the server's log\n")
 
 
-def _encoded(connection: h11.Connection, request: h11.Request, answer: Answer) -> bytes:
+def _encoded(connection: h11.Connection, request: h11.Request | None, answer: Answer) -> bytes:
     headers = [
         ("content-type", answer.content_type),
         ("content-length", str(len(answer.body))),
         ("cache-control", "no-store"),
     ]
     parts = [connection.send(h11.Response(status_code=answer.status, headers=headers))]
-    if request.method != b"HEAD":
+    if request is None or request.method != b"HEAD":
         parts.append(connection.send(h11.Data(data=answer.body)))
     parts.append(connection.send(h11.EndOfMessage()))
     return b"".join(part for part in parts if part)

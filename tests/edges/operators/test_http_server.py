@@ -98,10 +98,21 @@ async def test_a_head_has_no_body(tmp_path: Path):
         assert answer.endswith(b"\r\n\r\n")
 
 
-@pytest.mark.parametrize("nonsense", [b"\x16\x03\x01\x00\xff\r\n\r\n", b"GET\r\n\r\n", b"x" * 100_000])
-async def test_nonsense_ends_its_connection_alone(nonsense: bytes, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("nonsense", "status"),
+    [
+        (b"\x16\x03\x01\x00\xff\r\n\r\n", 400),
+        (b"GET\r\n\r\n", 400),
+        (b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
+        (b"GET /a HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
+        (b"x" * 100_000, 431),
+    ],
+)
+async def test_nonsense_is_refused_and_ends_its_connection_alone(nonsense: bytes, status: int, tmp_path: Path):
     async with served(tmp_path / "s") as path:
-        assert await ask(path, nonsense) == b""
+        answer = await ask(path, nonsense)
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        assert answer.endswith(b"cannot read the request: it is no valid HTTP\n")
         assert b"fine" in await ask(path, GET, until=b"fine")
 
 
