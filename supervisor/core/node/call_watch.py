@@ -3,7 +3,8 @@
 The rank's page says when its main thread last executed bytecode, when it last called ping(), and whether it should be
 watched. As in rank_monitor.py, a deadline is only a reason to read that page again, so there is no polling and no
 judgement by an old reading. The soft timeout is a fault of the rank, reported once per iteration. The hard timeout ends
-its process: first the stacks of all ranks, then one more look, SIGTERM, and after the grace period SIGKILL.
+its process: first the stacks of all ranks, then one more look, SIGTERM, and after the grace period SIGKILL. Taking
+stacks needs time, so that of an interrupted rank begins shortly before its hard timeout.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from supervisor.core.facts import CallWatch, Progress, WatchMode
 from supervisor.core.silence import REREAD_PAUSE_S, Silence, read_moment_s
 
 EVIDENCE_MARGIN_S = 0.1  # beyond the budget, for an answer that is under way
+EVIDENCE_LEAD_S = 0.1  # before the hard timeout of a rank whose soft timeout was reported
 
 # --- states --------------------------------------------------------------------------------------------------------
 
@@ -43,10 +45,11 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Examining(msgspec.Struct, frozen=True):
-    """The hard timeout has run out; stacks are being taken."""
+    """The hard timeout has run out or is about to; stacks are being taken, or were taken before it has run out."""
 
     settings: CallSettings
     until_s: float
+    due_at_s: float = 0.0  # when the hard timeout runs out
 
 
 class Confirming(msgspec.Struct, frozen=True):
@@ -180,7 +183,7 @@ def step(state: State, event: Event, *, now_s: float, evidence_budget_s: float) 
         case RankCondemned():
             return state if isinstance(state, Terminating) else Terminating(now_s + _grace_s(state)), _signal(state)
         case EvidenceCollected():
-            return (Confirming(state.settings), (ReadPage(),)) if isinstance(state, Examining) else (state, ())
+            return _take_evidence(state, now_s)
         case DeadlineReached():
             return _pass_deadline(state, now_s)
         case _:
@@ -193,7 +196,7 @@ def next_deadline_s(state: State) -> float | None:
             return None
         case Watching(settings, watch, read_at_s, soft_told, not_before_s):
             # A watch that is off may be on right after the reading: silence then counts from there.
-            moments = [due.due_at_s for due in _dues(settings, watch, soft_told=soft_told)]
+            moments = [due.due_at_s - due.lead_s(soft_told) for due in _dues(settings, watch, soft_told=soft_told)]
             moments.append(read_at_s + (settings.hard_timeout_s if soft_told else settings.soft_timeout_s))
             return max(min(moments), not_before_s)
         case Examining(until_s=at_s) | Terminating(kill_at_s=at_s):
@@ -224,6 +227,14 @@ def _lose_page(state: State, now_s: float) -> State:
             return state
         case _:
             assert_never(state)
+
+
+def _take_evidence(state: State, now_s: float) -> Outcome:
+    if not isinstance(state, Examining):
+        return state, ()
+    if now_s < state.due_at_s:
+        return msgspec.structs.replace(state, until_s=state.due_at_s), ()
+    return Confirming(state.settings), (ReadPage(),)
 
 
 def _pass_deadline(state: State, now_s: float) -> Outcome:
@@ -259,8 +270,12 @@ def _judge(state: State, progress: Progress, now_s: float, evidence_budget_s: fl
     read_at_s = read_moment_s(progress, now_s)
     told: list[Action] = []
     for due in sorted(_dues(settings, progress.call_watch, soft_told=soft_told), key=lambda due: due.due_at_s):
-        if due.due_at_s > read_at_s:
+        if due.due_at_s - due.lead_s(soft_told) > read_at_s:
             continue
+        if due.due_at_s > read_at_s and evidence_budget_s <= 0:
+            return Watching(settings, progress.call_watch, read_at_s, soft_told, due.due_at_s), tuple(told)
+        if due.due_at_s > read_at_s and isinstance(state, Confirming):
+            return Examining(settings, due.due_at_s, due.due_at_s), tuple(told)  # an outdated reading: look again then
         reason = due.reason(read_at_s)
         if due.interruption is Interruption.SOFT_TIMEOUT:
             soft_told = True
@@ -269,7 +284,8 @@ def _judge(state: State, progress: Progress, now_s: float, evidence_budget_s: fl
             kill_at_s = now_s + settings.termination_grace_s
             return Terminating(kill_at_s), (*told, TellFault(due.interruption, reason), *_signal(state))
         else:
-            return Examining(settings, now_s + evidence_budget_s + EVIDENCE_MARGIN_S), (*told, TakeStacks())
+            until_s = max(due.due_at_s, now_s + evidence_budget_s + EVIDENCE_MARGIN_S)
+            return Examining(settings, until_s, due.due_at_s), (*told, TakeStacks())
     watching = Watching(settings, progress.call_watch, read_at_s, soft_told)
     deadline_s = next_deadline_s(watching)
     if deadline_s is not None and deadline_s <= now_s:
@@ -294,6 +310,10 @@ def _grace_s(state: State) -> float:
 
 class _Due(Silence, frozen=True):
     interruption: Interruption
+
+    def lead_s(self, soft_told: bool) -> float:
+        """Returns how long before its moment the page is read: the kill then need not wait for the stacks."""
+        return EVIDENCE_LEAD_S if soft_told and self.interruption is Interruption.HARD_TIMEOUT else 0.0
 
 
 def _dues(settings: CallSettings, watch: CallWatch | None, *, soft_told: bool) -> Iterator[_Due]:

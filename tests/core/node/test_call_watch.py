@@ -80,6 +80,8 @@ def test_silence_is_told_at_the_soft_timeout_and_the_process_ended_at_the_hard_o
         << TellFault(Interruption.SOFT_TIMEOUT, "executed no Python code for 10.0 s (soft timeout 10.0 s)")
     )
     asked(play)
+    assert play.now_s == 23.9
+    asked(play >> page(4.0) << ())
     assert play.now_s == 24.0
     text = "executed no Python code for 20.0 s (hard timeout 20.0 s)"
     play >> page(4.0) << (TellFault(Interruption.HARD_TIMEOUT, text), SignalRank(TERM, tree=False))
@@ -94,6 +96,42 @@ def test_the_stacks_are_taken_and_the_page_is_read_once_more_before_the_process_
     play >> EvidenceCollected() << ReadPage()
     play >> page(0.0)
     play.has(SignalRank(TERM, tree=False))
+
+
+def examined() -> Playbook[watch.State]:
+    """Plays an interrupted rank, silent since 4.0, up to the taking of its stacks."""
+    play = asked(watching(0.25)) >> page(4.0) << ()
+    play = asked(play) >> page(4.0)
+    play.has(TellFault(Interruption.SOFT_TIMEOUT, "executed no Python code for 10.0 s (soft timeout 10.0 s)"))
+    play = asked(play) >> page(4.0) << TakeStacks()
+    assert play.now_s == 23.9
+    return play
+
+
+def test_the_stacks_of_an_interrupted_rank_are_ready_at_its_hard_timeout_and_it_is_not_ended_earlier() -> None:
+    play = examined().at(23.95) >> EvidenceCollected() << ()
+    asked(play)
+    assert play.now_s == 24.0
+    play >> page(4.0)
+    play.has(SignalRank(TERM, tree=False))
+    assert watch.next_deadline_s(play.state) == 29.0
+
+
+def test_an_interrupted_rank_whose_stacks_come_late_is_ended_once_they_are_there() -> None:
+    play = examined().at(24.05) >> EvidenceCollected() << ReadPage()
+    play >> page(4.0)
+    play.has(SignalRank(TERM, tree=False))
+
+
+def test_an_interrupted_rank_that_moves_after_its_stacks_were_taken_lives() -> None:
+    play = asked(examined() >> EvidenceCollected() << ()) >> page(23.99) << ()
+    assert watch.next_deadline_s(play.state) == pytest.approx(43.89)
+
+
+def test_a_reading_from_before_the_hard_timeout_ends_nobody_and_takes_no_stacks_again() -> None:
+    play = asked(examined() >> EvidenceCollected() << ()) >> page(4.0, read_at_s=23.98) << ()
+    asked(play) >> page(4.0)
+    play.has(SignalRank(TERM, tree=False)).lacks(TakeStacks)
 
 
 def test_a_rank_that_moves_while_its_stacks_are_taken_lives() -> None:
@@ -118,7 +156,7 @@ def test_a_limit_that_runs_out_is_told_as_a_soft_timeout_and_brings_the_hard_one
     text = "sent no heartbeat for 5.0 s (limit 5.0 s)"
     play.at(6.0) >> LimitRanOut(text, earlier) << TellFault(Interruption.SOFT_TIMEOUT, text)
     play >> LimitRanOut(text, earlier) << ()
-    asked(play)
+    asked(asked(play) >> page(4.9) << ())
     assert play.now_s == 19.9
     play >> page(4.9)
     play.has(SignalRank(TERM, tree=False))
@@ -129,6 +167,8 @@ def test_the_next_iteration_has_the_whole_hard_timeout_again() -> None:
     play.at(1.0) >> IterationBegun(SETTINGS)
     asked(play) >> page(1.0)
     asked(play)
+    assert play.now_s == 20.9
+    asked(play >> page(1.0) << ())
     assert play.now_s == 21.0
 
 
