@@ -59,7 +59,8 @@ def execute(arguments: Namespace) -> int:
     export_url = arguments.export_url or os.environ.get(EXPORT_VARIABLE, "")
     if export_url and not export_url.startswith(("http://", "https://")):
         raise InvalidRequestError(
-            f"cannot export to {redacted_url(export_url)!r}: it is not an http:// or https:// URL"
+            f"cannot export to {redacted_url(export_url)!r}: it is not an http:// or https:// URL; write one with "
+            "--export-url"
         )
     logging.basicConfig(level=arguments.log_level.upper(), format="holdfast attribution: %(levelname)s: %(message)s")
     return anyio.run(_serve, arguments, address, folder, export_url, backend_options={"use_uvloop": True})

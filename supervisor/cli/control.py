@@ -17,10 +17,12 @@ def ask_live(supervisors: Supervisors, name: str, *, verb: str) -> tuple[FoundJo
     found = supervisors.find(name, verb=verb, live_only=True)
     report = found.report
     if report.state.has_ended:
-        raise NotNowError(f"cannot {verb} job {found.name}: it has ended ({report.state})")
+        raise NotNowError(
+            f"cannot {verb} job {found.name}: it has ended ({report.state}); holdfast jobs shows what runs"
+        )
     if found.supervisor is None:
         raise NoSupervisorError(
-            f"cannot {verb} job {found.name}: its supervisor (pid {report.supervisor_pid}) does not answer"
+            f"cannot {verb} job {found.name}: its supervisor (pid {report.supervisor_pid}) does not answer; try again"
         )
     return found, found.supervisor.client
 
@@ -50,4 +52,5 @@ def ask_node(supervisors: Supervisors, name: str, *, verb: str) -> ControlClient
             f"cannot {verb} node {name}: no holdfast daemon and no job of several nodes runs here; "
             "start one with holdfast daemon"
         )
-    raise NotFoundError(f"cannot {verb} node {name}: the nodes known here are {', '.join(dict.fromkeys(known))}")
+    names = ", ".join(dict.fromkeys(known))
+    raise NotFoundError(f"cannot {verb} node {name}: it is not among the nodes known here; choose one of {names}")

@@ -238,7 +238,7 @@ def _drain_other(supervisors: Supervisors, name: str, reason: str) -> None:
     others = [job_id for job_id in node.job_ids if job_id not in known]
     if others:
         raise NoAnswerError(
-            f"cannot wait for job {', '.join(others)} of node {name}, in which this node has no part: type holdfast "
+            f"cannot wait for job {', '.join(others)} of node {name}, in which this node has no part; type holdfast "
             f"drain on node {name}"
         )
     if node.cordon_ends:

@@ -40,4 +40,6 @@ class Silence:
         """Raises ExhaustedError if somebody is silent who may know better. `what` completes "cannot …"."""
         if self._told:
             places = " or ".join(map(str, self._told))
-            raise ExhaustedError(f"cannot {what}: the supervisor at {places}, which may know more, does not answer")
+            raise ExhaustedError(
+                f"cannot {what}: the supervisor at {places}, which may know more, does not answer; try again"
+            )

@@ -307,7 +307,7 @@ def check_rank(report: JobReport, rank: int | None, *, verb: str) -> None:
     if rank is None or not ranks or rank in ranks:
         return
     have = f"ranks {ranks[0]} to {ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]} only"
-    raise NotFoundError(f"cannot {verb} rank {rank}: job {report.job_id} has {have}")
+    raise NotFoundError(f"cannot {verb} rank {rank}: job {report.job_id} has {have}; choose one of those")
 
 
 def _each_once(jobs: Sequence[FoundJob]) -> list[FoundJob]:

@@ -90,7 +90,9 @@ def _token(path: str | None) -> str:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigurationError(f"cannot read the token in {path}: {why}; check the file") from error
     if len(token) < TOKEN_MIN or not token.isprintable() or " " in token:
-        raise ConfigurationError(f"cannot use the token in {path}: it needs {TOKEN_MIN} characters or more, one word")
+        raise ConfigurationError(
+            f"cannot use the token in {path}: it is not one word of {TOKEN_MIN} characters or more; write such a secret"
+        )
     if fault:
         raise ConfigurationError(f"cannot use the token in {path}: {fault}")
     return token

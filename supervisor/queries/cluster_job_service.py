@@ -226,7 +226,7 @@ class ClusterJobService:
             raise NoAnswerError(f"cannot take stacks of rank {rank}: no answer of {unheard} yet; try again in a moment")
         if rank is not None and rank not in ranks:
             have = f"has ranks {min(ranks)} to {max(ranks)}" if ranks else "runs no ranks at this moment"
-            raise NotFoundError(f"cannot take stacks of rank {rank}: job {job_id} {have}")
+            raise NotFoundError(f"cannot take stacks of rank {rank}: job {job_id} {have}; choose one that runs")
         wanted = [each for each in ranks.values() if rank in (None, each.rank)]
         by_node: dict[str, list[int]] = {}
         for each in wanted:
@@ -281,9 +281,11 @@ class ClusterJobService:
             known |= {each.name for each in report.nodes}
         verb = "drain" if leaves else "cordon" if cordoned else "uncordon"
         if gone:
-            raise NotFoundError(f"cannot {verb} node {node}: {gone}")
+            raise NotFoundError(f"cannot {verb} node {node}: {gone}; holdfast nodes shows which are there")
         names = ", ".join(sorted(known))
-        raise NotFoundError(f"cannot {verb} node {node[:80]}: it is not among the nodes known here, {names}")
+        raise NotFoundError(
+            f"cannot {verb} node {node[:80]}: it is not among the nodes known here; choose one of {names}"
+        )
 
     async def _set_own_cordon(self, name: str, request: SetCordon) -> NodeReport:
         """Cordons this node. `name`: its name in the job for which that is requested; "": its own name."""
@@ -300,7 +302,7 @@ class ClusterJobService:
 
     async def lead_rendezvous(self, rendezvous: RendezvousRequest) -> bool:
         if self._lead_for_torchrun is None:
-            why = "this supervisor serves one job alone"
+            why = "this supervisor serves one job alone; ask the daemon of the node"
             raise InvalidRequestError(f"cannot lead the rendezvous of job {rendezvous.job_id}: {why}")
         return await self._lead_for_torchrun(rendezvous)
 
@@ -372,7 +374,9 @@ class ClusterJobService:
         """Answers a question; see questions.Handler."""
         part = self._view.own_part(job_id)
         if part is None:
-            raise NotFoundError(f"cannot answer node {by}: job {job_id} is not known here")
+            raise NotFoundError(
+                f"cannot answer node {by}: job {job_id} is not known here; see holdfast jobs on its nodes"
+            )
         match question:
             case ShowPart():
                 return part
@@ -395,7 +399,9 @@ class ClusterJobService:
                 return self._take_sections(job_id, by, question)
             case ReadLogs() | CloseLogs():
                 if self._read_logs is None:
-                    raise InvalidRequestError(f"cannot show logs to node {by}: this supervisor reads none")
+                    raise InvalidRequestError(
+                        f"cannot show logs to node {by}: this supervisor reads none; read them on its node"
+                    )
                 return await self._read_logs(by, part.part, question)
 
     def _check_leads(self, job_id: str) -> None:
@@ -419,7 +425,9 @@ class ClusterJobService:
                 lambda: self._history.events(job_id, after_sequence=after_sequence, limit=EVENTS_AT_ONCE)
             )
         except OSError as error:
-            raise ExhaustedError(f"cannot show events of job {job_id}: {error}") from error
+            raise ExhaustedError(
+                f"cannot show events of job {job_id}: {error}; check the state folder's disk"
+            ) from error
         return tuple(events)
 
 

@@ -210,7 +210,9 @@ class JobService:
     def restart(self, job_id: str, *, reason: str) -> int:
         job = self._live(job_id, "restart")
         if (report := self.report(job)).state is JobState.STOPPING:
-            raise NotNowError(f"cannot restart job {job_id}: it is ending ({report.reason})")
+            raise NotNowError(
+                f"cannot restart job {job_id}: it is ending ({report.reason}); start it again once it has ended"
+            )
         self._inbox.post(node_messages.RestartRequested(job.spec.job_id, reason))
         return job.cycle + 1
 
@@ -219,7 +221,7 @@ class JobService:
         if rank is not None and not 0 <= rank - job.first_rank < job.spec.local_world_size:
             raise NotFoundError(
                 f"cannot take stacks of rank {rank}: job {job_id} has ranks {job.first_rank} to "
-                f"{job.first_rank + job.spec.local_world_size - 1}"
+                f"{job.first_rank + job.spec.local_world_size - 1}; choose one of those"
             )
         return await self._stacks.looked_at(job, rank=rank, budget_s=budget_s)
 
@@ -397,7 +399,9 @@ class JobService:
         if job is None:
             raise NotFoundError(f"cannot {verb} job {job_id}: this supervisor has no such job; see holdfast jobs")
         if job.verdict is not None:
-            raise NotNowError(f"cannot {verb} job {job_id}: it has ended ({job.verdict.state})")
+            raise NotNowError(
+                f"cannot {verb} job {job_id}: it has ended ({job.verdict.state}); holdfast jobs shows what runs"
+            )
         return job
 
     def _forget_oldest(self) -> None:

@@ -87,7 +87,10 @@ class Control:
             if job.name != name:
                 raise NotFoundError(f"cannot {verb} job {name}: there is no such job; write its whole id")
             if run and str(client.job(job_id).submitted_at_ns) != run:
-                raise NotNowError(f"cannot {verb} job {job_id}: that run has ended, and the id is another run's by now")
+                raise NotNowError(
+                    f"cannot {verb} job {job_id}: that run has ended, and the id is another run's by now; "
+                    "reload the page"
+                )
             return perform(client, job_id, asker)
 
 

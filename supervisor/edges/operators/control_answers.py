@@ -70,7 +70,10 @@ def _check_size(job: wire.Job) -> None:
         parts += sum(len(node.ranks) + len(node.checks) for node in job.nodes)
         parts += sum(len(rank.sections) for rank in job.ranks) + sum(len(each.ranks) for each in job.stragglers)
     if parts > JOB_PARTS_MAX:
-        raise HoldfastError(f"cannot read job {_name(job.job_id)}: it has more than {JOB_PARTS_MAX:,} ranks or parts")
+        raise HoldfastError(
+            f"cannot read job {_name(job.job_id)}: the supervisor names more than {JOB_PARTS_MAX:,} ranks or parts; "
+            "check which program serves the socket"
+        )
 
 
 def _rank_from_wire(rank: wire.Rank) -> RankReport:

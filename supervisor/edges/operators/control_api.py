@@ -49,7 +49,7 @@ def secure_listener(
     missing = [flag for flag, value in given.items() if not value]
     if not address:
         if len(missing) < len(given):
-            raise ConfigurationError("cannot use --tls-…: there is no --listen HOST:PORT to protect")
+            raise ConfigurationError("cannot use --tls-…: there is no address to protect; add --listen HOST:PORT")
         return None
     if missing or not (certificate and key and client_authority):
         raise ConfigurationError(
@@ -58,7 +58,7 @@ def secure_listener(
         )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65_535:
-        raise ConfigurationError(f"cannot listen on {address}: not HOST:PORT")
+        raise ConfigurationError(f"cannot listen on {address}: it is not HOST:PORT; write one such as 0.0.0.0:9443")
     return SecureListener(address, Path(certificate), Path(key), Path(client_authority))
 
 

@@ -74,7 +74,7 @@ class ControlClient:
         try:
             _check_room()
         except NoThreadError as error:
-            raise ExhaustedError(f"cannot ask the supervisor at {socket_path}: {error}") from error
+            raise ExhaustedError(f"cannot ask the supervisor at {socket_path}: {error}; try again") from error
         self._channel = grpc.insecure_channel(
             f"unix:{socket_path}",
             options=(
@@ -280,7 +280,9 @@ class ControlClient:
         (details,) = notes_from_wire([error.details() or "no reason given"])
         match error.code():
             case grpc.StatusCode.UNAVAILABLE:
-                return NoSupervisorError(f"cannot ask the supervisor at {self.socket_path}: it has gone ({details})")
+                return NoSupervisorError(
+                    f"cannot ask the supervisor at {self.socket_path}: it has gone ({details}); see holdfast jobs"
+                )
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return self._no_answer(timeout_s)
             case grpc.StatusCode.RESOURCE_EXHAUSTED:

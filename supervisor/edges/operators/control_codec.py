@@ -79,11 +79,13 @@ def rendezvous_from_wire(request: wire.LeadRendezvousRequest) -> RendezvousReque
     """Decodes the request. Raises InvalidRequestError."""
     paths = (request.token_file, request.tls_cert, request.tls_key, request.tls_ca)
     if any(path and (not path.startswith("/") or "\0" in path) for path in paths):
-        raise errors.InvalidRequestError("cannot lead a rendezvous: a file has no absolute path")
+        raise errors.InvalidRequestError("cannot lead a rendezvous: a file has no absolute path; give one")
     if not 1 <= request.port <= 65535 or not request.host or not request.job_id:
-        raise errors.InvalidRequestError("cannot lead a rendezvous: job, host or port is missing")
+        raise errors.InvalidRequestError("cannot lead a rendezvous: job, host or port is missing; give all three")
     if any(paths[1:]) and not all(paths[1:]):
-        raise errors.InvalidRequestError("cannot lead a rendezvous: one of tls_cert, tls_key and tls_ca is missing")
+        raise errors.InvalidRequestError(
+            "cannot lead a rendezvous: one of tls_cert, tls_key and tls_ca is missing; give all three"
+        )
     if not any(paths) and (request.everywhere or not is_of_this_machine(request.host)):
         raise errors.InvalidRequestError(
             f"cannot lead a rendezvous at {request.host[:80]}: anybody who reaches that address could join the job; "

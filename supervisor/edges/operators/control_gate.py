@@ -165,7 +165,8 @@ def _stranger(client: socket.socket) -> NotPermittedError | None:
     try:
         peer = Peer.of(client)
     except OSError as error:
-        return NotPermittedError(f"cannot answer: the kernel does not say who asks: {error.strerror or error}")
+        why = f"the kernel does not say who asks ({error.strerror or error})"
+        return NotPermittedError(f"cannot answer: {why}; try again")
     if peer.is_this_user:
         return None
     own = f"user id {os.geteuid()} and root" if os.geteuid() else "root"

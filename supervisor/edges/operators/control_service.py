@@ -124,11 +124,15 @@ class ControlService:
 
     async def _stop_job(self, request: wire.StopJobRequest) -> Message:
         if not 0 <= request.signal <= 64:
-            raise InvalidRequestError(f"cannot stop job {request.job_id}: there is no signal {request.signal}")
+            raise InvalidRequestError(
+                f"cannot stop job {request.job_id}: there is no signal {request.signal}; give one from 1 to 64, or 0"
+            )
         await self._live(request.job_id, "stop")
         grace_s = request.grace_s if request.HasField("grace_s") else None
         if grace_s is not None and not 0 <= grace_s < math.inf:
-            raise InvalidRequestError(f"cannot stop job {request.job_id}: its ranks cannot have {grace_s} s to end")
+            raise InvalidRequestError(
+                f"cannot stop job {request.job_id}: its ranks cannot have {grace_s} s to end; give 0 or more"
+            )
         reason = _reason(request.reason)
         self._job_service.stop(
             request.job_id, reason=reason, signal=request.signal, grace_s=grace_s, of_node=request.of_node
@@ -150,7 +154,8 @@ class ControlService:
         nodes = {node.name: node for node in await self._job_service.nodes()}
         name = request.name or self._job_service.node().name
         if name not in nodes:
-            raise NotFoundError(f"cannot show node {name[:80]}: the nodes known here are {', '.join(nodes)}")
+            names = ", ".join(nodes)
+            raise NotFoundError(f"cannot show node {name[:80]}: it is not known here; choose one of {names}")
         return node_to_wire(nodes[name])
 
     async def _list_nodes(self, request: wire.ListNodesRequest) -> Message:
@@ -234,7 +239,7 @@ class ControlService:
             ended.set()
         if self._followers >= FOLLOWERS_MAX:
             raise ExhaustedError(
-                f"cannot show output of job {report.job_id}: {FOLLOWERS_MAX} readers follow logs already"
+                f"cannot show output of job {report.job_id}: {FOLLOWERS_MAX} readers follow logs already; end one"
             )
         self._followers += 1
         try:
@@ -288,9 +293,14 @@ class ControlService:
     async def _live(self, job_id: str, verb: str) -> None:
         report = self._job_service.job(job_id) or await self._find(job_id, verb)
         if report.state.has_ended:
-            raise NotNowError(f"cannot {verb} job {job_id}: it has ended ({report.state})")
+            raise NotNowError(
+                f"cannot {verb} job {job_id}: it has ended ({report.state}); holdfast jobs shows what runs"
+            )
         if self._job_service.job(job_id) is None:
-            raise NotFoundError(f"cannot {verb} job {job_id}: another supervisor had it, and has not recorded its end")
+            raise NotFoundError(
+                f"cannot {verb} job {job_id}: another supervisor had it, and has not recorded its end; "
+                "see holdfast jobs"
+            )
 
 
 def _lost_output(report: JobReport, rank: int | None) -> list[str]:
@@ -337,7 +347,8 @@ async def _asked(call: Call, name: str, request: type[Message]) -> Message:
     try:
         return request.FromString(data or b"")
     except DecodeError as error:
-        raise _refusal(name, InvalidRequestError(f"cannot answer {name}: the request can't be decoded")) from error
+        why = "the request can't be decoded; send it as control.proto says"
+        raise _refusal(name, InvalidRequestError(f"cannot answer {name}: {why}")) from error
 
 
 class _Fault(HoldfastError):
@@ -356,7 +367,7 @@ def _in_words(name: str, error: Exception) -> HoldfastError:
     if isinstance(error, HoldfastError):
         return error
     if isinstance(error, OSError):  # the disk, or there is no thread, descriptor or inotify instance left
-        return ExhaustedError(f"cannot answer {name}: {error}")
+        return ExhaustedError(f"cannot answer {name}: {error}; free what is used up, and ask again")
     if isinstance(error, MemoryError):
         return ExhaustedError(f"cannot answer {name}: no memory is left; check the limit on memory (ulimit -v)")
     _log.error("cannot answer %s: a fault of the supervisor", name, exc_info=error)

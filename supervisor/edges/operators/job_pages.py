@@ -60,4 +60,6 @@ def _read_page_token(token: str) -> tuple[int, str]:
         submitted, _, job_id = base64.urlsafe_b64decode(token.encode("ascii")).decode().partition(":")
         return int(submitted), job_id
     except ValueError:
-        raise InvalidRequestError("cannot list jobs: page_token is not one that an earlier page gave") from None
+        raise InvalidRequestError(
+            "cannot list jobs: page_token is not one that an earlier page gave; begin without one"
+        ) from None

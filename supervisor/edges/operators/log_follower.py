@@ -179,7 +179,7 @@ def check_any(log_dir: Path, job_id: str, choice: LogChoice) -> None:
         if choice.cycle is not None and begun and choice.cycle > begun[-1]:
             raise NotFoundError(
                 f"cannot show output of cycle {choice.cycle} of job {job_id}: "
-                f"the newest in {log_dir} is cycle {begun[-1]}"
+                f"the newest in {log_dir} is cycle {begun[-1]}; choose an earlier one"
             )
         raise NotFoundError(
             f"cannot show output of job {job_id}: {log_dir} holds nothing{which}; "

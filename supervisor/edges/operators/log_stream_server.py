@@ -82,7 +82,9 @@ class LogStreamServer:
         if question.step != 1 or self._tasks is None:
             raise NotFoundError("cannot show more output: its reader was closed; ask again from the start")
         if len(self._readers) >= READERS_MAX:
-            raise ExhaustedError(f"cannot show output: {READERS_MAX} readers of other nodes are open already")
+            raise ExhaustedError(
+                f"cannot show output: {READERS_MAX} readers of other nodes are open already; end one of them"
+            )
         send, receive = anyio.create_memory_object_stream[LogPiece](AHEAD_PIECES)
         reader = self._readers[key] = _Reader(receive)
         self._tasks.start_soon(self._serve, key, reader, send, part, question)

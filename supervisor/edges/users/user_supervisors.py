@@ -136,7 +136,9 @@ class UserSupervisors:
     def _user(self, identity: Identity) -> _User:
         if identity.name not in self._users:
             if self._is_ending:
-                raise NotNowError(f"cannot answer user id {identity.uid}: the service of this node is ending")
+                raise NotNowError(
+                    f"cannot answer user id {identity.uid}: the service of this node is ending; try again once it runs"
+                )
             self._users[identity.name] = _User(identity, self._folders.of(identity), self._login_of(identity.uid))
         return self._users[identity.name]
 
@@ -150,7 +152,10 @@ class UserSupervisors:
         async with user.lock:
             if user.link is None or user.link.has_ended:
                 if self._is_ending:
-                    raise NotNowError(f"cannot answer user id {user.identity.uid}: the service is ending")
+                    raise NotNowError(
+                        f"cannot answer user id {user.identity.uid}: the service of this node is ending; "
+                        "try again once it runs"
+                    )
                 return await self._connected(user, limits)
             if user.record is not None:
                 user_process.raise_limits(user.record, limits)

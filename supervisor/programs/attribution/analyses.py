@@ -109,7 +109,7 @@ class Analyses:
             raise ExhaustedError(f"cannot look for {path}: {error}; check its disk") from error
         if not os.path.isabs(path) or not real.is_relative_to(self.folder):
             raise InvalidRequestError(
-                f"cannot analyse {path}: it is not below {self.folder}, the folder of this service"
+                f"cannot analyse {path}: it is not below {self.folder}, the folder of this service; name a log there"
             )
         return str(real)
 

@@ -86,7 +86,7 @@ async def _listen(address: PeerAddress) -> list[socket.socket]:
     try:
         listeners = await listening.listen(address, everywhere=not address.host)
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        why = f"{(error.strerror or str(error)).lower()}; choose another --ft-log-server-port"
         if error.errno == errno.EACCES and address.port < PORTS_OF_ROOT:
             why = (
                 f"ports below {PORTS_OF_ROOT} are only for root here, and this is uid {os.geteuid()}; choose a "

@@ -175,7 +175,9 @@ def _lock(path: Path) -> int:
         except OSError as error:
             os.close(descriptor)
             if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise ConfigurationError(f"cannot lock {target}: {error.strerror or error}") from error
+                raise ConfigurationError(
+                    f"cannot lock {target}: {error.strerror or error}; check its file system"
+                ) from error
             raise InUseError(
                 f"cannot serve {path}: the supervisor with pid {holder_pid(path) or 'unknown'} serves it; "
                 "stop that one, or choose another directory with --socket-dir"

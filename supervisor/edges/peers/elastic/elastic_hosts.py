@@ -44,7 +44,9 @@ class ElasticHosts:
         if address in self._hosted:
             return self._hosted[address] == rendezvous.job_id
         if len(self._hosted) >= HOSTED_MAX:
-            raise ExhaustedError(f"cannot lead another rendezvous: {HOSTED_MAX} are led here already")
+            raise ExhaustedError(
+                f"cannot lead another rendezvous: {HOSTED_MAX} are led here already; wait for the end of one"
+            )
         tls = await in_thread(lambda: _secrets(rendezvous), abandon_on_cancel=True)
         meeting = ElasticMeeting(rendezvous.job_id, OWN_NAME, address, rendezvous.everywhere or None, tls)
         return await self._tasks.start(self._host, meeting)

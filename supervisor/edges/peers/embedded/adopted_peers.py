@@ -113,7 +113,9 @@ def meet(path: Path, text: str, job_id: str, nodes: int, node_rank: int, host: s
         with open(descriptor, "wb") as file:
             file.write(msgspec.json.encode(leader))
     except OSError as error:
-        raise ConfigurationError(f"cannot meet the supervisors of the other nodes: {error}") from error
+        raise ConfigurationError(
+            f"cannot meet the supervisors of the other nodes: {error}; check the state folder"
+        ) from error
     return NodeMeeting(job_id, nodes, node_rank, leader)
 
 
@@ -126,7 +128,9 @@ def _kept(path: Path) -> Leader | None:
 
 def _begin(host: str, node_rank: int) -> Leader:
     if node_rank:
-        raise ConfigurationError("cannot meet the supervisors of the other nodes: their leader is not known here")
+        raise ConfigurationError(
+            "cannot meet the supervisors of the other nodes: their leader is not known here; start node 0 first"
+        )
     address = _listens_at(host)
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))

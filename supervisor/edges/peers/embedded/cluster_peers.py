@@ -194,7 +194,7 @@ async def open_peers(
     kept = session_store.kept
     listener = await listen(meeting.endpoint) if kept is None or kept.leads else None
     if kept is not None and kept.leads and listener is None:
-        raise ConfigurationError(f"cannot lead at {meeting.endpoint} again: something else listens there")
+        raise ConfigurationError(f"cannot lead at {meeting.endpoint} again: something else listens there; end it")
     leaders_store = session_store if meeting.nodes_max < KEPT_NODES_MAX else SessionStore(None, kept)
     async with anyio.create_task_group() as tasks:
         if listener is not None:

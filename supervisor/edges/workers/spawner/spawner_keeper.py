@@ -127,7 +127,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
                 "check that the file system of that path answers"
             ) from error
         except OSError as error:
-            raise NotNowError(f"cannot start the spawner of job {spec.job_id}: {error}") from error
+            raise NotNowError(f"cannot start the spawner of job {spec.job_id}: {error}; see holdfast doctor") from error
         finally:
             if not threads.stuck:
                 self.threads.pop(spec.job_id, None)
