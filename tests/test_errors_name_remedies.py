@@ -52,7 +52,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def told() -> Iterator[tuple[str, str, str]]:
-    """Yields place, class and text of every error that is made with a text. NoAnswerError is a note beside an answer."""
+    """Yields place, class and text of every error that has one. NoAnswerError is a note beside an answer."""
     for path in sorted(ROOT.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and node.args:
@@ -73,4 +73,4 @@ def test_each_error_says_what_why_and_what_to_do() -> None:
 
 
 def test_no_exception_from_the_rule_is_left_over() -> None:
-    assert (QUOTING | INTERNAL) <= {text for _, _, text in told()}
+    assert {text for _, _, text in told()} >= (QUOTING | INTERNAL)

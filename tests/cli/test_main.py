@@ -66,7 +66,9 @@ def test_stop_restart_and_cordon_act_and_say_so(tmp_path: Path) -> None:
         assert "disk is slow" in home.holdfast("nodes").out
         again = home.holdfast("cordon", "n0")
         assert (again.code, again.err) == (1, "holdfast: cannot cordon n0: it is cordoned\n")
-        assert home.holdfast("cordon", "n7").err == "holdfast: cannot cordon node n7: the nodes known here are n0\n"
+        assert home.holdfast("cordon", "n7").err == (
+            "holdfast: cannot cordon node n7: it is not among the nodes known here; choose one of n0\n"
+        )
         assert home.holdfast("uncordon", "n0").code == 0
         home.holdfast("cordon", "n0")
         here = home.holdfast("uncordon")

@@ -89,7 +89,7 @@ def test_empty_output_says_why(home: Home) -> None:
         assert "the selected ranks of job train-7f3a have printed nothing (logs: " in done.err
         told = home.holdfast("logs", JOB, "--cycle", "9").err
         assert f"cannot show output of cycle 9 of job {JOB}: the newest in " in told
-        assert told.endswith(" is cycle 2\n")
+        assert told.endswith(" is cycle 2; choose an earlier one\n")
 
 
 def test_times_have_one_form(home: Home) -> None:

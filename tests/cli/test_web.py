@@ -192,7 +192,7 @@ def test_a_hidden_page_asks_for_nothing(home: Home) -> None:
 @pytest.mark.parametrize(
     ("text", "mode", "why"),
     [
-        ("short", 0o600, "it needs 16 characters or more"),
+        ("short", 0o600, "it is not one word of 16 characters or more"),
         ("0123456789abcdef", 0o644, "others may read it; run chmod 600"),
         (None, 0o600, "No such file or directory; check the file"),
     ],

@@ -173,7 +173,9 @@ def test_from_another_daemon_it_stays_cordoned_and_jobs_of_its_own_are_named(tmp
 def test_a_node_without_a_job_is_only_cordoned_and_an_unknown_one_is_refused(tmp_path: Path) -> None:
     with daemons(tmp_path, 1) as (only,):
         assert only.ask("drain", "--node", "n9").wait(LIMIT_S) == 1
-        refusal = f"holdfast: cannot drain node n9: the nodes known here are {platform.node()}\n"
+        refusal = (
+            f"holdfast: cannot drain node n9: it is not among the nodes known here; choose one of {platform.node()}\n"
+        )
         assert only.commands[-1].read_text() == refusal
         assert only.ask("drain", "--node", platform.node()).wait(LIMIT_S) == 0
         assert only.ask("drain").wait(LIMIT_S) == 0
@@ -186,8 +188,8 @@ def test_a_spare_leaves_and_nothing_restarts(tmp_path: Path) -> None:
         begin(job, 1, 2, 3)
         unknown = Drain(job, 2, "--node", "127.0.0.9")
         assert unknown.process.wait(LIMIT_S) == 1
-        refusal = "cannot drain node 127.0.0.9: the nodes known here are 127.0.0.1, 127.0.0.2, 127.0.0.3"
-        assert unknown.said == f"holdfast: {refusal}\n"
+        why, names = "it is not among the nodes known here", "127.0.0.1, 127.0.0.2, 127.0.0.3"
+        assert unknown.said == f"holdfast: cannot drain node 127.0.0.9: {why}; choose one of {names}\n"
         Drain(job, 2, "--node", "127.0.0.3").done()
         end_well(job, 3)
         assert not list(tmp_path.glob("1-*"))

@@ -84,7 +84,7 @@ def test_every_node_shows_the_whole_job_and_acts_on_it(tmp_path: Path):
         assert f"job {job.job_id} has ranks 0 to 3" in people.type(2, "stacks", "JOB", "--rank", "4").stderr
         told = people.type(3, "cordon", "127.0.0.9")
         assert told.returncode == 1
-        assert "the nodes known here are 127.0.0.1, 127.0.0.2, 127.0.0.3" in told.stderr
+        assert "it is not among the nodes known here; choose one of 127.0.0.1, 127.0.0.2, 127.0.0.3" in told.stderr
 
         people.read(3, "cordon", "127.0.0.2", "--reason", "bad memory")
         assert "bad memory" in people.read(1, "nodes")

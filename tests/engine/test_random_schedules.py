@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from supervisor.core.cluster import coordinator
 from supervisor.core.facts import JobState, RestartRules
 from supervisor.core.node import node, node_messages
 from supervisor.engine.job_record import JobRecord
-from supervisor.errors import HoldfastError
+from supervisor.errors import HoldfastError, NotNowError
 from tests.engine.disobedience import DisobedientSpawners, Population, Schedule
 from tests.engine.world import SetClock, World
 
@@ -86,8 +87,9 @@ class Run:
 
     def _request(self, job_id: str) -> None:
         if self.world.jobs[job_id].verdict is None:
-            self.requests.append(job_id)
-            self.world.job_service.restart(job_id, reason="a person asked")
+            with suppress(NotNowError):  # It is ending.
+                self.world.job_service.restart(job_id, reason="a person asked")
+                self.requests.append(job_id)
 
     def _stop(self, job_id: str, signal: int) -> None:
         try:

@@ -176,7 +176,9 @@ class FakeJobService:
     async def set_cordon(self, node: str, *, cordoned: bool, reason: str = "", leaves: bool = False) -> NodeReport:
         if node not in ("", self._node.name):
             verb = "cordon" if cordoned else "uncordon"
-            raise NotFoundError(f"cannot {verb} node {node}: it is not among the nodes known here, {self._node.name}")
+            raise NotFoundError(
+                f"cannot {verb} node {node}: it is not among the nodes known here; choose one of {self._node.name}"
+            )
         if cordoned and self._node.state == "cordoned":
             raise NotNowError("cannot cordon n0: it is cordoned")
         self._node = replace(self._node, state="cordoned" if cordoned else "ready", reason=reason)

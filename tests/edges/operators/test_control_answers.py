@@ -122,5 +122,5 @@ MANY = answers.JOB_PARTS_MAX + 1
     ids=["ranks", "ranks of a node", "sections", "checks", "words", "slow ranks"],
 )
 def test_a_job_with_too_many_parts_is_refused(job: wire.Job):
-    with pytest.raises(HoldfastError, match="it has more than 200,000 ranks or parts"):
+    with pytest.raises(HoldfastError, match="names more than 200,000 ranks or parts"):
         answers.job_from_wire(job)

@@ -132,7 +132,7 @@ async def test_nodes_are_cordoned_by_name(tmp_path: Path) -> None:
         with pytest.raises(NotNowError):
             await to_thread.run_sync(lambda: client.cordon("n0", reason="disk"))
         assert (await to_thread.run_sync(client.uncordon, "n0")).state == "ready"
-        with pytest.raises(NotFoundError, match="it is not among the nodes known here, n0"):
+        with pytest.raises(NotFoundError, match="it is not among the nodes known here; choose one of n0"):
             await to_thread.run_sync(client.uncordon, "n1")
 
 

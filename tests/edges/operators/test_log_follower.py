@@ -69,7 +69,9 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 def test_nothing_there_is_a_clear_error(tmp_path: Path) -> None:
     put(tmp_path, 0, 0, "x\n")
-    with pytest.raises(NotFoundError, match=r"of cycle 3 of job .*: the newest in .* is cycle 0$"):
+    with pytest.raises(
+        NotFoundError, match=r"of cycle 3 of job .*: the newest in .* is cycle 0; choose an earlier one$"
+    ):
         text_of(tmp_path, LogChoice(rank=1, cycle=3))
     with pytest.raises(NotFoundError, match="holds nothing of cycle 0 of rank 1; the workers have not started yet, or"):
         text_of(tmp_path, LogChoice(rank=1, cycle=0))
