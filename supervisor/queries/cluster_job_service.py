@@ -374,9 +374,7 @@ class ClusterJobService:
         """Answers a question; see questions.Handler."""
         part = self._view.own_part(job_id)
         if part is None:
-            raise NotFoundError(
-                f"cannot answer node {by}: job {job_id} is not known here; see holdfast jobs on its nodes"
-            )
+            raise NotFoundError(f"cannot answer node {by}: job {job_id} is not known here; see holdfast jobs there")
         match question:
             case ShowPart():
                 return part
@@ -399,9 +397,7 @@ class ClusterJobService:
                 return self._take_sections(job_id, by, question)
             case ReadLogs() | CloseLogs():
                 if self._read_logs is None:
-                    raise InvalidRequestError(
-                        f"cannot show logs to node {by}: this supervisor reads none; read them on its node"
-                    )
+                    raise InvalidRequestError(f"cannot show logs to node {by}: none are read here; ask another node")
                 return await self._read_logs(by, part.part, question)
 
     def _check_leads(self, job_id: str) -> None:

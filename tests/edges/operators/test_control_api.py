@@ -112,7 +112,7 @@ async def test_calls_at_the_same_time_are_bounded(tmp_path: Path, monkeypatch: p
 def test_tcp_takes_mutual_tls() -> None:
     with pytest.raises(ConfigurationError, match="could stop jobs; give --tls-key, --tls-ca"):
         secure_listener("0.0.0.0:9000", certificate="c", key=None, client_authority=None)
-    with pytest.raises(ConfigurationError, match="no --listen"):
+    with pytest.raises(ConfigurationError, match="add --listen"):
         secure_listener(None, certificate="c", key=None, client_authority=None)
     with pytest.raises(ConfigurationError, match="not HOST:PORT"):
         secure_listener("9000", certificate="c", key="k", client_authority="a")
