@@ -114,8 +114,9 @@ def _rename_record(written: Path, path: Path, token: int) -> None:
         check(path, token)  # a later group has removed it
         raise
     except IsADirectoryError as error:
-        why = f"a folder is in the place of its record, {record}; remove that folder"
-        raise IsADirectoryError(error.errno, f"cannot commit {path}: {why}") from error
+        raise IsADirectoryError(
+            error.errno, f"cannot commit {path}: a folder is in the place of its record, {record}; remove that folder"
+        ) from error
 
 
 def _read(path: Path) -> Record:
