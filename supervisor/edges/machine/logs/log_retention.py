@@ -29,7 +29,7 @@ LOCK_FILE = ".live"
 QUIET_S = 3600.0  # files written within this time stay: people read a failed job's logs and start the next one
 CYCLES_KEPT = 3  # of a live run, whatever the caps: the first, the last failed and the running one
 LOOK_AGAIN_S = 60.0  # how often live runs, which may have many cycles, are checked for new ones
-CLAIM_ATTEMPTS_MAX = 100  # each may meet a removal, which takes a moment
+CLAIM_ATTEMPTS_MAX = 100
 CLOSE_TIMEOUT_S = 1.0
 NS_PER_S = 1_000_000_000
 _REMOVING = ".removing-"
@@ -244,7 +244,12 @@ def too_much(found: list[JobLogs], limits: LogLimits, *, before_s: float) -> lis
 def _lock(folder: Path) -> int:
     """Returns a descriptor that locks the folder. Raises OSError."""
     for _ in range(CLAIM_ATTEMPTS_MAX):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except FileExistsError:
+            if folder.exists():
+                raise  # something else is there
+            continue  # pathlib looks again at what was there, and it has gone
         with suppress(FileNotFoundError):  # The folder was removed in this moment.
             path = folder / LOCK_FILE
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
