@@ -110,7 +110,8 @@ def _removed_unused(path: Path) -> bool:
     One that is only slow makes its folder again.
     """
     try:
-        age_s = (Clock().unix_ns() - path.stat().st_mtime_ns) / 1e9
+        made_ns = path.stat().st_mtime_ns  # before the clock is read: one that is made just now has no negative age
+        age_s = (Clock().unix_ns() - made_ns) / 1e9
         if not 0 <= age_s < UNUSED_S:
             write_probe.remove_left(path)
             path.rmdir()  # only if it is empty
