@@ -25,7 +25,7 @@ class BackendOutage:
         now_s = anyio.current_time()
         if self._since_s is None or now_s - self._failed_at_s > TOLD_EVERY_S:
             self._since_s, self._first = now_s, what
-            text = "training goes on, a restart waits"
+            text = "ranks that run go on, a start or restart waits"
         else:
             text = f"this lasts for {now_s - self._since_s:.0f} s"
         is_news = self._since_s == now_s or now_s - self._told_at_s >= TOLD_EVERY_S

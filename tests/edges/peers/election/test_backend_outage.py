@@ -31,7 +31,7 @@ def test_it_is_told_as_it_begins_each_minute_and_as_it_ends(now: list[float], ca
     assert not outage.clause()
     outage.worked("watch")
     assert caplog.messages == [
-        "job j cannot watch: connection refused; training goes on, a restart waits",
+        "job j cannot watch: connection refused; ranks that run go on, a start or restart waits",
         "job j cannot watch: connection refused; this lasts for 60 s",
         "job j cannot watch: connection refused; this lasts for 120 s",
         "job j can watch again, after 124.9 s",
@@ -47,7 +47,7 @@ def test_another_outage_is_told_at_once(now: list[float], caplog: pytest.LogCapt
     now[0] = 2.0 + backend_outage.TOLD_EVERY_S  # it no longer leads, so it never keeps it again
     outage.failed("watch", "reset")
     assert [message for message in caplog.messages if "cannot" in message] == [
-        "job j cannot watch: reset; training goes on, a restart waits",
-        "job j cannot keep it: no answer in time; training goes on, a restart waits",
-        "job j cannot watch: reset; training goes on, a restart waits",
+        "job j cannot watch: reset; ranks that run go on, a start or restart waits",
+        "job j cannot keep it: no answer in time; ranks that run go on, a start or restart waits",
+        "job j cannot watch: reset; ranks that run go on, a start or restart waits",
     ]
