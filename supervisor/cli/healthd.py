@@ -45,6 +45,11 @@ async def _serve(settings: HealthdSettings) -> int:
     async with serving(settings), anyio.create_task_group() as tasks:
         await tasks.start(signals.receive, ("SIGTERM", "SIGINT"), on_signal)
         _log.info("serving %s: each request runs %s", settings.socket_path, settings.healthcheck_path)
+        if not os.access(settings.healthcheck_path, os.X_OK):
+            _log.warning(
+                "cannot run %s: it is not there, or may not be executed; until it may, the node counts as unhealthy: "
+                "check healthcheck_path", settings.healthcheck_path,
+            )  # fmt: skip
         notifier.ready(f"serving {settings.socket_path}")
         await stopped.wait()
         notifier.stopping()

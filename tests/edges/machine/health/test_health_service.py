@@ -127,3 +127,16 @@ def test_a_file_in_the_place_of_the_socket_is_left_alone(tmp_path: Path) -> None
     assert ended.returncode == 78
     assert f"cannot serve {mine}: it is not a socket; choose another socket_path" in ended.stderr
     assert mine.read_text() == "mine"
+
+
+def test_a_program_that_is_not_there_is_told_at_the_start(tmp_path: Path) -> None:
+    config = tmp_path / "nvhcd.yaml"
+    config.write_text(f"socket_path: {tmp_path}/nvhcd.sock\nhealthcheck_path: {tmp_path}/none\n")
+    command = [sys.executable, "-m", "supervisor", "healthd", "--config", str(config)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "serving" in process.stderr.readline()
+        told = process.stderr.readline()
+        process.terminate()
+        assert process.wait(20) == 0
+    assert f"cannot run {tmp_path}/none: it is not there, or may not be executed; " in told
