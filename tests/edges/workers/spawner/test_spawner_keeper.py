@@ -182,7 +182,7 @@ async def test_a_pipe_in_the_place_of_its_output_is_refused_and_blocks_nothing(s
 
 
 def _living_children() -> set[psutil.Process]:
-    """Returns those of this process. One that a killed spawner had, and that ends beside it, is nobody's to wait for."""
+    """Returns those of this process; one that a killed spawner had, and that has ended, is nobody's to wait for."""
     found: set[psutil.Process] = set()
     for each in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
