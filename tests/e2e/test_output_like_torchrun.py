@@ -89,7 +89,7 @@ def test_on_a_terminal_the_worker_has_the_terminal(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_on_the_terminal_ends_the_job_once(tmp_path: Path) -> None:
-    script = "import time; print('ready')\ntry: time.sleep(600)\nfinally: print('cleaned up')"
+    script = "import time\ntry: print('ready'); time.sleep(600)\nfinally: print('cleaned up')"
     (tmp_path / "waiting.py").write_text(script)
     code, got = on_terminal(
         [*HOLDFAST, "--nproc-per-node", "1", "waiting.py"],
