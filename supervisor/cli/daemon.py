@@ -24,9 +24,8 @@ def execute_argv(argv: Sequence[str]) -> int:
 
         reread = partial(parse_daemon, argv, environ=dict(os.environ))
         return anyio.run(serve_users, settings, reread, backend_options={"use_uvloop": True})
-    from supervisor.wiring.daemon_services import (
-        serve_node,  # A mistake on the command line is told without loading gRPC.
-    )
+    # Late: a mistake on the command line is told without loading gRPC.
+    from supervisor.wiring.daemon_services import serve_node
 
     with ExitStack() as stack:
         handlers = event_handlers(settings.event_hooks, stack)

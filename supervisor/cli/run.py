@@ -179,9 +179,17 @@ def _placed(request: RunRequest) -> tuple[JobClaims, RunRequest]:
 @contextmanager
 def _warnings_shown() -> Generator[None]:
     """Shows warnings as this command's own lines, before its log is open."""
-    handler, logger = logging.StreamHandler(), logging.getLogger("holdfast")
+    handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("holdfast: warning: %(message)s"))
+    with _handled_by(handler):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: logging.Handler) -> Generator[None]:
+    """Gives the handler all records of ours, in the thread that logs them."""
+    logger = logging.getLogger("holdfast")
     logger.addHandler(handler)
     try:
         yield
@@ -198,9 +206,7 @@ def _show_waiting(spec: JobSpec, stack: ExitStack) -> None:
         return
     from supervisor.cli.waiting import waiting
 
-    handler, logger = waiting(spec, stack), logging.getLogger("holdfast")
-    logger.addHandler(handler)
-    stack.callback(logger.removeHandler, handler)
+    stack.enter_context(_handled_by(waiting(spec, stack)))
 
 
 def _end(early: SpawnerProcess) -> None:

@@ -10,8 +10,8 @@ import msgspec
 
 from supervisor.core.cluster.cluster_messages import NodeCordoned, NodeExcluded, RestartAsked, StopAsked
 
-Request = StopAsked | RestartAsked  # of people; what holds under any leader is a part of NodeStands
-EarlierRequest = Request | NodeExcluded | NodeCordoned  # an earlier version repeated these, too
+Request = StopAsked | RestartAsked  # of people; repeated to the next leader for a while
+LastingRequest = NodeExcluded | NodeCordoned  # holds under any leader: it is a part of NodeStands
 
 
 class SessionState(msgspec.Struct, frozen=True):
@@ -38,7 +38,7 @@ class Candidate(msgspec.Struct, frozen=True):
     leader: str = ""  # the node that it follows; "": none
     leader_address: str = ""
     leader_ttl_s: float = 0.0
-    wishes: tuple[tuple[float, EarlierRequest], ...] = ()  # with the time of each
+    wishes: tuple[tuple[float, Request | LastingRequest], ...] = ()  # with times; an earlier version kept both kinds
 
 
 class JobSessions(msgspec.Struct, frozen=True):

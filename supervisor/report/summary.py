@@ -64,8 +64,8 @@ def _checkpoints(life: Life) -> Iterator[tuple[str, str, str]]:
     if found is None:
         return
     pause, interval = formatting.duration(found.pause_s), formatting.duration(found.interval_s)
-    share = found.pause_s / (found.interval_s + found.pause_s) if found.pause_s else 0.0
-    yield "Checkpoints", formatting.percent(share), f"of the running time: {pause} each, every {interval} of training"
+    share = formatting.percent(found.pause_share)
+    yield "Checkpoints", share, f"of the running time: {pause} each, every {interval} of training"
     if found.best_interval_s is None or found.cost_share is None or found.best_cost_share is None:
         return
     now, best = formatting.percent(found.cost_share), formatting.percent(found.best_cost_share)
@@ -85,8 +85,7 @@ def checkpoint_line(life: Life) -> str:
         return ""
     interval = formatting.duration(found.interval_s)
     if found.best_interval_s is None:
-        share = found.pause_s / (found.interval_s + found.pause_s) if found.pause_s else 0.0
-        return f"checkpoints every {interval} take {formatting.percent(share)} of the time"
+        return f"checkpoints every {interval} take {formatting.percent(found.pause_share)} of the time"
     now, best = formatting.percent(found.cost_share), formatting.percent(found.best_cost_share)
     advised = formatting.duration(found.best_interval_s)
     return f"checkpoints every {interval} cost {now} with repeated steps; every {advised}: {best}"

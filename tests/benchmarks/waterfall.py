@@ -14,7 +14,7 @@ BY_WORKERS = {"first_line": "store and fork", "imported": "imports", "group": "r
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """What was done, and when; in seconds from the fault."""
+    """Names one part of a recovery. Its times are seconds since the fault."""
 
     name: str
     began_s: float

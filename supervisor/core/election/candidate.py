@@ -18,7 +18,7 @@ from supervisor.core.election.node_fence import EndWorkers, MoveFence
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence_times import FENCE_S, HEARD_S
 from supervisor.core.ledger import Former, Ledger, as_before, newer, of_this_run
-from supervisor.core.session_state import EarlierRequest, Request
+from supervisor.core.session_state import LastingRequest, Request
 
 JITTER_S = 0.2  # before a node asks to lead, so that not all ask at once
 AGAIN_S = 0.5
@@ -478,7 +478,7 @@ def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _R
         case Following():
             actions = tuple(Report(each) for each in said)
         case _:
-            if state.waits_since_s is None and not isinstance(report, EarlierRequest):
+            if state.waits_since_s is None and not isinstance(report, Request | LastingRequest):
                 state = msgspec.structs.replace(state, waits_since_s=now_s)
     return _and_then(actions, _open(state, None, now_s, jitter))
 

@@ -167,6 +167,11 @@ class Checkpoints(msgspec.Struct, frozen=True):
     best_interval_s: float | None = None
     best_cost_share: float | None = None
 
+    @property
+    def pause_share(self) -> float:
+        """Returns the share of the running time in which checkpoints are written."""
+        return self.pause_s / (self.interval_s + self.pause_s) if self.pause_s else 0.0
+
 
 class Life(msgspec.Struct, frozen=True):
     """The life of one job, as far as its events show it."""
