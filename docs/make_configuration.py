@@ -64,7 +64,7 @@ _VARIABLES = (
     (
         f"{FROM_NAME}, {CROSS_RANK}, {TOPOLOGY}, {SLURM_RANK}, {GROUP_RANK}",
         "this node's place in the order of the job's nodes; see [which node gets which rank]"
-        "(many-nodes.md#which-node-gets-which-rank)",
+        "(reference/many-nodes.md#which-node-gets-which-rank)",
     ),
     ("OMP_NUM_THREADS", "set to 1 for the workers if it is not set and there is more than one worker"),
     ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "set to 1 for the workers if it is not set"),

@@ -17,7 +17,7 @@ HEAD = """\
 
 `holdfast events JOB` shows what happened to a job: the time, the cycle, the node, the rank, the kind of the event, and
 a sentence that says why. This page explains the kinds. The third column marks the events that `holdfast run`, the
-daemon's log and [notifications](../operating.md#notifications-of-events) report at once: news, a fault, or the job's
+daemon's log and [notifications](operating.md#notifications-of-events) report at once: news, a fault, or the job's
 end. All other events are only in the journal.
 """
 

@@ -1,4 +1,4 @@
-"""Does docs/reference/supervisor.md name each socket, signal, rendezvous option and hidden command that there is?
+"""Does docs/reference/supervisor.md name each socket, signal and hidden command that there is?
 
 And do the documents name each variable of the environment that is Holdfast's own?
 """
@@ -10,10 +10,8 @@ import re
 from pathlib import Path
 
 from supervisor.cli import commands
-from supervisor.config import many_nodes
 from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET, WORKER_SOCKET
 from supervisor.edges.operators.metrics import exporter
-from supervisor.edges.peers.election import etcd_backend
 from supervisor.wiring import daemon_services, users_daemon
 
 ROOT = Path(__file__).parent.parent
@@ -39,11 +37,6 @@ def test_signals():
     signals = {each for each in handled(users_daemon.__file__) | handled(daemon_services.__file__) if each.isupper()}
     assert len(signals) > 3
     assert {each for each in signals if each not in PAGE} == set()
-
-
-def test_rendezvous_options():
-    options = many_nodes.OWN_OPTIONS | many_nodes.IDLE_OPTIONS | etcd_backend.OPTIONS
-    assert options - NAMED == set()
 
 
 def test_hidden_commands():

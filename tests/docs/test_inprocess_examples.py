@@ -1,7 +1,7 @@
 """Do the examples of in-process restart run as their first lines say, and show what they promise?
 
-Limits are long: if torch deadlocks at a function's end (docs/in-process.md, known limits), the hard timeout, up to 90
-s, ends that. That is slow, but not a failure of the example.
+Limits are long: if torch deadlocks at a function's end (docs/reference/in-process.md, known limits), the hard timeout,
+up to 90 s, ends that. That is slow, but not a failure of the example.
 """
 
 from __future__ import annotations

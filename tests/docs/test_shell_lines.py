@@ -35,8 +35,8 @@ OTHERS_FLAGS = {
     "--hf-token",  # of a script
 }  # fmt: skip
 OTHERS = {
-    "buildah", "cd", "chmod", "cp", "curl", "docker", "echo", "enroot", "grpcurl", "head", "base64", "openssl", "rm",
-    "sbatch", "sinfo", "ssh", "systemctl", "umask",
+    "buildah", "cd", "chmod", "cp", "curl", "docker", "echo", "enroot", "export", "grpcurl", "head", "base64",
+    "openssl", "rm", "sbatch", "sinfo", "ssh", "systemctl", "umask",
 }  # fmt: skip
 
 

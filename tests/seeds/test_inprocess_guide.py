@@ -278,7 +278,7 @@ def test_the_check_of_cuda_does_nothing_without_cuda():
 @GUIDE.says(
     478,
     "leverages the Python logging module to output messages",
-    instead="in-process.md: the log goes to an ordinary logger, `holdfast.inprocess`",
+    instead="reference/in-process.md: the log goes to an ordinary logger, `holdfast.inprocess`",
 )
 def test_the_log_is_an_ordinary_logger():
     assert logging.getLogger("holdfast.inprocess").propagate
@@ -286,14 +286,14 @@ def test_the_log_is_an_ordinary_logger():
 
 @GUIDE.says(566, "is not fully compatible with :py:func:`torch.distributed.run`")
 def test_the_page_says_what_torchrun_does():
-    page = " ".join((ROOT / "docs" / "in-process.md").read_text().split())
+    page = " ".join((ROOT / "docs" / "reference" / "in-process.md").read_text().split())
     assert "under torchrun a job survives only exceptions and hangs" in page
 
 
 @GUIDE.says(
     449,
     "The timeout for receiving a heartbeat from other distributed ranks is",
-    instead="in-process.md: another node is lost after 5 s of silence, whatever `heartbeat_timeout` says",
+    instead="reference/in-process.md: another node is lost after 5 s of silence, whatever `heartbeat_timeout` says",
 )
 def test_heartbeat_timeout_is_checked_but_nodes_watch_each_other():
     with pytest.raises(ValueError, match="heartbeat_timeout < barrier_timeout"):
@@ -303,7 +303,7 @@ def test_heartbeat_timeout_is_checked_but_nodes_watch_each_other():
 @GUIDE.says(
     433,
     "The execution interval of the monitoring loop is governed by",
-    instead="in-process.md: nothing waits for an interval to pass; intervals are upper bounds",
+    instead="reference/in-process.md: nothing waits for an interval to pass; intervals are upper bounds",
 )
 def test_intervals_only_have_to_fit():
     with pytest.raises(ValueError, match="monitor_thread_interval < soft_timeout"):
