@@ -164,10 +164,19 @@ def _await_ends(
     with suppress(NoSupervisorError) if supervisor.is_private else nullcontext():  # It ends with its job.
         now = supervisor.client.jobs()
         left = [job for job in before if job.job_id in set(node.leaves) - {each.job_id for each in now}]
+        for job in now if stops else ():
+            _stop(supervisor.client, job.job_id, node.reason)
         for job in (*left, *now):
-            if stops:
-                supervisor.client.stop(job.job_id, reason=node.reason, of_node=True)
             _await_end(supervisor, job, node, asked_at_ns, stays)
+
+
+def _stop(client: ControlClient, job_id: str, reason: str) -> None:
+    """Stops the job, unless it has ended meanwhile."""
+    try:
+        client.stop(job_id, reason=reason, of_node=True)
+    except (NotFoundError, NotNowError):
+        if any(each.job_id == job_id for each in client.jobs()):
+            raise
 
 
 def _await_end(supervisor: Answering, job: JobReport, node: NodeReport, asked_at_ns: int, stays: set[str]) -> None:

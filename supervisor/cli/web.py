@@ -18,6 +18,7 @@ from holdfast_wire import private_files
 
 from supervisor.cli import output
 from supervisor.cli.supervisors import add_place_arguments
+from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process import signals
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
@@ -84,8 +85,9 @@ def _token(path: str | None) -> str:
     if path is None:
         return secrets.token_urlsafe(32)
     try:
-        token = Path(path).read_text("ascii").strip()
-        fault = private_files.secret_fault(Path(path), os.stat(path))
+        with records.opened(Path(path), follows=True) as file:
+            fault = private_files.secret_fault(Path(path), os.fstat(file.fileno()))
+            token = file.read().decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigurationError(f"cannot read the token in {path}: {why}; check the file") from error

@@ -120,3 +120,12 @@ def test_drain_takes_no_new_jobs_and_returns_once_there_are_none(tmp_path: Path)
         assert "new cable" in home.holdfast("nodes").out
         assert '"state": "stopped"' in home.holdfast("status", "train", "-o", "json").out
     assert home.holdfast("drain").code == 69
+
+
+def test_a_job_that_ends_before_its_turn_to_be_stopped_is_no_fault_of_the_drain(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    with home.supervisor(running("one"), running("two")) as supervisor:
+        supervisor.tell("together")
+        drained = home.holdfast("drain", "--stop-jobs")
+    assert drained.code == 0, drained.err
+    assert "this node has no jobs and takes none" in drained.err

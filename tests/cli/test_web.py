@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import urllib.error
 import urllib.request
@@ -205,6 +206,13 @@ def test_a_token_that_is_none(home: Home, text: str | None, mode: int, why: str)
     done = home.holdfast("web", "--token-file", str(path))
     assert done.code == 78
     assert why in done.err
+
+
+def test_a_token_that_is_a_pipe_is_not_waited_for(home: Home) -> None:
+    path = home.root / "token"
+    os.mkfifo(path, 0o600)
+    done = home.holdfast("web", "--token-file", str(path))
+    assert (done.code, "it is a pipe, not a regular file; check the file" in done.err) == (78, True), done.err
 
 
 def test_a_token_of_ones_own_and_an_address_in_use(home: Home) -> None:

@@ -76,6 +76,7 @@ class FakeJobService:
         self.looks = 0
         self.waited_for: list[tuple[str, str]] = []
         self.cordon_ends = False  # this is a private supervisor
+        self.ends_together = False  # the end of one job is the end of all
 
     async def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
         self.submitted.append((spec, dict(environment)))
@@ -135,7 +136,8 @@ class FakeJobService:
         self, job_id: str, *, reason: str, signal: int, grace_s: float | None = None, of_node: bool = False
     ) -> None:
         self.calls.append(("stop", job_id, reason, signal, grace_s))
-        self.end(job_id, JobState.STOPPED, reason)
+        for each in list(self.reports) if self.ends_together else [job_id]:
+            self.end(each, JobState.STOPPED, reason)
 
     def restart(self, job_id: str, *, reason: str) -> int:
         self.calls.append(("restart", job_id, reason))
@@ -249,7 +251,7 @@ def _say(text: str) -> None:
 
 
 async def _main(socket_path: Path, state_dir: Path, reports: list[JobReport], node_name: str) -> None:
-    """Serves; stdin has lines "publish JOB", "silence JOB", "end JOB" and "forget": a cordon ends with it.
+    """Serves; stdin has lines "publish JOB", "silence JOB", "end JOB", "forget" (a cordon ends with it) and "together".
 
     The end of stdin ends the process.
     """
@@ -272,6 +274,8 @@ async def _main(socket_path: Path, state_dir: Path, reports: list[JobReport], no
                     job_service.silence(job_id, 30.0)
                 elif verb == "forget":
                     job_service.cordon_ends = True
+                elif verb == "together":
+                    job_service.ends_together = True
                 elif verb == "end":
                     job_service.end(job_id, JobState.SUCCEEDED, "all ranks exited with code 0")
                 sys.stdout.write("done\n")

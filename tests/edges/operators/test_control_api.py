@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -153,5 +154,13 @@ async def test_tcp_answers_holders_of_a_certificate_only(tmp_path: Path, unused_
 async def test_a_port_that_is_taken_is_a_clear_error(tmp_path: Path) -> None:
     listener = SecureListener("127.0.0.1:1", tmp_path / "no.pem", tmp_path / "no.key", tmp_path / "no.ca")
     with pytest.RaisesGroup(pytest.RaisesExc(ConfigurationError, match=r"cannot listen on 127\.0\.0\.1:1")):
+        async with serving(FakeJobService(), tmp_path / "control.sock", listener=listener):
+            pass
+
+
+async def test_a_certificate_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "own.pem")
+    listener = SecureListener("127.0.0.1:0", tmp_path / "own.pem", tmp_path / "own.key", tmp_path / "ca.pem")
+    with pytest.RaisesGroup(pytest.RaisesExc(ConfigurationError, match="it is a pipe, not a regular file")):
         async with serving(FakeJobService(), tmp_path / "control.sock", listener=listener):
             pass

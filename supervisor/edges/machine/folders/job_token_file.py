@@ -9,6 +9,7 @@ from pathlib import Path
 
 from holdfast_wire import private_files
 
+from supervisor.edges.machine import records
 from supervisor.errors import ConfigurationError
 
 TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
@@ -50,7 +51,7 @@ def make(path: str) -> bool:
 def read(path: Path) -> bytes:
     """Returns the job's token. Blocks on the disk. Raises ConfigurationError."""
     try:
-        with path.open("rb") as file:
+        with records.opened(path, follows=True) as file:
             fault = private_files.secret_fault(path, os.fstat(file.fileno()))
             token = file.read(TOKEN_BYTES_MAX).strip()
     except OSError as error:

@@ -23,6 +23,7 @@ from typing import cast
 import msgspec
 from holdfast_wire import private_files
 
+from supervisor.edges.machine import records
 from supervisor.edges.peers.transport import token_certificate
 from supervisor.edges.peers.transport.handshakes import Handshakes
 from supervisor.errors import ConfigurationError
@@ -94,7 +95,7 @@ def _both(use: Callable[[ssl.SSLContext], None]) -> Tls:
 
 def _check_readable(option: str, path: Path) -> None:
     try:
-        os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        records.opened(path, follows=True).close()
     except OSError as error:
         raise ConfigurationError(
             f"cannot read the file {path} of {option}: {error.strerror}; check --rdzv-conf"

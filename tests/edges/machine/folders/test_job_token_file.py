@@ -56,6 +56,9 @@ def test_a_token_file_is_a_secret(tmp_path: Path):
     path = tmp_path / "token"
     with pytest.raises(ConfigurationError, match="cannot read the token file"):
         job_token_file.read(path)
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(ConfigurationError, match="it is a pipe, not a regular file"):
+        job_token_file.read(tmp_path / "pipe")
     path.write_bytes(TOKEN + b"\n")
     path.chmod(0o640)
     with pytest.raises(ConfigurationError, match="others may read it; run chmod 600"):

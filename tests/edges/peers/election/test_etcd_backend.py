@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 import signal
 import subprocess
@@ -376,6 +377,8 @@ async def test_certificates_and_passwords(tmp_path: Path):
         await refused(named, BackendUnavailableError, "certificate is not valid for 'localhost'")
         await refused(place(server, cacert=str(password)), BackendRefusedError, "cannot use the certificates of etcd")
         await refused(place(server, cacert="/nowhere"), BackendRefusedError, "cannot read /nowhere: No such file")
+        os.mkfifo(tmp_path / "pipe")
+        await refused(place(server, cacert=str(tmp_path / "pipe")), BackendRefusedError, "it is a pipe, not a regular")
         for command in ("user add root:secret", "user grant-role root root", "auth enable"):
             server.ctl(*trust, *command.split())
         named = {**options, "user": "root", "password_file": str(password)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -136,6 +137,8 @@ def test_files_that_cannot_be_used_are_named(place: Path, tmp_path: Path):
     assert refused(certificate=str(missing)) == no_file.format("tls_cert")
     assert refused(key=str(missing)) == no_file.format("tls_key")
     assert refused(authority=str(missing)) == no_file.format("tls_ca")
+    os.mkfifo(tmp_path / "pipe")
+    assert "it is a pipe, not a regular file; check --rdzv-conf" in refused(certificate=str(tmp_path / "pipe"))
     shown = tmp_path / "shown.key"
     shown.write_bytes((place / "node.key").read_bytes())
     shown.chmod(0o640)
