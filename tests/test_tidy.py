@@ -362,6 +362,7 @@ def test_links_between_documents_hold():
     _report(found, "a link leads nowhere")
 
 
+@pytest.mark.timeout(1200)  # 20 s of CPU, on a machine that may be busy
 def test_generated_docs_are_fresh(tmp_path: Path):
     """Runs the generators in a copy of docs/ beside links to everything else, and compares."""
     generators = sorted((ROOT / "docs").glob("make_*.py"))
@@ -372,7 +373,7 @@ def test_generated_docs_are_fresh(tmp_path: Path):
     for generator in generators:
         command = [sys.executable, str(tmp_path / "docs" / generator.name)]
         environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-        subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True, timeout=400, stdout=subprocess.DEVNULL)
     stale = [
         _name(ROOT / path.relative_to(tmp_path))
         for path in sorted((tmp_path / "docs").rglob("*"))
