@@ -14,7 +14,7 @@ from typing import NoReturn
 from holdfast_wire import spawner_settings
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import child_state, fork_fitness, identity, loading, preload, runnable, supervisor_reconnect
+from . import child_state, fork_fitness, huge_heap, identity, loading, preload, runnable, supervisor_reconnect
 from .background import Background
 from .children import BecomeWorkerError
 from .learning import Learning
@@ -41,6 +41,8 @@ def run_as_script(hook_folder: str) -> None:
         background = Background()
     if not choice.as_script:
         gc.disable()  # What torch loads stays: searching it for garbage would take a sixth of the time.
+    if any(map(preload.is_of_torch, choice.modules)):
+        huge_heap.reserve(huge_heap.TORCH_BYTES)
     failure = _load(choice, settings)
     if background is not None:
         background.end()
