@@ -76,6 +76,6 @@ def train(call_wrapper: inprocess.CallWrapper = INJECTED) -> str:
 
 
 try:
-    print("returned", train(), flush=True)
+    print(f"returned {train()}", flush=True)  # in one write: other ranks print meanwhile
 except inprocess.rank_assignment.RankDiscarded:
     print("discarded", flush=True)
