@@ -270,7 +270,8 @@ class Player:
 
     def redirect(self, node: Node, place: list[str | int]) -> None:
         """Sends the node on to a relay, or tells it to come again."""
-        if tuple(place) == AGAIN:
+        # The leader may name a relay whose welcome has not been read here yet.
+        if tuple(place) == AGAIN or int(place[1]) not in self.downstreams:
             self._put_off.append((time.monotonic() + PUT_OFF_S, node))
         else:
             self.downstreams[int(place[1])].join(node)
