@@ -236,6 +236,12 @@ def test_no_path_tells_anything_without_the_token(home: Home) -> None:
             asked = urllib.request.Request(web.root + path, headers={"Authorization": "Session x", "Cookie": "a=b"})
             with suppress(urllib.error.HTTPError), urllib.request.urlopen(asked, timeout=30) as answer:
                 assert (path[:2], answer.headers["Set-Cookie"]) == ("/?", None)
+        for path in ("/stream", f"/report/{JOB}"):
+            for secret in ("Bearer ", "Bearer wrong", "Session wrong", web.token):
+                asked = urllib.request.Request(web.root + path, headers={"Authorization": secret})
+                with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+                    urllib.request.urlopen(asked, timeout=30)
+                refused.value.close()
         for site in ("same-site", "cross-site", "none"):
             asked = {"Authorization": f"Bearer {web.token}", "Sec-Fetch-Site": site}
             with pytest.raises(urllib.error.HTTPError, match="403") as refused:

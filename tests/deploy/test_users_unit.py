@@ -50,6 +50,12 @@ def test_systemd_finds_nothing_to_say_about_the_unit(unit: Path, tmp_path: Path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("unit", EXPOSURE_MAX, ids=lambda unit: f"{unit.parent.name}/{unit.name}")
+def test_each_unit_has_a_watchdog(unit: Path):
+    """Its own: those of the other tests are sooner."""
+    assert re.search(r"(?m)^WatchdogSec=[1-9]\d*$", unit.read_text())
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[labs.Lab]:
     if reason := labs.missing():

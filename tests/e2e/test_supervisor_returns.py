@@ -220,8 +220,8 @@ def test_b4_a_node_stays_cordoned_whatever_becomes_of_its_supervisor(daemon: Nod
 def test_b5_a_job_whose_spawner_died_too_ends_with_a_verdict_and_nothing_is_left(
     start: Start, daemon: NodeDaemon
 ) -> None:
-    launch = run_under(start, daemon, "--max-restarts", "3", MONITORED, "0:*/init,beat-for=600")
-    launch.wait_for_trace("initialised", count=2)
+    launch = run_under(start, daemon, "--max-restarts", "3", str(SCRIPTS / "faulty.py"), "0:*/escape,sleep")
+    launch.wait_for_trace("escaped", count=2)  # with the workers, the kernel ends their children, but not these
     daemon.kill()
     (spawner,) = {int(Path(f"/proc/{line['pid']}/stat").read_text().split()[3]) for line in launch.traced("started")}
     os.kill(spawner, signal.SIGKILL)

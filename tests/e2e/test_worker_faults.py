@@ -57,6 +57,7 @@ def test_a4_an_error_in_every_cycle_uses_the_budget_up_and_is_quoted(start: "Sta
     assert launch.wait() == 1
     (end,) = reasons(launch.events(), "job_failed")
     assert "restarts used 2 of 2" in end
+    assert end.count("ValueError: no such file") == 1
     # If the other rank fails at once, a rank may be stopped before its first line.
     assert {line["cycle"] for line in launch.traced("started")} == {0, 1, 2}
     assert_nothing_left(launch)
@@ -127,6 +128,9 @@ def test_b12_a_signal_to_the_launcher_reaches_the_ranks_and_names_the_exit_code(
     kinds = launch.kinds()
     assert "restart_decided" not in kinds
     assert kinds[-1] == "job_stopped"
+    exits = reasons(launch.events(), "worker_exited")
+    assert len(exits) == 2
+    assert all(text.endswith(f"was killed by {number.name}") for text in exits)
     assert_nothing_left(launch)
 
 

@@ -164,6 +164,8 @@ def test_a_silent_or_cordoned_spare_replaces_nobody() -> None:
 def test_who_asks_twice_is_answered_once() -> None:
     play = running("a", "b", "c") >> LeaveAsked("b", "by kim", with_ranks=True)
     play >> LeaveAsked("b", "by kim", with_ranks=True) << ()
+    play >> NodeLost("c", "silent")  # Whoever asked first would not be let go now.
+    play >> LeaveAsked("b", "by kim", with_ranks=True) << ()
 
 
 def test_a_lost_node_has_nothing_to_leave() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits
 from supervisor.edges.users import connection_dispatcher
 from supervisor.edges.users.connection_dispatcher import WAITING_OF_ONE_MAX, ConnectionDispatcher
@@ -144,3 +145,12 @@ async def test_one_user_can_keep_so_many_waiting_and_no_more() -> None:
             assert await anyio.to_thread.run_sync(client.recv, 5) == b"hello"
             client.close()
         assert await _heard(path) == b"hello"
+
+
+async def test_connections_of_one_login_are_admitted_at_a_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_dispatcher, "ConnectionRateLimit", lambda: ConnectionRateLimit(2, 0.0))
+    house = House()
+    logins = iter([7, 7, 7, 8])
+    house.login_of = lambda _: next(logins)
+    async with dispatcher_of(house, Admission(("all",))) as path:
+        assert [await _heard(path) for _ in range(4)] == [b"hello", b"hello", b"", b"hello"]

@@ -126,9 +126,11 @@ def test_orphans_that_end_by_themselves_are_reaped(script: Script, tmp_path: Pat
         """
         import os, sys, time
         if os.fork() == 0:
+            parent = os.getpid()
             if os.fork() == 0:
-                time.sleep(0.1)
-                open(sys.argv[1] + "/gone", "w").write(str(os.getpid()))
+                while os.getppid() == parent:
+                    time.sleep(0.01)
+                open(sys.argv[1] + "/gone", "w").write(str(os.getppid()))
                 os._exit(0)
             os._exit(0)
         os.wait()
@@ -138,5 +140,6 @@ def test_orphans_that_end_by_themselves_are_reaped(script: Script, tmp_path: Pat
     with Rig(path, str(tmp_path)) as rig:
         (spawned,) = rig.spawn(worker())
         until(lambda: (tmp_path / "gone").exists() and (tmp_path / "gone").read_text(), what="the daemon's end")
+        assert (tmp_path / "gone").read_text() == str(rig.process.pid), "who is not its parent can't reap it"
         children = Path(f"/proc/{rig.process.pid}/task/{rig.process.pid}/children")
         until(lambda: children.read_text().split() == [str(spawned.pid)], what="its reaping", wait_s=5)

@@ -129,8 +129,10 @@ def test_a_full_disk_costs_one_alarm_and_heals(tmp_path: Path, monkeypatch: pyte
     full = threading.Event()
     full.set()
     opened = journal_writer.open_for_writing
+    attempts = threading.Semaphore(0)
 
     def open_small(path: Path) -> sqlite3.Connection:
+        attempts.release()
         connection = opened(path)
         if full.is_set():
             connection.execute("PRAGMA max_page_count = 8").fetchall()
@@ -145,6 +147,8 @@ def test_a_full_disk_costs_one_alarm_and_heals(tmp_path: Path, monkeypatch: pyte
         alarms.wait(lambda heard: len(heard) == 1)
         assert "full" in alarms[0]
         assert not journal.flush(0.3)
+        for _ in range(4 * journal_writer.ATTEMPTS):  # It tries again and again, and says nothing more.
+            assert attempts.acquire(timeout=30)
         assert len(alarms) == 1
         assert sequences(journal) == list(range(1, 1_001))
         full.clear()

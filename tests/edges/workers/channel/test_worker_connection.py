@@ -127,6 +127,25 @@ async def test_slow_loris_peers_are_dropped_and_ranks_served(tmp_path: Path, mon
 
 
 @pytest.mark.alone
+async def test_beyond_its_burst_a_connection_is_read_at_a_rate(monkeypatch: pytest.MonkeyPatch):
+    pauses: list[float] = []
+
+    async def pause(seconds: float, *, why: str) -> None:
+        assert why
+        pauses.append(seconds)
+
+    monkeypatch.setattr(worker_connection, "pause", pause)
+    monkeypatch.setattr(worker_connection, "FRAMES_BURST", 10.0)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        connection = WorkerConnection(ours, FakeClock())
+        theirs.sendall(20 * encode(b"1", frame_bytes_max=4096))
+        for taken in range(1, 21):
+            assert await connection.receive(timeout_s=30) == b"1"
+            assert len(pauses) == max(0, taken - 9)
+        connection.close()
+
+
 async def test_a_flood_of_one_rank_slows_that_rank_only(tmp_path: Path):
     async with serve(tmp_path) as served:
         flooder, other = served.connect(), served.connect()
