@@ -100,6 +100,7 @@ soak: $(VENV)/.e2e packages ## the tests that take long, 2,000 restarts, chaos, 
 	$(BIN)/python -m tests.soak fuzz
 	$(BIN)/python -m tests.soak packages
 	$(BIN)/python -m tests.soak lowest
+	$(BIN)/python -m tests.soak rules
 
 sim: $(VENV)/.dev ## simulate jobs on many nodes under random faults, 10,000 seeds; more: make sim ARGS='--seeds 100000'
 	$(BIN)/python -m tests.sim $(ARGS)

@@ -18,6 +18,7 @@ from tests.soak import (
     packages,
     pauses,
     restarts,
+    rule_removal,
     supervisor_kills,
 )
 
@@ -75,6 +76,12 @@ def _parsed() -> argparse.Namespace:
     fuzzed.set_defaults(main=fuzz.main)
     _add_packages(soaks.add_parser("packages", help="wheel and Debian package on every Python and Debian there is"))
     _add_lowest(soaks.add_parser("lowest", help="the suite with the lowest versions that pyproject.toml allows"))
+    taken = soaks.add_parser(
+        "rules", help="does a test fail if a rule of the tables of faults and security is taken away?"
+    )
+    taken.add_argument("--no-control", action="store_true", help="do not run the tests without a change first")
+    taken.add_argument("rows", nargs="*", metavar="ROW", help="only rules of these rows: A1, D12, S5")
+    taken.set_defaults(main=rule_removal.main)
     return parser.parse_args()
 
 
