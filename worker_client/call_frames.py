@@ -256,7 +256,7 @@ def frame(word: Word) -> bytes:
     return encode(worker_pb2.WorkerFrame(**body).SerializeToString(), frame_bytes_max=WORKER_FRAME_BYTES_MAX)
 
 
-# How the fields of a word that are no plain values are sent.
+# How the fields of a word that are not plain values are sent.
 Adapt = Callable[[dict[str, Any]], None]
 
 

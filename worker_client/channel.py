@@ -65,17 +65,17 @@ class ChannelOwner(Protocol):
         ...
 
     def welcomed(self, welcome: Welcomed, page: ProgressPage) -> bool:
-        """Monitoring continues in `page`. Returns whether a silence from another connection continues there."""
+        """Continues monitoring in `page`. Returns whether a silence from another connection continues there."""
         ...
 
     def unreachable(self, reason: str) -> None:
-        """No supervisor answers at present, or the connection ended; the channel retries by itself."""
+        """Notes that no supervisor answers, or the connection has ended; the channel retries by itself."""
 
     def refused(self, reason: str) -> None:
-        """The supervisor has refused this rank for good; the channel gives up."""
+        """Notes that the supervisor has refused this rank for good; the channel gives up."""
 
     def heard(self, event: CallEvent) -> None:
-        """A message about a wrapped call has come."""
+        """Handles a message about a wrapped call."""
 
 
 class _ConnectionEndedError(Exception):

@@ -41,7 +41,7 @@ class Record:
     former: tuple[int, ...] = ()  # epochs before that one's, oldest first
 
     def excludes(self, token: int) -> bool:
-        """Whether the group with this token has been replaced."""
+        """Returns whether the group with this token has been replaced."""
         if epoch_of(token) == epoch_of(self.token):
             return token < self.token
         return epoch_of(token) in self.former

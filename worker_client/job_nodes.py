@@ -21,7 +21,7 @@ def local_world_size(environment: Mapping[str, str]) -> int:
 
 
 def has_other_nodes(environment: Mapping[str, str]) -> bool:
-    """Whether some ranks of the job are on another node."""
+    """Returns whether some ranks of the job are on another node."""
     return world_size(environment) > local_world_size(environment)
 
 

@@ -168,7 +168,7 @@ class _Sections(_Monitored):
         client.start_section("setup")
 
         def save_checkpoint(*arguments: object, **named: object) -> None:
-            """Lightning has a hook before a save, none after it."""
+            """Saves within a section: Lightning has a hook before a save, none after it."""
             if self._client is None:
                 self._save_checkpoint(*arguments, **named)
                 return
@@ -212,7 +212,7 @@ class _Sections(_Monitored):
 
 
 def _is_complete(trainer: _Trainer) -> bool:
-    """Whether training is complete, and not just interrupted, for example by a time limit."""
+    """Returns whether training is complete, and not just interrupted, for example by a time limit."""
     if trainer.max_steps >= 0 and trainer.global_step >= trainer.max_steps:
         return True
     if trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch:

@@ -61,7 +61,7 @@ def current_stacks() -> str:
 
 
 def is_handled(number: int) -> bool:
-    """Whether the signal is handled or ignored, according to the kernel, so that C libraries' handlers count too."""
+    """Returns whether the kernel says that the signal is handled or ignored, so C libraries' handlers count too."""
     if signal.getsignal(number) is not signal.SIG_DFL:
         return True
     with contextlib.suppress(OSError, ValueError), open("/proc/self/status") as status:

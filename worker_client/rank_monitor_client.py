@@ -176,8 +176,10 @@ class RankMonitorClient:
         return True
 
     def _ranks_agree(self, monitoring: Monitoring, arguments: list[str]) -> bool:
-        """Whether all ranks calculate the same limits; every rank gets the same answer. Checked first, so that no rank
-        waits indefinitely in a reduction of a different length."""
+        """Returns whether all ranks calculate the same limits; every rank gets the same answer.
+
+        The check comes first, so no rank waits indefinitely in a reduction of a different length.
+        """
         digest = float(zlib.crc32("\0".join(arguments).encode()))
         unsettled = 0.0 if monitoring.progress.sections.is_settled else 1.0
         largest, negated_smallest, any_unsettled = across_ranks.maxima([digest, -digest, unsettled])

@@ -38,17 +38,17 @@ class CallListener(Protocol):
     """How a wrapped call receives messages. Called on the channel's thread, `connected` on others too."""
 
     def find(self, known: Endpoint) -> Endpoint | None:
-        """See ChannelOwner.find."""
+        """Finds a supervisor: see ChannelOwner.find."""
         ...
 
     def connected(self, page: ProgressPage) -> None:
-        """There is a new connection; nothing sent on an earlier one is known there."""
+        """Notes a new connection; nothing sent on an earlier one is known there."""
         ...
 
     def disconnected(self) -> None: ...
 
     def refused(self, reason: str) -> None:
-        """There will be no further connection."""
+        """Notes that no further connection comes."""
         ...
 
     def heard(self, event: CallEvent) -> None: ...
@@ -153,7 +153,7 @@ class Monitoring:
         return self._channel is not None and self._channel.request_control(request, timeout_s=timeout_s)
 
     def ask_lease(self, *, timeout_s: float) -> int | None:
-        """See Channel.ask_lease."""
+        """Requests the lease: see Channel.ask_lease."""
         return self._channel.ask_lease(timeout_s=timeout_s) if self._channel is not None else None
 
     def listen(self, calls: CallListener | None) -> None:

@@ -14,7 +14,7 @@ ORDER = ("unhealthy", "suspect", "unanswered", "skipped", "healthy")
 
 
 def name(check: CheckReport) -> str:
-    """ "storage /mnt/data" """
+    """Returns a text like "storage /mnt/data"."""
     return f"{check.check} {check.subject}" if check.subject else check.check
 
 

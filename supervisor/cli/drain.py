@@ -218,7 +218,7 @@ def _last_words(nodes: Sequence[NodeReport], stays: Collection[str]) -> str:
 
 
 def _is_named(supervisor: Answering, name: str) -> bool:
-    """Whether this node has that name, by itself or in one of its jobs."""
+    """Returns whether this node has that name, by itself or in one of its jobs."""
     with suppress(NoSupervisorError):  # It has just ended.
         jobs = [job.job_id for job in supervisor.client.jobs()]
         if not jobs:

@@ -145,7 +145,7 @@ def events_of(
 
 
 def _is_recorded(job_id: str, supervisors: Supervisors) -> bool:
-    """Whether the journals that this command reads know the job: a node's supervisor may have another one."""
+    """Returns whether the journals that this command reads know the job: a node's supervisor may have another one."""
     from supervisor.edges.machine.journal.journal_reader import open_reader
 
     with open_reader(*supervisors.state_dirs) as reader:

@@ -65,7 +65,7 @@ def tell_failure(
 
 
 def shows_errors(spec: JobSpec) -> bool:
-    """Whether a person at this terminal reads what all ranks write to stderr."""
+    """Returns whether a person at this terminal reads what all ranks write to stderr."""
     return standard_streams.stderr_is_terminal() and not (spec.redirects or spec.local_ranks_filter)
 
 

@@ -21,7 +21,7 @@ def ends_at_once(exit_code: int, *, last_words: Callable[[], str] | None = None)
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         del number, frame
-        with suppress(Exception):  # What is half written, or can't be, is no loss now.
+        with suppress(Exception):  # What is half written, or can't be, is not a loss now.
             sys.stdout.flush()
             if last_words is not None:
                 standard_streams.say(f"holdfast: {last_words()}")

@@ -53,7 +53,7 @@ class _Words(logging.handlers.QueueListener):
 
 
 def _open_log(path: str) -> _Words | None:
-    """The file may lie on a disk that does not answer: a thread writes it."""
+    """Opens the log. Its file may be on a disk that does not answer, so a thread writes it."""
     logger = logging.getLogger("holdfast")
     logger.propagate = False
     logging.raiseExceptions = False  # Words that do not fit are dropped.

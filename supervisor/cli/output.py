@@ -189,7 +189,7 @@ def plural(number: int, word: str) -> str:
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """0-7, 16"""
+    """Returns a text like "0-7, 16"."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and parts[-1][-1] == number - 1:

@@ -78,7 +78,7 @@ def name_of(job_id: str, uid: int) -> str:
 
 
 def is_user(word: str, uid: int) -> bool:
-    """Whether the word means that user: a name or an id."""
+    """Returns whether the word means that user: a name or an id."""
     return word in (user_name(uid), str(uid))
 
 

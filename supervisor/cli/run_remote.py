@@ -143,7 +143,7 @@ def tell(message: str) -> None:
 
 
 def _unsaid(note: str) -> None:
-    """Whether the event is reported elsewhere, or is of no use here."""
+    """Returns whether the event is reported elsewhere, or is of no use here."""
 
 
 def _forward(client: SteadyClient, submission: Submission, numbers: set[signal.Signals], request: RunRequest) -> None:

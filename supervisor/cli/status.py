@@ -85,7 +85,7 @@ class _Watch:
         return True
 
     def _may_return(self) -> bool:
-        """Whether to wait for the supervisor: as long as anything of the job is left, and a moment longer."""
+        """Returns whether to wait for the supervisor: as long as anything of the job is left, and a moment longer."""
         if not self._is_replaced:
             return False
         if not self._away_told:

@@ -18,7 +18,7 @@ SUMMARY = "Keeps distributed PyTorch training running while its parts fail."
 
 
 def whole_parser(*, only: str = "") -> ArgumentParser:
-    """All commands by name. `only`: the one whose own arguments matter; the others are not even imported."""
+    """Returns the parser of all commands. With `only`, the modules of the other commands are not imported."""
     parser = ArgumentParser(prog="holdfast", description=SUMMARY, allow_abbrev=False)
     parser.add_argument("-V", "--version", action="store_true", help="show the version")
     commands = parser.add_subparsers(metavar="COMMAND", title="commands")
@@ -30,7 +30,7 @@ def whole_parser(*, only: str = "") -> ArgumentParser:
 
 
 def parser_of(command: Command) -> ArgumentParser:
-    """One command on its own, as its man page shows it."""
+    """Returns the parser of one command, as its man page shows it."""
     parser = ArgumentParser(prog=f"holdfast {command.name}", description=command.summary, allow_abbrev=False)
     add_arguments(parser, command)
     return parser

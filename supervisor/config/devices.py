@@ -19,14 +19,14 @@ def count_cpus() -> int:
 
 
 def has_gpu_driver(environ: Mapping[str, str]) -> bool:
-    """Whether files show that there is an NVIDIA driver. Asks the driver nothing."""
+    """Returns whether files show that there is an NVIDIA driver. Asks the driver nothing."""
     folders = environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)  # where the loader looks first
     signs = (*_DRIVER_SIGNS, *(os.path.join(folder, _LIBRARY) for folder in folders if folder))
     return any(map(os.path.exists, signs))
 
 
 def has_network_cards(folder: str = INFINIBAND) -> bool:
-    """Whether there is a card that the checks of network ports know: InfiniBand or RoCE."""
+    """Returns whether there is a card that the checks of network ports know: InfiniBand or RoCE."""
     try:
         return bool(os.listdir(folder))
     except OSError:

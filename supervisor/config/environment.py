@@ -61,7 +61,7 @@ def visible_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def counts_gpus_by_bus(environ: Mapping[str, str]) -> bool:
-    """Whether CUDA counts GPUs as the driver does, along the PCI bus. Otherwise the fastest one has number 0."""
+    """Returns whether CUDA counts GPUs along the PCI bus, as the driver does. Otherwise the fastest has number 0."""
     return environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
 
 

@@ -62,7 +62,7 @@ class EventHooks(msgspec.Struct, frozen=True):
         return bool(self.command or self.url)
 
     def wants(self, kind: str) -> bool:
-        """Whether the event is wanted. Notable events are those shown on a terminal, and a success."""
+        """Returns whether the event is wanted. Notable events are those shown on a terminal, and a success."""
         words = self.kinds.split(",")
         if kind in words or ALL in words:
             return True

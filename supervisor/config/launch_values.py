@@ -78,7 +78,7 @@ def parse_ranks(value: str) -> tuple[int, ...]:
 
 
 def parse_endpoint(value: str) -> str:
-    """Reads HOST or HOST:PORT, an IPv6 address in brackets; an empty text is no endpoint."""
+    """Reads HOST or HOST:PORT, an IPv6 address in brackets; an empty text means none."""
     host, port = split_endpoint(value)
     if value and not host:
         raise ValueProblem("it names no host", "write HOST:PORT, an IPv6 address in brackets")

@@ -10,7 +10,7 @@ BYTES_PER_GIB = 1 << 30
 
 
 class LogLimits(msgspec.Struct, frozen=True):
-    """The limits of the default log directory; 0 is no limit."""
+    """The limits of the default log directory; 0 means no limit."""
 
     jobs_max: int = 200
     gib_max: float = 20.0

@@ -56,7 +56,7 @@ def _fault_of(nodes: Nodes) -> str:
 
 
 def is_of_this_machine(host: str) -> bool:
-    """Whether no other machine can reach that address."""
+    """Returns whether no other machine can reach that address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -101,7 +101,7 @@ def _source_of_job_id(spec: JobSpec, sources: _Sources) -> str:
 
 
 def _store(spec: JobSpec, sources: _Sources) -> str:
-    """Rank 0's node serves it, at an address of its own; which node that is, the nodes find out when they meet."""
+    """Says where the store is: on rank 0's node, at its own address. The nodes agree on that node when they meet."""
     within = f" of {STORE_PORTS.kind.show(spec.store_ports)}" if spec.store_ports else ""
     port = f"port {spec.master_port}" if spec.master_port else f"a fresh port{within} each cycle"
     address = spec.master_addr

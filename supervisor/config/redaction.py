@@ -127,7 +127,7 @@ class _Marks(enum.Enum):
 
 
 def redacted(command: Iterable[str]) -> tuple[str, ...]:
-    """`--api-key=x`, `--hf-token x` and `WANDB_API_KEY=x` lose their values; `--num-tokens 8` keeps it.
+    """Hides the values of `--api-key=x`, `--hf-token x` and `WANDB_API_KEY=x`, but not of `--num-tokens 8`.
 
     Within a word, the rules of `redacted_text` apply.
     """
@@ -148,7 +148,7 @@ def redacted(command: Iterable[str]) -> tuple[str, ...]:
 
 
 def redacted_text(text: str, values: tuple[str, ...] = ()) -> str:
-    """`token: x`, `"api_key": "x"`, `Bearer x`, a password in a URL and well-known forms of keys lose their values.
+    """Hides the values of `token: x`, `"api_key": "x"`, `Bearer x`, passwords in URLs and well-known forms of keys.
 
     So do the `values`, the secrets that a job is known to have (`secret_values`), wherever they stand, and what is left
     of them or of a well-known form where the text was cut.
@@ -296,7 +296,7 @@ def _bare(value: str) -> str:
 
 
 def _is_harmless(value: str) -> bool:
-    """Returns whether it is no secret whatever its name says: nothing, a small number, a file."""
+    """Returns whether it is not a secret, despite its name: nothing, a small number, a file."""
     bare = _bare(value)
     return bare.lower() in _NOTHING or bool(re.fullmatch(rf"{_NUMBER}|{_FILE}", bare, re.IGNORECASE))
 

@@ -330,7 +330,7 @@ def _check_spawn(spec: JobSpec, values: _Values, environ: Mapping[str, str]) -> 
 
 
 def _check_auto_heartbeat(spec: JobSpec, values: _Values) -> None:
-    """Only a worker that is forked can be watched without a line in its script."""
+    """Refuses the limit for workers that are not forked: only those can be watched without a line in the script."""
     one = values.given[AUTO_HEARTBEAT.name]
     if spec.entry is Entry.COMMAND:
         raise one.problem("a command that is not a Python script can't be watched", "remove it, or --no-python")

@@ -129,7 +129,7 @@ def _read_value(line: TypedLine, setting: Setting, typed: str, following: list[s
 
 
 def _is_value_of_switch(setting: Setting, following: list[str]) -> bool:
-    """Whether the next word is the switch's value. After torchrun's switches it is the script, always.
+    """Returns whether the next word is the switch's value. After torchrun's switches it is the script, always.
 
     After an --ft- switch a plain word before others is taken for a value even if it is none: a misspelt `ture` is
     then an error and not a script.

@@ -37,7 +37,7 @@ UNIT_KIND = values.Kind("UNIT", "", values.Shape.TEXT, _template)
 
 
 class UserShares(msgspec.Struct, frozen=True):
-    """The shares of one user; 0 is no limit."""
+    """The shares of one user; 0 means no limit."""
 
     memory_gib: float = 0.0
     tasks: int = 0

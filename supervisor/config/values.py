@@ -233,7 +233,7 @@ SectionLimits = tuple[tuple[str, float | None], ...]
 
 
 def parse_sections(value: str) -> SectionLimits:
-    """Reads `setup:600,step:60,checkpointing:null`; an empty text is no section."""
+    """Reads `setup:600,step:60,checkpointing:null`; an empty text means no section."""
     limits: dict[str, float | None] = {}
     for part in value.split(",") if value.strip() else ():
         name, colon, limit = part.rpartition(":")

@@ -78,7 +78,7 @@ def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[HealthFindi
 
 
 def has_flighty(findings: tuple[HealthFinding, ...]) -> bool:
-    """Whether a finding may be gone at the next look: a link is retraining, or a GPU is being reset."""
+    """Returns whether a finding may be gone at the next look: a link is retraining, or a GPU is being reset."""
     return any(
         each.health is Health.UNHEALTHY and ("NVLink" in each.reason or "lost" in each.reason) for each in findings
     )

@@ -157,7 +157,7 @@ def shown_state(state: State) -> JobState:
 
 
 def is_to_go_on(state: State) -> bool:
-    """Whether another cycle follows the one whose workers are being stopped."""
+    """Returns whether another cycle follows the one whose workers are being stopped."""
     return isinstance(state.phase, Stopping) and isinstance(state.phase.then, Rejoin | StartNext)
 
 

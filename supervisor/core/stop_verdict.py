@@ -9,7 +9,7 @@ STOPPED_EXIT_CODE = 1  # stopped with a node's supervisor, whose node may be reb
 
 
 def was_said(asked: str, reason: str) -> bool:
-    """Whether the sentence of the request, "holdfast run got SIGTERM: rank 0 has …", has said how the job ends."""
+    """Returns whether the request's sentence, "holdfast run got SIGTERM: rank 0 has …", has said how the job ends."""
     return asked == reason or asked.startswith(f"{reason}: ")
 
 
@@ -31,7 +31,7 @@ def left_verdict(reason: str) -> Verdict:
 
 
 def has_left(verdict: Verdict) -> bool:
-    """Whether the verdict is that of one node, which has left: the job goes on."""
+    """Returns whether the verdict is that of one node, which has left: the job goes on."""
     return verdict.state is JobState.STOPPED and verdict.exit_code == 0
 
 

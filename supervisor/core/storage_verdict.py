@@ -88,7 +88,7 @@ def judge(target: Target, answer: Answer, policy: HealthCheckPolicy, *, took_s: 
 
 
 def is_absent(target: Target, answer: Answer) -> bool:
-    """Whether this node lacks the target altogether, such as Lustre's own file on a node without Lustre."""
+    """Returns whether this node lacks the target altogether, such as Lustre's own file on a node without Lustre."""
     return target.kind is Kind.TEXT and isinstance(answer, Failed) and answer.errno == errno.ENOENT
 
 

@@ -23,5 +23,5 @@ def added_to(count: int, *, added: int, newest_term: int, part: int) -> int:
 
 
 def is_of_earlier_era(term: int, *, now: int) -> bool:
-    """Whether the backend has lost data, as far as the leader of the term `now` knows, since that one."""
+    """Returns whether the backend has lost data, as far as the leader of the term `now` knows, since that one."""
     return term // ERA < now // ERA

@@ -64,7 +64,7 @@ class Performer(Protocol):
         ...
 
     def settled(self) -> None:
-        """Called when nothing is left to decide for now: changes may be shown and saved."""
+        """Shows and saves changes: nothing is left to decide for now."""
         ...
 
 
@@ -80,7 +80,7 @@ class Engine:
         performer: Performer,
         jitter: Callable[[], float],
     ) -> None:
-        """`machines`: nobody else writes them."""
+        """`machines`: only the engine writes them."""
         self._clock = clock
         self._inbox = inbox
         self._machines = machines

@@ -16,7 +16,7 @@ class WaitingJobs:
         self._arrived = anyio.Event()
 
     def add(self, job_id: str) -> None:
-        """Never blocks."""
+        """Adds the job, if it does not wait already. Never blocks."""
         self._waiting[job_id] = None
         self._arrived.set()
 

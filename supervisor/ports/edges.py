@@ -66,7 +66,10 @@ class Workers(Protocol):
         first_rank: int,
         is_fenced: bool,
     ) -> None:
-        """`is_fenced`: another node may take this one's place, so the ranks' lease ends unless it is extended."""
+        """Starts the workers of a cycle.
+
+        `is_fenced`: another node may take this one's place, so the ranks' lease ends unless it is extended.
+        """
         ...
 
     def extend_lease(self, job_id: str, until_s: float) -> None:

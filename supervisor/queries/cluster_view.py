@@ -156,7 +156,7 @@ class ClusterView:
         return NEWS_PACE_S * len(self._of(job_id).nodes)
 
     def _compare_clocks(self, job: JobRecord, heard: _Heard, node: str, news: TellNews, had: int) -> None:
-        """What was sent may have waited long for us: it shows a clock that is behind only if it answers our answer."""
+        """Reports a clock that differs. News may have waited, so only a reply to our answer shows a clock behind."""
         through, answered_at_ns = heard.answered.get((node, news.part.submitted_at_ns), (0, 0))
         is_reply = 0 < had == through and bool(news.events) and news.events[0].sequence > had
         ahead_s = (news.sent_at_ns - self._clock.unix_ns()) / 1e9

@@ -163,7 +163,7 @@ class JobService:
         self._publisher.changed(job)
 
     def came_back(self, job_id: str) -> None:
-        """It was taken back, or has ended."""
+        """Notes that a job was taken over or has ended."""
         self.expected.settle(job_id)
         if job_id not in self._jobs:
             self._publisher.close(job_id)

@@ -33,7 +33,7 @@ class QuestionInbox:
         self._arrived = anyio.Event()
 
     def put(self, job_id: str, by: str, question: Question, reply: Reply) -> None:
-        """See questions.TakeQuestion. A question waits until somebody answers."""
+        """Keeps the question until it is answered: see questions.TakeQuestion."""
         self._waiting.append(_Asked(job_id, by, question, reply))
         self._arrived.set()
 

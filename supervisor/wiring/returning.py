@@ -77,7 +77,7 @@ class EndedJobs:
         self._tasks = tasks
 
     def announced(self, job: JobRecord, announcement: Announcement) -> None:
-        """See announcement_followers.py."""
+        """Forgets a job that has ended: see announcement_followers.py."""
         if isinstance(announcement, JobEnded):
             self._tasks.start_soon(self._forget, job.spec.job_id)
 

@@ -34,7 +34,7 @@ class Background:
 
 
 def _can_return_to(nice: int) -> bool:
-    """Whether the priority can be restored. A child tries it: capabilities don't tell, and there is no way back."""
+    """Returns whether the priority can be restored. A child tries it: capabilities don't tell, and it is final."""
     pid = os.fork()
     if pid == 0:
         try:

@@ -60,7 +60,7 @@ def next_stop_or_continuation() -> tuple[int, int] | None:
 
 
 def ran_out_of_memory(ending: Ending, *, killed_by_us: bool, counter: OomCounter | None) -> bool:
-    """Whether the kernel's out-of-memory killer ended the process or, in its memory cgroup, a child of it."""
+    """Returns whether the kernel's out-of-memory killer ended the process or, in its memory cgroup, a child of it."""
     if killed_by_us or ending.code == 0 or counter is None:
         return False
     if counter.path == "/proc/vmstat" and ending.signal != signal.SIGKILL:

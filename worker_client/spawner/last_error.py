@@ -60,7 +60,7 @@ def _exception(lines: list[str], *, at_end: bool) -> str:
 
 
 def _is_inside_group(lines: list[str], number: int) -> bool:
-    """Whether the line is inside a group: tracebacks of its members are indented deeper than its own."""
+    """Returns whether the line is inside a group: tracebacks of its members are indented deeper than its own."""
     after_mark = number > 0 and lines[number - 1].lstrip().startswith("+-+---")
     return after_mark or _INSIDE_GROUP.match(lines[number]) is not None
 

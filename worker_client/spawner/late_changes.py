@@ -38,7 +38,7 @@ class Assignment(NamedTuple):
 
 
 def is_read_at_load(name: str) -> bool:
-    """Whether torch, or what it loads, reads this variable when it is loaded."""
+    """Returns whether torch, or what it loads, reads this variable when it is loaded."""
     return re.match(_READ_AT_LOAD, name) is not None
 
 

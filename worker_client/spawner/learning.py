@@ -78,7 +78,7 @@ class Learning:
         events.set_timer("learned", rest_after_s, tell_rest)
 
     def has_news(self) -> bool:
-        """Whether a worker has noted anything since the last call."""
+        """Returns whether a worker has noted anything since the last call."""
         if self._page is None:
             return False
         before, self._seen = self._seen, {rank: slot.read() for rank, slot in self._slots.items()}
@@ -182,7 +182,7 @@ def plan_load(common: list[Mapping[int, Import]]) -> Plan:
 
 
 def _may_be_read(variable: str) -> bool:
-    """Whether an unknown package may read the variable when it is loaded. CUDA reads its own later."""
+    """Returns whether an unknown package may read the variable when it is loaded. CUDA reads its own later."""
     return variable != "CUDA_VISIBLE_DEVICES"
 
 

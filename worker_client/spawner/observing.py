@@ -207,7 +207,7 @@ def _is_being_imported(name: str) -> bool:
 
 
 def _has_group() -> bool:
-    """Whether this process has a process group by now."""
+    """Returns whether this process has a process group by now."""
     distributed = sys.modules.get("torch.distributed")
     with suppress(Exception):  # a part of torch that is being loaded, or one without it
         return bool(distributed is not None and distributed.is_initialized())
@@ -215,7 +215,7 @@ def _has_group() -> bool:
 
 
 def _is_import() -> bool:
-    """Whether a module is searched for to be loaded, and not only to see whether it exists."""
+    """Returns whether a module is searched for to be loaded, and not only to see whether it exists."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage] - what inspect.currentframe calls, without inspect
     while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
         frame = frame.f_back

@@ -78,7 +78,7 @@ class OwnSources:
         return Source("__main__", package, path, _parse(path, _SCRIPT_BYTES_MAX)[0])
 
     def has(self, name: str) -> bool:
-        """Whether this module is one of the job's own."""
+        """Returns whether this module is one of the job's own."""
         return self._place(name) is not None
 
     def module(self, name: str) -> Source | None:

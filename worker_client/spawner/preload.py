@@ -46,7 +46,7 @@ class Choice(NamedTuple):
 
 
 def is_of_torch(module: str) -> bool:
-    """Whether it is torch or numpy, or a part of them; what they do when loaded is known."""
+    """Returns whether it is torch or numpy, or a part of them; what they do when loaded is known."""
     return module.partition(".")[0] in ("torch", "numpy")
 
 
@@ -142,7 +142,7 @@ def _safe_path() -> bool:
 
 
 def _loads_dynamo(trees: Iterable[ast.Module]) -> bool:
-    """Whether the job's model wrapper imports torch._dynamo, and the job sets nothing that this would read."""
+    """Returns whether the job's model wrapper imports torch._dynamo, and the job sets nothing that this would read."""
     wraps = False
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.match(_READ_BY_DYNAMO, node.value):

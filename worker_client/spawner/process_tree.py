@@ -44,7 +44,7 @@ def ticks_now() -> int:
 
 
 def is_zombie(pid: int) -> bool:
-    """Whether `pid` has ended and only waits to be reaped, or is gone."""
+    """Returns whether `pid` has ended and only waits to be reaped, or is gone."""
     fields = _stat_fields(pid)
     return fields is None or fields[0] in (b"Z", b"X")
 

@@ -143,7 +143,7 @@ def _find(qualified: str, places: list[str] | None, first: str) -> ModuleSpec | 
 
 
 def _arranges_its_own_path(spec: ModuleSpec) -> bool:
-    """Whether a package changes its __path__, and so may contain modules that no folder shows."""
+    """Returns whether a package changes its __path__, and so may contain modules that no folder shows."""
     if not spec.origin or not spec.origin.endswith(".py"):
         return spec.origin is not None
     try:

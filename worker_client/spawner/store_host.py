@@ -36,7 +36,7 @@ def serve(host: str, port: int, listen_fd: int) -> NoReturn:
 
 
 def libuv_listens(torch_version: str) -> bool:
-    """Whether the libuv backend of this torch can serve on a socket that already listens."""
+    """Returns whether the libuv backend of this torch can serve on a socket that already listens."""
     major, minor = torch_version.split(".")[:2]
     return (int(major), int(minor)) >= LIBUV_LISTENS_SINCE
 

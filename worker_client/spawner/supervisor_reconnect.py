@@ -160,6 +160,6 @@ def _no_pages() -> Pages:
 
 
 def _may_come_in(connection: socket.socket) -> bool:
-    """Whether the peer is root or this process's user."""
+    """Returns whether the peer is root or this process's user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return _CREDENTIALS.unpack(credentials)[1] in (0, os.geteuid())

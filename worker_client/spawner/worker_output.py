@@ -208,7 +208,7 @@ class Output:
         return tail or self._tails.pop((cycle, local_rank), b"")
 
     def has_waiting(self) -> bool:
-        """Whether some output has not reached its end yet."""
+        """Returns whether some output has not reached its end yet."""
         return bool(self._pumps) or any(each.has_backlog for each in self._consoles.values())
 
     def _on_readable(self, pump: Pump) -> None:

@@ -93,7 +93,7 @@ class RanksOfJob:
         return look.checkpoints
 
     def nodes(self, look: Look) -> str:
-        """A table of the job's nodes."""
+        """Returns a table of the job's nodes."""
         report = self.report(look)
         cells = [rows.node_row(node, report.ranks).cells for node in report.nodes] if report else []
         return output.table(rows.NODE_HEADS, cells, output.Paper(None, colours=False))

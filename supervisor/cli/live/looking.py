@@ -56,7 +56,10 @@ class Lookout:
         self._checkpoints = ""  # of that one
 
     def look(self, *, include_ended: bool = False, opened: str = "") -> Look:
-        """Never raises: `messages` says what went wrong. `opened` is a job that is wanted even if it has ended."""
+        """Returns what is there now. Never raises: `messages` says what went wrong.
+
+        `opened` is a job that is wanted even if it has ended.
+        """
         messages: list[str] = []
         try:
             with Supervisors(self._arguments, say=messages.append) as supervisors:

@@ -74,7 +74,7 @@ def most_silent(report: JobReport) -> RankReport | None:
 
 
 def is_urgent(rank: RankReport) -> bool:
-    """Whether the rank is worth a look now."""
+    """Returns whether the rank is worth a look now."""
     return rank.state in ODD_STATES or silent_share(rank) >= SILENT_SHARE
 
 

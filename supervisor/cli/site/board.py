@@ -1,7 +1,7 @@
 """What does the web page show of each job, and how does it learn of changes without polling?
 
 A live job's supervisor streams its events, and after each of them the job is looked at once more. The kernel notices
-new jobs: every supervisor writes them into a journal. Heartbeats are no events, so while somebody reads, each live job
+new jobs: every supervisor writes them into a journal. Heartbeats are not events, so while somebody reads, each live job
 is also looked at every two seconds, for all readers together.
 """
 
@@ -140,7 +140,7 @@ class Board:
             return {"order": order, "jobs": changed, "looks": looks, "messages": self._messages}
 
     def _take_report(self, key: Key, report: JobReport, *, is_live: bool, took_s: float = 0.0) -> None:
-        """`took_s`: how long the supervisor needed for it. One that needs long is looked at less often."""
+        """Shows the report. A job whose supervisor needs long for it (`took_s`) is looked at less often."""
         with self._lock:
             known = self._shown.setdefault(key, Shown(name_of(key[1], key[0]), report, is_live))
             is_same = known.is_live == is_live and _without_ages(known.report) == _without_ages(report)
@@ -220,7 +220,7 @@ class Board:
             try:
                 report = client.job(key[1])
             except ExhaustedError:
-                continue  # It is busy, or stands still. The page says how old the ages are.
+                continue  # It is busy or stalled. The page says how old the ages are.
             except HoldfastError:
                 return
             if (key[0], report.job_id, report.submitted_at_ns) == key:

@@ -60,7 +60,7 @@ class Control:
         self._arguments = arguments
 
     async def answer(self, request: Request) -> JSONResponse:
-        """For those who are signed in. `run` of the query: when the job that is meant was submitted."""
+        """Carries out the action for a user who is signed in. The query's `run` is the time of the job's submission."""
         name, act = request.path_params["job_id"], request.path_params["act"]
         if act not in ACTS:
             return refusal(404, f"cannot {act} job {name}: a page can {', '.join(ACTS)}; choose one of them")
@@ -95,7 +95,7 @@ class Control:
 
 
 def refuse_all(request: Request) -> JSONResponse:
-    """What a page that is read-only answers."""
+    """Returns the answer of a read-only page."""
     act, name = request.path_params["act"], request.path_params["job_id"]
     return refusal(405, f"cannot {act} job {name}: the page is read-only; start holdfast web --control")
 

@@ -160,7 +160,7 @@ class Site:
         return refuse_all(request) if self._control is None else await self._control.answer(request)
 
     async def _report_or_its_page(self, request: Request) -> Response:
-        """A browser that goes to a page sends no header of ours: it gets a page that asks for the report."""
+        """Returns the report. A browser that opens the page sends no header of ours: it gets one that requests it."""
         if "authorization" not in request.headers:
             return _page_file("report.html", "text/html", policy=_report_policy())
         return await self._guarded(self._report)(request)

@@ -187,14 +187,14 @@ def _findings(analysis: Analysis, *, has_ended: bool) -> list[tuple[Weight, LogF
 
 
 def _is_survived(seen: Seen, progress: Progress) -> bool:
-    """Whether any rank continued after it: broken numbers, timeouts and lost peers concern all ranks."""
+    """Returns whether any rank continued after it: broken numbers, timeouts and lost peers concern all ranks."""
     if seen.sign.weight >= Weight.NUMBERS or not seen.last_of_rank:
         return progress.anyone_goes_on(seen.last_number)
     return all(progress.goes_on(rank, number) for rank, number in seen.last_of_rank.items())
 
 
 def _is_told_by_a_sign(raised: Raised, analysis: Analysis) -> bool:
-    """Whether its text was noted earlier, for another rank or in another line."""
+    """Returns whether its text was noted earlier, for another rank or in another line."""
     text = f"{raised.kind}: {raised.message}"
     if "nan" in analysis.seen and ABOUT_NUMBERS.search(text):
         return True
@@ -253,7 +253,7 @@ def _culprits(cause: LogFinding, analysis: Analysis) -> tuple[int, ...]:
 
 
 def _is_of_all(cause: LogFinding, analysis: Analysis) -> bool:
-    """Whether the only rank that reports numbers reports broken ones, which are then a mean over all ranks."""
+    """Returns whether the only rank that reports numbers reports broken ones, which are then a mean over all ranks."""
     return (
         len(cause.ranks) == 1
         and set(cause.ranks) == analysis.ranks_with_numbers

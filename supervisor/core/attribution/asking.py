@@ -172,7 +172,7 @@ Outcome = tuple[State, tuple[Action, ...]]
 
 
 def initial_state(*, forbids: bool, is_up: bool) -> State:
-    """`forbids`: advice to stop ends the job. `is_up`: others run the service, so it can be asked from the start."""
+    """Starts without results. `forbids`: advice to stop ends the job. `is_up`: others already run the service."""
     return State(forbids, is_up)
 
 
@@ -346,7 +346,7 @@ def _warned(state: State, reason: str) -> Outcome:
 
 
 def _is_due(cycle: Cycle) -> bool:
-    """Whether a request about the cycle is due now or later."""
+    """Returns whether a request about the cycle is due now or later."""
     return cycle.stage not in (Stage.RUNS, Stage.CLOSING)
 
 

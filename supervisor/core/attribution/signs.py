@@ -162,6 +162,6 @@ _SHORT_WORDS = re.compile(r"(?:ecc|nan|inf)\b")
 
 
 def is_worth_a_look(text: str) -> bool:
-    """Whether the line may contain a sign."""
+    """Returns whether the line may contain a sign."""
     small = text.lower()
     return any(word in small for word in _WORDS) or _SHORT_WORDS.search(small) is not None

@@ -33,7 +33,7 @@ class Progress:
         tail.append((number, line[:LINE_CHARACTERS_MAX]))
 
     def goes_on(self, rank: int | None, number: int) -> bool:
-        """Whether `rank` made progress after the line `number`."""
+        """Returns whether `rank` made progress after the line `number`."""
         alike: Counter[str] = Counter()
         for line in {line for at, line in self._tails.get(rank, ()) if at > number}:
             if not _NO_PROGRESS.search(line) and (shape := _CHANGING.sub("#", line)) != line:

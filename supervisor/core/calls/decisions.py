@@ -13,7 +13,7 @@ class Tell(msgspec.Struct, frozen=True):
 
 
 class Replace(msgspec.Struct, frozen=True):
-    """Start new processes for these (node, member). `takes_unit`: a fault's first replacement takes one unit."""
+    """Start new processes for these (node, member). `takes_unit`: a fault's first replacement uses one restart."""
 
     lost: tuple[tuple[str, int], ...]
     takes_unit: bool

@@ -208,7 +208,7 @@ def rebuilt_world_size(state: State) -> int:
 
 
 def can_rebuild(state: State) -> bool:
-    """Whether no rank is awaited: all ranks of the newest iteration are here, or all living ones."""
+    """Returns whether no rank is awaited: all ranks of the newest iteration are here, or all living ones."""
     living = [member for member in range(state.world_size) if member not in state.ended]
     return len(newest(state)) >= rebuilt_world_size(state) or all(member in state.entries for member in living)
 

@@ -91,7 +91,7 @@ def stand_in(state: State, member: int, unfit: Unfit) -> None:
 
 
 def is_known(state: State, member: int) -> bool:
-    """Whether a new process has already been started for the member."""
+    """Returns whether a new process has already been started for the member."""
     return member in state.now.replacing or member in state.newcomers
 
 
@@ -105,7 +105,7 @@ def enter(state: State, node: str, member: int) -> bool:
 
 
 def stays(state: State, member: int) -> bool:
-    """Whether the member waits at an earlier iteration's barrier and joins the next iteration."""
+    """Returns whether the member waits at an earlier iteration's barrier and joins the next iteration."""
     return member in state.newcomers and state.newcomers[member].stayed
 
 

@@ -32,7 +32,7 @@ def carry(state: State, decision: decisions.Tell | decisions.EndCall | decisions
 
 
 def replace(state: State, decision: decisions.Replace) -> tuple[Action, ...]:
-    """Orders new processes for lost ranks; their unit of the budget is already taken."""
+    """Orders new processes for lost ranks; their restart of the budget is already used."""
     used, most = state.policy.used, state.policy.rules.max_restarts
     text = f"{decision.reason}; a new process takes its place, restarts used {used} of {most}"
     at = state.calls.iteration if state.calls is not None else 0

@@ -184,7 +184,7 @@ class LeaveAsked(msgspec.Struct, frozen=True):
 
 
 class RestartAsked(msgspec.Struct, frozen=True):
-    """An operator asks for a new cycle, which takes no unit of the budget."""
+    """An operator asks for a new cycle, which uses no restart of the budget."""
 
     reason: str
 

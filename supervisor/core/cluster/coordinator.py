@@ -52,7 +52,7 @@ from supervisor.core.job_text import succeeded_sentence
 
 
 def initial_state(job_id: str, *, leader: str = "") -> State:
-    """`leader`: the node that this runs on, whose rules count; "": the first node's rules count."""
+    """Starts without nodes. `leader`: the node that this runs on, whose rules count; "": those of the first node."""
     return State(job_id, leader)
 
 
@@ -236,7 +236,7 @@ def _pass_deadline(state: State, now_s: float, jitter: float) -> Outcome:
 
 
 def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
-    """Handles an operator's request, which takes no unit and ends a delay."""
+    """Handles an operator's request, which uses no restart and ends a delay."""
     match state.phase:
         case Running():
             reason = f"{reason}; restarting at once, no unit of the budget is used"
@@ -259,7 +259,7 @@ def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float,
 
 
 def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
-    """Handles a fault. It takes one unit of the budget, however many ranks and nodes it takes down."""
+    """Handles a fault. It uses one restart of the budget, however many ranks and nodes it takes down."""
     known = state.members.get(event.node) or Member(MemberState.JOINED)
     if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
         return state, ()

@@ -1,8 +1,9 @@
 """May a node leave a job that goes on, and when?
 
 A part of the machine coordinator.py. A node without ranks leaves at once. One with ranks leaves once the other nodes
-run without it: the job restarts there, which takes no unit of the budget. Before the first cycle, every node counts as
-one with ranks. A leader that was not elected stays, since the job ends with it. An elected one gives up the lead first.
+run without it: the job restarts there, and no restart of the budget is used. Before the first cycle, every node counts
+as one with ranks. A leader that was not elected stays, since the job ends with it. An elected one first gives up the
+lead.
 """
 
 from __future__ import annotations

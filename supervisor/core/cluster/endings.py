@@ -34,7 +34,7 @@ VERDICT_S = 60.0  # for a node to confirm the verdict
 
 
 def is_over(state: State) -> bool:
-    """Whether every node knows the verdict or was given up."""
+    """Returns whether every node knows the verdict or was given up."""
     return isinstance(state.phase, Ended) and state.members.are_all(*GONE)
 
 

@@ -31,7 +31,7 @@ def found(state: State, wanted: StacksWanted, now_s: float) -> State:
 
 
 def came_first(state: State, failed: NodeFailed) -> bool:
-    """Whether this failure comes after a hang elsewhere, and waits for it."""
+    """Returns whether this failure comes after a hang elsewhere, and waits for it."""
     known = state.members.get(failed.node)
     return (
         state.hang is not None
@@ -52,7 +52,7 @@ def wait(state: State, failed: NodeFailed) -> State:
 
 
 def is_awaited(state: State) -> bool:
-    """Whether a failure waits, so the cycle can't succeed."""
+    """Returns whether a failure waits, so the cycle can't succeed."""
     return state.hang is not None and bool(state.hang.later)
 
 

@@ -67,12 +67,12 @@ def find(ledger: Ledger, stands: Mapping[str, NodeStands]) -> InheritedCycle:
 
 
 def is_at_work(stands: Mapping[str, NodeStands]) -> bool:
-    """Whether any of these nodes runs its part of a cycle, or has run it to its end."""
+    """Returns whether any of these nodes runs its part of a cycle, or has run it to its end."""
     return any(each.state in _AT_WORK for each in stands.values())
 
 
 def never_began(stands: Mapping[str, NodeStands], inherited: InheritedCycle, missing: tuple[int, ...]) -> bool:
-    """Whether the order did not reach the missing nodes; which of them had which part is unknown."""
+    """Returns whether the order did not reach the missing nodes; which of them had which part is unknown."""
     if inherited.names:
         return False
     idle = sum(

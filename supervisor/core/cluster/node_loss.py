@@ -29,7 +29,7 @@ def _ranks_at(place: int, size: int) -> range:
 
 
 def is_survived(state: State, node: str) -> bool:
-    """Whether a call is under way that ranks of other nodes continue.
+    """Returns whether a call is under way that ranks of other nodes continue.
 
     If a number of healthy nodes is required, they must be enough, or a spare must complete them; else the restart
     policy decides.
@@ -48,7 +48,7 @@ def is_survived(state: State, node: str) -> bool:
 
 
 def is_waiting(state: State, node: str) -> bool:
-    """Whether the node runs new processes only, none of which takes part in the call yet."""
+    """Returns whether the node runs new processes only, none of which takes part in the call yet."""
     calls = state.calls
     if calls is None or not calls.is_open:
         return False

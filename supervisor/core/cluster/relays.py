@@ -46,7 +46,7 @@ class Relays(msgspec.Struct):
         return -(-max(0, self.nodes - self.fan_out) // self.children_max)
 
     def is_needed(self, node: str, now_s: float) -> bool:
-        """Whether this node, which is connected to the leader itself, should be a relay; if so, it counts as asked."""
+        """Returns whether this node, connected to the leader itself, should be a relay; if so, it counts as asked."""
         if self.has_ended or not self.wanted or node in self._open:
             return False
         self._asked.pop(node, None)

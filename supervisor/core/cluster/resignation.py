@@ -21,7 +21,7 @@ RESIGNATIONS_MAX = 3  # in a row
 
 
 def is_outranked(state: State, stands: NodeStands) -> bool:
-    """Whether a later leader is known, as once the backend has lost its data: its terms then begin again."""
+    """Returns whether a later leader is known, as once the backend has lost its data: its terms then begin again."""
     newest = max(stands.newest_term, state.recorded.term if state.recorded is not None else 0)
     return newest > state.term > 0 and not isinstance(state.phase, WindingDown | Ended)
 

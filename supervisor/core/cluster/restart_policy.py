@@ -86,7 +86,7 @@ Action = Restart | Tolerate | GiveUp | Warn
 
 
 def initial_state(rules: RestartRules, *, training_iteration: int | None) -> State:
-    """`training_iteration`: from the checkpoint file at the start of the job."""
+    """Starts with a full budget. `training_iteration`: from the checkpoint file at the start of the job."""
     return State(rules, training_iteration=training_iteration)
 
 

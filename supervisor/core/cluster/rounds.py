@@ -50,7 +50,7 @@ def gathering(
     is_announced: bool = True,
     is_first: bool = False,
 ) -> Gathering:
-    """`is_first`: no workers have to stop before the nodes can join."""
+    """Opens a round. `is_first`: no workers have to stop before the nodes can join."""
     begins_s = now_s + delay_s + (0.0 if is_first else rules.workers_stop_timeout_s)
     return Gathering(
         reason,
@@ -206,7 +206,7 @@ def _has_others(rules: JobRules) -> bool:
 
 
 def _waits_for_more(state: State) -> bool:
-    """Whether a node that may still come would change who takes part."""
+    """Returns whether a node that may still come would change who takes part."""
     rules, members = state.rules.rendezvous, state.members
     if rules.max_nodes <= state.policy.rules.min_nodes or members.ready >= rules.max_nodes:
         return False

@@ -190,7 +190,7 @@ def _begin_again(state: State, stands: NodeStands, now_s: float) -> Resolved:
 
 
 def _missed_the_end(state: State, stands: NodeStands) -> bool:
-    """Whether the node belongs to the previous run and does not know its end."""
+    """Returns whether the node belongs to the previous run and does not know its end."""
     return state.former is not None and 0 < stands.met_term <= state.former.term
 
 
@@ -324,7 +324,7 @@ def _why_it_waits(witnesses: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _is_complete(state: State, phase: TakingOver, now_s: float) -> bool:
-    """Whether the rules that count are known, and all nodes of the newest cycle have reported their state.
+    """Returns whether the rules that count are known, and all nodes of the newest cycle have reported their state.
 
     If the backend has lost data, nodes that have not reported may know a newer cycle, unless this one is at work. By
     `until_s`, they report it or have ended their workers.

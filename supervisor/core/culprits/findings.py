@@ -95,7 +95,7 @@ def _is_stuck_in_the_kernel(seen: _Seen) -> str:
 
 
 def _holds_the_gil(seen: _Seen) -> str:
-    """Whether none of its other threads can run: its client does not answer, or the GIL's holder sleeps."""
+    """Returns whether none of its other threads can run: its client does not answer, or the GIL's holder sleeps."""
     facts = seen.facts
     sleeps_with_it = facts.gil_is_main and seen.process.is_still and seen.process.state is ProcessState.SLEEPING
     if facts.gil_frames and (facts.answers is False or sleeps_with_it):
@@ -176,7 +176,7 @@ def _computes(seen: _Seen) -> bool:
 
 
 def _waits_in_c(seen: _Seen) -> bool:
-    """Whether it waits for other ranks without a frame of its own, as in an asynchronous collective."""
+    """Returns whether it waits for other ranks without a frame of its own, as in an asynchronous collective."""
     if seen.activity is None or not seen.activity.is_bare or not seen.process.is_still:
         return False
     return seen.process.waits_on_futex and _WAITS.search(seen.facts.source_line) is not None

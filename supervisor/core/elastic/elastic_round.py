@@ -272,12 +272,12 @@ def _reopen(state: State, reason: str, now_s: float) -> None:
 
 
 def _is_member(state: State, node: str) -> bool:
-    """Whether the node is a member of the round that is opening its store; members of a running round are busy."""
+    """Returns whether the node is in the round that is opening its store; members of a running round are busy."""
     return isinstance(state.phase, OpeningStore) and node in state.phase.members
 
 
 def _belongs(state: State, node: str) -> bool:
-    """Whether the node belongs to the newest round's group, also while it joins again."""
+    """Returns whether the node belongs to the newest round's group, also while it joins again."""
     return node in state.busy or _is_member(state, node) or (node in state.waiting and state.waiting[node].was_member)
 
 

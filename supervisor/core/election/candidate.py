@@ -260,7 +260,7 @@ def initial_state(
 
 
 def step(state: State, event: Event, *, now_s: float, jitter: float = 0.0) -> _Result:
-    """`jitter`: at random from 0 to 1, another one for each node and call."""
+    """Takes one event. `jitter`: a random value from 0 to 1, a new one for each node and call."""
     match event:
         case node_fence.NobodyElse():
             return _fence(state, event, now_s)

@@ -12,5 +12,8 @@ HELD_S = 30.0
 
 
 def may_train(held_for_s: float) -> bool:
-    """`held_for_s`: for so long at least, the backend has lost nothing, and nobody has led; 0.0: not known."""
+    """Returns whether other nodes may train although the backend does not know of them.
+
+    `held_for_s`: for so long at least, the backend has lost nothing, and nobody has led; 0.0: not known.
+    """
     return held_for_s < HELD_S

@@ -1,7 +1,7 @@
 """What does a node do once the leader of its job is lost, if no other node can lead?
 
 Its workers end at once: nobody else would end them, and the leader may replace this node soon. If the leader may only
-have stood still, or have been cut off, the node looks for it again, as a new process would, for as long as a leader
+have stalled, or have been cut off, the node looks for it again, as a new process would, for as long as a leader
 waits for nodes; otherwise the job ends here.
 """
 

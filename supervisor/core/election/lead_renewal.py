@@ -72,7 +72,7 @@ class State(msgspec.Struct, frozen=True):
 
 
 def initial_state(ttl_s: float, *, asked_at_s: float, now_s: float) -> State:
-    """`asked_at_s`: when the backend was asked for this lead."""
+    """Starts with the lead that the backend was asked for at `asked_at_s`."""
     return State(ttl_s, renewed_at_s=asked_at_s, asks_at_s=now_s)
 
 
@@ -86,7 +86,10 @@ def step(
     waits_since_s: float | None,
     join_timeout_s: float,
 ) -> tuple[State, tuple[Action, ...]]:
-    """`heard_at_s`: see `answers_until_s`. `fence_until_s`: of this node. `waits_since_s`: of its order gate."""
+    """Takes one event. `heard_at_s`: see `answers_until_s`. `fence_until_s`: of this node.
+
+    `waits_since_s`: of its order gate.
+    """
     match event:
         case DeadlineReached():
             if state.asked_at_s is not None or now_s < state.asks_at_s:

@@ -17,7 +17,7 @@ from supervisor.core.fence_times import FENCE_S
 
 DIRECTLY_S = 3.0  # so long before it gives up, a node waits for no relay any more; two attempts take up to 2 s
 MISSED_S = 5.0  # until people learn that a leader has not answered so far
-RETURNS_S = 30.0  # for so long, a leader that was lost may stand still or be cut off before it returns
+RETURNS_S = 30.0  # for so long, a leader that was lost may be stalled or cut off before it returns
 
 # --- events --------------------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class MoveFence(msgspec.Struct, frozen=True):
 
 
 class GiveUp(msgspec.Struct, frozen=True):
-    """The leader is lost. `may_return`: it may only have stood still, or have been cut off from this node."""
+    """The leader is lost. `may_return`: it may only have stalled, or have been cut off from this node."""
 
     why: str
     may_return: bool = False

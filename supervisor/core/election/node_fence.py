@@ -14,7 +14,7 @@ import msgspec
 from supervisor.core.fence_times import FENCE_S
 from supervisor.core.orders import StandBack
 
-MOVED_EVERY_S = 1.0  # the spawner learns in time that this process does not stand still
+MOVED_EVERY_S = 1.0  # the spawner learns in time that this process is not stalled
 MOVED_BY_S = 0.8  # the spawner learns at once: this process may be killed, and back in time
 
 # --- events --------------------------------------------------------------------------------------------------------

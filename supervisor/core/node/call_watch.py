@@ -1,4 +1,4 @@
-"""Has a rank in a wrapped call stood still for longer than its soft or its hard timeout?
+"""Has a rank in a wrapped call made no progress for longer than its soft or its hard timeout?
 
 The rank's page says when its main thread last executed bytecode, when it last called ping(), and whether it should be
 watched. As in rank_monitor.py, a deadline is only a reason to read that page again, so there is no polling and no

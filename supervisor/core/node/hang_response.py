@@ -117,7 +117,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRule
 
 
 def is_hung(state: State, local_rank: int) -> bool:
-    """Whether the rank was found to be silent in this cycle."""
+    """Returns whether the rank was found to be silent in this cycle."""
     return any(each.local_rank == local_rank for each in _hung_of(state))
 
 

@@ -87,7 +87,7 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
 
 
 def _may_leave(state: State, event: node_messages.StopRequested) -> bool:
-    """Whether only this node is to end, and the job may go on without it, as its leader decides."""
+    """Returns whether only this node is to end, and the job may go on without it, as its leader decides."""
     if max(state.rules.rendezvous.max_nodes, state.rules.restart.min_nodes) == 1:
         return False
     match state.phase:

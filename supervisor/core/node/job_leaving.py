@@ -71,7 +71,7 @@ def next_deadline_s(state: State) -> float | None:
 
 
 def _is_unled(state: State) -> bool:
-    """Whether this node has never met a leader, and so no other node can know of its part in the job."""
+    """Returns whether this node has never met a leader, and so no other node can know of its part in the job."""
     return not state.has_met_leader and state.cycle < 0
 
 

@@ -38,7 +38,7 @@ def state_report(state: State) -> NodeStands:
 
 
 def _serves(state: State, assignment: Assignment | None) -> bool:
-    """Whether the other nodes of the cycle need to know of the store here."""
+    """Returns whether the other nodes of the cycle need to know of the store here."""
     if assignment is None or assignment.group_rank != 0 or assignment.group_world_size == 1:
         return False
     return state.store is not None and state.store.cycle == assignment.cycle and state.store.port > 0

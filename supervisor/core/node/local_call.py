@@ -85,7 +85,7 @@ def initial_state() -> State:
 
 
 def excuse(state: State, local_rank: int) -> Excuse:
-    """Whether the call deals with the end of this rank's process: the others may continue without it, or have."""
+    """Returns whether the call handles the end of this rank's process: the others may continue, or have continued."""
     return state.ranks[local_rank].excuse if local_rank < len(state.ranks) else Excuse.NONE
 
 
@@ -272,7 +272,7 @@ class _Step:
         self._actions.append(UnwatchRank(local_rank))
 
     def hear_fault(self, local_rank: int, interruption: Interruption, reason: str) -> None:
-        """Handles a fault. A rank that stands still can't report any more, so its fault is its report."""
+        """Handles a fault. A rank that is stalled can't report any more, so its fault is its report."""
         rank = self._ranks[local_rank] if local_rank < len(self._ranks) else Rank()
         if rank.place is Place.IN:
             self._sent |= {("reported", local_rank)}

@@ -39,7 +39,7 @@ def begun(machines: JobMachines, actions: Sequence[Action]) -> gpu_reclaim.Event
 
 
 def is_in_vain(machines: JobMachines) -> bool:
-    """Whether the gate waits although no other cycle follows any more."""
+    """Returns whether the gate waits although no other cycle follows any more."""
     if machines.reclaim.waits is None:
         return False
     is_without_spawner = isinstance(machines.job.phase, job_phases.Down | job_phases.Pending)

@@ -131,7 +131,7 @@ def job_due_s(state: State, job_id: str) -> float | None:
 
 
 def is_fenced(state: State, job_id: str) -> bool:
-    """Whether another node may take this one's place in the job."""
+    """Returns whether another node may take this one's place in the job."""
     machines = state.jobs.get(job_id)
     return machines is not None and machines.job.has_met_leader
 
@@ -270,7 +270,7 @@ def _abandon(state: State, job_id: str, reason: str) -> tuple[State, tuple[Actio
 
 
 def _is_outdated(event: _OfJob, machines: JobMachines) -> bool:
-    """Whether a report is from another cycle or an earlier spawner, and so changes nothing. Machines fence orders.
+    """Returns whether a report is from another cycle or an earlier spawner, so changes nothing. Machines fence orders.
 
     A report on the next cycle's store passes, because it may be requested ahead.
     """
@@ -323,7 +323,7 @@ def _is_in_call(machines: JobMachines, local_rank: int) -> bool:
 
 
 def _is_hung(machines: JobMachines, monitor: rank_monitor.State, local_rank: int) -> bool:
-    """Whether the rank hangs, also while it is being ended for that."""
+    """Returns whether the rank hangs, also while it is being ended for that."""
     if isinstance(monitor, rank_monitor.Hung) or hang_response.is_hung(machines.hangs, local_rank):
         return True
     watch = machines.watches[local_rank] if local_rank < len(machines.watches) else call_watch.initial_state()

@@ -39,7 +39,7 @@ def note(check_state: NodeCheckState, findings: tuple[HealthFinding, ...]) -> No
 
 
 def patient_until_s(check_state: NodeCheckState, begun_s: float) -> float | None:
-    """Until when a join waits for the look of a round that began at `begun_s`; None: to the deadline."""
+    """Returns until when a join waits for the look of a round that began at `begun_s`; None: to the deadline."""
     patience_s = check_state.plan.patience_s
     if patience_s is None:
         return None

@@ -225,7 +225,7 @@ class CordonRequested(msgspec.Struct, frozen=True):
 
 
 class RestartRequested(msgspec.Struct, frozen=True):
-    """An operator asks for a new cycle, which takes no unit of the budget."""
+    """An operator asks for a new cycle, which uses no restart of the budget."""
 
     job_id: str
     reason: str

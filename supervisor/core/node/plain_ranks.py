@@ -69,7 +69,7 @@ class Ranks(msgspec.Struct, frozen=True):
         return self.first_rank + local_rank
 
     def is_over(self, local_rank: int) -> bool:
-        """Whether the rank does not exist, has ended, or is being ended with its group."""
+        """Returns whether the rank does not exist, has ended, or is being ended with its group."""
         return local_rank >= len(self.monitors) or isinstance(self.monitors[local_rank], rank_monitor.Gone)
 
     def stop_limit_s(self, local_rank: int, rules: JobRules) -> float | None:

@@ -306,7 +306,7 @@ def _is_warming_up(limits: HangLimits, section_limits: dict[str, float | None], 
 
 
 def _uses_sections(section_limits: dict[str, float | None], progress: Progress) -> bool:
-    """Whether time outside sections counts: from the first step on, or from init if `warmup` covers that.
+    """Returns whether time outside sections counts: from the first step on, or from init if `warmup` covers that.
 
     The limits of sections do not apply to a client that sends heartbeats and has not opened any section.
     """

@@ -151,7 +151,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRule
 
 
 def is_moot(state: State, event: node_messages.Event) -> bool:
-    """Whether the event is moot because its spawner is being killed: the loss follows and empties its cycle."""
+    """Returns whether the event is moot because its spawner is being killed: the loss follows and empties its cycle."""
     return type(state) is Killing and isinstance(event, _Begins)
 
 

@@ -176,7 +176,7 @@ def workers_of(state: State) -> tuple[Worker, ...]:
 
 
 def is_alive(state: State, local_rank: int) -> bool:
-    """Whether the worker is alive, as far as reported."""
+    """Returns whether the worker is alive, as far as reported."""
     return any(worker.local_rank == local_rank and not worker.ended for worker in workers_of(state))
 
 

@@ -47,7 +47,7 @@ class SectionWindows:
         self._times[rank], self._total_s[rank] = times, total_s
 
     def is_due(self, now_s: float, *, patience_s: float) -> bool:
-        """Whether the round is over: all ranks have completed it, or waiting for the rest has taken long enough."""
+        """Returns whether the round is over: all ranks have completed it, or the wait for the rest was long enough."""
         if self._full < 2 or self._opened_s is None:
             return False
         return self._full == self._known or now_s - self._opened_s >= patience_s

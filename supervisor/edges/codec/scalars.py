@@ -1,4 +1,4 @@
-"""How is a field that is no message and no list written and read? Every value read is checked against its bounds."""
+"""How is a field that is neither a message nor a list written and read? Every read checks the value's bounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Shape(NamedTuple):
 
 
 def as_it_is(value: object) -> object:
-    """The read of what protobuf itself has checked."""
+    """Returns the value unchanged: protobuf itself has checked it."""
     return value
 
 

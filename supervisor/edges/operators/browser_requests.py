@@ -22,7 +22,7 @@ def page_elsewhere(headers: Mapping[str, str]) -> str:
 
 
 def is_name_of_here(host: str) -> bool:
-    """Whether nobody else can make the name mean this machine: an address is what it is, a name may be anybody's."""
+    """Returns whether nobody else can make the name mean this machine: an address can't change, a name can."""
     name, colon, port = host.rpartition(":")
     if not colon or not port.isdecimal():
         name = host

@@ -20,6 +20,6 @@ def limits_of_caller() -> Limits:
 
 
 def is_root() -> bool:
-    """Whether root makes the call, on this node. Raises OSError if the kernel does not say who does."""
+    """Returns whether root makes the call, on this node. Raises OSError if the kernel does not say who does."""
     client = CLIENT.get()
     return client is not None and Peer.of(client).uid == 0

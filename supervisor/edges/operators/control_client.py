@@ -220,7 +220,7 @@ class ControlClient:
         return [node_from_wire(node) for node in response.nodes]
 
     def cordon(self, name: str, *, reason: str, leaves: bool = False) -> NodeReport:
-        """`leaves`: see ports.JobRequests.set_cordon."""
+        """Cordons the node. `leaves`: see ports.JobRequests.set_cordon."""
         request = wire.CordonNodeRequest(name=name, reason=reason, leaves=leaves)
         return node_from_wire(self._call("CordonNode", request, wire.Node))
 
@@ -240,7 +240,7 @@ class ControlClient:
         *,
         told_s: float | None = None,
     ) -> Response:
-        """`told_s`: the time that a refusal names; None: `timeout_s`."""
+        """Calls the method. `told_s`: the time that a refusal names; None: `timeout_s`."""
         call = cast("Any", self._channel).unary_unary(
             f"/{SERVICE}/{method}",
             request_serializer=_serialise,

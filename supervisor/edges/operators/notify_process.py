@@ -154,7 +154,7 @@ def post(url: str, line: bytes, timeout_s: float = POST_TIMEOUT_S) -> str:
 
 
 def _place(url: str, to: str) -> str:
-    """The host alone: the rest of such a URL is often a secret."""
+    """Returns the host alone: the rest of such a URL is often a secret."""
     from urllib.parse import urljoin, urlsplit
 
     try:

@@ -1,7 +1,7 @@
 """How are gRPC calls made on one connection without gRPC's library?
 
-That library starts threads, and aborts the process that can't start one: see grpc_connection.py. Here is no task,
-either: whichever call waits reads and writes for all of them. A connection on which nobody waits is not read.
+That library starts threads, and aborts the process that can't start one: see grpc_connection.py. There is no
+task here, either: the call that waits reads and writes for all of them. A connection on which none waits is not read.
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class GrpcClient:
             self._tell_change()
 
     def _lose(self, why: str) -> None:
-        """From now on nobody reads or writes."""
+        """Stops reading and writing for good."""
         self.lost = self.lost or why
         self._reading.cancel()
         self._writing.cancel()

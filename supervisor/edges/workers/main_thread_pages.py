@@ -26,7 +26,7 @@ class MainThreadPages:
     def __init__(self, workers: int = 0, *, descriptor: int = -1) -> None:
         """Makes the file for so many workers, or takes over that of an earlier supervisor; owns the descriptor.
 
-        Raises OSError if there is no descriptor or memory left, and ValueError if that other one is no such file.
+        Raises OSError if there is no descriptor or memory left, and ValueError if that other one is not such a file.
         """
         made = descriptor < 0
         self.fd = sealed_memory.create("holdfast-main-threads") if made else descriptor

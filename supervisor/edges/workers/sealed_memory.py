@@ -22,5 +22,5 @@ def seal(descriptor: int, size_bytes: int) -> None:
 
 
 def is_sealed(descriptor: int) -> bool:
-    """Raises OSError if the descriptor is no such file."""
+    """Raises OSError if the descriptor is not such a file."""
     return fcntl.fcntl(descriptor, _F_GET_SEALS) & _SEAL_SEAL_SHRINK_GROW == _SEAL_SEAL_SHRINK_GROW

@@ -57,12 +57,12 @@ class ExpectedJobs:
         return job_id in self._jobs
 
     def expect(self, job_ids: Iterable[str]) -> None:
-        """These jobs are looked for; each is followed by `settle`."""
+        """Notes that these jobs are being looked for; `settle` follows for each."""
         for job_id in job_ids:
             self._jobs[job_id] = _Expected()
 
     def show(self, recorded: JobReport, silent: Callable[[], SilentSpawner | None], end: Callable[[], None]) -> None:
-        """Its spawner does not answer. `recorded`: the job as it was last. `silent` returns what the spawner does.
+        """Shows a job whose spawner does not answer. `recorded`: its last state. `silent` returns the spawner's state.
 
         `end` makes the spawner go on, or kills it; it is called once at most.
         """
@@ -74,7 +74,7 @@ class ExpectedJobs:
             end()
 
     def settle(self, job_id: str) -> None:
-        """It was taken over, or has ended."""
+        """Notes that the job was taken over or has ended."""
         job = self._jobs.pop(job_id)
         job.known.set()
         job.settled.set()

@@ -84,14 +84,14 @@ class RootFiles:
     # --- the disks ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Writes until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._cycles.run)
             if self._words is not self._cycles:
                 tasks.start_soon(self._words.run)
 
     async def aclose(self) -> None:
-        """What the job has written is complete."""
+        """Closes the files: the job's output is complete."""
         if self._lost_bytes:
             _log.warning("%d bytes of the supervisors' messages are lost: their disk took nothing", self._lost_bytes)
         await self._cycles.aclose()

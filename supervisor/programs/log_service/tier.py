@@ -211,13 +211,13 @@ class Unreached:
         self._is_told = False
 
     def note(self, trouble: str) -> None:
-        """`trouble` "": it was reached."""
+        """Notes why the other side was not reached; "": it was."""
         self._trouble = trouble
         if not trouble:
             self._since_s, self._is_told = None, False
 
     def warning(self, now_s: float) -> str:
-        """It is not reached at this moment; "": there is nothing to say yet, or it was said."""
+        """Returns what to say while it is not reached; "": nothing yet, or it was said."""
         if self._since_s is None:
             self._since_s = now_s
         if self._is_told or not self._trouble or now_s - self._since_s < UNREACHED_TOLD_S:

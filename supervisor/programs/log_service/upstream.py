@@ -29,7 +29,7 @@ from supervisor.programs.log_service.tier_settings import Settings
 from supervisor.programs.log_service.wakeup import Wakeup
 
 HANDSHAKE_S = 10.0
-SILENCE_S = 2 * ALIVE_S  # a server that has said nothing for so long stands still, or its machine is gone
+SILENCE_S = 2 * ALIVE_S  # a server that has said nothing for so long is stalled, or its machine is gone
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.05, 1.0
 BATCH_BYTES = 512 * 1024
 UNSENT_BYTES_MAX = 2 * 1024 * 1024  # nothing is urgent here, and the next tier may have to wait for its turn

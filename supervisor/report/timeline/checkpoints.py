@@ -48,7 +48,7 @@ def checkpoints_of(
 
 
 def loses_steps(trouble: Trouble, outcome: Outcome) -> bool:
-    """Whether it was a fault after which the ranks began again from a checkpoint."""
+    """Returns whether it was a fault after which the ranks began again from a checkpoint."""
     return outcome in _BEGINS_AGAIN and trouble is not Trouble.REQUESTED
 
 

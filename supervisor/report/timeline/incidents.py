@@ -138,7 +138,7 @@ class _Collector:
 
 
 def opens(event: RecordedEvent) -> bool:
-    """Whether an incident may begin with this event."""
+    """Returns whether an incident may begin with this event."""
     return event.kind in CAUSES or event.kind in _ACTS or weight(event.kind) is Weight.FAULT
 
 

@@ -119,7 +119,7 @@ def _settings(events: Sequence[RecordedEvent]) -> tuple[Setting, ...]:
 
 
 def _other_nodes(report: JobReport, settings: Iterable[Setting]) -> Iterable[str]:
-    """Of a job on several nodes, the node that led it has the whole; the others record their own parts and its."""
+    """Yields a note if other nodes know more: the node that led has recorded everything, the others their own parts."""
     most = next((each.value.rpartition(":")[2] for each in settings if each.name == "nnodes"), "1")
     if most.isdigit() and int(most) > 1 and len(report.nodes) == 1 and not report.nodes[0].log_dir:
         yield (

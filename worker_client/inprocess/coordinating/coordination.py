@@ -163,7 +163,7 @@ class Coordination:
             self._step(CallLeave(self._call, self._own.assigning, why, reason, is_unfit))
 
     def wait_for_others(self, timeout: timedelta) -> None:
-        """After `leave()`: blocks until the others continue, or no other rank is left."""
+        """Blocks, after `leave()`, until the others continue or no other rank is left."""
 
         def go_on() -> bool:
             decided = self._own.decided
@@ -221,7 +221,7 @@ class Coordination:
                 self._step(event)
 
     def must_be_heard(self) -> bool:
-        """Whether other ranks wait until the supervisor knows that this rank has left."""
+        """Returns whether other ranks wait until the supervisor knows that this rank has left."""
         with self._changed:
             left = self._own.left
             return left is not None and left.why is not Leaving.DONE

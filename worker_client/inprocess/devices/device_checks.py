@@ -208,5 +208,5 @@ def _names(nvml: Any, device: Device) -> list[str]:  # noqa: ANN401  # pynvml is
 
 
 def _is_a_gpus(name: str) -> bool:
-    """Whether the name is a GPU's, not a slice's: NVML reports no health of slices."""
+    """Returns whether the name is a GPU's, not a slice's: NVML reports no health of slices."""
     return name.isdigit() or name.startswith("GPU-")

@@ -123,7 +123,7 @@ class MainThreadInterrupter:
         raise error
 
     def _is_under_way(self) -> bool:
-        """Whether the last exception is still propagating, so cleanup code runs now. If not, it was swallowed."""
+        """Returns whether the last exception still propagates, so cleanup code runs. If not, it was swallowed."""
         raised = self._raised() if self._raised is not None else None
         if raised is None:
             return False

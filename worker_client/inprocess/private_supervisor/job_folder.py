@@ -135,7 +135,7 @@ def _answers(path: str) -> bool:
 
 
 def lives(folder: Path) -> bool:
-    """Whether the supervisor of this directory is a live process, even if it does not answer."""
+    """Returns whether the supervisor of this directory is a live process, even if it does not answer."""
     try:
         descriptor = os.open(folder / LIFE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

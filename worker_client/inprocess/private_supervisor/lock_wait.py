@@ -12,7 +12,7 @@ from worker_client import thread_signals
 
 
 def locked_within(descriptor: int, operation: int, *, wait_s: float, cancel: int = -1) -> bool:
-    """Whether flock() was granted within `wait_s`, and before the descriptor `cancel` became readable.
+    """Returns whether flock() was granted within `wait_s`, and before the descriptor `cancel` became readable.
 
     flock() has no timeout, so a separate thread waits in it. After the wait is given up, a lock granted later is
     released at once.

@@ -54,7 +54,7 @@ class KeptGroups:
 
 
 def threads_rest() -> bool:
-    """Whether every thread of a Gloo group waits for work. True if there is none, or if the kernel does not say."""
+    """Returns whether every thread of a Gloo group waits for work. True if there is none or the kernel does not say."""
     return all(_rests(f"/proc/self/task/{thread}") for thread in _threads())
 
 

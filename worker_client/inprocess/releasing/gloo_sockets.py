@@ -88,7 +88,7 @@ def _epoll_descriptors() -> list[int]:
 
 
 def _is_of_gloos_make(epoll: int) -> bool:
-    """Whether it is inherited by exec, stores pointers, and watches one wake-up pipe and a listening TCP socket.
+    """Returns whether exec keeps it, it stores pointers, and it watches one wake-up pipe and a listening TCP socket.
 
     Python's, libuv's and gRPC's instances are not inherited; the first two store the descriptor, not a pointer.
     """

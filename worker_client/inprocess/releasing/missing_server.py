@@ -56,7 +56,7 @@ class StandIns:
 
 @contextlib.contextmanager
 def served_while_waiting() -> Generator[None]:
-    """In the block, this rank waits for others, which may wait for a store on this host: serves it after a moment."""
+    """Serves, after a moment, a store on this host that other ranks may wait for while this one waits for them."""
     is_over = threading.Event()
     server = BoundedThread("serve the stores that other ranks wait for", lambda: _serve_until(is_over))
     server.start()
@@ -86,7 +86,7 @@ def _is_here(address: str) -> bool:
 
 
 def _is_free(port: int) -> bool:
-    """Whether no process of this host listens at the port."""
+    """Returns whether no process of this host listens at the port."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

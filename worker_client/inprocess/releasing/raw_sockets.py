@@ -57,7 +57,7 @@ def socket_inodes() -> dict[int, int]:
 
 
 def listens(descriptor: int) -> bool:
-    """Whether the socket listens. Also True if the kernel does not say: such a socket is best left alone."""
+    """Returns whether the socket listens. Also True if the kernel does not say: such a socket is best left alone."""
     return option(descriptor, socket.SOL_SOCKET, socket.SO_ACCEPTCONN) != 0
 
 

@@ -128,12 +128,12 @@ def _first_ports(present: _Iteration) -> set[int]:
 
 
 def _is_a_stores(distance: int, iteration: int) -> bool:
-    """Whether a store may be at MASTER_PORT + `distance`: scripts use + 0, + 1, + 2 + iteration, or the like."""
+    """Returns whether a store may be at MASTER_PORT + `distance`: scripts use + 0, + 1 or + 2 + iteration."""
     return 0 <= distance < PORTS or 0 <= distance - iteration < PORTS
 
 
 def _is_made_as_torch_does(descriptor: int) -> bool:
-    """Whether it blocks and sends without delay. Sockets of event loops, gRPC and Python's timeouts never block."""
+    """Returns whether it blocks and sends without delay. Sockets of event loops, gRPC and timeouts never block."""
     return os.get_blocking(descriptor) and raw_sockets.option(descriptor, socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
 

@@ -94,7 +94,7 @@ class LogProcess:
         return self._files[cycle]
 
     def _way(self, sender_socket: str) -> Backlog | Uplink:
-        """`sender_socket`: the socket of this node's sender to the log server; "": the files are written here."""
+        """Returns where output goes: to the node's sender to the log server, at `sender_socket`; "": to files here."""
         if sender_socket:
             if sender_socket not in self._uplinks:
                 from .uplink import Uplink  # Late: few jobs have a log server.

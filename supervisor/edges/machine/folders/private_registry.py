@@ -50,7 +50,7 @@ class Registration:
         self.warning = warning
 
     def remove(self) -> None:
-        """Removes the entries. An entry that is already gone is no error."""
+        """Removes the entries. An entry that is already gone is not an error."""
         for path in self.paths:
             _unlink(path)
 
@@ -63,7 +63,7 @@ def register(
     is_daemon: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> Registration:
-    """Lets this user's commands find the supervisor `pid`. `is_daemon`: it is no private one. Never raises."""
+    """Lets this user's commands find the supervisor `pid`. `is_daemon`: it is not a private one. Never raises."""
     entry = process_table.look_up(pid)
     body = _Entry(
         dir=str(directory),

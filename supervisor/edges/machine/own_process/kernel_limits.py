@@ -29,7 +29,7 @@ class NoThreadError(OSError):
 
 
 def remedy(error: BaseException) -> str:
-    """Returns what to do; "" if the error is no shortage, so that a later attempt would not help."""
+    """Returns what to do; "" if the error is not a shortage, so a later attempt would not help."""
     return _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
 
 

@@ -34,7 +34,7 @@ async def receive(
 ) -> None:
     """Calls `on_signal` with the number of each signal until cancelled; then restores the old handlers.
 
-    Raises ConfigurationError for a name that is no signal, or one that can't be handled (SIGKILL, SIGSTOP).
+    Raises ConfigurationError for a name that is not a signal, or one that can't be handled (SIGKILL, SIGSTOP).
     """
     wanted = numbers(names)
     if not wanted:

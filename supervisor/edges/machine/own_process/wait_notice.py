@@ -1,7 +1,7 @@
 """What does the program wait for while a person looks at a terminal where nothing happens yet?
 
 It shows one line on stderr, with the seconds that have passed. The line comes late, so a quick start does not show it,
-and it is erased before any other output. If stderr is no terminal, there is no line.
+and it is erased before any other output. If stderr is not a terminal, there is no line.
 """
 
 from __future__ import annotations

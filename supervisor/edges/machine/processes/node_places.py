@@ -64,7 +64,7 @@ def take(
 
 
 def has_further(job_id: str, meets_at: str) -> bool:
-    """Whether this machine runs nodes of that job, which meet there, so that one more may join them."""
+    """Returns whether this machine runs nodes of that job, which meet there, so that one more may join them."""
     held = _held(job_id, claim_folders())
     return bool(held) and _meet_at(meets_at, held.values())
 

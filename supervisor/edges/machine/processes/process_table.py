@@ -1,6 +1,6 @@
 """Which processes exist, and is this still the one that was meant?
 
-A bare pid is no identity, because pids are reused. A pid with its start time is, within one boot and pid namespace.
+A bare pid is not an identity, because pids are reused. A pid with its start time is, within one boot and pid namespace.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from supervisor.edges.peers.stream.cluster_client import ClusterClient
 def session_state(
     known: JobSessions, taking_part: Candidate, *, client: ClusterClient | None, leader: Leader | None, own_term: int
 ) -> JobSessions:
-    """`known`: what is the same whoever leads. `own_term`: of this node's lead; 0: it does not lead."""
+    """Returns what to keep. `known`: the same under any leader. `own_term`: this node's lead; 0: it does not lead."""
     if own_term:
         taking_part = msgspec.structs.replace(taking_part, met_term=taking_part.met_term or own_term)
         return msgspec.structs.replace(known, leads=True, term=own_term, candidate=taking_part)
@@ -69,7 +69,7 @@ def begun(voter: Voter, process: str, kept: JobSessions | None, *, now_s: float)
 
 
 def followed(kept: JobSessions) -> Leader | None:
-    """The leader with which the process before this one was in touch."""
+    """Returns the leader with which the process before this one was in touch."""
     if kept.candidate is None or not kept.candidate.leader or kept.term is None:
         return None
     before = kept.candidate

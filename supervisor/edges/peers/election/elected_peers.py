@@ -246,7 +246,7 @@ class ElectedPeers:
     # --- who leads -------------------------------------------------------------------------------------------------
 
     async def _end_own_lead(self) -> None:
-        """Of the process before this one, so that nobody waits until it ends by itself. It may have ended already."""
+        """Ends the lead of the previous process, so nobody waits until it expires. It may have ended already."""
         kept = self._session_store.kept
         if kept is not None and kept.leads and kept.term is not None and isinstance(self._backend, EndsLeads):
             with suppress(BackendUnavailableError, BackendRefusedError), anyio.move_on_after(ASK_TIMEOUT_S):

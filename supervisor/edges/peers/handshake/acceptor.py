@@ -94,7 +94,7 @@ class Acceptor:
     # --- accepting -------------------------------------------------------------------------------------------------
 
     async def _accept(self, listener: socket.socket) -> None:
-        """Connections that already wait are taken at once: a turn of the event loop for each would cost as much."""
+        """Takes all connections that already wait: a turn of the event loop for each would cost as much."""
         for taken in itertools.count(1):
             while not self._admission.has_room:  # All that wait are members, whose turn comes.
                 self._has_room = self._has_room or anyio.Event()

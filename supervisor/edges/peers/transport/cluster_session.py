@@ -1,4 +1,4 @@
-"""Why is no message between two nodes lost or doubled, however often their connection breaks?
+"""Why does no message between two nodes get lost or doubled, however often their connection breaks?
 
 Sans-I/O. A message that must arrive has a number and is kept until the other side confirms it: after a lost connection,
 the next one starts with the missing messages. Only the death of a process breaks that chain. TLS keeps a message secret

@@ -84,7 +84,7 @@ def from_token(token: bytes) -> Tls:
 
 
 def _both(use: Callable[[ssl.SSLContext], None]) -> Tls:
-    """`use` gives a context its certificates."""
+    """Makes the contexts of both sides. `use` gives a context its certificates."""
     tls = Tls(_context(ssl.PROTOCOL_TLS_SERVER), _context(ssl.PROTOCOL_TLS_CLIENT))
     tls.leads.options |= ssl.OP_NO_TICKET  # in TLS 1.3, a ticket then only names a session that the leader keeps
     tls.leads.num_tickets = 1

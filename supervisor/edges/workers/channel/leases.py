@@ -1,6 +1,6 @@
 """Until when does the lease of a job's ranks hold?
 
-Decisions count CLOCK_MONOTONIC, which stands still while a machine is suspended, and others replace the node meanwhile.
+Decisions count CLOCK_MONOTONIC, which stops while a machine is suspended, and others replace the node meanwhile.
 So a lease is told in CLOCK_BOOTTIME, and counts from before any suspension that the decision may not have seen.
 """
 

@@ -72,7 +72,7 @@ class ProgressPage:
     def __init__(self, handed_fd: int | None = None) -> None:
         """Makes the page, or takes over one that an earlier supervisor made; closes the descriptor if that fails.
 
-        Raises OSError if no descriptor or memory is left, and ValueError if that other one is no such page.
+        Raises OSError if no descriptor or memory is left, and ValueError if that other one is not such a page.
         """
         if handed_fd is None:
             self.fd = sealed_memory.create("holdfast-progress")

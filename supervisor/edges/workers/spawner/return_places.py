@@ -362,7 +362,7 @@ def _ask_for_pages(welcome: wire.WelcomeBack, link: socket.socket) -> None:
 
 
 def _matched(held: Sequence[wire.HeldPages], descriptors: Sequence[int]) -> dict[tuple[int, int], ReturnedPage]:
-    """Returns the pages whose descriptor has arrived, whatever the order; closes what is no page."""
+    """Returns the pages whose descriptor has arrived, whatever the order; closes what is not a page."""
     by_inode = {os.fstat(descriptor).st_ino: descriptor for descriptor in descriptors}
     found: dict[tuple[int, int], ReturnedPage] = {}
     for message in held:

@@ -1,7 +1,7 @@
 """How are a job's spawners reached that a previous supervisor started, and ended if that is asked meanwhile?
 
-A spawner may be stopped (SIGSTOP), held by a debugger, or wait for a disk. That is no reason to end its job, so there
-is no deadline; but people learn of it at once, and a job that they stop ends within a bounded time.
+A spawner may be stopped (SIGSTOP), held by a debugger, or wait for a disk. Its job goes on meanwhile, so there is no
+deadline; but people learn of it at once, and a job that they stop ends within a bounded time.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def _is_still(first: Look, second: Look) -> bool:
 
 
 def _is_idle(first: Look, second: Look) -> bool:
-    """Whether neither it nor a child wrote anything, and no child ran. False where the kernel does not say."""
+    """Returns whether neither it nor a child wrote anything, and no child ran. False where the kernel does not say."""
     if first.written_bytes is None or first.written_bytes != second.written_bytes:
         return False
     ran = (ProcessState.RUNNING, ProcessState.UNINTERRUPTIBLE)
