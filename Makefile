@@ -131,7 +131,7 @@ $(VENV)/.venv:
 	@touch $@
 
 $(VENV)/.torch: $(VENV)/.venv
-	@echo 'installing $(TORCH) into $(VENV) (about 200 MB for a CPU)'
+	@echo 'installing $(TORCH) into $(VENV): pip brings CUDA, several GB; for the CPU alone, see docs/installation.md'
 	$(PIP) $(TORCH)
 	@touch $@
 
