@@ -34,6 +34,7 @@ class SpawnerSettings(NamedTuple):
     private: bool = True  # True: ends its job within 5 s if its supervisor is lost
     supervisor_return_timeout_s: float = 60.0  # not private: how long to wait for a lost supervisor
     exit_record_dir: str = ""  # where exits are recorded while no supervisor listens; "": nowhere
+    log_dir: str = ""  # must be writable before the first start, else the command is refused; "": not checked
     cgroup: bool = True  # use cgroup v2 if it is writable
     # The soft limit on open files that workers must find, and the one that the supervisor raised it to; (): unchanged.
     open_files: tuple[int, ...] = ()

@@ -80,6 +80,8 @@ class CycleLogs:
     def _end(self, then: Callable[[], None]) -> None:
         """Tells what is not written by now."""
         for path, lines, late_bytes, reason in self._feeds.late.values() if self._feeds is not None else ():
+            if not late_bytes:  # Only the end of the log has no receipt.
+                continue
             late = f"{lines} lines were not in {path} yet when the job ended: {reason}; some may still get there"
             self._send(OutputDropped(ALL_RANKS, late_bytes, late))
         then()

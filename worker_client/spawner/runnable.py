@@ -5,6 +5,7 @@ Only certain failures are refused: if the interpreter might still succeed, it ma
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -16,6 +17,7 @@ from holdfast_wire.spawner_settings import SpawnerSettings
 from . import preload
 
 NOT_THERE = 2  # a usage error: the command line names something that can't be run
+TRY_AGAIN = 75  # a limit is reached
 CANNOT_BE_PARSED = 1  # the job has failed, as it would by itself
 _SOURCE_BYTES_MAX = 4 * 1024 * 1024
 _LINE_CHARACTERS_MAX = 100
@@ -52,8 +54,23 @@ def refusal(settings: SpawnerSettings, *, source: str, sees_modules: bool = True
         names = ", ".join(missing)
         why = f"{settings.python} finds no such module; correct --preload, or install it there"
         return Refusal(f"cannot load {names} ahead: {why}", NOT_THERE)
-    why = _why_not_parsed(source) if source else ""
-    return Refusal(f"cannot run {name}: {why}", CANNOT_BE_PARSED) if why else None
+    if why := _why_not_parsed(source) if source else "":
+        return Refusal(f"cannot run {name}: {why}", CANNOT_BE_PARSED)
+    return _unwritable(settings.log_dir) if settings.log_dir else None
+
+
+def _unwritable(log_dir: str) -> Refusal | None:
+    """Makes the folder for logs. Returns why nothing can be written there."""
+    try:
+        os.makedirs(log_dir, mode=0o700, exist_ok=True)
+        if os.access(log_dir, os.W_OK | os.X_OK):
+            return None
+        why = "it is read-only here" if os.access(log_dir, os.R_OK) else f"user id {os.getuid()} may not write there"
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return Refusal(f"cannot keep logs in {log_dir}: {error.strerror}; free space on that disk", TRY_AGAIN)
+        why = error.strerror
+    return Refusal(f"cannot keep logs in {log_dir}: {why}; choose another --log-dir", NOT_THERE)
 
 
 def _why_no_script(path: str) -> str:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
+import pytest
 from holdfast_wire.spawner_link import CycleLogClosed, Emptied, Exited, KillTree, OutputDropped, Spawn, WorkerPlan
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, until, worker
+from worker_client.spawner.cycle_log import feeds
+from worker_client.spawner.cycle_logs import CycleLogs
 
 
 def plan(folder: Path, rank: int = 0, cycle: int = 0) -> WorkerPlan:
@@ -88,3 +94,30 @@ def test_the_output_of_a_rank_is_found_beside_its_other_files(script: Script, tm
         rig.receive(CycleLogClosed)
     assert (folder / "cycle.log").readlink() == tmp_path / "train_cycle0.log"
     assert (folder / "cycle.log").read_text() == "0: x\n" * 2
+
+
+class SlowFeeds:
+    """The end of one log and two lines of another have no receipt when the job's time is up."""
+
+    def __init__(self, *_: object) -> None:
+        self.late = {0: ("first.log", 0, 0, "slow"), 1: ("second.log", 2, 14, "slow")}
+
+    def open(self, *_: object) -> int:
+        return os.open(os.devnull, os.O_WRONLY)
+
+    def close_all(self, then: Callable[[], None], timeout_s: float) -> None:
+        then()
+
+
+def test_a_log_whose_lines_are_all_written_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "Feeds", SlowFeeds)
+    told: list[object] = []
+    nothing = cast("Any", None)
+    logs = CycleLogs(nothing, nothing, nothing, told.append)
+    for descriptor in logs.streams(0, WorkerPlan(0, 0, {})).values():
+        os.close(descriptor)
+    logs.end(lambda: told.append("ended"), alone=False)
+    dropped, ended = told
+    assert isinstance(dropped, OutputDropped)
+    assert (dropped.dropped_bytes, ended) == (14, "ended")
+    assert dropped.reason.startswith("2 lines were not in second.log yet")

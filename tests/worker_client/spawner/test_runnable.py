@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -11,11 +12,11 @@ from holdfast_wire.spawner_link import Ready
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 from tests.worker_client.spawner.rig import Rig
-from worker_client.spawner.runnable import CANNOT_BE_PARSED, NOT_THERE, Refusal, refusal
+from worker_client.spawner.runnable import CANNOT_BE_PARSED, NOT_THERE, TRY_AGAIN, Refusal, refusal
 
 
-def asked(*command: str, entry: str = "script", source: str = "") -> Refusal | None:
-    settings = SpawnerSettings(job_id="j", command=command, entry=entry, python="/bin/python")
+def asked(*command: str, entry: str = "script", source: str = "", log_dir: str = "") -> Refusal | None:
+    settings = SpawnerSettings(job_id="j", command=command, entry=entry, python="/bin/python", log_dir=log_dir)
     return refusal(settings, source=source)
 
 
@@ -34,6 +35,24 @@ def test_a_script_that_is_not_there(folder: Path) -> None:
     (folder / "file").touch()
     assert asked("file/train.py") is not None
     assert asked("-") is None  # standard input
+
+
+def test_a_folder_for_logs_that_cannot_be_made(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "train.py").touch()
+    (folder / "file").touch()
+    logs = str(folder / "logs" / "of" / "mine")
+    assert asked("train.py", log_dir=logs) is None
+    assert os.path.isdir(logs)
+    said = asked("train.py", log_dir=f"{folder}/file/logs")
+    why = f"cannot keep logs in {folder}/file/logs: Not a directory; choose another --log-dir"
+    assert said == Refusal(why, NOT_THERE)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "makedirs", full)
+    said = asked("train.py", log_dir="logs")
+    assert said == Refusal("cannot keep logs in logs: No space left on device; free space on that disk", TRY_AGAIN)
 
 
 def test_a_directory_needs_a_main(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -60,7 +61,7 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
     ) -> str:
         """Runs a job's spawner; returns why it ended, once its processes are gone or abandoned. Never raises."""
 
-        def link(started: SpawnerProcess | FoundSpawner, hearing: Hearing) -> SpawnerLink:
+        def link(started: SpawnerProcess | FoundSpawner, hearing: Hearing, interpreter: str = "") -> SpawnerLink:
             return SpawnerLink(
                 started,
                 spec.job_id,
@@ -70,12 +71,15 @@ class SpawnerKeeper(msgspec.Struct, frozen=True):
                 let_go=partial(self._let_go, spec.job_id),
                 pages=self.pages,
                 main_threads=self.main_threads,
+                interpreter=interpreter,
             )
 
         async def start(learned: Learned | None, hearing: Hearing) -> SpawnerLink:
+            is_first = learned is None and spec.nodes is None  # Other nodes of a job may go on without this one.
+            interpreter = (spec.python or sys.executable) if is_first else ""
             if self.early and learned is None:
-                return link(self.early.pop(), hearing)
-            return link(await self._start(spec, environment, learned), hearing)
+                return link(self.early.pop(), hearing, interpreter)
+            return link(await self._start(spec, environment, learned), hearing, interpreter)
 
         succession = SpawnerSuccession(start, on_message)
         found = self.found.pop(spec.job_id, None)

@@ -25,6 +25,7 @@ from supervisor.edges.workers.spawner.page_sending import PageSending
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.edges.workers.spawner.worker_ends import OnEndSeen, WorkerEnds
+from supervisor.errors import ConfigurationError
 from supervisor.ports.edges import nobody_asks
 
 _log = logging.getLogger("holdfast.jobs")
@@ -54,10 +55,12 @@ class SpawnerLink:
         let_go: Callable[[ReturnPlace], None] = ReturnPlace.remove,
         pages: PageOffers | None = None,
         main_threads: MainThreads | None = None,
+        interpreter: str = "",
     ) -> None:
         """Adopts a process from `start_process` or from a previous supervisor; the caller must call `run`.
 
-        `main_threads`: where it notes the pages of its workers' main threads.
+        `main_threads`: where it notes the pages of its workers' main threads. `interpreter`: the job can't be run if
+        this program exits by itself instead of being a spawner; "": that is a loss like any other.
         """
         self.pid = started.pid
         self._process = started.process if isinstance(started, SpawnerProcess) else None
@@ -81,6 +84,7 @@ class SpawnerLink:
         self._killed = ""  # why we killed the spawner, if we did
         self._kill_asked = anyio.Event()
         self._waiting = anyio.CancelScope()  # waits until the process is gone; has a deadline once that should happen
+        self._interpreter = interpreter
         self._ended = False
         self._exited = False
         self._cgroup = ""
@@ -204,6 +208,9 @@ class SpawnerLink:
             os.close(self._pidfd)
             if self._place is not None:
                 self._let_go(self._place)
+        code = self._process.returncode if self._process is not None else None
+        if self._interpreter and code is not None and code >= 0:
+            self._on_message(_refusal(self.pid, self._interpreter, code))
         if not self._ended:
             self._on_lost(reason)
 
@@ -292,6 +299,7 @@ class SpawnerLink:
             continue
 
     def _take(self, message: wire.Message) -> None:
+        self._interpreter = ""  # It works.
         match message:
             case wire.Ready():
                 self._cgroup = message.cgroup
@@ -400,6 +408,16 @@ class SpawnerLink:
             return await self._threads.call(reap, timeout_s=timeout_s, discard=lambda _: living.discard(pid))
         except OSError:  # too late, or no thread available
             return None
+
+
+def _refusal(pid: int, interpreter: str, code: int) -> wire.Ready:
+    """Returns what a spawner says that can't run the job's command."""
+    why = f"it exited with code {code} instead of starting workers; run it by hand"
+    return wire.Ready(
+        pid, 1, "", "exec", "", (), "",
+        refusal=f"cannot run with {interpreter}: {why}, or name another with --python",
+        refusal_code=ConfigurationError.exit_code,
+    )  # fmt: skip
 
 
 def _frames(message: wire.Message) -> bytes:

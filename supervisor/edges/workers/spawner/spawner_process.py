@@ -102,6 +102,7 @@ def start_process(
         private=private,
         supervisor_return_timeout_s=supervisor_return_timeout_s,
         exit_record_dir=exit_record_dir,
+        log_dir="" if spec.nodes else spec.log_dir,  # Other nodes of a job may go on without this one.
         may_restart=spec.restart.max_restarts > 0,
         learned=learned.steps if learned is not None else (),
         learned_folders=learned.folders if learned is not None else (),

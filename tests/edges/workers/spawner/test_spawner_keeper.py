@@ -65,6 +65,18 @@ async def test_one_that_was_told_to_end_is_no_loss(spec: JobSpec) -> None:
     assert isinstance(ear.heard[-1], link.Ended)
 
 
+async def test_an_interpreter_that_is_no_python_is_refused_before_the_loss_is_told(spec: JobSpec) -> None:
+    ear = Ear()
+    spec = msgspec.structs.replace(spec, python="/bin/false")
+    with anyio.fail_after(LIMIT_S):
+        keeper = SpawnerKeeper(private=True, output_dir=None)
+        why = await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
+    (ready,) = ear.heard
+    assert isinstance(ready, link.Ready)
+    assert ready.refusal.startswith("cannot run with /bin/false: it exited with code 1 instead of starting workers;")
+    assert (ready.refusal_code, "exited with code 1" in why) == (78, True)
+
+
 async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: JobSpec, tmp_path: Path) -> None:
     ear = Ear()
     folder = tmp_path / "spawners"
