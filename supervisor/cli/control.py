@@ -20,6 +20,8 @@ def ask_live(supervisors: Supervisors, name: str, *, verb: str) -> tuple[FoundJo
         raise NotNowError(
             f"cannot {verb} job {found.name}: it has ended ({report.state}); holdfast jobs shows what runs"
         )
+    if found.is_lost:
+        raise NoSupervisorError(f"cannot {verb} job {found.name}: {report.reason}")
     if found.supervisor is None:
         raise NoSupervisorError(
             f"cannot {verb} job {found.name}: its supervisor (pid {report.supervisor_pid}) does not answer; try again"

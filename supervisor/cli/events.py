@@ -27,7 +27,7 @@ SORTED_EVENTS = 1_000  # an event finds its place among so many
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="job id, or a unique prefix of it")
     parser.add_argument("-f", "--follow", action="store_true", help="also show new events until the job ends")
-    parser.add_argument("-n", "--tail", type=output.count, default=0, metavar="N", help="only the last N events")
+    parser.add_argument("-n", "--tail", type=output.positive, default=0, metavar="N", help="only the last N events")
     parser.add_argument(
         "--kind", action="append", default=[], metavar="KIND",
         help="only events of this kind, such as worker_failed; may be repeated or list several with commas",

@@ -14,7 +14,7 @@ HEADS = ("JOB", "STATE", "EXIT", "RESTARTS", "SUBMITTED", "TOOK", "REASON")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("-n", "--limit", type=output.count, default=0, metavar="N", help="only the newest N")
+    parser.add_argument("-n", "--limit", type=output.positive, default=0, metavar="N", help="only the newest N")
     parser.add_argument(
         "--state", type=_states, default=frozenset[JobState](), metavar="STATE",
         help=f"only jobs in this state; several with commas: {', '.join(JobState)}",
@@ -64,13 +64,16 @@ def row(found: FoundJob) -> tuple[str, ...]:
     report = found.report
     ended_at_ns = report.ended_at_ns or (Clock().unix_ns() if found.supervisor else report.submitted_at_ns)
     took = output.duration((ended_at_ns - report.submitted_at_ns) / 1e9)
-    is_lost = found.supervisor is None and not report.state.has_ended
+    is_silent = found.supervisor is None and not report.state.has_ended
+    reason = report.reason
+    if is_silent and not found.is_lost:
+        reason = f"supervisor {report.supervisor_pid} does not answer; last: {reason}"
     return (
         found.name,
-        report.state.value + ("?" if is_lost else ""),
+        report.state.value + ("?" if is_silent else ""),
         "" if report.exit_code is None else str(report.exit_code),
         restarts_cell(report),
         output.local_time(report.submitted_at_ns),
-        "" if is_lost else took,
-        f"supervisor {report.supervisor_pid} does not answer; last: {report.reason}" if is_lost else report.reason,
+        "" if is_silent else took,
+        reason,
     )

@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--cycle", type=output.count, metavar="C", help="only this cycle")
     parser.add_argument(
-        "-n", "--tail", type=output.count, default=0, metavar="N",
+        "-n", "--tail", type=output.positive, default=0, metavar="N",
         help="the last N lines of each rank and stream, in the newest cycle unless --cycle names another",
     )  # fmt: skip
     parser.add_argument("-f", "--follow", action="store_true", help="also show new output until the job ends")

@@ -145,7 +145,7 @@ def local_time(at_ns: int, *, milliseconds: bool = False) -> str:
 
 def moment(text: str) -> int:
     """Reads a moment that a user typed, as Unix nanoseconds: an age such as 10m, or an ISO 8601 time."""
-    age = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
+    age = re.fullmatch(r"-?(\d+(?:\.\d+)?)([smhd])", text.strip())
     if age:
         return Clock().unix_ns() - int(float(age[1]) * AGE_UNITS_S[age[2]] * 1e9)
     try:
@@ -160,6 +160,13 @@ def count(text: str) -> int:
     """Reads a number that a user typed."""
     if not text.isascii() or not text.isdigit():
         raise ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
+    return int(text)
+
+
+def positive(text: str) -> int:
+    """Reads a number of 1 or more that a user typed."""
+    if not text.isascii() or not text.isdigit() or not int(text):
+        raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more; leave the flag out to see everything")
     return int(text)
 
 

@@ -18,4 +18,6 @@ class Parser(ArgumentParser):
             flag = unknown[0].partition("=")[0]
             near = difflib.get_close_matches(flag, self._option_string_actions, n=1)
             message = f"there is no flag {flag}" + (f", did you mean {near[0]}" if near else "")
+        if message.endswith("expected one argument"):
+            message += " (one that begins with - is written as --flag=VALUE)"
         raise InvalidRequestError(f"cannot run {self.prog}: {message}; see {self.prog} --help")

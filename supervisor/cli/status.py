@@ -37,7 +37,7 @@ def execute(arguments: Namespace) -> int:
     def show() -> FoundJob | None:
         nonlocal code
         with Supervisors(arguments, waits=not arguments.watch) as supervisors:
-            if not arguments.job:
+            if arguments.job is None:
                 _show_all(supervisors, arguments, page)
                 code = supervisors.silence.exit_code
                 return None
@@ -175,7 +175,8 @@ def _supervisor_text(found: FoundJob) -> str:
     if found.report.state.has_ended:
         return ""
     if found.supervisor is None:
-        return f"pid {found.report.supervisor_pid} does not answer: this is the last state that it recorded"
+        what = "has ended" if found.is_lost else "does not answer"
+        return f"pid {found.report.supervisor_pid} {what}: this is the last state that it recorded"
     kind = "private" if found.supervisor.is_private else "of the node" if found.is_own else "of its user"
     return f"pid {found.report.supervisor_pid} ({kind})"
 

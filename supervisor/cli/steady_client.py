@@ -91,7 +91,10 @@ class SteadyClient:
         if not self._client.wait_until_ready(LOOK_AGAIN_S):
             if not self._away_told:
                 self._away_told = True
-                self._say(f"the supervisor has gone; job {self.job_id} runs on, and this command waits for the next")
+                self._say(
+                    f"the supervisor has gone; what has started of job {self.job_id} runs on, and this command waits "
+                    "for the next supervisor"
+                )
             while not self._client.wait_until_ready(LOOK_AGAIN_S):
                 if not self._is_left(self.job_id):
                     if not self._client.wait_until_ready(RETURNS_WITHIN_S):

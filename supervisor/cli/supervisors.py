@@ -22,7 +22,7 @@ from supervisor.cli.at_once import ask_all
 from supervisor.cli.silent import Silence, silence
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.edges.machine.processes import process_table
-from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
+from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport
 
 Answer = TypeVar("Answer")
@@ -70,6 +70,15 @@ class FoundJob(msgspec.Struct, frozen=True):
     def run(self) -> tuple[int, str, int]:
         """Returns what tells the runs of all users apart."""
         return self.uid, self.report.job_id, self.report.submitted_at_ns
+
+    @property
+    def is_lost(self) -> bool:
+        """Returns whether its supervisor has certainly ended, as a journal shows."""
+        if self.supervisor is not None:
+            return False
+        from supervisor.edges.machine.journal.journal_reader import is_lost
+
+        return is_lost(self.report)
 
     @property
     def is_live(self) -> bool:
@@ -253,6 +262,10 @@ class Supervisors:
 
         If several users have a job of that id, `name` must say whose: USER/JOB.
         """
+        if not name:  # An unset variable of a shell must not mean any job.
+            raise InvalidRequestError(
+                f"cannot {verb} a job: an empty text names none; give a name that holdfast jobs shows"
+            )
         jobs = self.jobs(include_ended=True)
         user, between, job_id = name.partition(owners.BETWEEN)
         theirs = [job for job in jobs if between and owners.is_user(user, job.uid)]

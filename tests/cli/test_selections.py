@@ -38,7 +38,7 @@ def test_events_are_selected_by_kind_rank_age_and_number(home: Home) -> None:
         assert kinds(home, "--kind", "cycle_started", "--kind", "worker_exited") == everything
         assert kinds(home, "--rank", "1") == everything  # the fake's events are of rank 1
         assert kinds(home, "--since", "1970-01-01T00:00:02.500+00:00") == everything[2:]
-        assert kinds(home, "--since", "2h") == []
+        assert kinds(home, "--since", "2h") == kinds(home, "--since=-2h") == []
         nothing = home.holdfast("events", JOB, "--kind", "hang")
         assert (
             "none of the 3 events of job train-7f3a fits; their kinds are worker_exited, cycle_started" in nothing.err
@@ -58,7 +58,11 @@ def test_events_are_selected_by_kind_rank_age_and_number(home: Home) -> None:
         (("logs", JOB, "--rank", "7"), 1, "cannot show output of rank 7: job train-7f3a has ranks 0 to 3"),
         (("logs", JOB, "--rank", "-1"), 2, "'-1' is not a rank; ranks are numbers from 0"),
         (("stacks", JOB, "--rank", "one"), 2, "'one' is not a rank; ranks are numbers from 0"),
-        (("logs", JOB, "--tail", "many"), 2, "'many' is not a whole number of 0 or more"),
+        (("logs", JOB, "--tail", "many"), 2, "'many' is not a whole number of 1 or more"),
+        (("jobs", "-n", "0"), 2, "'0' is not a whole number of 1 or more; leave the flag out to see everything"),
+        (("events", JOB, "--since", "-5m"), 2, "one that begins with - is written as --flag=VALUE"),
+        (("status", ""), 2, "cannot show a job: an empty text names none; give a name that holdfast jobs shows"),
+        (("stop", ""), 2, "cannot stop a job: an empty text names none; give a name that holdfast jobs shows"),
         (("events", JOB, "--since", "yesterday"), 2, "'yesterday' is neither an age such as 90s, 10m, 2h or 1d nor an"),
         (("jobs", "--state", "dead"), 2, "there is no state 'dead'; the states are pending, rendezvous,"),
     ],

@@ -24,6 +24,7 @@ from supervisor.edges.machine.journal.journal_file import (
     uri_of,
     version,
 )
+from supervisor.edges.machine.journal.lost_supervisors import is_lost as is_lost  # also for readers of reports
 from supervisor.edges.machine.journal.lost_supervisors import judged
 from supervisor.errors import ConfigurationError
 from supervisor.ports.reports import JobReport, RecordedEvent

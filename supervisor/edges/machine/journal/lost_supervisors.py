@@ -49,10 +49,7 @@ def judged(report: JobReport, *, recorded_by: str, recorded_at_s: int) -> JobRep
         return report
     known_until_s = max(recorded_at_s, _last_written_s(report.log_dir))
     at = datetime.fromtimestamp(known_until_s).isoformat(sep=" ")
-    lost = (
-        f"its supervisor (pid {report.supervisor_pid}) has ended without recording a verdict: it was killed, or could "
-        f"not write its journal; the job is known until {at}"
-    )
+    lost = f"{_ended(report)} a verdict: it was killed, or could not write its journal; the job is known until {at}"
     holder = job_claims.holder(report.job_id)
     if holder is not None and holder.since_ns == report.submitted_at_ns:
         return msgspec.structs.replace(
@@ -71,6 +68,15 @@ def judged(report: JobReport, *, recorded_by: str, recorded_at_s: int) -> JobRep
             for rank in report.ranks
         ),
     )
+
+
+def is_lost(report: JobReport) -> bool:
+    """Returns whether the report is one by `judged`, of a job whose supervisor has certainly ended."""
+    return report.reason.startswith(_ended(report))
+
+
+def _ended(report: JobReport) -> str:
+    return f"its supervisor (pid {report.supervisor_pid}) has ended without recording"
 
 
 def _last_written_s(folder: str) -> int:
