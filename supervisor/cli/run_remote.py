@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -162,5 +163,8 @@ def _show_output(client: SteadyClient) -> None:
     try:
         for piece in client.logs(LogChoice(), on_note=_unsaid, this_node=True):
             os.write(2 if piece.is_stderr else 1, piece.data)
-    except (HoldfastError, OSError):
-        return  # The job's end, or nobody reads us any more, or the disk behind stdout is full: the job goes on.
+    except HoldfastError:
+        return  # The job's end.
+    except OSError as error:  # The job goes on.
+        if error.errno not in (errno.EPIPE, errno.EIO):  # Else nobody reads us any more.
+            tell(f"cannot write what the ranks print: {error.strerror}; holdfast logs {client.job_id} shows it")

@@ -17,14 +17,16 @@ CONSOLE_PIPE_BYTES = 1024 * 1024
 _REMEDIES = {
     errno.ENOSPC: "; free space on that disk",
     errno.EDQUOT: "; free space on that disk",
+    errno.EFBIG: "; raise the limit on the size of files (ulimit -f)",
     errno.EINVAL: "; move it away",
 }
 
 
 class Console:
-    """The spawner's own stdout or stderr, written without blocking; after EPIPE all further output is dropped."""
+    """The spawner's own stdout or stderr, written without blocking; after an error all further output is dropped."""
 
     def __init__(self, fd: int) -> None:
+        self._name = "stderr" if fd == 2 else "stdout"
         self.fd = _own_description(fd)
         mode = os.fstat(self.fd).st_mode
         self._is_pipe, self._is_file = stat.S_ISFIFO(mode), stat.S_ISREG(mode)
@@ -34,6 +36,8 @@ class Console:
         self._backlog: deque[bytes] = deque()
         self._backlog_bytes = 0
         self.broken = False
+        self.trouble = ""  # why somebody who still reads it misses output
+        self.lost_bytes = 0  # for that reason, as far as nobody has reported them
 
     @property
     def is_full(self) -> bool:
@@ -50,11 +54,11 @@ class Console:
 
     def write(self, *parts: bytes | memoryview) -> None:
         """Writes what it can now and keeps the rest. The caller stops reading from workers while `is_full`."""
-        if self.broken:
-            return
-        sent = 0 if self._backlog else self._put(parts)
+        sent = 0 if self._backlog or self.broken else self._put(parts)
         for part in parts:
-            if sent < len(part) and not self.broken:
+            if self.broken:
+                self._lose(len(part))
+            elif sent < len(part):
                 self._backlog.append(bytes(part[sent:]))
                 self._backlog_bytes += len(part) - sent
             sent = max(0, sent - len(part))
@@ -67,8 +71,8 @@ class Console:
             return os.splice(pipe, self.fd, bytes_max, flags=os.SPLICE_F_NONBLOCK)
         except BlockingIOError:
             raise
-        except OSError:
-            self._break()
+        except OSError as error:
+            self._break(error)
             raise BlockingIOError from None
 
     def flush(self) -> None:
@@ -90,15 +94,21 @@ class Console:
             return os.writev(self.fd, parts)
         except (BlockingIOError, InterruptedError):
             return 0
-        except OSError:
-            self._break()
+        except OSError as error:
+            self._break(error)
             return 0
 
-    def _break(self) -> None:
+    def _break(self, error: OSError) -> None:
         """Continues without a console after EPIPE, EIO of a closed terminal, or a full disk behind it."""
         self.broken = True
+        if error.errno not in (errno.EPIPE, errno.EIO):
+            self.trouble = f"cannot write to {self._name}: {_in_words(error)}"
+        self._lose(self._backlog_bytes)
         self._backlog.clear()
         self._backlog_bytes = 0
+
+    def _lose(self, count: int) -> None:
+        self.lost_bytes += count if self.trouble else 0
 
 
 class LogFile:

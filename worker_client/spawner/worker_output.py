@@ -226,7 +226,7 @@ class Output:
             if pump.owner in self._quiet:
                 self._quiet.discard(pump.owner)
                 self._on_first(*pump.owner)
-            self._after_write(pump.console)
+            self._after_write(pump.console, pump.owner[1])
         else:
             self._close(pump)
         return taken
@@ -235,7 +235,7 @@ class Output:
         pump.finish()
         if pump.tail:
             self._tails[pump.owner] = pump.tail
-        self._after_write(pump.console)
+        self._after_write(pump.console, pump.owner[1])
         self._events.forget(pump.fd)
         self._held.discard(pump.fd)
         del self._pumps[pump.fd]
@@ -263,7 +263,10 @@ class Output:
             self._files[key] = LogFile(path, bytes_max, dropped, needed=needed)
         return self._files[key]
 
-    def _after_write(self, console: Console | None) -> None:
+    def _after_write(self, console: Console | None, local_rank: int) -> None:
+        if console is not None and console.lost_bytes:
+            self._on_drop(local_rank, console.lost_bytes, console.trouble)
+            console.lost_bytes = 0
         if console is None or not console.has_backlog:
             return
         self._await_console(console)

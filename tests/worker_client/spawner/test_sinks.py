@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from holdfast_wire.spawner_link import StreamPlan
+from holdfast_wire.spawner_link import OutputDropped, StreamPlan
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, worker
@@ -52,6 +52,14 @@ def test_a_console_that_closes_drops_output_and_training_goes_on(script: Script)
         rig.process.stdout = None
         (end,) = rig.run(worker())
     assert end.code == 0
+
+
+def test_output_that_a_full_disk_behind_stdout_does_not_take_is_told(script: Script) -> None:
+    with open("/dev/full", "wb") as full, Rig(script("print('trained')"), stdout=full.fileno()) as rig:
+        (end,) = rig.run(worker())
+        lost = rig.receive(OutputDropped, lambda each: each.dropped_bytes == len("trained\n"))
+    assert (end.code, lost.local_rank) == (0, 0)
+    assert lost.reason == "cannot write to stdout: No space left on device; free space on that disk"
 
 
 def test_a_file_as_console_whose_disk_takes_a_part_drops_output_and_training_goes_on(
@@ -98,6 +106,22 @@ def test_a_file_is_rotated_once_and_capped(script: Script, tmp_path: Path) -> No
 
 
 class TestConsole:
+    def test_what_a_full_disk_does_not_take_is_counted_for_whom_still_reads_it(self) -> None:
+        with open("/dev/full", "wb", buffering=0) as full:
+            console = Console(full.fileno())
+        console.write(b"0: ", b"one\n")
+        console.write(b"two\n")
+        assert console.lost_bytes == len("0: one\ntwo\n")
+        assert console.trouble == "cannot write to stdout: No space left on device; free space on that disk"
+        os.close(console.fd)
+        reader, writer = os.pipe()
+        gone = Console(writer)
+        os.close(reader)
+        gone.write(b"one\n")
+        assert (gone.broken, gone.lost_bytes, gone.trouble) == (True, 0, "")
+        os.close(gone.fd)
+        os.close(writer)
+
     """A pipe that is full, and then read or closed."""
 
     @pytest.fixture

@@ -11,6 +11,7 @@ _REMEDIES = {
     errno.ENFILE: "raise the limit on open files of the machine (fs.file-max)",
     errno.EAGAIN: _PROCESSES,
     errno.ENOMEM: "raise the limit on memory (ulimit -v, or memory.max of the cgroup), or free memory on this node",
+    errno.EFBIG: "raise the limit on the size of files (ulimit -f)",
     errno.ENOSPC: "free space on that disk",
     errno.EDQUOT: "free space on that disk",
 }
