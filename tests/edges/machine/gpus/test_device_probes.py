@@ -124,6 +124,20 @@ async def test_a_port_that_goes_down_makes_the_node_unhealthy_and_one_that_was_d
     assert [each.health for each in found.values()].count(Health.UNHEALTHY) == 1
 
 
+async def test_a_port_that_comes_back_at_once_costs_nothing(
+    node_gpus: NodeGpus, cards: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def train_again(_: float, *, why: str) -> None:
+        assert why
+        write(cards, "mlx5_0", state="4: ACTIVE")
+
+    monkeypatch.setattr(device_probes, "pause", train_again)
+    probe = NicProbe(node_gpus, folder=str(cards))
+    await probe.look(SPEC)
+    write(cards, "mlx5_0", state="2: INIT")
+    assert {each.health for each in await probe.look(SPEC)} == {Health.HEALTHY}
+
+
 async def test_a_port_that_flaps_is_debounced(node_gpus: NodeGpus, cards: Path) -> None:
     probe = NicProbe(node_gpus, folder=str(cards))
     await probe.look(COUNTING)
