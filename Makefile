@@ -137,7 +137,7 @@ $(VENV)/.torch: $(VENV)/.venv
 
 $(VENV)/.holdfast: pyproject.toml $(VENV)/.torch
 	@if grep -qs 'supervisor.cli:main' $(OLD_NAME); then $(BIN)/python -m pip -q uninstall -y holdfast; fi
-	$(PIP) --editable '.[supervisor,top,web]'
+	$(PIP) --editable '.[supervisor,top]'
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/.holdfast

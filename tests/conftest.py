@@ -33,9 +33,9 @@ else:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """CI repeats a failed test once (.ci/run). This shows why it failed at first."""
+    """CI runs a failed test twice more (.ci/run). This shows why it failed before."""
     for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.write_sep("_", f"failed at first: {report.nodeid}")
+        terminalreporter.write_sep("_", f"failed before: {report.nodeid}")
         terminalreporter.write_line(report.longreprtext)
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
+import socket
 from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from functools import partial
 from pathlib import Path
 
 import anyio
-from anyio.abc import SocketAttribute, SocketStream
-from anyio.streams.stapled import MultiListener
 
 from supervisor.config.attribution_settings import EXPORT_VARIABLE, KEY_VARIABLE, MANAGED_ADDRESS, NO_MODEL, read_key
 from supervisor.config.redaction import redacted_url
@@ -110,7 +109,7 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path, e
     if arguments.llm_base_url and arguments.llm_model != NO_MODEL:
         key = read_key(arguments.llm_api_key_file or os.environ.get(KEY_VARIABLE, ""), flags="--llm")
         model = LanguageModel(ModelSettings(arguments.llm_base_url, arguments.llm_model, key))
-    listener, (host, port) = await _listen(address, may_move=parent is not None)
+    listeners, (host, port) = await _listen(address, may_move=parent is not None)
     stopped = anyio.Event()
     notifier = sd_notify.Notifier()
 
@@ -123,7 +122,7 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path, e
         if parent is not None:
             tasks.start_soon(parent.await_end, stopped.set)
         serve = partial(
-            service.serve, folder, model, listener, stopped, export_url=export_url,
+            service.serve, folder, model, listeners, stopped, export_url=export_url,
             is_private=is_meant_as_loopback(host), login_of=Logins().of,
         )  # fmt: skip
         async with anyio.create_task_group() as serving:
@@ -139,13 +138,14 @@ async def _serve(arguments: Namespace, address: tuple[str, int], folder: Path, e
     return 0
 
 
-async def _listen(address: tuple[str, int], *, may_move: bool) -> tuple[MultiListener[SocketStream], tuple[str, int]]:
+async def _listen(address: tuple[str, int], *, may_move: bool) -> tuple[list[socket.socket], tuple[str, int]]:
     """Listens at the address, or with `may_move` at a free port if its port is taken. Raises ConfigurationError."""
+    listen = partial(http_server.listen, what="attribution", flag="--listen")
     try:
-        listener = await http_server.listen(address, None, what="attribution", flag="--listen")
+        listeners = await listen(address)
     except ConfigurationError as error:
         if not may_move:
             raise
         logging.getLogger("holdfast.attribution").warning("%s; another port is taken", error)
-        listener = await http_server.listen((address[0], 0), None, what="attribution", flag="--listen")
-    return listener, (address[0], listener.listeners[0].extra(SocketAttribute.local_port))
+        listeners = await listen((address[0], 0))
+    return listeners, (address[0], listeners[0].getsockname()[1])

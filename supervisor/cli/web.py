@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import os
 import secrets
-import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Generator
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anyio
 from holdfast_wire import private_files
@@ -20,14 +15,14 @@ from supervisor.cli import output
 from supervisor.cli.supervisors import add_place_arguments
 from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process import signals
+from supervisor.edges.operators import http_server
 from supervisor.errors import ConfigurationError, InvalidRequestError
-
-if TYPE_CHECKING:
-    import uvicorn
 
 DEFAULT_LISTEN = "127.0.0.1:8790"
 TOKEN_MIN = 16  # characters
-LAST_ANSWERS_S = 2  # for what is under way when the command is stopped
+CONNECTIONS_MAX = 256
+REQUEST_S = 10.0
+LAST_ANSWERS_S = 2.0  # for what is under way when the command is stopped
 EXAMPLES = """\
 examples:
   holdfast web
@@ -52,14 +47,6 @@ def execute(arguments: Namespace) -> int:
 
     host, port = _address(arguments.listen)
     token = _token(arguments.token_file)
-    try:
-        for name in ("starlette", "uvicorn"):
-            import_module(name)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f"cannot serve a web page: module {error.name} is not installed for {sys.executable}; install "
-            "holdfast-torch with its extra [web]: in a clone, pip install '.[supervisor,web]'"
-        ) from error
     if not is_meant_as_loopback(host):
         power = ", and who reads the token can stop your jobs" if arguments.control else ""
         output.say(
@@ -101,64 +88,27 @@ def _token(path: str | None) -> str:
 
 
 async def _serve(arguments: Namespace, host: str, port: int, token: str) -> int:
-    import socket
-
-    import uvicorn
-
-    from supervisor.cli.site.connections import BACKLOG, Connections
     from supervisor.cli.site.serving import Site
     from supervisor.edges.machine.processes.logins import Logins
 
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        raise ConfigurationError(
-            f"cannot serve a web page at {host}:{port}: {error.strerror}; name another address with --listen"
-        ) from error
+    listeners = await http_server.listen((host, port), what="a web page", flag="--listen")
     site = Site(arguments, token)
-    config = uvicorn.Config(
-        site.app(), log_level="error",  # Whatever a stranger sends, the terminal shows nothing of it.
-        ws="none", access_log=False, lifespan="off", server_header=False, date_header=False,
-        proxy_headers=False,  # A local program must not tell us another address than its own.
-        timeout_graceful_shutdown=LAST_ANSWERS_S,
-    )  # fmt: skip
-    server = _server(config)
-    connections = Connections(listener, server, Logins().of)
-    accepting = anyio.CancelScope()
+    serving = anyio.CancelScope()
     shown = f"[{host}]" if ":" in host else host
 
     def stop(number: int) -> None:
         del number
-        accepting.cancel()
         site.close()
-        server.should_exit = True
-
-    async def accept() -> None:
-        with listener, accepting:
-            await connections.run()
+        serving.cancel()
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(signals.receive, ("SIGTERM", "SIGINT"), stop)
         tasks.start_soon(site.look_for_jobs)
-        output.write(f"http://{shown}:{listener.getsockname()[1]}/#token={token}\n")
-        tasks.start_soon(accept)
-        await server.serve(sockets=[])
+        output.write(f"http://{shown}:{listeners[0].getsockname()[1]}/#token={token}\n")
+        with serving:
+            await http_server.serve(
+                site.app, listeners, connections_max=CONNECTIONS_MAX, request_s=REQUEST_S,
+                last_answers_s=LAST_ANSWERS_S, login_of=Logins().of,
+            )  # fmt: skip
         tasks.cancel_scope.cancel()
     return 0
-
-
-def _server(config: uvicorn.Config) -> uvicorn.Server:
-    """Returns a server that leaves our signals alone."""
-    import uvicorn
-
-    class Server(uvicorn.Server):
-        @contextlib.contextmanager
-        def capture_signals(self) -> Generator[None]:
-            yield
-
-    return Server(config)

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import resource
-import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
-import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
-from supervisor.cli.site import connections
 from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
-from supervisor.edges.operators import http_places
-from supervisor.edges.operators.http_places import as_it_is
+from supervisor.edges.operators import http_places, http_server
 from tests.cli.supervised import Home
 from tests.cli.test_web import JOB, Web, news
 from tests.edges.operators.fake_job_service import running
@@ -116,22 +116,21 @@ def test_3000_connections_of_another_user_keep_the_owner_from_nothing(first: str
         web.end()
 
 
-async def fine(scope: object, receive: object, send: Callable[[dict[str, object]], Awaitable[None]]) -> None:
-    del scope, receive
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body"})
+async def fine(_: Request) -> Response:
+    return Response()
+
+
+def app() -> Starlette:
+    return Starlette(routes=[Route("/", fine)])
 
 
 @asynccontextmanager
-async def served() -> AsyncGenerator[tuple[str, int]]:
-    server = uvicorn.Server(uvicorn.Config(fine, lifespan="off"))  # pyright: ignore[reportArgumentType]
-    server.config.load()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        listener.setblocking(False)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(connections.Connections(listener, server, as_it_is).run)
-            yield listener.getsockname()
-            tasks.cancel_scope.cancel()
+async def served(request_s: float = 30.0) -> AsyncGenerator[tuple[str, int]]:
+    listeners = await http_server.listen(("127.0.0.1", 0), what="this", flag="--this")
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(partial(http_server.serve, app, listeners, request_s=request_s))
+        yield listeners[0].getsockname()
+        tasks.cancel_scope.cancel()
 
 
 async def write_slowly(client: anyio.abc.ByteStream) -> None:
@@ -142,9 +141,8 @@ async def write_slowly(client: anyio.abc.ByteStream) -> None:
         await client.send(b"/")
 
 
-async def test_a_connection_whose_request_head_is_not_whole_in_time_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.5)
-    async with served() as address, await anyio.connect_tcp(*address) as client:
+async def test_a_connection_whose_request_head_is_not_whole_in_time_ends() -> None:
+    async with served(request_s=0.5) as address, await anyio.connect_tcp(*address) as client:
         await client.send(GET + b"GET ")
         with anyio.fail_after(20):
             assert b"200 OK" in await client.receive()
@@ -154,7 +152,7 @@ async def test_a_connection_whose_request_head_is_not_whole_in_time_ends(monkeyp
 
 @pytest.mark.parametrize("uid", [os.geteuid(), OTHER])
 async def test_other_users_get_so_many_connections_per_second(uid: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "ConnectionRateLimit", partial(ConnectionRateLimit, 2, 0.001))
+    monkeypatch.setattr(http_server, "ConnectionRateLimit", partial(ConnectionRateLimit, 2, 0.001))
 
     def user_at(*_: object) -> int:
         return uid

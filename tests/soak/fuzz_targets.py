@@ -7,11 +7,11 @@ import json
 import os
 import struct
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from functools import partial
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast, get_args
+from urllib.parse import urlencode
 
-import h11
 import msgspec
 from google.protobuf.message import DecodeError
 from holdfast_wire import framing, log_frames, page_layout, spawner_link
@@ -20,6 +20,9 @@ from holdfast_wire.v1 import control_pb2, worker_pb2
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nvhcd import nvhcd_pb2
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 from supervisor.config import job_spec_json, redaction
 from supervisor.config.job_spec import JobSpec
@@ -29,7 +32,9 @@ from supervisor.core.facts import JobState
 from supervisor.core.ledger import Ledger
 from supervisor.core.node_health import HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import Reply, judge
-from supervisor.edges.operators import control_answers, control_codec, http_server
+from supervisor.edges.operators import control_answers, control_codec
+from supervisor.edges.operators.http_connection import Connections
+from supervisor.edges.operators.http_places import Places
 from supervisor.edges.peers.codec import cluster_codec, question_codec
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.election import etcd_backend, leader_term
@@ -50,8 +55,8 @@ from supervisor.errors import HoldfastError
 from supervisor.ports.questions import Answer, Question
 from supervisor.ports.rendezvous_backend import BackendRefusedError
 from supervisor.ports.reports import JobReport, RecordedEvent
-from supervisor.programs.attribution import service as service_of_attribution
 from supervisor.programs.attribution.analyses import Analyses
+from supervisor.programs.attribution.service import Service
 from tests.edges.peers import every_frame
 from tests.soak import fuzz_rpc
 from tests.soak.fuzz import Target
@@ -316,13 +321,15 @@ def _judged(reply: Reply) -> None:
 
 def _submit_log(data: bytes) -> None:
     """Calls the service's handlers. The server turns what they raise into 500, which nobody should see."""
-    analyses = Analyses(Path("/logs"))
-    request = http_server.Request("POST", "/logs", {"log_path": data.decode(errors="replace")}, data, {})
-    waits = service_of_attribution._Waits()  # pyright: ignore[reportPrivateUsage]
-    tell = partial(service_of_attribution._tell, analyses, waits)  # pyright: ignore[reportPrivateUsage]
-    submit = partial(service_of_attribution._submit, analyses)  # pyright: ignore[reportPrivateUsage]
-    for handler in (submit, tell):
-        assert asyncio.run(handler(request)).status < 500
+    service = Service(Analyses(Path("/logs")), is_private=False)
+    query = urlencode({"log_path": data.decode(errors="replace")}).encode()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": data}
+
+    for handler in (service.submit, service.tell):
+        request = Request({"type": "http", "headers": [], "query_string": query}, receive)
+        assert asyncio.run(handler(request)).status_code < 500
 
 
 def _now(answer: Coroutine[Any, Any, object]) -> object:
@@ -351,17 +358,41 @@ def _read_outcome(data: bytes) -> None:
 
 
 def _read_http(data: bytes) -> None:
-    """Reads a request as the server does; what the library refuses ends that connection alone."""
-    connection = h11.Connection(h11.SERVER)
-    try:
-        connection.receive_data(data)
-        while (event := connection.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
-            if isinstance(event, h11.Request):
-                http_server._request(event, b"")  # pyright: ignore[reportPrivateUsage]
-            if isinstance(event, h11.ConnectionClosed):
-                return
-    except h11.RemoteProtocolError:
-        return
+    """Gives a connection what its client sends: whatever it is, the connection answers or ends."""
+    loop, connections = _http_server()
+    connection = connections.made()
+    connection.connection_made(_Discarding())
+    connection.data_received(data)
+    loop.run_until_complete(asyncio.wait_for(_all_done(connections.state.tasks), 10))
+    connection.connection_lost(None)
+
+
+@cache
+def _http_server() -> tuple[asyncio.AbstractEventLoop, Connections]:
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response()(scope, receive, send)
+
+    return loop, Connections(app, Places(1), 60.0)
+
+
+async def _all_done(tasks: set[asyncio.Task[None]]) -> None:
+    await asyncio.gather(*tasks)
+
+
+class _Discarding(asyncio.Transport):
+    """What a connection writes is gone."""
+
+    def write(self, data: object) -> None: ...
+    def is_closing(self) -> bool:
+        return False
+
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
 
 
 def _read_last_words(data: bytes) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.deploy.sources import ROOT
 
 BOUND = re.compile(r"([\w.-]+)>=([\w.]+)")
-EXTRAS = ("supervisor", "top", "web", "otel")
+EXTRAS = ("supervisor", "top", "otel")
 
 
 def constraints() -> list[str]:

@@ -28,7 +28,7 @@ STATUS: dict[type[HoldfastError], int] = {
     InvalidRequestError: 400,
 }
 UNANSWERED = 503
-HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+HEADERS = {"X-Content-Type-Options": "nosniff"}
 
 
 def _stop(client: ControlClient, job_id: str, asker: str) -> str:

@@ -1,220 +1,150 @@
-"""How is a small HTTP interface served: at which addresses, and which function answers which path? Uses h11."""
+"""How is a web application served: at which addresses, and to which clients?
+
+Connections are accepted here, since uvicorn bounds neither how many there are nor how long a request takes. It is
+loaded with the first of them, and the application is made then: a supervisor that nobody queries saves their memory.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import cast
-from urllib.parse import parse_qs
+from typing import TYPE_CHECKING
 
 import anyio
-import h11
-import msgspec
-from anyio.abc import ByteStream, Listener, SocketAttribute, SocketStream, TaskStatus
-from anyio.streams.stapled import MultiListener
+from anyio.abc import SocketAttribute, TaskStatus
 
-from supervisor.edges.machine.processes.tcp_user import Address, stranger_at
-from supervisor.edges.operators.http_places import Place, Places, Source, as_it_is
+from supervisor.edges.machine.own_process import accepting
+from supervisor.edges.machine.own_process.handed_socket import handed
+from supervisor.edges.machine.own_process.threads import in_thread_or_here
+from supervisor.edges.machine.own_process.unix_listener import listening
+from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
+from supervisor.edges.operators.http_places import Places, Source, as_it_is
 from supervisor.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from supervisor.edges.operators.http_connection import Connections
+
 CONNECTIONS_MAX = 32
-IDLE_TIMEOUT_S = 30.0
-READ_BYTES = 16_384
-BODY_BYTES_MAX = 65_536
+REQUEST_S = 30.0
+BACKLOG = 4_096  # the kernel may reduce it to net.core.somaxconn
 
 _log = logging.getLogger("holdfast")
 
 
-class Answer:
-    """The answer to one request."""
-
-    def __init__(self, status: int, body: bytes, content_type: str = "text/plain; charset=utf-8") -> None:
-        self.status, self.body, self.content_type = status, body, content_type
-
-
-class Request(msgspec.Struct, frozen=True):
-    """A request. If a name is repeated in the query, its first value counts; of a header, its last one."""
-
-    method: str
-    path: str
-    query: Mapping[str, str]
-    body: bytes
-    headers: Mapping[str, str]  # names in small letters
-
-
-Routes = Mapping[str, Callable[[Request], Awaitable[Answer]]]  # "GET /path" → function that also answers HEAD
-
-
 async def listen(
-    address: tuple[str, int] | None, path: Path | None, *, what: str, flag: str
-) -> MultiListener[SocketStream]:
+    address: tuple[str, int] | None, path: Path | None = None, *, what: str, flag: str
+) -> list[socket.socket]:
     """Listens at the TCP `address` and the Unix socket `path` that are given. Raises ConfigurationError."""
-    listeners: list[Listener[SocketStream]] = []
+    listeners: list[socket.socket] = []
     if address is not None:
         host, port = address
         try:
-            opened = await anyio.create_tcp_listener(local_host=host, local_port=port)
+            opened = await anyio.create_tcp_listener(local_host=host, local_port=port, backlog=BACKLOG)
         except OSError as error:
             raise ConfigurationError(
                 f"cannot serve {what} at {host}:{port}: {error.strerror or error}; name another address with {flag}"
             ) from error
-        listeners += opened.listeners
+        listeners += [each.extra(SocketAttribute.raw_socket) for each in opened.listeners]
     if path is not None:
-        listeners.append(await anyio.create_unix_listener(path, mode=0o600))
-    return MultiListener(listeners)
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        listeners.append(listening(path, mode=0o600, backlog=BACKLOG))
+    return listeners
 
 
 async def serve(
-    listener: MultiListener[SocketStream],
-    routes: Routes,
+    make_app: Callable[[], ASGIApp],
+    listeners: Sequence[socket.socket],
     *,
-    only_own_user: bool = False,
+    connections_max: int = CONNECTIONS_MAX,
+    request_s: float = REQUEST_S,
+    last_answers_s: float = 0.0,
     login_of: Callable[[int], int] = as_it_is,
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Answers until cancelled. A client that is slow, silent or wrong affects only its own connection.
 
-    With `only_own_user`, which is for loopback addresses, only processes of this process's user, and root's, get what
-    they ask for. `login_of`: see Places.
+    `request_s`: from the beginning of a connection, or the end of an answer, to the end of the next request.
+    `last_answers_s`: for answers that are under way when it is cancelled. `login_of`: see Places.
     """
-    places = Places(CONNECTIONS_MAX, login_of)
-
-    async def meet(stream: SocketStream) -> None:
-        scope = anyio.CancelScope()
-        place = places.enter(_source(stream, places), scope.cancel)
-        async with stream:  # outside of the scope, so that a connection that ends is closed at once
-            if place is None:
-                return
-            with scope:
-                try:
-                    refusal = _refusal(stream) if only_own_user else ""
-                    await _converse(stream, _refusing(routes, refusal) if refusal else routes, places, place)
-                except (anyio.BrokenResourceError, TimeoutError):
-                    return
-                finally:
-                    places.leave(place)
-
-    async with listener:
-        task_status.started()
-        await listener.serve(meet)
-
-
-def _source(stream: SocketStream, places: Places) -> Source:
-    if stream.extra(SocketAttribute.family) == socket.AF_UNIX:
-        return os.geteuid()  # `listen` opens it to nobody else.
-    return places.source(*_ends(stream))
-
-
-def _ends(stream: SocketStream) -> tuple[Address, Address]:
-    """Returns the addresses of the client and of this server."""
-    ends = [stream.extra(which) for which in (SocketAttribute.remote_address, SocketAttribute.local_address)]
-    peer, own = (cast("tuple[str, int]", each) for each in ends)
-    return peer, own
-
-
-def _refusal(stream: SocketStream) -> str:
-    """Returns why the client is refused; "" if it is not."""
+    server = _Server(make_app, Places(connections_max, login_of), request_s)
     try:
-        whose = stranger_at(*_ends(stream))
-    except OSError as error:
-        whose = str(error)
-    if not whose:
-        return ""
-    own = f"uid {os.geteuid()}"
-    return (
-        f"cannot answer: this is a service for {own}, and this connection belongs to {whose}; start one of your own\n"
-    )
+        async with anyio.create_task_group() as tasks:
+            for listener in listeners:
+                tasks.start_soon(server.accept, listener)
+            task_status.started()
+    finally:
+        for listener in listeners:
+            listener.close()
+        if server.connections is not None:
+            with anyio.CancelScope(shield=True):
+                await server.connections.end(last_answers_s)
 
 
-def _refusing(routes: Routes, refusal: str) -> Routes:
-    async def refuse(request: Request) -> Answer:
-        del request
-        return Answer(403, refusal.encode())
+class _Server:
+    def __init__(self, make_app: Callable[[], ASGIApp], places: Places, request_s: float) -> None:
+        self._make_app = make_app
+        self._places = places
+        self._request_s = request_s
+        self._rate_limit = ConnectionRateLimit()
+        self.connections: Connections | None = None
 
-    return dict.fromkeys(routes, refuse)
+    async def accept(self, listener: socket.socket) -> None:
+        """Accepts until cancelled."""
+        async for client in accepting.connections(listener):
+            with ExitStack() as closing:
+                closing.enter_context(client)
+                if (connections := await self._loaded()) is not None:
+                    await self._meet(client, connections, closing)
 
-
-async def _converse(stream: ByteStream, routes: Routes, places: Places, place: Place) -> None:
-    """Serves one request after another, as long as the client sends them."""
-    connection = h11.Connection(h11.SERVER)
-    while True:
-        with anyio.fail_after(IDLE_TIMEOUT_S):
+    async def _loaded(self) -> Connections | None:
+        """Returns None if the application or uvicorn can't be loaded: they may be replaced at this moment."""
+        if self.connections is None:
             try:
-                head, body = await _receive(connection, stream)
-            except h11.RemoteProtocolError as error:
-                if connection.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                    refusal = Answer(error.error_status_hint, b"cannot read the request: it is no valid HTTP\n")
-                    await stream.send(_encoded(connection, None, refusal))
-                return
-        if head is None:
+                loaded = await in_thread_or_here(self._load)
+            except Exception:  # noqa: BLE001 - the bulkhead: no request may end the process
+                _log.warning("cannot answer over HTTP: see below; reinstall Holdfast", exc_info=True)
+                return None
+            self.connections = self.connections or loaded
+        return self.connections
+
+    def _load(self) -> Connections:
+        from supervisor.edges.operators.http_connection import Connections
+
+        return Connections(self._make_app(), self._places, self._request_s)
+
+    async def _meet(self, client: socket.socket, connections: Connections, closing: ExitStack) -> None:
+        try:
+            source = self._source(client)
+        except OSError:
+            return  # The client has gone.
+        if not self._is_in_time(source):
             return
-        places.answer(place)
-        answer = Answer(413, b"the body is too long\n") if body is None else await _answer(_request(head, body), routes)
-        places.wait(place)
-        with anyio.fail_after(IDLE_TIMEOUT_S):
-            await stream.send(_encoded(connection, head, answer))
-        if body is None or connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+        connection = connections.made()
+        place = connection.place = self._places.enter(source, connection.abort)
+        if place is None:
             return
-        connection.start_next_cycle()
+        closing.pop_all()
+        connect = asyncio.get_running_loop().connect_accepted_socket(lambda: connection, client)
+        try:
+            await handed(client, connect)
+        except OSError:
+            self._places.leave(place)
 
+    def _is_in_time(self, source: Source) -> bool:
+        """Other users of this machine get so many connections per second, however fast they ask."""
+        if not isinstance(source, int) or source == os.geteuid():
+            return True
+        return self._rate_limit.allows(source, anyio.current_time())
 
-async def _receive(connection: h11.Connection, stream: ByteStream) -> tuple[h11.Request | None, bytes | None]:
-    """Returns the next request and its body; no request if the client has gone, no body if it is too long."""
-    head: h11.Request | None = None
-    body = b""
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            try:
-                connection.receive_data(await stream.receive(READ_BYTES))
-            except anyio.EndOfStream:
-                connection.receive_data(b"")
-        elif isinstance(event, h11.Request):
-            head = event
-        elif isinstance(event, h11.Data):
-            body += event.data
-            if len(body) > BODY_BYTES_MAX:
-                return head, None
-        elif isinstance(event, h11.EndOfMessage):
-            return head, body
-        elif isinstance(event, h11.ConnectionClosed):
-            return None, body
-
-
-def _request(head: h11.Request, body: bytes) -> Request:
-    path, _, query = head.target.decode("ascii", "replace").partition("?")
-    asked = {name: values[0] for name, values in parse_qs(query, keep_blank_values=True).items()}
-    headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
-    return Request(head.method.decode("ascii", "replace"), path, asked, body, headers)
-
-
-async def _answer(request: Request, routes: Routes) -> Answer:
-    method = "GET" if request.method == "HEAD" else request.method
-    found = routes.get(f"{method} {request.path}")
-    if found is None:
-        methods = [route.split(" ")[0] for route in routes if route.split(" ")[1] == request.path]
-        if methods:
-            return Answer(405, f"{request.path} is for {' and '.join(methods)} only\n".encode())
-        there = ", ".join(dict.fromkeys(route.split(" ")[1] for route in routes))
-        return Answer(404, f"there is no {request.path}; there are {there}\n".encode())
-    try:
-        return await found(request)
-    except Exception:  # noqa: BLE001 - the bulkhead: no request may end the server
-        _log.warning("cannot answer %s", request.path, exc_info=True)
-        return Answer(500, b"see the server's log\n")
-
-
-def _encoded(connection: h11.Connection, request: h11.Request | None, answer: Answer) -> bytes:
-    headers = [
-        ("content-type", answer.content_type),
-        ("content-length", str(len(answer.body))),
-        ("cache-control", "no-store"),
-    ]
-    parts = [connection.send(h11.Response(status_code=answer.status, headers=headers))]
-    if request is None or request.method != b"HEAD":
-        parts.append(connection.send(h11.Data(data=answer.body)))
-    parts.append(connection.send(h11.EndOfMessage()))
-    return b"".join(part for part in parts if part)
+    def _source(self, client: socket.socket) -> Source:
+        if client.family == socket.AF_UNIX:
+            return os.geteuid()  # `listen` opens it to nobody else.
+        return self._places.source(client.getpeername(), client.getsockname())

@@ -7,23 +7,29 @@ GET /logs?log_path=… returns the result. Also: /healthz, /stats, /jobs, /infli
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+import os
+import socket
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import anyio
 import msgspec
-from anyio.abc import SocketStream, TaskStatus
-from anyio.streams.stapled import MultiListener
+from anyio.abc import TaskStatus
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from supervisor.config.redaction import redacted_url
 from supervisor.edges.machine.own_process.side_threads import SideThreads
+from supervisor.edges.machine.processes.tcp_user import stranger_at
 from supervisor.edges.operators import http_server
 from supervisor.edges.operators.browser_requests import is_name_of_here, page_elsewhere
 from supervisor.edges.operators.http_places import as_it_is
-from supervisor.edges.operators.http_server import Answer, Request
 from supervisor.errors import ExhaustedError, InvalidRequestError
 from supervisor.programs.attribution.analyses import Analyses, Asked, Opinion, Result
 from supervisor.programs.attribution.posting import post_json
@@ -31,6 +37,7 @@ from supervisor.programs.attribution.work_queue import WorkQueue
 
 WAIT_S = 30.0
 WAITING_MAX = 16  # callers: less than connections, so that others are answered meanwhile
+BODY_BYTES_MAX = 65_536
 PATH_BYTES_MAX = 4_095  # Linux's PATH_MAX without its final zero
 EXPORT_TIMEOUT_S = 10.0
 EXPORT_QUEUE_MAX = 256
@@ -38,6 +45,7 @@ EXPORTS_STUCK_MAX = 4
 STOP_TIMEOUT_S = 4.0  # less than its supervisor waits for it to end
 
 _log = logging.getLogger("holdfast.attribution")
+_Answer = Callable[[Request], Awaitable[Response]]
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -69,7 +77,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 async def serve(
     folder: Path,
     opinion: Opinion | None,
-    listener: MultiListener[SocketStream],
+    listeners: Sequence[socket.socket],
     stopped: anyio.Event,
     *,
     export_url: str = "",
@@ -84,23 +92,14 @@ async def serve(
     With `is_private`, which is for loopback addresses, it answers only this process's user, and root, and only by a
     name that means this machine. `login_of`: see http_server.serve.
     """
-    waits, exporter = _Waits(), _Exporter(export_url)
+    exporter = _Exporter(export_url)
     analyses = Analyses(folder, opinion, take=exporter.take if export_url else None)
-    answers = {
-        "POST /logs": partial(_submit, analyses),
-        "GET /logs": partial(_tell, analyses, waits),
-        "GET /healthz": _healthy,
-        "GET /stats": partial(_stats, analyses),
-        "GET /jobs": partial(_jobs, analyses),
-        "GET /inflight": partial(_in_flight, analyses),
-    }
-    routes = {route: partial(_unless_for_a_page, answer, is_private) for route, answer in answers.items()}
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(exporter.run)
         tasks.start_soon(analyses.run)
         async with anyio.create_task_group() as serving:
             await serving.start(
-                partial(http_server.serve, listener, routes, only_own_user=is_private, login_of=login_of)
+                partial(http_server.serve, Service(analyses, is_private=is_private).app, listeners, login_of=login_of)
             )
             task_status.started()
             await stopped.wait()
@@ -128,21 +127,8 @@ def outcome_of(path: str, result: Result | None, problem: str, *, is_due: bool) 
     )
 
 
-def _json(status: int, document: object) -> Answer:
-    return Answer(status, msgspec.json.encode(document) + b"\n", "application/json")
-
-
-async def _unless_for_a_page(
-    answer: Callable[[Request], Awaitable[Answer]], is_private: bool, request: Request
-) -> Answer:
-    """Answers programs: no page has a reason to ask."""
-    host = request.headers.get("host", "")
-    if page := page_elsewhere(request.headers):
-        return _json(403, {"error": f"cannot answer: {page} asks, and this service is for programs; use curl"})
-    if is_private and not is_name_of_here(host):
-        why = f"{host!r} is no name of this machine; write its address, or localhost"
-        return _json(403, {"error": f"cannot answer: {why}"})
-    return await answer(request)
+def _json(status: int, document: object) -> Response:
+    return Response(msgspec.json.encode(document) + b"\n", status, media_type="application/json")
 
 
 def _why_no_path(text: str) -> str:
@@ -154,21 +140,133 @@ def _why_no_path(text: str) -> str:
     return ""
 
 
-async def _submit(analyses: Analyses, request: Request) -> Answer:
+class Service:
+    """What is answered, as a web application."""
+
+    def __init__(self, analyses: Analyses, *, is_private: bool) -> None:
+        self._analyses = analyses
+        self._is_private = is_private
+        self._waits = _Waits()
+
+    def app(self) -> Starlette:
+        answers: dict[tuple[str, str], _Answer] = {
+            ("POST", "/logs"): self.submit,
+            ("GET", "/logs"): self.tell,
+            ("GET", "/healthz"): self._healthy,
+            ("GET", "/stats"): self._stats,
+            ("GET", "/jobs"): self._jobs,
+            ("GET", "/inflight"): self._in_flight,
+        }
+        there = ", ".join(" ".join(each) for each in answers)
+
+        async def elsewhere(request: Request, error: Exception) -> Response:
+            status = error.status_code if isinstance(error, HTTPException) else 404
+            return _json(status, {"error": f"cannot {request.method} {request.url.path}: ask for {there}"})
+
+        return Starlette(
+            routes=[Route(path, self._guarded(each), methods=[method]) for (method, path), each in answers.items()],
+            exception_handlers={404: elsewhere, 405: elsewhere},
+        )
+
+    def _guarded(self, answer: _Answer) -> _Answer:
+        async def guarded(request: Request) -> Response:
+            if why := self._refusal(request):
+                return _json(403, {"error": f"cannot answer: {why}"})
+            return await answer(request)
+
+        return guarded
+
+    def _refusal(self, request: Request) -> str:
+        """Returns why the client is refused; "" if it is not. It answers programs: no page has a reason to ask."""
+        if page := page_elsewhere(request.headers):
+            return f"{page} asks, and this service is for programs; use curl"
+        if not self._is_private:
+            return ""
+        if whose := _stranger(request):
+            return (
+                f"this is a service for uid {os.geteuid()}, and this connection belongs to {whose}; start one of your "
+                "own"
+            )
+        host = request.headers.get("host", "")
+        if not is_name_of_here(host):
+            return f"{host!r} is no name of this machine; write its address, or localhost"
+        return ""
+
+    async def submit(self, request: Request) -> Response:
+        try:
+            body = await _body(request)
+            asked = msgspec.json.decode(body, type=Submission)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except OverflowError as error:
+            return _json(413, {"error": str(error)})
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return _json(400, {"error": f"cannot read the request: {error}"})
+        if why_not := _why_no_path(asked.log_path):
+            return _json(400, {"error": why_not})
+        is_terminal = asked.analysis_intent == "terminal"
+        try:
+            await self._analyses.submit(Asked(asked.log_path, is_terminal, asked.user, asked.job_id))
+        except InvalidRequestError as error:
+            return _json(403, {"error": str(error)})
+        except ExhaustedError as error:
+            return _json(503, {"error": str(error)})
+        return _json(202, {"status": "pending", "log_path": asked.log_path})
+
+    async def tell(self, request: Request) -> Response:
+        wanted = request.query_params.get("log_path", "")
+        if why_not := _why_no_path(wanted):
+            return _json(400, {"error": why_not})
+        try:
+            path = await self._analyses.place(wanted)
+        except InvalidRequestError as error:
+            return _json(403, {"error": str(error)})
+        except ExhaustedError as error:
+            return _json(503, {"error": str(error)})
+        log = self._analyses.logs.get(path)
+        if log is None:
+            return _json(404, Outcome("unknown", wanted, error="this log was not submitted"))
+        if log.is_due and request.query_params.get("wait", "false") == "true":
+            await self._waits.wait(log.changed)
+        return _json(200, outcome_of(wanted, log.result, log.problem, is_due=log.is_due))
+
+    async def _healthy(self, _: Request) -> Response:
+        return _json(200, {"status": "ok"})
+
+    async def _stats(self, _: Request) -> Response:
+        results = [log.result for log in self._analyses.logs.values() if log.result is not None]
+        advice = Counter(result.judgement.advice for result in results)
+        return _json(200, {"logs": len(self._analyses.logs), "waiting": self._analyses.waiting, "advice": advice})
+
+    async def _jobs(self, _: Request) -> Response:
+        found: dict[str, list[Outcome]] = {}
+        for path, log in self._analyses.logs.items():
+            outcome = outcome_of(path, log.result, log.problem, is_due=log.is_due)
+            found.setdefault(outcome.job_id, []).append(outcome)
+        return _json(200, found)
+
+    async def _in_flight(self, _: Request) -> Response:
+        return _json(200, [path for path, log in self._analyses.logs.items() if log.is_due])
+
+
+def _stranger(request: Request) -> str:
+    """Returns whose process asks; "": this process's user's, or root's."""
+    if request.client is None:
+        return "a client without an address"
     try:
-        asked = msgspec.json.decode(request.body, type=Submission)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        return _json(400, {"error": f"cannot read the request: {error}"})
-    if why_not := _why_no_path(asked.log_path):
-        return _json(400, {"error": why_not})
-    is_terminal = asked.analysis_intent == "terminal"
-    try:
-        await analyses.submit(Asked(asked.log_path, is_terminal, asked.user, asked.job_id))
-    except InvalidRequestError as error:
-        return _json(403, {"error": str(error)})
-    except ExhaustedError as error:
-        return _json(503, {"error": str(error)})
-    return _json(202, {"status": "pending", "log_path": asked.log_path})
+        return stranger_at((request.client.host, request.client.port), request.scope["server"])
+    except OSError as error:
+        return str(error)
+
+
+async def _body(request: Request) -> bytes:
+    """Raises OverflowError if it is too long."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > BODY_BYTES_MAX:
+            raise OverflowError(f"cannot read the request: its body has more than {BODY_BYTES_MAX} bytes")
+    return body
 
 
 class _Waits:
@@ -187,48 +285,6 @@ class _Waits:
                 await changed.wait()
             finally:
                 self._scopes.pop(scope, None)
-
-
-async def _tell(analyses: Analyses, waits: _Waits, request: Request) -> Answer:
-    wanted = request.query.get("log_path", "")
-    if why_not := _why_no_path(wanted):
-        return _json(400, {"error": why_not})
-    try:
-        path = await analyses.place(wanted)
-    except InvalidRequestError as error:
-        return _json(403, {"error": str(error)})
-    except ExhaustedError as error:
-        return _json(503, {"error": str(error)})
-    log = analyses.logs.get(path)
-    if log is None:
-        return _json(404, Outcome("unknown", wanted, error="this log was not submitted"))
-    if log.is_due and request.query.get("wait", "false") == "true":
-        await waits.wait(log.changed)
-    return _json(200, outcome_of(wanted, log.result, log.problem, is_due=log.is_due))
-
-
-async def _healthy(_: Request) -> Answer:
-    return _json(200, {"status": "ok"})
-
-
-async def _stats(analyses: Analyses, _: Request) -> Answer:
-    results = [log.result for log in analyses.logs.values() if log.result is not None]
-    advice: dict[str, int] = {}
-    for result in results:
-        advice[result.judgement.advice] = advice.get(result.judgement.advice, 0) + 1
-    return _json(200, {"logs": len(analyses.logs), "waiting": analyses.waiting, "advice": advice})
-
-
-async def _jobs(analyses: Analyses, _: Request) -> Answer:
-    found: dict[str, list[Outcome]] = {}
-    for path, log in analyses.logs.items():
-        outcome = outcome_of(path, log.result, log.problem, is_due=log.is_due)
-        found.setdefault(outcome.job_id, []).append(outcome)
-    return _json(200, found)
-
-
-async def _in_flight(analyses: Analyses, _: Request) -> Answer:
-    return _json(200, [path for path, log in analyses.logs.items() if log.is_due])
 
 
 class _Exporter:

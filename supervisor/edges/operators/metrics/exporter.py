@@ -6,16 +6,19 @@ import os
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 import anyio.lowlevel
 from anyio.abc import TaskStatus
 
 from supervisor.edges.operators import http_server
-from supervisor.edges.operators.http_server import Answer, Request
 from supervisor.edges.operators.metrics.meter import Meter
 from supervisor.ports.edges import Clock
 from supervisor.ports.job_requests import JobRequests
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 METRICS_SOCKET = "metrics.sock"
 PAGE, LIVE, READY = "/metrics", "/livez", "/readyz"
@@ -31,35 +34,38 @@ async def run(
     task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serves at `address` and at the Unix socket `path` until cancelled. Raises ConfigurationError."""
-    listener = await http_server.listen(address, path, what="metrics", flag="--metrics")
-    routes = {
-        f"GET {PAGE}": partial(_metrics, job_service, meter, clock),
-        f"GET {LIVE}": _live,
-        f"GET {READY}": partial(_ready, job_service),
-    }
+    listeners = await http_server.listen(address, path, what="metrics", flag="--metrics")
     try:
-        await http_server.serve(listener, routes, task_status=task_status)
+        await http_server.serve(partial(_app, job_service, meter, clock), listeners, task_status=task_status)
     finally:
         with suppress(OSError):
             os.unlink(path)
 
 
-async def _metrics(job_service: JobRequests, meter: Meter, clock: Clock, _: Request) -> Answer:
-    from supervisor.edges.operators.metrics import metrics_page  # Late: a node without Prometheus saves its memory.
+def _app(job_service: JobRequests, meter: Meter, clock: Clock) -> Starlette:
+    """Loads what writes the page late: a node without Prometheus saves its memory."""
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import PlainTextResponse, Response
+    from starlette.routing import Route
 
-    asked_s = clock.now_s()
-    await anyio.lowlevel.checkpoint()
-    lag_s = clock.now_s() - asked_s
-    return Answer(
-        200, metrics_page.page(meter, job_service.jobs(), job_service.node(), lag_s=lag_s), metrics_page.CONTENT_TYPE
-    )
+    from supervisor.edges.operators.metrics import metrics_page
 
+    async def metrics(_: Request) -> Response:
+        asked_s = clock.now_s()
+        await anyio.lowlevel.checkpoint()
+        lag_s = clock.now_s() - asked_s
+        page = metrics_page.page(meter, job_service.jobs(), job_service.node(), lag_s=lag_s)
+        return Response(page, headers={"Content-Type": metrics_page.CONTENT_TYPE})
 
-async def _live(_: Request) -> Answer:
-    """Answers: the answer itself proves that the supervisor is alive."""
-    return Answer(200, b"ok\n")
+    async def live(_: Request) -> Response:
+        """Answers: the answer itself proves that the supervisor is alive."""
+        return PlainTextResponse("ok\n")
 
+    async def ready(_: Request) -> Response:
+        node = job_service.node()
+        if node.state == "ready":
+            return PlainTextResponse("ok\n")
+        return PlainTextResponse(f"{node.state}: {node.reason}\n", 503)
 
-async def _ready(job_service: JobRequests, _: Request) -> Answer:
-    node = job_service.node()
-    return Answer(200, b"ok\n") if node.state == "ready" else Answer(503, f"{node.state}: {node.reason}\n".encode())
+    return Starlette(routes=[Route(PAGE, metrics), Route(LIVE, live), Route(READY, ready)])
