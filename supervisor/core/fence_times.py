@@ -10,6 +10,10 @@ without the backend:
 - A new leader replaces no node before TAKE_OVER_S, and not before it meets a witness that left the previous leader at
   least LEFT_S ago; ALONE_S ago is enough if only the node of that leader is missing, whose own workers end earlier.
 
+TAKE_OVER_S need not pass if only the node of that leader is missing, and each node that confirmed its heartbeats heard
+the last one ALONE_S ago (core/election/leader_heartbeats.py): without a confirmation, that leader's own workers end
+UNCONFIRMED_S after it last renewed its lead. So UNHEARD_S is enough then.
+
 A witness follows one leader at a time. So either the new leader meets none and waits, or the old leader misses one, and
 the nodes that it answered until then have ended their workers. The number of nodes in the job does not matter.
 """
@@ -24,6 +28,9 @@ HEARD_S = 2.0  # a node sends two messages within this time
 LEFT_S = 7.0  # FENCE_S, HEARD_S and the travel time of a message, also through a relay
 ALONE_S = 5.0  # the same without HEARD_S, which a leader gives to its followers only
 WITNESSES_MAX = 32
+CONFIRMERS_MAX = 8
+UNCONFIRMED_S = 1.5  # more than the time between two renewals
+UNHEARD_S = 2.5  # since the previous lead ended
 
 
 def answers_until_s(renewed_at_s: float, ttl_s: float, heard_at_s: Sequence[float | None]) -> float:
@@ -36,10 +43,24 @@ def answers_until_s(renewed_at_s: float, ttl_s: float, heard_at_s: Sequence[floa
     return sure_until_s if heard_s is None else max(sure_until_s, heard_s + HEARD_S)
 
 
-def leads_at_s(renewed_at_s: float, heard_at_s: Sequence[float | None]) -> float:
-    """Returns the last moment at which no other node could replace the leader's own: FENCE_S later, its workers end."""
+def leads_at_s(renewed_at_s: float, heard_at_s: Sequence[float | None], confirmed_at_s: float | None) -> float:
+    """Returns the last moment at which no other node could replace the leader's own: FENCE_S later, its workers end.
+
+    `confirmed_at_s`: see leader_heartbeats.last_confirmed_s.
+    """
     heard_s = _all_heard_s(heard_at_s)
-    return renewed_at_s if heard_s is None else max(renewed_at_s, heard_s)
+    leads_s = renewed_at_s if heard_s is None else max(renewed_at_s, heard_s)
+    return leads_s if confirmed_at_s is None else min(leads_s, max(confirmed_at_s, led_at_s(renewed_at_s)))
+
+
+def led_at_s(sure_at_s: float) -> float:
+    """Returns the same of a leader that no node confirms. `sure_at_s`: when nobody else led."""
+    return sure_at_s - (FENCE_S - UNCONFIRMED_S)
+
+
+def confirmers(parts: Sequence[str], leader: str) -> tuple[str, ...]:
+    """Returns which nodes confirm that they hear their leader, of the cycle's nodes in the order of their ranks."""
+    return tuple([each for each in parts if each != leader][:CONFIRMERS_MAX])
 
 
 def _all_heard_s(heard_at_s: Sequence[float | None]) -> float | None:

@@ -37,6 +37,12 @@ class Ledger(msgspec.Struct, frozen=True):
     former: Former | None = None  # the previous run, if some of its nodes may not know its end
     epoch: int = 0  # of that cycle (fencing_epochs.py); 0: unknown
 
+    @property
+    def is_running(self) -> bool:
+        """Returns whether the cycle runs: no later round is open, and the job does not end."""
+        is_ending = self.verdict is not None or self.stop_signal is not None
+        return 0 <= self.opened <= self.cycle and not is_ending
+
 
 def newer(one: Ledger, other: Ledger) -> Ledger:
     """Returns the one that was written later, whatever the backend has lost or got back since."""

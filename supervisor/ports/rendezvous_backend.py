@@ -16,6 +16,7 @@ import msgspec
 from supervisor.core.election.leader import Leader
 
 ENTRY_POINTS = "holdfast.rendezvous_backends"
+SURE_S = 15.0  # after a loss of data, what the nodes know of the time before it is of no use for so long
 
 
 class BackendUnavailableError(Exception):
@@ -127,6 +128,19 @@ class ProvesItsAge(Protocol):
         """Returns for how long, at least, the backend has lost nothing that was written, and nobody led this job.
 
         Reckoned back from the moment at which the lead was won; 0.0: not known.
+        """
+        ...
+
+
+@runtime_checkable
+class KnowsPrevious(Protocol):
+    """A lead may have this, too. Without it, a job that loses its leader goes on some seconds later."""
+
+    @property
+    def previous_term(self) -> int:
+        """Returns the term of the lead just before this one, whoever had it.
+
+        0: not known, or the backend may have lost or got back older data within the last SURE_S.
         """
         ...
 

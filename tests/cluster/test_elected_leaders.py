@@ -4,15 +4,18 @@ etcd, is lost and comes back? After each test as in test_torn_networks.py.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from supervisor.ports.rendezvous_backend import SURE_S
 from tests.cluster.etcd_nodes import elected_job, start, until_led_by
 from tests.cluster.job import ClusterJob
 
 pytestmark = pytest.mark.usefixtures("namespaces")
 
+SOON_S = 6.0
 BACK_S = 15.0  # to the last rank of the new cycle; 10 if the machine does nothing else (TARGETS)
 
 
@@ -46,6 +49,33 @@ def test_d7_d8_a_leader_that_is_cut_off_is_replaced_and_comes_back_as_an_ordinar
         assert job.wrong() == []
         assert job.cycles() == {0, 1, 2}
         assert "restarts used 2 of 3" in job.output(leader)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("fault", ["power", "kill"])
+def test_d7_the_loss_of_a_leader_that_takes_part_takes_six_seconds(tmp_path: Path, fault: str):
+    with elected_job(tmp_path, "2:3", nodes=3, members=1) as (job, etcd):
+        began_s = time.monotonic()
+        start(job, etcd, 1)
+        until_led_by(job, etcd, 1)
+        start(job, etcd, 2)
+        job.until_steps(0, nodes={1, 2})
+        start(job, etcd, 3)
+        job.until(lambda: "node3" in str(etcd.kept("ledger").get("witnesses")), "the spare")
+        sure_s = began_s + SURE_S + 5.0  # the first lead begins some time after the first node
+        job.until(lambda: time.monotonic() > sure_s, "an etcd that has surely lost nothing", limit_s=2 * SURE_S)
+        node, lost_s = job.lab.nodes[1], time.monotonic()
+        if fault == "power":
+            node.lose_power()
+        else:
+            node.kill()
+        job.until_steps(1, nodes={2, 3})
+        took_s = min(at_s for each in job.lives(1) for at_s, _ in each.steps) - lost_s
+        print(f"{fault}: first step after {took_s:.2f} s")
+        job.let_end()
+        assert job.codes(2, 3) == {2: 0, 3: 0}
+        assert job.wrong() == []
+        assert took_s < SOON_S
 
 
 @pytest.mark.soak

@@ -21,8 +21,9 @@ def new_leader(
     *,
     term: int = 7,
     others_may_train: bool = True,
+    previous_term: int = 0,
 ) -> Playbook[coordinator.State]:
-    taken = LeadershipTaken(term, ledger, former, others_may_train)
+    taken = LeadershipTaken(term, ledger, former, others_may_train, previous_term)
     state = takeover.initial_state("job", taken, leader=leader, now_s=0.0)
     return Playbook(coordinator.step, state, jitter=0.0)
 

@@ -20,10 +20,23 @@ def test_a_new_leader_waits_for_one_witness_and_for_what_it_left():
 
 
 def test_the_own_workers_of_a_leader_get_no_time_beyond_what_it_heard_itself():
-    assert fence_times.leads_at_s(9.0, []) == 9.0
-    assert fence_times.leads_at_s(9.0, [20.0, None]) == 9.0
-    assert fence_times.leads_at_s(9.0, [20.0, 19.0]) == 19.0
-    assert fence_times.leads_at_s(9.0, [1.0, 19.0]) == 9.0
+    assert fence_times.leads_at_s(9.0, [], None) == 9.0
+    assert fence_times.leads_at_s(9.0, [20.0, None], None) == 9.0
+    assert fence_times.leads_at_s(9.0, [20.0, 19.0], None) == 19.0
+    assert fence_times.leads_at_s(9.0, [1.0, 19.0], None) == 9.0
+
+
+def test_the_own_workers_of_a_leader_that_no_node_confirms_end_soon_after_its_last_renewal():
+    assert fence_times.leads_at_s(9.0, [20.0, 19.0], 18.0) == 18.0
+    assert fence_times.leads_at_s(9.0, [1.0, 19.0], 18.0) == 9.0
+    assert fence_times.leads_at_s(19.0, [20.0, 20.0], 8.0) + fence_times.FENCE_S == 19.0 + fence_times.UNCONFIRMED_S
+
+
+def test_the_first_nodes_of_the_cycle_confirm_without_the_leader():
+    assert fence_times.confirmers(("a", "b", "c"), "b") == ("a", "c")
+    assert fence_times.confirmers(("a",), "a") == ()
+    many = tuple(f"n{number}" for number in range(20))
+    assert fence_times.confirmers(many, "n1") == ("n0", *many[2 : fence_times.CONFIRMERS_MAX + 1])
 
 
 def test_it_waits_less_for_a_witness_whose_leader_alone_is_missing():

@@ -91,7 +91,7 @@ def _has_the_history(job: Nodes, number: int, *, lost_at_ns: int, is_whole: bool
     assert (incident["kind"], incident["node"], life["restarts_used"]) == ("lost node", "127.0.0.1", 1)
     began_s = datetime.fromisoformat(incident["began_at"]).timestamp()
     assert abs(began_s - lost_at_ns / 1e9) < OUTAGE_S
-    assert incident["cost_s"] > fence_times.LEFT_S - OUTAGE_S
+    assert incident["cost_s"] > fence_times.ALONE_S - OUTAGE_S
     assert life["course"][0]["to"] < incident["began_at"], "it waits for its first start only until that"
     if is_whole:
         assert {run["node"] for run in life["runs"] if run["cycle"] == 0} == {"127.0.0.1", "127.0.0.2"}

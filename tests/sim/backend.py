@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from supervisor.core import terms
 from supervisor.core.ledger import Ledger
+from supervisor.ports.rendezvous_backend import SURE_S
 
 if TYPE_CHECKING:
     from tests.sim.host import Host
@@ -68,8 +69,9 @@ class Backend:
         self.era = 0  # how often it has lost data
         self._parts = random.Random(f"terms {world.setup.seed}")
         self._revision = self._parts.choice(FIRST_REVISIONS)
+        self._last_term = 0  # of the last lead
         self._added = 0  # to the revision, for the term of the last lead; see core/terms.py
-        self._kept: list[tuple[int, int, Ledger, Elected | None]] = []  # what a backup may have
+        self._kept: list[tuple[int, int, int, Ledger, Elected | None]] = []  # what a backup may have
         self._ages = random.Random(f"age {world.setup.seed}")
         self._held_since_s = -LONG_S if self._ages.random() < HELD_LONG else 0.0
         self._was_led = False  # as its data say; a backup was made later
@@ -128,33 +130,38 @@ class Backend:
 
     # --- what is asked
 
-    def elect(self, leader_term: LeaderTerm, above: int) -> tuple[int, Ledger, float] | None:
+    def elect(self, leader_term: LeaderTerm, above: int) -> tuple[int, Ledger, float, int] | None:
         """Returns the new lead, or None if another leads. The lease lasts until `hold` is called."""
         if self.leader is not None:
             return None
         now_s = self._world.timeline.now_s
         was_led = self._was_led and now_s < self._ledger_until_s
-        held_for_s = 0.0 if was_led else now_s - self._held_since_s
+        held_for_s = now_s - self._held_since_s
+        previous_term = self._last_term if was_led and held_for_s >= SURE_S else 0
         self._was_led = True
         part = self._parts.randrange(terms.PARTS)
         self._added = terms.added_to(self._revision, added=self._added, newest_term=above, part=part)
         term = 1 + self._revision + self._added
         self.leader = Elected(term, leader_term.host.name, leader_term)
+        self._last_term = term
         self.leads += 1
         self.hold(term, LEASE_S)
         self._change()
         self._tell_all()
-        return term, self.ledger, held_for_s
+        return term, self.ledger, 0.0 if was_led else held_for_s, previous_term
 
     def _change(self) -> None:
         self._revision += 1
-        self._kept = [*self._kept[-BACKUPS_MAX:], (self._revision, self._added, self._ledger, self.leader)]
+        self._kept = [*self._kept[-BACKUPS_MAX:], self._data()]
+
+    def _data(self) -> tuple[int, int, int, Ledger, Elected | None]:
+        return self._revision, self._added, self._last_term, self._ledger, self.leader
 
     def wipe(self) -> bool:
         """Loses all data. Its revisions begin again."""
         if self._world.timeline.now_s < self.lost_until_s:
             return False
-        self._replace(0, 0, Ledger(), None)
+        self._replace(0, 0, 0, Ledger(), None)
         self._kept, self._was_led = [], False
         return True
 
@@ -165,11 +172,11 @@ class Backend:
         self._replace(*self._world.random.choice(self._kept))
         return True
 
-    def _replace(self, revision: int, added: int, ledger: Ledger, leader: Elected | None) -> None:
+    def _replace(self, revision: int, added: int, last_term: int, ledger: Ledger, leader: Elected | None) -> None:
         if self.leader is not None:
             self.leader.leader_term.disturb()
         self.era += 1
-        self._revision, self._added, self._ledger = revision, added, ledger
+        self._revision, self._added, self._last_term, self._ledger = revision, added, last_term, ledger
         self._held_since_s = self._world.timeline.now_s
         if self.leader != leader or leader is None:
             self.leader = None

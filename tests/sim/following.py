@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.core.cluster.relays import LATER, Relay
-from supervisor.core.election import leader_link
+from supervisor.core.election import leader_heartbeats, leader_link
+from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
 from supervisor.core.election.link_silence import ALIVE_S, SILENCE_S
 from supervisor.core.fence_times import FENCE_S
 from supervisor.edges.peers.relays.own_relay import INTRODUCED_S
@@ -62,6 +63,7 @@ class Client:
         self.heard_s = 0.0  # when the leader last heard it, in simulated time
         self.is_over = False
         self.may_return = False  # the lost leader; see leader_link.GiveUp
+        self.heard_leader: leader_heartbeats.HeardLeader | None = None
         self.is_at_rest = False
         self._on_lost = on_lost
         self._on_fence = on_fence
@@ -170,6 +172,19 @@ class Client:
             self._decide(leader_link.Answered(said_at_s))
             self._rest_if_all_is_well()
 
+    def hear_leader(self, line: Line, heartbeat: LeaderHeartbeat) -> None:
+        """Hears a heartbeat of the leader, and sends it back."""
+        if self.line is line:
+            line.node_heard_at_s = self.node.now_s()
+            self.heard_leader = leader_heartbeats.heard(heartbeat, self.node.now_s())
+            line.up.put(partial(self.server.hear_confirmed, self, line, heartbeat))
+
+    @property
+    def is_line_open(self) -> bool:
+        """Returns whether messages get through both ways."""
+        line = self.line
+        return line is not None and self.server.holds(self, line) and line.is_open and self.node.is_running
+
     def _rest_if_all_is_well(self) -> None:
         line = self.line
         if line is None or not (self.server.is_well and self.server.holds(self, line) and line.is_open):
@@ -183,6 +198,7 @@ class Client:
 
     def disturb(self) -> None:
         """Plays heartbeats from now on: something is wrong with the connection or one of its ends."""
+        self.server.on_disturbed(self.node.name)
         line = self.line
         if not self.is_at_rest or line is None:
             return

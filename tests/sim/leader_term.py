@@ -10,8 +10,9 @@ import math
 from typing import TYPE_CHECKING
 
 from supervisor.core.cluster import cluster_messages as cluster
-from supervisor.core.election import lead_renewal, order_gate
+from supervisor.core.election import lead_renewal, leader_heartbeats, order_gate
 from supervisor.core.election.lead_renewal import RENEWALS
+from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
 from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.node import node_messages
 from supervisor.core.orders import Order
@@ -40,7 +41,10 @@ class LeaderTerm:
             on_meeting=lambda node: self._world.note_meeting(node, self.term),
             may_answer=self.may_answer,
             is_well=lambda: not self._is_disturbed,
+            on_disturbed=self._doubt_confirmations,
+            on_confirmed=self._note_confirmed,
         )
+        self._heartbeats = leader_heartbeats.State(self.host.name)
         self._found = Ledger()
         self._voter = voter
         self._world = voter.host.world
@@ -79,6 +83,38 @@ class LeaderTerm:
 
     def _now_s(self) -> float:
         return self.host.now_s()
+
+    # --- its heartbeats
+
+    def _beat(self) -> None:
+        for name, heartbeat in leader_heartbeats.heartbeats(self._heartbeats, self._now_s()).items():
+            self.server.beat(name, heartbeat)
+
+    def _note_confirmed(self, name: str, heartbeat: LeaderHeartbeat) -> None:
+        self._heartbeats = leader_heartbeats.confirmed(self._heartbeats, name, heartbeat)
+
+    def _doubt_confirmations(self, name: str) -> None:
+        if name in self._heartbeats.confirmed_at_s:
+            self.disturb()
+
+    @property
+    def _is_confirmed(self) -> bool:
+        """Returns whether the nodes confirm its heartbeats, and nothing hinders the next ones."""
+        clients = [self.server.client_of(name) for name in self._heartbeats.confirmed_at_s]
+        since_s = self._now_s() - 2 * RENEW_S
+        return all(each is not None and each.is_line_open for each in clients) and all(
+            at_s is not None and at_s > since_s for at_s in self._heartbeats.confirmed_at_s.values()
+        )
+
+    def _confirm_all(self, sent_at_s: float) -> None:
+        """Notes what was not played: until now, all nodes have confirmed its heartbeats."""
+        heartbeat = LeaderHeartbeat(self.host.local_s(sent_at_s), self._heartbeats.cycle, counts=True)
+        for name in self._heartbeats.confirmed_at_s:
+            self._note_confirmed(name, heartbeat)
+            client = self.server.client_of(name)
+            if client is not None and client.line is not None:
+                heard_s = min(self._timeline.now_s, sent_at_s + client.line.takes_s()[1])
+                client.heard_leader = leader_heartbeats.heard(heartbeat, client.node.local_s(heard_s))
 
     # --- orders
 
@@ -137,8 +173,11 @@ class LeaderTerm:
         def written(is_kept: bool | Unavailable) -> None:
             if is_kept is False:
                 self.end("the backend knows another leader, or none")
-            else:
-                self._pass(order_gate.LedgerWritten() if is_kept is True else order_gate.LedgerNotWritten())
+                return
+            self._pass(order_gate.LedgerWritten() if is_kept is True else order_gate.LedgerNotWritten())
+            recorded = self._gate.recorded
+            if recorded is not None and recorded.is_running and recorded.cycle != self._heartbeats.cycle:
+                self.disturb()  # Its heartbeats are to be confirmed first.
 
         self._backend.ask(self.host, lambda: self._backend.write(self.term, ledger), written, timeout_s=WRITE_TIMEOUT_S)
 
@@ -159,6 +198,7 @@ class LeaderTerm:
         self._is_disturbed = True
         ago_s = self._world.random.uniform(0.0, RENEW_S)
         renewed_s = self.host.local_s(self._timeline.now_s - ago_s)
+        self._confirm_all(self._timeline.now_s - ago_s)
         self._renewal = lead_renewal.State(LEASE_S, renewed_s, asks_at_s=self._now_s() + RENEW_S - ago_s)
         self._pass(order_gate.LeadRenewed(renewed_s + LEASE_S))
         self._voter.doubt(renewed_s)
@@ -176,6 +216,7 @@ class LeaderTerm:
             return
         for action in self._renew_with(lead_renewal.DeadlineReached()):
             if isinstance(action, lead_renewal.Renew):
+                self._beat()
                 self._backend.ask(
                     self.host, lambda: self._backend.renew(self.term), self._answered, timeout_s=action.timeout_s
                 )
@@ -199,17 +240,19 @@ class LeaderTerm:
                     return
                 case lead_renewal.Renew():
                     pass
-        if is_kept is True and self._backend.is_well(self.host, self.term):
+        if is_kept is True and self._is_confirmed and self._backend.is_well(self.host, self.term):
             self._rest()
         else:
             self._keep_soon()
 
     def _renew_with(self, event: lead_renewal.Event) -> tuple[lead_renewal.Action, ...]:
+        self._heartbeats = leader_heartbeats.with_ledger(self._heartbeats, self._gate.recorded)
         self._renewal, actions = lead_renewal.step(
             self._renewal,
             event,
             now_s=self._now_s(),
             heard_at_s=self._heard_at_s(),
+            confirmed_at_s=leader_heartbeats.last_confirmed_s(self._heartbeats),
             fence_until_s=self._voter.fence_until_s,
             waits_since_s=self._gate.waits_since_s,
             join_timeout_s=self._world.setup.rules.rendezvous.join_timeout_s,

@@ -17,6 +17,7 @@ import msgspec
 from supervisor.core.cluster.cluster_messages import NodeHeard, NodeLost, NodeSilent
 from supervisor.core.cluster.relays import Relays
 from supervisor.core.election import node_links
+from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
 from supervisor.core.election.node_links import CHECK_S, Link
 from supervisor.core.node.node_messages import Ordered
 from supervisor.edges.peers.stream.cluster_server import REPLACED
@@ -52,6 +53,10 @@ def _nobody_asks(host: Host) -> None:
     del host
 
 
+def _nothing(*_: object) -> None:
+    pass
+
+
 class Server:
     """The leader's end of all its connections. `begin` it."""
 
@@ -63,8 +68,10 @@ class Server:
         on_meeting: Callable[[Host], None] = _nobody_asks,
         may_answer: Callable[[], bool] = _always,
         is_well: Callable[[], bool] = _always,
+        on_disturbed: Callable[[str], None] = _nothing,
+        on_confirmed: Callable[[str, LeaderHeartbeat], None] = _nothing,
     ) -> None:
-        """`is_well`: nothing is wrong with the lead itself."""
+        """`is_well`: nothing is wrong with the lead itself. `on_disturbed`: something may be, with that node's link."""
         self._world = world = leader.world
         self.leader = leader
         self.is_open = False
@@ -72,6 +79,8 @@ class Server:
         self._on_meeting = on_meeting
         self._may_answer = may_answer
         self._is_well = is_well
+        self.on_disturbed = on_disturbed
+        self._on_confirmed = on_confirmed
         self._nodes: dict[str, _Known] = {}
         self._tried_at_s: dict[str, float] = {}  # when each node last came, welcome or not
         self._gone: set[Client] = set()
@@ -137,6 +146,21 @@ class Server:
         line.leader_heard_at_s = self._note(client)
         if self.is_open and self.holds(client, line) and self._may_answer():
             line.down.put(partial(client.hear, line, said_at_s))
+
+    def beat(self, name: str, heartbeat: LeaderHeartbeat) -> None:
+        """Sends a heartbeat of the leader."""
+        known = self._nodes.get(name)
+        if known is not None and known.line is not None:
+            known.line.down.put(partial(known.client.hear_leader, known.line, heartbeat))
+
+    def hear_confirmed(self, client: Client, line: Line, heartbeat: LeaderHeartbeat) -> None:
+        line.leader_heard_at_s = self._note(client)
+        if self.is_open and self.holds(client, line):
+            self._on_confirmed(client.node.name, heartbeat)
+
+    def client_of(self, name: str) -> Client | None:
+        known = self._nodes.get(name)
+        return known.client if known is not None else None
 
     def _note(self, client: Client) -> float:
         """Notes that a node is heard now. Returns the time on the leader's own clock."""

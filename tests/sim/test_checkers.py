@@ -100,7 +100,7 @@ def the_same_term(patch: _Patch) -> None:
     """Each leader is elected for the first term."""
     elect = Backend.elect
 
-    def again(backend: Backend, leader_term: LeaderTerm, above: int) -> tuple[int, Ledger, float] | None:
+    def again(backend: Backend, leader_term: LeaderTerm, above: int) -> tuple[int, Ledger, float, int] | None:
         del above
         backend._revision = 0  # pyright: ignore[reportPrivateUsage]
         return elect(backend, leader_term, 0)

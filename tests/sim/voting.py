@@ -210,7 +210,7 @@ class Voter:
             else:
                 self.backend.ask(self.host, lambda: self.backend.elect(leader_term, above), elected)
 
-        def elected(won: tuple[int, Ledger, float] | Unavailable | None) -> None:
+        def elected(won: tuple[int, Ledger, float, int] | Unavailable | None) -> None:
             if self._state.over or self._parts_until_s is not None:
                 return
             if won is None or isinstance(won, Unavailable):
@@ -251,7 +251,7 @@ class Voter:
         if self._client is None or (lost is not None and self._client[0] is not lost):
             return
         client = self._hang_up()
-        self._take(candidate.LinkLost(why, client.said_at_s, client.was_reached, is_refused))
+        self._take(candidate.LinkLost(why, client.said_at_s, client.was_reached, is_refused, client.heard_leader))
 
     def _hang_up(self) -> Client:
         assert self._client is not None

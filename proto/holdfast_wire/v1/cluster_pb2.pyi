@@ -635,16 +635,19 @@ class NodeReport(_message.Message):
     def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ..., job_ids: _Optional[_Iterable[str]] = ..., supervisor_pid: _Optional[int] = ..., version: _Optional[str] = ..., started_at_ns: _Optional[int] = ..., checks: _Optional[_Iterable[_Union[CheckReport, _Mapping]]] = ..., leaves: _Optional[_Iterable[str]] = ..., cordon_ends: bool = ...) -> None: ...
 
 class NodeStands(_message.Message):
-    __slots__ = ["all_succeeded", "assignment", "cordoned", "cycle", "excluded", "first_failure", "leave", "left", "left_ago_s", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_is_final", "stop_reason", "stop_signal", "store_host", "store_port"]
+    __slots__ = ["all_succeeded", "assignment", "cordoned", "cycle", "excluded", "first_failure", "heard_ago_s", "heard_cycle", "leave", "left", "left_ago_s", "left_term", "lost", "met_term", "newest_term", "node", "reason", "restart_allowed", "restarts_used", "rules", "state", "stop_is_final", "stop_reason", "stop_signal", "store_host", "store_port"]
     ALL_SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     CORDONED_FIELD_NUMBER: _ClassVar[int]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     EXCLUDED_FIELD_NUMBER: _ClassVar[int]
     FIRST_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    HEARD_AGO_S_FIELD_NUMBER: _ClassVar[int]
+    HEARD_CYCLE_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     LEFT_AGO_S_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_TERM_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     MET_TERM_FIELD_NUMBER: _ClassVar[int]
     NEWEST_TERM_FIELD_NUMBER: _ClassVar[int]
@@ -665,9 +668,12 @@ class NodeStands(_message.Message):
     cycle: int
     excluded: str
     first_failure: str
+    heard_ago_s: float
+    heard_cycle: int
     leave: LeaveAsked
     left: str
     left_ago_s: float
+    left_term: int
     lost: _containers.RepeatedScalarFieldContainer[int]
     met_term: int
     newest_term: int
@@ -682,7 +688,7 @@ class NodeStands(_message.Message):
     stop_signal: int
     store_host: str
     store_port: int
-    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ..., left: _Optional[str] = ..., stop_is_final: bool = ..., leave: _Optional[_Union[LeaveAsked, _Mapping]] = ..., cordoned: _Optional[str] = ..., excluded: _Optional[str] = ...) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., rules: _Optional[_Union[JobRules, _Mapping]] = ..., state: _Optional[str] = ..., cycle: _Optional[int] = ..., assignment: _Optional[_Union[Assignment, _Mapping]] = ..., restarts_used: _Optional[int] = ..., reason: _Optional[str] = ..., first_failure: _Optional[str] = ..., restart_allowed: bool = ..., lost: _Optional[_Iterable[int]] = ..., all_succeeded: bool = ..., store_host: _Optional[str] = ..., store_port: _Optional[int] = ..., left_ago_s: _Optional[float] = ..., met_term: _Optional[int] = ..., newest_term: _Optional[int] = ..., stop_reason: _Optional[str] = ..., stop_signal: _Optional[int] = ..., left: _Optional[str] = ..., stop_is_final: bool = ..., leave: _Optional[_Union[LeaveAsked, _Mapping]] = ..., cordoned: _Optional[str] = ..., excluded: _Optional[str] = ..., left_term: _Optional[int] = ..., heard_cycle: _Optional[int] = ..., heard_ago_s: _Optional[float] = ...) -> None: ...
 
 class NodeStopped(_message.Message):
     __slots__ = ["all_succeeded", "cause", "node"]

@@ -222,6 +222,11 @@ class NodeStands(msgspec.Struct, frozen=True):
     leave: LeaveAsked | None = None  # asked for there; None: the node stays
     cordoned: str = ""  # see NodeCordoned
     excluded: str = ""  # see NodeExcluded
+    left_term: int = 0  # of the leader that it has left; 0: unknown
+    heard_cycle: int = (
+        -1
+    )  # of the last heartbeat of that leader that counted (leader_heartbeats.py); -1: there was none
+    heard_ago_s: float = 0.0  # time since then
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):
@@ -242,6 +247,7 @@ class LeadershipTaken(msgspec.Struct, frozen=True):
     ledger: Ledger
     former: Former | None = None  # an earlier run of the job, if some of its nodes may not know its end
     others_may_train: bool = True  # although the ledger does not say so: it may be lost
+    previous_term: int = 0  # of the lead just before, if the backend has surely lost nothing since; 0: unknown
 
 
 class LeadershipLost(msgspec.Struct, frozen=True):

@@ -32,6 +32,8 @@ class TakingOver(msgspec.Struct, frozen=True):
     is_told: bool = False  # people know that no witness has come, without which no node may be replaced
     stands: dict[str, NodeStands] = msgspec.field(default_factory=dict[str, NodeStands])  # changes in place
     left_at_s: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # when each node left the last leader
+    heard_at_s: dict[str, float] = msgspec.field(default_factory=dict[str, float])  # when it heard that one last
+    previous_term: int = 0  # see LeadershipTaken
     later: list[Event] = msgspec.field(default_factory=list[Event])  # reports that arrive meanwhile
 
 

@@ -2,20 +2,21 @@
 
 A part of the machine coordinator.py. The ledger says which cycle was ordered last and on which nodes, whether its fault
 was counted, and what the budget is; the nodes report everything else. Once all nodes of the cycle have reported, the
-job continues where it is. fence_times.py says when a silent node may count as lost.
+job continues where it is. replacement.py says from when on a silent node counts as lost.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from supervisor.core import fence_times, fencing_epochs, orders, terms
+from supervisor.core import fencing_epochs, orders, terms
 from supervisor.core.cluster import (
     cluster_messages,
     endings,
     inherited_cycle,
     membership,
     missed_reports,
+    replacement,
     resignation,
     restart_policy,
     rounds,
@@ -45,7 +46,6 @@ from supervisor.core.ledger import Ledger
 
 EARLY_REPORTS_MAX = 65536  # reports that may overtake the JobOpened whose rules count
 LATER_MAX = 4096  # reports that wait until the job's state is clear
-KEPT_S = 900.0  # for so long at least, the ledger stays after the job's end
 ENDS_AS_BEFORE = (
     "an earlier run of the job was ending when its nodes were lost, so this run ends the same way; "
     "start the job again for a new run"
@@ -63,7 +63,7 @@ def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: fl
     """Returns the first state of `leader`, whose decisions are recorded. With an empty ledger, the job begins."""
     ledger = taken.ledger
     former = taken.former or ledger.former
-    phase = TakingOver(now_s + TAKE_OVER_S)
+    phase = TakingOver(now_s + TAKE_OVER_S, previous_term=taken.previous_term)
     if ledger == Ledger():
         waits = former is None and taken.others_may_train
         phase = Unopened(now_s + TAKE_OVER_S if waits else 0.0)
@@ -213,6 +213,7 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
             _forget(phase, node)
             phase.stands[node] = event
             phase.left_at_s[node] = now_s - event.left_ago_s
+            phase.heard_at_s[node] = now_s - event.heard_ago_s
         case cluster_messages.JobOpened(node, rules):
             phase.stands[node] = NodeStands(node, rules, MemberState.OPENED, cycle=-1)
             phase.left_at_s[node] = now_s
@@ -228,7 +229,7 @@ def take(state: State, phase: TakingOver, event: Event, now_s: float) -> Resolve
             return state, (), ()
     if not phase.stands:
         return state, (), ()
-    replaces_from_s = _replaces_from_s(state, phase)
+    replaces_from_s = replacement.from_s(state.recorded or Ledger(), phase)
     if _is_complete(state, phase, now_s) or (replaces_from_s is not None and now_s >= replaces_from_s):
         return _resolve(state, phase, now_s)
     return *_wait(state, phase, now_s), ()
@@ -245,28 +246,10 @@ def next_deadline_s(state: State, phase: TakingOver) -> float | None:
         return None
     if _is_complete(state, phase, phase.until_s):
         return phase.until_s
-    replaces_from_s = _replaces_from_s(state, phase)
+    replaces_from_s = replacement.from_s(state.recorded or Ledger(), phase)
     if replaces_from_s is not None:
         return replaces_from_s
     return _gives_up_s(phase) if phase.is_told else phase.until_s
-
-
-def _replaces_from_s(state: State, phase: TakingOver) -> float | None:
-    ledger = state.recorded or Ledger()
-    newest = max(each.cycle for each in phase.stands.values())
-    if newest > ledger.cycle:  # The ledger was lost or is older, but the leader of that cycle heard its nodes.
-        began_s, ran = phase.until_s - TAKE_OVER_S, [n for n, each in phase.stands.items() if each.cycle == newest]
-        is_sure = (
-            len(phase.stands) <= fence_times.WITNESSES_MAX and began_s - max(phase.left_at_s[n] for n in ran) < KEPT_S
-        )
-        if not is_sure and not inherited_cycle.is_at_work(phase.stands):
-            return None  # It may have been deleted some minutes after the job's end.
-        return fence_times.replaces_from_s(phase.until_s, ran, phase.left_at_s)
-    ends = ledger.verdict is not None or ledger.stop_signal is not None  # Then nothing new begins.
-    witnesses = () if ends else ledger.witnesses
-    is_alone = set(ledger.parts) - phase.stands.keys() == {ledger.leader}
-    alone = [node for node, each in phase.stands.items() if is_alone and each.left == ledger.leader]
-    return fence_times.replaces_from_s(phase.until_s, witnesses, phase.left_at_s, left_alone=alone)
 
 
 def _gives_up_s(phase: TakingOver) -> float:
@@ -275,7 +258,7 @@ def _gives_up_s(phase: TakingOver) -> float:
 
 def _wait(state: State, phase: TakingOver, now_s: float) -> Outcome:
     """Waits, because no witness has come: the previous leader's nodes may still train, unheard here."""
-    if now_s < phase.until_s or _replaces_from_s(state, phase) is not None:
+    if now_s < phase.until_s or replacement.from_s(state.recorded or Ledger(), phase) is not None:
         return state, ()
     text, way_out = _why_it_waits(state.recorded.witnesses if state.recorded is not None else ())
     if now_s >= _gives_up_s(phase):

@@ -14,9 +14,10 @@ from supervisor.core import orders
 from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.election import first_start, node_fence
 from supervisor.core.election.leader import Leader
+from supervisor.core.election.leader_heartbeats import HeardLeader
 from supervisor.core.election.node_fence import EndWorkers, MoveFence
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.fence_times import FENCE_S, HEARD_S
+from supervisor.core.fence_times import FENCE_S, HEARD_S, led_at_s
 from supervisor.core.ledger import Former, Ledger, as_before, newer, of_this_run
 from supervisor.core.session_state import LastingRequest, Request
 
@@ -88,6 +89,8 @@ class State(msgspec.Struct, frozen=True):
     doubts: bool = False  # who leads: a watch tells of an earlier leader
     left_at_s: float | None = None  # when the previous leader may last have heard this node
     left: str = ""  # the node of that leader
+    left_term: int = 0  # of that leader; 0: unknown
+    heard_leader: HeardLeader | None = None  # of that leader; None: no heartbeat that counted
     met_term: int = 0  # of the first leader that this process met; 0: none yet
     requests: tuple[tuple[float, Request], ...] = ()
     stands_from_s: float | None = None  # it gave up the lead; until then, others may lead
@@ -144,6 +147,7 @@ class LeadWon(msgspec.Struct, frozen=True):
     term: int
     ledger: Ledger  # as found
     held_for_s: float = 0.0  # see first_start.may_train
+    previous_term: int = 0  # of the lead just before; 0: unknown
 
 
 class LeadNotWon(msgspec.Struct, frozen=True):
@@ -165,6 +169,7 @@ class LinkLost(msgspec.Struct, frozen=True):
     said_at_s: float | None
     was_heard: bool
     is_refused: bool = False
+    heard_leader: HeardLeader | None = None
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -176,20 +181,9 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 
 
 Event = (
-    Opened
-    | Said
-    | LeaderSeen
-    | LeaderAnswered
-    | BackendRefused
-    | Unable
-    | LeadWon
-    | LeadNotWon
-    | LeadLost
-    | LinkLost
-    | Left
-    | node_fence.NobodyElse
-    | DeadlineReached
-)
+    Opened | Said | LeaderSeen | LeaderAnswered | BackendRefused | Unable | LeadWon | LeadNotWon | LeadLost | LinkLost
+    | Left | node_fence.NobodyElse | DeadlineReached
+)  # fmt: skip
 
 # --- actions, beside those of node_fence ---------------------------------------------------------------------------
 
@@ -272,7 +266,8 @@ def step(state: State, event: Event, *, now_s: float, jitter: float = 0.0) -> _R
             state = msgspec.structs.replace(state, is_asking=False, doubts=False, asks_at_s=now_s + AGAIN_S)
             if asked_at_s is None or isinstance(state.phase, Over):
                 return state, ()
-            nobody = node_fence.NobodyElse(asked_at_s)
+            # If this node led last, the next leader may know that nobody hears it.
+            nobody = node_fence.NobodyElse(led_at_s(asked_at_s) if state.left == state.node else asked_at_s)
             state, moved = _fence(state, nobody, now_s) if leader is None else (state, ())
             return _and_then(moved, _see(state, leader, now_s, jitter, is_sure=asked_at_s > state.seen_at_s))
         case DeadlineReached():
@@ -377,8 +372,11 @@ def _lose_link(state: State, event: LinkLost, now_s: float, jitter: float) -> _R
     phase = state.phase
     assert isinstance(phase, Following | Leaving), "only a link can be lost"
     if event.said_at_s is not None:
-        left, met_term = phase.leader.node, state.met_term or phase.leader.term
-        state = msgspec.structs.replace(state, left_at_s=event.said_at_s, left=left, met_term=met_term)
+        left, met_term = phase.leader, state.met_term or phase.leader.term
+        state = msgspec.structs.replace(
+            state, left_at_s=event.said_at_s, left=left.node, left_term=left.term, heard_leader=event.heard_leader,
+            met_term=met_term,
+        )  # fmt: skip
     if event.was_heard:
         state = msgspec.structs.replace(state, waits_since_s=None)
     if isinstance(phase, Leaving):
@@ -393,7 +391,8 @@ def _win(state: State, won: LeadWon, now_s: float) -> _Result:
     found, former = of_this_run(newer(won.ledger, state.ledger), term=term, met_term=state.met_term)
     state = msgspec.structs.replace(state, phase=Leading(term), waits_since_s=None, seen_at_s=now_s)
     state = msgspec.structs.replace(state, newest_term=newest_term, ledger=found)
-    taken = cluster.LeadershipTaken(term, found, former, first_start.may_train(won.held_for_s))
+    others_may_train = first_start.may_train(won.held_for_s)
+    taken = cluster.LeadershipTaken(term, found, former, others_may_train, won.previous_term)
     witnesses = found.witnesses if found == won.ledger else ()
     return state, (Lead(term, found, former, witnesses), Coordinate(taken), Obey(orders.Introduce()))
 
@@ -403,7 +402,7 @@ def _lose_lead(state: State, event: LeadLost, now_s: float) -> _Result:
     state = msgspec.structs.replace(
         state,
         phase=Leaving(Leader(state.phase.term, state.node, "", 0.0)),
-        left_at_s=now_s, left=state.node,
+        left_at_s=now_s, left=state.node, left_term=state.phase.term, heard_leader=None,
         met_term=state.met_term or state.phase.term,
         stands_from_s=now_s + STANDS_AGAIN_S if event.has_resigned else None,
         ledger=newer(event.ledger, state.ledger),
@@ -485,11 +484,14 @@ def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _R
 
 def _introduced(state: State, stands: cluster.NodeStands, now_s: float) -> cluster.NodeStands:
     left_ago_s = max(0.0, now_s - state.left_at_s) if state.left_at_s is not None else 0.0
+    heard = state.heard_leader
     facts = msgspec.structs.replace(stands.rules.facts, process=state.process)
     rules = msgspec.structs.replace(stands.rules, facts=facts)
     return msgspec.structs.replace(
         stands, rules=rules, left_ago_s=left_ago_s, left=state.left, met_term=state.met_term,
-        newest_term=state.newest_term,
+        newest_term=state.newest_term, left_term=state.left_term,
+        heard_cycle=heard.cycle if heard is not None else -1,
+        heard_ago_s=max(0.0, now_s - heard.at_s) if heard is not None else 0.0,
     )  # fmt: skip
 
 

@@ -82,13 +82,14 @@ def step(
     *,
     now_s: float,
     heard_at_s: Sequence[float | None],
+    confirmed_at_s: float | None,
     fence_until_s: float,
     waits_since_s: float | None,
     join_timeout_s: float,
 ) -> tuple[State, tuple[Action, ...]]:
-    """Takes one event. `heard_at_s`: see `answers_until_s`. `fence_until_s`: of this node.
+    """Takes one event. `heard_at_s`: see `answers_until_s`. `confirmed_at_s`: see leader_heartbeats.last_confirmed_s.
 
-    `waits_since_s`: of its order gate.
+    `fence_until_s`: of this node. `waits_since_s`: of its order gate.
     """
     match event:
         case DeadlineReached():
@@ -104,7 +105,7 @@ def step(
         case _:
             assert_never(event)
     state = State(state.ttl_s, renewed_at_s, asks_at_s=next_s)
-    known_at_s = min(now_s, fence_times.leads_at_s(renewed_at_s, heard_at_s))
+    known_at_s = min(now_s, fence_times.leads_at_s(renewed_at_s, heard_at_s, confirmed_at_s))
     why = ""
     if now_s - max(fence_until_s, known_at_s + fence_times.FENCE_S) > join_timeout_s:
         why = "its workers have ended, and the backend does not come back"

@@ -20,13 +20,13 @@ from holdfast_wire.v1 import cluster_pb2
 from supervisor.core.cluster.cluster_messages import Event, JobOpened, NodeFailed, NodeJoined, Reported
 from supervisor.core.election.link_silence import ALIVE_S
 from supervisor.core.facts import JobRules
-from supervisor.edges.peers.codec import cluster_codec
+from supervisor.edges.peers.codec import cluster_codec, heartbeats
 from supervisor.edges.peers.handshake.introduction import Who
 from supervisor.edges.peers.relays.multiplexer import Kind
 from supervisor.edges.peers.relays.relay import TICK_S
 from supervisor.edges.peers.relays.relay_downstream import TICK
 from supervisor.edges.peers.stream.cluster_client import PUT_OFF_S
-from supervisor.edges.peers.transport.cluster_link import CONFIRM_S, HEARTBEAT
+from supervisor.edges.peers.transport.cluster_link import CONFIRM_S
 from supervisor.edges.peers.transport.cluster_session import numbered, read_numbered
 from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.edges.peers.transport.preamble import AGAIN, IS_RELAY, MAY_BE_REDIRECTED, REDIRECTED
@@ -37,7 +37,6 @@ AT_ONCE = 256  # nodes between their first message and the leader's Welcome
 RELAY_PORT = 20_000  # the first relay's port; to the player, the ports number the relays
 TURN_S = 0.05  # at most, between two checks of what is due
 
-_BEAT = struct.Struct(">cd")
 _PART = struct.Struct(">BII")
 
 
@@ -87,7 +86,7 @@ class Node(Talk):
         self._say(sample.replace(self.player.sample, self._bytes), self._sent)
 
     def beat(self) -> None:
-        self._say(_BEAT.pack(HEARTBEAT, time.monotonic()), 0)
+        self._say(heartbeats.of_node(time.monotonic()), 0)
 
     def confirm(self) -> None:
         if self._told_received != self._received:

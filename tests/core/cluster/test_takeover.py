@@ -245,24 +245,6 @@ def test_nobody_is_replaced_before_a_node_comes_that_the_leader_before_heard():
     assert orders_to(play, StartCycle) == ["b", "x"]
 
 
-@pytest.mark.parametrize(
-    ("leader", "left", "parts", "waits_s"),
-    [
-        ("a", "a", ("a", "b"), fence_times.ALONE_S),
-        ("", "a", ("a", "b"), fence_times.LEFT_S),  # an older version, whose own workers may run longer
-        ("a", "c", ("a", "b"), fence_times.LEFT_S),  # another one led since, and may have answered node a
-        ("a", "a", ("a", "b", "c"), fence_times.LEFT_S),  # node c follows node a, as far as anybody knows
-    ],
-)
-def test_the_workers_of_a_leader_that_alone_is_missing_are_waited_for_less(
-    leader: str, left: str, parts: tuple[str, ...], waits_s: float
-):
-    ledger = of_nodes(IN_CYCLE_4, *parts)
-    play = new_leader(msgspec.structs.replace(ledger, leader=leader), leader="b")
-    play.at(100.0) >> stands("b", 1, left_ago_s=1.0, left=left) << ()
-    assert coordinator.next_deadline_s(play.state) == pytest.approx(99.0 + waits_s)
-
-
 def test_a_witness_that_left_a_dead_leader_long_ago_holds_up_nobody():
     play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"), leader="b")
     play >> stands("b", 1, left_ago_s=2.0) << ()

@@ -55,9 +55,10 @@ from supervisor.core.election.candidate import (
     WriteAgain,
 )
 from supervisor.core.election.leader import Leader
+from supervisor.core.election.leader_heartbeats import HeardLeader
 from supervisor.core.election.node_fence import MoveFence, NobodyElse
 from supervisor.core.facts import JobRules, JobState, Verdict
-from supervisor.core.fence_times import FENCE_S, HEARD_S
+from supervisor.core.fence_times import FENCE_S, HEARD_S, led_at_s
 from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.terms import ERA
 from tests.core.playbook import Playbook
@@ -200,6 +201,28 @@ def test_a_node_is_safe_while_the_backend_says_that_nobody_leads() -> None:
     assert not any(isinstance(each.order, orders.StandBack) for each in play.of(Obey))
     play.at(6.1) >> LeaderAnswered() >> DeadlineReached()
     assert any(isinstance(each.order, orders.StandBack) for each in play.of(Obey))
+
+
+def test_a_node_that_led_last_is_safe_for_less_while_nobody_leads() -> None:
+    play = leading()
+    play.at(5.0) >> LeadLost("its lease has ended")
+    until_s = play.state.fence.until_s
+    play >> LeaderAnswered(None, 5.0)
+    assert play.state.fence.until_s == max(until_s, led_at_s(5.0) + FENCE_S)
+
+
+def test_a_node_tells_when_it_heard_the_leader_that_it_has_left() -> None:
+    play = following()
+    play >> LeaderSeen(C)
+    play.at(1.0) >> LinkLost("", said_at_s=0.75, was_heard=True, heard_leader=HeardLeader(4, 0.5))
+    play >> Said(STANDS)
+    ((report),) = play.of(Report)
+    assert (report.report.left_term, report.report.heard_cycle, report.report.heard_ago_s) == (B.term, 4, 0.5)
+    play >> LeaderSeen(B)
+    play.at(2.0) >> LinkLost("", said_at_s=1.75, was_heard=True)
+    play >> LeaderSeen(msgspec.structs.replace(C, term=C.term + 1)) >> Said(STANDS)
+    ((report),) = play.of(Report)
+    assert (report.report.left_term, report.report.heard_cycle) == (C.term, -1)
 
 
 def test_it_gives_up_after_its_time_and_says_how_the_job_ends_once_it_has_stopped() -> None:

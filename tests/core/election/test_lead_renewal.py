@@ -26,12 +26,17 @@ JOIN_S = 60.0
 
 
 def lead(
-    *, fence_until_s: float = 100.0, waits_since_s: float | None = None, heard_at_s: tuple[float | None, ...] = ()
+    *,
+    fence_until_s: float = 100.0,
+    waits_since_s: float | None = None,
+    heard_at_s: tuple[float | None, ...] = (),
+    confirmed_at_s: float | None = None,
 ) -> Playbook[State]:
     return Playbook(
         lead_renewal.step,
         lead_renewal.initial_state(TTL_S, asked_at_s=-0.5, now_s=0.0),
         heard_at_s=heard_at_s,
+        confirmed_at_s=confirmed_at_s,
         fence_until_s=fence_until_s,
         waits_since_s=waits_since_s,
         join_timeout_s=JOIN_S,
@@ -52,6 +57,12 @@ def test_a_backend_without_an_answer_is_asked_again_soon_and_the_lead_is_not_ext
     play >> DeadlineReached()
     play.at(1.0) >> NotRenewed() << NobodyElseLeads(-0.5)
     assert lead_renewal.next_deadline_s(play.state) == 1.0 + RENEW_AGAIN_S
+
+
+def test_a_leader_that_no_node_confirms_is_sure_of_less() -> None:
+    play = lead(confirmed_at_s=10.0)
+    play.at(12.0) >> DeadlineReached() >> Renewed() << (ExtendLead(14.0), NobodyElseLeads(10.0))
+    play.at(15.0) >> DeadlineReached() >> Renewed() << (ExtendLead(17.0), NobodyElseLeads(fence_times.led_at_s(15.0)))
 
 
 def test_while_all_witnesses_are_heard_it_answers_beyond_its_lead() -> None:

@@ -56,7 +56,8 @@ def begun(voter: Voter, process: str, kept: JobSessions | None, *, now_s: float)
     if kept is None or before is None:
         return state
     if before.met_term:  # When the process before this one has said its last word, nobody knows.
-        state = msgspec.structs.replace(state, left_at_s=now_s, waits_since_s=None)
+        left = voter.node if kept.leads else ""
+        state = msgspec.structs.replace(state, left_at_s=now_s, left=left, waits_since_s=None)
     phase = candidate.Over(kept.lost) if kept.lost else state.phase
     return msgspec.structs.replace(
         state,

@@ -41,6 +41,7 @@ from supervisor.ports.rendezvous_backend import (
     BackendRefusedError,
     BackendUnavailableError,
     EndsLeads,
+    KnowsPrevious,
     Lead,
     LeadsAbove,
     ProvesItsAge,
@@ -288,7 +289,8 @@ class ElectedPeers:
             then = "" if client.is_refused else "; the next leader is looked for"
             _log.warning("the leader of job %s is no longer heard: %s%s", self._voter.job_id, why, then)
         was_heard = client.known_at_s is not None
-        self._take(candidate.LinkLost(why, client.said_at_s, was_heard, client.is_refused))
+        heard_leader = client.heard_leader
+        self._take(candidate.LinkLost(why, client.said_at_s, was_heard, client.is_refused, heard_leader))
 
     def _client_of(self, leader: Leader, kept: JobSessions | None) -> ClusterClient:
         voter, self._lost = self._voter, []
@@ -335,7 +337,8 @@ class ElectedPeers:
             return
         self._won = lead, asked_at_s
         held_for_s = lead.held_for_s if isinstance(lead, ProvesItsAge) else 0.0
-        self._take(candidate.LeadWon(lead.term, read_ledger(lead.state), held_for_s))
+        previous_term = lead.previous_term if isinstance(lead, KnowsPrevious) else 0
+        self._take(candidate.LeadWon(lead.term, read_ledger(lead.state), held_for_s, previous_term))
         assert self._leader_term is not None, "a won lead is led"
         leader_term, why = self._leader_term, "it ends"
         try:

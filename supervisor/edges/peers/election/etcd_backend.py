@@ -28,6 +28,7 @@ from supervisor.edges.peers.election.etcd_data_age import DataAge
 from supervisor.edges.peers.election.etcd_leftovers import KEPT_S, Leftovers
 from supervisor.edges.peers.election.etcd_member import Endpoint, endpoint_of
 from supervisor.ports.rendezvous_backend import (
+    SURE_S,
     BackendRefusedError,
     BackendUnavailableError,
     Leader,
@@ -65,6 +66,7 @@ class EtcdLead:
     def __init__(
         self, client: EtcdClient, keys: _Keys, leftovers: Leftovers, *,
         made_at: int, added: int, ledger_at: int, state: bytes, lease: int, ttl_s: float, held_for_s: float,
+        previous_term: int,
     ) -> None:  # fmt: skip
         self._client = client
         self._keys = keys
@@ -77,6 +79,7 @@ class EtcdLead:
         self.state = state
         self.ttl_s = ttl_s
         self.held_for_s = held_for_s
+        self.previous_term = previous_term
 
     async def renew(self) -> None:
         if not await self._client.keep_alive(self._lease):
@@ -153,6 +156,7 @@ class EtcdBackend:
         if leaders:
             return None
         added, era_at = (_era(eras[0]), eras[0].mod_revision) if eras else (0, 0)
+        last_term = era_at + added  # `era` was written when the last lead was made
         part = secrets.randbelow(terms.PARTS)
         added = terms.added_to(now.header.revision, added=added, newest_term=above, part=part)
         leftovers = Leftovers(self._client, self._prefix, self._unix_ns)
@@ -179,11 +183,12 @@ class EtcdBackend:
             return None
         kept, made_at = answer.responses[1].response_range.kvs, answer.header.revision
         ledger_at, was_led = (kept[0].mod_revision, kept[0].mod_revision != over_at) if kept else (made_at, False)
-        held_for_s = 0.0 if was_led else await DataAge(self._client, self._prefix).held_for_s()
+        held_for_s = await DataAge(self._client, self._prefix).held_for_s()
         return EtcdLead(
             self._client, self._keys, leftovers,
             made_at=made_at, added=added, ledger_at=ledger_at, state=kept[0].value if was_led else b"",
-            lease=lease, ttl_s=ttl_s, held_for_s=held_for_s,
+            lease=lease, ttl_s=ttl_s, held_for_s=0.0 if was_led else held_for_s,
+            previous_term=last_term if was_led and held_for_s >= SURE_S else 0,
         )  # fmt: skip
 
     async def leader(self) -> Leader | None:

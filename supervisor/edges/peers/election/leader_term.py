@@ -16,7 +16,8 @@ from anyio.abc import TaskStatus
 
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeLost, Reported
-from supervisor.core.election import lead_renewal
+from supervisor.core.election import lead_renewal, leader_heartbeats
+from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
 from supervisor.core.ledger import Ledger, after_all_know
 from supervisor.core.node.node_messages import Ordered
 from supervisor.edges.peers.codec.cluster_frames import Aside
@@ -50,6 +51,7 @@ class LeaderTerm:
         self._fence_until_s = fence_until_s
         now_s = anyio.current_time()
         self._renewal = lead_renewal.initial_state(lead.ttl_s, asked_at_s=asked_at_s, now_s=now_s)
+        self._heartbeats = leader_heartbeats.State(voter.node)
         self.lead = lead
         self.found = found
         self.gate = OrderDelivery(self._deliver, outage, valid_until_s=asked_at_s + lead.ttl_s, witnesses=witnesses)
@@ -63,6 +65,7 @@ class LeaderTerm:
             fan_out=voter.fan_out,
             nodes_max=voter.others_max,
             may_answer=self._may_answer,
+            on_confirmed=self._note_confirmed,
         )
         self.has_resigned = False
         self._ended = ""
@@ -139,6 +142,7 @@ class LeaderTerm:
             await pause(deadline_s - anyio.current_time(), why="a lead is renewed in time")
             for action in self._renew_with(lead_renewal.DeadlineReached()):
                 if isinstance(action, lead_renewal.Renew):
+                    self._beat()
                     self._perform(self._renew_with(await self._renewed(action.timeout_s)))
 
     async def _renewed(self, timeout_s: float) -> lead_renewal.Renewed | lead_renewal.NotRenewed:
@@ -150,11 +154,13 @@ class LeaderTerm:
         return lead_renewal.Renewed()
 
     def _renew_with(self, event: lead_renewal.Event) -> tuple[lead_renewal.Action, ...]:
+        self._heartbeats = leader_heartbeats.with_ledger(self._heartbeats, self.gate.last_recorded)
         self._renewal, actions = lead_renewal.step(
             self._renewal,
             event,
             now_s=anyio.current_time(),
             heard_at_s=self._heard_at_s(),
+            confirmed_at_s=leader_heartbeats.last_confirmed_s(self._heartbeats),
             fence_until_s=self._fence_until_s(),
             waits_since_s=self.gate.waits_since_s,
             join_timeout_s=self._voter.join_timeout_s,
@@ -173,7 +179,14 @@ class LeaderTerm:
                 case lead_renewal.Renew():
                     pass
 
-    # --- answers ---------------------------------------------------------------------------------------------------
+    # --- heartbeats and answers ------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        for node, heartbeat in leader_heartbeats.heartbeats(self._heartbeats, anyio.current_time()).items():
+            self.server.beat(node, heartbeat)
+
+    def _note_confirmed(self, node: str, heartbeat: LeaderHeartbeat) -> None:
+        self._heartbeats = leader_heartbeats.confirmed(self._heartbeats, node, heartbeat)
 
     def _may_answer(self) -> bool:
         return anyio.current_time() < lead_renewal.answers_until_s(self._renewal, self._heard_at_s())

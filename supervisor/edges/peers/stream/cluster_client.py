@@ -11,7 +11,6 @@ import logging
 import random
 import secrets
 import ssl
-import struct
 from collections.abc import Callable
 
 import anyio
@@ -19,10 +18,10 @@ from anyio.abc import TaskGroup
 from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.cluster_messages import Reported
-from supervisor.core.election import leader_link, link_silence
+from supervisor.core.election import leader_heartbeats, leader_link, link_silence
 from supervisor.core.node.node_messages import Ordered
 from supervisor.core.session_state import JobSessions
-from supervisor.edges.peers.codec import cluster_codec, cluster_frames, cluster_versions
+from supervisor.edges.peers.codec import cluster_codec, cluster_frames, cluster_versions, heartbeats
 from supervisor.edges.peers.codec.cluster_frames import (
     Answered,
     Aside,
@@ -38,7 +37,7 @@ from supervisor.edges.peers.handshake.introduction import Who
 from supervisor.edges.peers.relays.own_relay import INTRODUCED_S, OwnRelay
 from supervisor.edges.peers.relays.relay_client import RelayClient
 from supervisor.edges.peers.stream.session_store import SessionStore
-from supervisor.edges.peers.transport import cluster_connect, cluster_link
+from supervisor.edges.peers.transport import cluster_connect
 from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_link import Conversation, PeerAddress
 from supervisor.edges.peers.transport.cluster_session import SessionError
@@ -57,8 +56,6 @@ SPAWNER_LATER_S = 0.4  # the spawner acts if this process is stopped; with FENCE
 CONNECT_S = 5.0
 PUT_OFF_S = 0.2
 AGAIN_S = (0.05, 0.1, 0.2, 0.5)  # pauses before the next attempts; the last one repeats
-
-_HEARTBEAT = struct.Struct(">cd")  # when it was sent, by the clock of this node
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -113,6 +110,7 @@ class ClusterClient:
         self.was_welcomed = kept.term is not None
         self.is_refused = False  # permanently: looking for the leader again would not help
         self.may_return = False  # the lost leader; see leader_link.GiveUp
+        self.heard_leader: leader_heartbeats.HeardLeader | None = None
         self._is_careful = False  # a connection went silent: large packets may be lost
         self._term = kept.term  # of the leader in this conversation
         self._preamble_key = key_of(token_of(tls))
@@ -345,15 +343,18 @@ class ClusterClient:
             self._decide(leader_link.DeadlineReached(line.heard_at_s, self._conversation.waits_since_s))
 
     def _send_heartbeat(self) -> None:
-        heartbeat = _HEARTBEAT.pack(cluster_link.HEARTBEAT, self._loop.time())
+        heartbeat = heartbeats.of_node(self._loop.time())
         if self._relay_client is not None and self._relay_client.line is self._conversation.line:
             self._relay_client.beat(heartbeat)
         else:
             self._conversation.beat(heartbeat)
 
     def _take_answer(self, heartbeat: bytes) -> None:
-        if len(heartbeat) == _HEARTBEAT.size:
-            self._decide(leader_link.Answered(_HEARTBEAT.unpack(heartbeat)[1]))
+        if (sent_at_s := heartbeats.sent_at_s(heartbeat)) is not None:
+            self._decide(leader_link.Answered(sent_at_s))
+        elif (leaders := heartbeats.leaders(heartbeat)) is not None:
+            self.heard_leader = leader_heartbeats.heard(leaders, self._loop.time())
+            self._conversation.beat(heartbeat)
 
     async def _introduce(self, line: Line) -> None:
         self._said_at_s = self._loop.time()

@@ -18,11 +18,12 @@ from holdfast_wire.framing import FrameTooLongError
 from supervisor.core.cluster.cluster_messages import Reported
 from supervisor.core.cluster.relays import Relays
 from supervisor.core.election import node_links
+from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
 from supervisor.core.election.node_links import Link
 from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import Order
 from supervisor.core.session_state import JobSessions, SessionState
-from supervisor.edges.peers.codec import cluster_codec, cluster_frames
+from supervisor.edges.peers.codec import cluster_codec, cluster_frames, heartbeats
 from supervisor.edges.peers.codec.cluster_frames import (
     Answered,
     Aside,
@@ -71,10 +72,13 @@ class ClusterServer:
         fan_out: int = 0,
         nodes_max: int = 0,
         may_answer: Callable[[], bool] | None = None,
+        on_confirmed: Callable[[str, LeaderHeartbeat], None] | None = None,
         session_store: SessionStore | None = None,
     ) -> None:
         """Creates the server. `fan_out`: how many of the `nodes_max` others connect directly, not by relays; 0: all.
-        `may_answer` is asked before every answer; None: always."""
+
+        `may_answer` is asked before every answer; None: always. `on_confirmed` gets what a node sends back of `beat`.
+        """
         self._session_store = session_store or SessionStore()
         kept = self._session_store.kept or JobSessions()
         self._job_id = job_id
@@ -85,6 +89,7 @@ class ClusterServer:
         self._tls = LeadersTls(tls)
         self._term = term
         self._may_answer = may_answer
+        self._on_confirmed = on_confirmed
         self._nodes: dict[str, KnownNode] = {}
         self._tried_at_s: dict[str, float] = {}  # when each node last came, welcome or not
         self._kept = kept.nodes  # nodes that were connected to the previous supervisor
@@ -154,6 +159,11 @@ class ClusterServer:
         """Sends it once if the node is connected; it may be lost. Returns False if it certainly does not arrive."""
         known = self._nodes.get(node)
         return known is not None and known.conversation.say_aside(cluster_codec.encode(aside))
+
+    def beat(self, node: str, heartbeat: LeaderHeartbeat) -> None:
+        """Sends a heartbeat of the leader if the node is connected; the node sends it back."""
+        if (known := self._nodes.get(node)) is not None:
+            known.conversation.beat(heartbeats.of_leader(heartbeat))
 
     def heard_at_s(self, node: str) -> float | None:
         """Returns when a node was last heard; None: it is unknown."""
@@ -246,8 +256,9 @@ class ClusterServer:
 
     def _know(self, name: str, incarnation: str, session: SessionState) -> KnownNode:
         conversation = Conversation(
-            on_message=partial(self._take, name), confirm_later=self._confirm_later, may_answer=self._may_answer,
-            keep=self._session_store.keep, session=session, on_unkept=partial(self._changed.setdefault, name),
+            on_message=partial(self._take, name), on_beat=partial(self._take_heartbeat, name),
+            confirm_later=self._confirm_later, keep=self._session_store.keep, session=session,
+            on_unkept=partial(self._changed.setdefault, name),
         )  # fmt: skip
         self._nodes[name], self._changed[name] = KnownNode(incarnation, conversation), None
         return self._nodes[name]
@@ -312,6 +323,13 @@ class ClusterServer:
                 return
             case other:
                 raise ClusterProtocolError(f"cannot take {type(other).__name__} from a node")
+
+    def _take_heartbeat(self, node: str, heartbeat: bytes) -> None:
+        if (confirmed := heartbeats.leaders(heartbeat)) is not None:
+            if self._on_confirmed is not None:
+                self._on_confirmed(node, confirmed)
+        elif self._may_answer is None or self._may_answer():
+            self._nodes[node].conversation.beat(heartbeat)
 
     def _speaks_for_itself(self, node: str, speaks_for: str) -> bool:
         if speaks_for != node:

@@ -15,6 +15,7 @@ import anyio.lowlevel
 import msgspec
 
 from supervisor.core.session_state import SessionState
+from supervisor.edges.peers.codec import heartbeats
 from supervisor.edges.peers.transport.cluster_line import UNSENT_BYTES_MAX, Line
 from supervisor.edges.peers.transport.cluster_session import Arrivals, Outbox, numbered, read_numbered
 from supervisor.edges.peers.transport.turns import Later
@@ -22,7 +23,6 @@ from supervisor.edges.peers.transport.turns import Later
 CONFIRM_S = 0.25
 HANDSHAKE_S = 10.0  # from the connection to the last message of the handshake
 ASIDES_BYTES_MAX = 8 * 1024 * 1024  # waiting to be sent; more is dropped
-HEARTBEAT = b"\0"  # a message without a number is an aside, or begins with this byte, as no frame does
 
 OnMessage = Callable[[bytes], None]
 
@@ -32,8 +32,8 @@ class Conversation:
 
     __slots__ = (
         "_arrivals", "_asides", "_asides_bytes", "_confirm_later", "_confirmed", "_is_flush_due", "_is_held",
-        "_is_parting", "_is_unkept", "_keep", "_kept_received", "_line", "_loop", "_may_answer",
-        "_on_beat", "_on_message", "_on_unkept", "_outbox", "_owes_confirmation", "_settled", "_told_received",
+        "_is_parting", "_is_unkept", "_keep", "_kept_received", "_line", "_loop", "_on_beat",
+        "_on_message", "_on_unkept", "_outbox", "_owes_confirmation", "_settled", "_told_received",
         "_waits_since_s", "heard_at_s",
     )  # fmt: skip
 
@@ -41,19 +41,16 @@ class Conversation:
         self,
         *,
         on_message: OnMessage,
-        on_beat: OnMessage | None = None,
+        on_beat: OnMessage,
         confirm_later: Later | None = None,
-        may_answer: Callable[[], bool] | None = None,
         keep: Callable[[], bool] | None = None,
         session: SessionState | None = None,
         on_unkept: Callable[[], object] | None = None,
     ) -> None:
-        """Creates a conversation. `on_message` gets orders or reports, and asides. `on_beat` gets heartbeats; None:
-        they are sent back.
+        """Creates a conversation. `on_message` gets orders or reports, and asides; `on_beat` gets heartbeats.
 
-        `confirm_later` may be shared. `may_answer` is asked before a heartbeat is sent back; None: always. `keep` is
-        called before anything goes out or is confirmed that is not kept for a returning supervisor (see
-        session_store.py);
+        `confirm_later` may be shared. `keep` is called before anything goes out or is confirmed that is not kept for a
+        returning supervisor (see session_store.py);
         `session`: what a predecessor left. `on_unkept` is called once `session_state` would return something else.
         """
         self._loop = asyncio.get_running_loop()
@@ -67,8 +64,7 @@ class Conversation:
         self._asides_bytes = 0
         self._line: Line | None = None
         self._on_message = on_message
-        self._on_beat = on_beat or (self.beat if may_answer is None else self._answer)
-        self._may_answer = may_answer
+        self._on_beat = on_beat
         self._confirm_later = confirm_later or Later(CONFIRM_S)
         self._is_flush_due = False
         self._owes_confirmation = False
@@ -183,10 +179,6 @@ class Conversation:
             if self._settled is not None:
                 self._settle()
 
-    def _answer(self, heartbeat: bytes) -> None:
-        if self._may_answer is None or self._may_answer():
-            self.beat(heartbeat)
-
     def say_aside(self, payload: bytes) -> bool:
         """Sends it once, when nothing else waits; it may be lost. Returns False if it can't go, or too much waits."""
         if self._line is None or self._asides_bytes + len(payload) > ASIDES_BYTES_MAX:
@@ -263,7 +255,7 @@ class Conversation:
                 self._note_unkept()
                 self._owe()
                 self._on_message(payload)
-        elif payload.startswith(HEARTBEAT):
+        elif payload.startswith(heartbeats.FIRST):
             self._on_beat(payload)
         elif payload:
             self._on_message(payload)

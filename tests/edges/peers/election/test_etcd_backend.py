@@ -83,6 +83,21 @@ async def test_one_leads_and_what_it_writes_is_there_for_the_next(server: Etcd):
         await backend.close()
 
 
+async def test_a_lead_knows_the_term_before_it_once_etcd_has_surely_lost_nothing(
+    server: Etcd, monkeypatch: pytest.MonkeyPatch
+):
+    backend = etcd_backend.open_backend(place(server))
+    last_term = 0
+    for sure_s, knows in ((1e9, False), (1e9, False), (0.0, True)):
+        monkeypatch.setattr(etcd_backend, "SURE_S", sure_s)
+        lead = await elected(backend)
+        assert lead.previous_term == (last_term if knows else 0)
+        await lead.write(b"cycle 3")
+        await lead.resign()
+        last_term = lead.term
+    await backend.close()
+
+
 async def test_a_lead_whose_process_has_died_is_ended_and_no_other(server: Etcd):
     backend = etcd_backend.open_backend(place(server))
     first = await elected(backend)
