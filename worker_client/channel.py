@@ -36,7 +36,7 @@ from worker_client.endpoint import Endpoint
 from worker_client.errors import ChannelProtocolError
 from worker_client.outbox import LeaseQuestion, Outbox, OverfullError, Watch
 from worker_client.own_stacks import current_stacks
-from worker_client.progress_page import PageUnusableError, ProgressPage
+from worker_client.progress_page_writer import PageUnusableError, ProgressPage
 from worker_client.rank_progress import Progress
 from worker_client.timeouts import Limits
 from worker_client.workload_control import WorkloadControlRequest

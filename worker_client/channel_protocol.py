@@ -15,7 +15,7 @@ from holdfast_wire.v1 import worker_pb2
 from worker_client import call_frames
 from worker_client.call_frames import CallEvent
 from worker_client.errors import ChannelProtocolError
-from worker_client.progress_page import Snapshot, WatchSnapshot
+from worker_client.progress_page_writer import Snapshot, WatchSnapshot
 from worker_client.timeouts import Limits
 from worker_client.workload_control import WorkloadControlRequest
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic_ns
 
-from worker_client.progress_page import Carried, ProgressPage
+from worker_client.progress_page_writer import Carried, ProgressPage
 
 
 class HeartbeatIntervals:

@@ -13,7 +13,7 @@ from time import monotonic_ns
 from holdfast_wire import page_layout as layout
 
 from worker_client.heartbeat_intervals import HeartbeatIntervals
-from worker_client.progress_page import Carried, ProgressPage, Snapshot
+from worker_client.progress_page_writer import Carried, ProgressPage, Snapshot
 from worker_client.sections import Sections
 
 

@@ -24,7 +24,7 @@ from holdfast_wire.page_layout import (
 
 from worker_client import training_iteration
 from worker_client.errors import RankMonitorClientError
-from worker_client.progress_page import Carried, ProgressPage
+from worker_client.progress_page_writer import Carried, ProgressPage
 from worker_client.training_iteration import MEGATRON_MODULE
 
 STEP = "step"  # the section whose openings are counted

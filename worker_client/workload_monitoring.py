@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 from worker_client.endpoint import Endpoint, NoEndpoint
 from worker_client.exception_hook import ExceptionHook
 from worker_client.own_stacks import StacksSignal, claim_signal
-from worker_client.progress_page import ProgressPage
+from worker_client.progress_page_writer import ProgressPage
 from worker_client.rank_progress import Progress
 from worker_client.timeouts import MonitoringConfig, Timeouts
 from worker_client.workload_control import WorkloadControlRequest

@@ -44,7 +44,7 @@ WORD_USE = 13  # one of the USE_ values; a supervisor that got the page from ano
 WORD_LEASE_UNTIL_NS = 14
 
 # How long the main thread has executed nothing at the most, of silences that are over; only in the pages of
-# main_thread_slots.py.
+# auto_heartbeat_slots.py.
 WORD_SILENCE_LONGEST_NS = 15
 
 LEASE_UNKNOWN = 0  # an older supervisor, which grants none

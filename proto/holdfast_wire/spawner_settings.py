@@ -46,7 +46,7 @@ class SpawnerSettings(NamedTuple):
     return_fd: int = -1
     keep_path: str = ""
     claim_fds: tuple[int, ...] = ()
-    # The memory file with a page for each worker (main_thread_slots.py), and the silence that is looked for; -1: none.
+    # The memory file with a page for each worker (auto_heartbeat_slots.py), and the silence that is sought; -1: none.
     watch_fd: int = -1
     watch_limit_s: float = 0.0
     learn_after_s: float = 5.0  # once no worker has imported anything for this long, all imports are learned

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from supervisor.cli import names
+from supervisor.cli import name_conflicts
 from supervisor.cli.commands import ADOPT, COMMANDS, LATER, LOG_TIER, SERVE_USER, Command, near_miss, usage
 from supervisor.edges.machine.own_process import kernel_limits, standard_streams
 from supervisor.errors import HoldfastError
@@ -36,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _code(argv: Sequence[str] | None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if fault := names.fault():
+    if fault := name_conflicts.fault():
         return _say(fault, CONFIGURATION_ERROR)
-    if warning := names.warning(sys.argv[0]):
+    if warning := name_conflicts.warning(sys.argv[0]):
         standard_streams.say(f"holdfast: warning: {warning}")
     try:
         code = _dispatch(arguments)
@@ -63,7 +63,7 @@ def _fault(error: Exception, arguments: Sequence[str]) -> int:
     """Reports an error that nobody expected. If a result could not be written, says that instead."""
     if isinstance(error, OSError) and (why := standard_streams.stdout_is_broken()):
         return _say(f"cannot write to stdout: {why}; check where the output goes", FAULT)
-    from supervisor.cli.fault_report import alone, told
+    from supervisor.cli.internal_error import alone, told
 
     error = alone(error)
     if why := kernel_limits.in_words(error):

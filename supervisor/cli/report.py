@@ -12,8 +12,8 @@ from pathlib import Path
 
 import supervisor
 from supervisor.cli import offline_logs, output
-from supervisor.cli.culprits_output import READ_TIMEOUT_S, with_last_words
 from supervisor.cli.events import events_of
+from supervisor.cli.report_last_output import READ_TIMEOUT_S, with_last_words
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece, bounded

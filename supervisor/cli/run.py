@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import msgspec
 
-from supervisor.cli import names
+from supervisor.cli import name_conflicts
 from supervisor.cli.event_handlers import event_handlers
 from supervisor.config.environment import ONE_THREAD
 from supervisor.config.job_spec import Entry, JobSpec
@@ -55,9 +55,9 @@ def _make_token(request: RunRequest) -> None:
     nodes = request.spec.nodes
     if nodes is None or not nodes.token_file or nodes.token_file != shared_token(os.environ):
         return
-    from supervisor.edges.machine.folders import job_token_file  # Late: only jobs of several nodes need it.
+    from supervisor.edges.machine.folders import rendezvous_token_file  # Late: only jobs of several nodes need it.
 
-    if job_token_file.make(nodes.token_file):
+    if rendezvous_token_file.make(nodes.token_file):
         standard_streams.say(
             f"holdfast: made the token {nodes.token_file}: nodes that do not share this folder need a copy, 0600"
         )
@@ -69,7 +69,7 @@ def _hidden_client(request: RunRequest, cwd: str) -> tuple[str, ...]:
     if spec.entry is Entry.COMMAND:
         return ()
     folder = cwd if spec.entry is Entry.MODULE else os.path.join(cwd, os.path.dirname(spec.command[0]))
-    found = names.hidden_client(folder)
+    found = name_conflicts.hidden_client(folder)
     return (f"warning: {found}",) if found else ()
 
 
@@ -94,7 +94,7 @@ def _whose(request: RunRequest) -> str:
 def _run(request: RunRequest) -> int:
     for place in socket_dir.candidates(request.socket_dir):
         if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
-            from supervisor.cli.run_remote import run_on_node  # gRPC is loaded only for a node's supervisor.
+            from supervisor.cli.run_via_daemon import run_on_node  # gRPC is loaded only for a node's supervisor.
 
             try:
                 return run_on_node(request, place.path)
@@ -145,7 +145,7 @@ def _run_privately(request: RunRequest) -> int:
 
         shutil.rmtree(folder, ignore_errors=True)
     if report.exit_code:
-        from supervisor.cli.failure_message import shows_errors, tell_failure  # Only a failure needs them.
+        from supervisor.cli.run_failure_message import shows_errors, tell_failure  # Only a failure needs them.
         from supervisor.config.redaction import secret_values
 
         secrets = secret_values(request.spec.command, request.environment)

@@ -19,7 +19,7 @@ import msgspec
 
 from supervisor.cli import output, owners
 from supervisor.cli.at_once import ask_all
-from supervisor.cli.silent import Silence, silence
+from supervisor.cli.unresponsive_supervisor import Silence, silence
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.edges.machine.processes import process_table
 from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoSupervisorError, NotFoundError

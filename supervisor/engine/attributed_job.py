@@ -1,7 +1,7 @@
 """How does the leader of a job ask the attribution service about its cycles, and what does the job learn?
 
 The leader's coordinator announces the cycles, and events of all nodes say which logs are closed;
-core/attribution/asking.py decides what to ask. The job does not wait for any of this.
+core/attribution/attribution_requests.py decides what to ask. The job does not wait for any of this.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.config.attribution_settings import StopAction
 from supervisor.config.job_logs import cycle_log_path
-from supervisor.core.attribution import asking
+from supervisor.core.attribution import attribution_requests
 from supervisor.core.facts import JobEvent, JobState
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Clock
@@ -29,9 +29,9 @@ LOG_CLOSED = "cycle_log_closed"
 class Service(Protocol):
     """The service as used here. Its methods never raise and answer within a bounded time."""
 
-    async def submit(self, log_path: str, *, is_terminal: bool) -> asking.Reply: ...
+    async def submit(self, log_path: str, *, is_terminal: bool) -> attribution_requests.Reply: ...
 
-    async def verdict(self, log_path: str) -> asking.Reply: ...
+    async def verdict(self, log_path: str) -> attribution_requests.Reply: ...
 
 
 class Ways(msgspec.Struct, frozen=True):
@@ -52,8 +52,8 @@ class AttributedJob:
         self._ways = ways
         self._service = service
         self._forbids = job.spec.attribution.stop_action is StopAction.NO_RESTART
-        self._state = asking.initial_state(forbids=self._forbids, is_up=service is not None)
-        self._inbox: deque[asking.Event] = deque()
+        self._state = attribution_requests.initial_state(forbids=self._forbids, is_up=service is not None)
+        self._inbox: deque[attribution_requests.Event] = deque()
         self._came = anyio.Event()
         self._request = anyio.CancelScope()
         self.is_dismissed = False
@@ -66,9 +66,9 @@ class AttributedJob:
     def comes_up(self, service: Service) -> None:
         """Uses the service from now on; it may differ from the previous one."""
         self._service = service
-        self.hear(asking.ServiceUp())
+        self.hear(attribution_requests.ServiceUp())
 
-    def hear(self, event: asking.Event) -> None:
+    def hear(self, event: attribution_requests.Event) -> None:
         self._inbox.append(event)
         self._came.set()
 
@@ -80,11 +80,11 @@ class AttributedJob:
                 await self._wait()
                 while self._inbox:
                     self._step(self._inbox.popleft(), tasks)
-                self._step(asking.DeadlineReached(), tasks)
+                self._step(attribution_requests.DeadlineReached(), tasks)
             tasks.cancel_scope.cancel()
 
     async def _wait(self) -> None:
-        deadline_s = asking.next_deadline_s(self._state)
+        deadline_s = attribution_requests.next_deadline_s(self._state)
         wait_s = float("inf") if deadline_s is None else max(0.0, deadline_s - self._ways.clock.now_s())
         with anyio.move_on_after(wait_s):
             await self._came.wait()
@@ -95,43 +95,45 @@ class AttributedJob:
         async with self._ways.watch() as events:
             async for event in events:
                 if event.kind == LOG_CLOSED:
-                    self.hear(asking.LogClosed(event.cycle, event.node))
+                    self.hear(attribution_requests.LogClosed(event.cycle, event.node))
         verdict = self.job.verdict
-        self.hear(asking.JobEnded(succeeded=verdict is not None and verdict.state is JobState.SUCCEEDED))
+        self.hear(attribution_requests.JobEnded(succeeded=verdict is not None and verdict.state is JobState.SUCCEEDED))
 
-    def _step(self, event: asking.Event, tasks: TaskGroup) -> None:
-        self._state, actions = asking.step(self._state, event, now_s=self._ways.clock.now_s())
+    def _step(self, event: attribution_requests.Event, tasks: TaskGroup) -> None:
+        self._state, actions = attribution_requests.step(self._state, event, now_s=self._ways.clock.now_s())
         for action in actions:
             match action:
-                case asking.Submit() | asking.AskVerdict():
+                case attribution_requests.Submit() | attribution_requests.AskVerdict():
                     self._request.cancel()  # a request to a service that is gone
                     self._request = anyio.CancelScope()
                     tasks.start_soon(self._ask, action, self._request)
-                case asking.Warn(reason):
+                case attribution_requests.Warn(reason):
                     sentence = f"{reason}; the job goes on without it"
                     self._ways.publish(JobEvent("attribution_unavailable", sentence, cycle=self.job.cycle))
-                case asking.Tell(cycle, judged):
+                case attribution_requests.Tell(cycle, judged):
                     self._ways.publish(self._told(cycle, judged))
-                case asking.Forbid(reason):
+                case attribution_requests.Forbid(reason):
                     self._ways.forbid(f"the attribution service advises to stop: {reason}")
                 case _:
                     assert_never(action)
 
-    async def _ask(self, request: asking.Submit | asking.AskVerdict, scope: anyio.CancelScope) -> None:
+    async def _ask(
+        self, request: attribution_requests.Submit | attribution_requests.AskVerdict, scope: anyio.CancelScope
+    ) -> None:
         service = self._service
         if service is None:
             return
         path = cycle_log_path(self.job.spec.logs.cycle_prefix, request.cycle)
         with scope:
-            if isinstance(request, asking.Submit):
+            if isinstance(request, attribution_requests.Submit):
                 reply = await service.submit(path, is_terminal=request.is_terminal)
             else:
                 reply = await service.verdict(path)
-            self.hear(asking.Replied(request, reply))
+            self.hear(attribution_requests.Replied(request, reply))
 
-    def _told(self, cycle: int, judged: asking.Judged) -> JobEvent:
+    def _told(self, cycle: int, judged: attribution_requests.Judged) -> JobEvent:
         advice = f"its advice is {judged.advice}"
-        if judged.advice == asking.STOP and not self._forbids:
+        if judged.advice == attribution_requests.STOP and not self._forbids:
             advice += ", which --ft-attribution-stop-action no-restart would follow"
         reason = judged.reason or "no reason is given"
         return JobEvent(

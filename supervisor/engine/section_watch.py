@@ -19,8 +19,8 @@ from supervisor.core.stragglers import stragglers
 from supervisor.core.stragglers.straggler_messages import RankSections, SectionsTold
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
+from supervisor.engine.known_stragglers import KnownStragglers
 from supervisor.engine.report_saving import ReportSaving
-from supervisor.engine.slow_ranks import SlowRanks
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Clock
 from supervisor.ports.pauses import pause
@@ -81,7 +81,7 @@ class SectionWatch:
         saving: ReportSaving,
         clock: Clock,
         own_name: Callable[[str], str],
-        slow: SlowRanks,
+        slow: KnownStragglers,
         tasks: TaskGroup,
     ) -> None:
         """`own_name` returns this node's name in a job. `slow` gets what is found."""

@@ -23,9 +23,9 @@ from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import ENDED_JOBS_MAX, JobRecord
+from supervisor.engine.known_stragglers import KnownStragglers
 from supervisor.engine.machines import Machines
 from supervisor.engine.recovery.expected_jobs import ExpectedJobs, with_stopped
-from supervisor.engine.slow_ranks import SlowRanks
 from supervisor.engine.stack_taking import StackTaking
 from supervisor.errors import AlreadyExistsError, CordonedError, NotFoundError, NotNowError
 from supervisor.ports.edges import Claims, Clock, Meetings, Peers, Workers
@@ -62,7 +62,7 @@ class JobService:
         prepare: Callable[[str], None],
         meetings: Meetings | None = None,
         keep: Callable[[str], bool] | None = None,
-        slow: SlowRanks,
+        slow: KnownStragglers,
     ) -> None:
         """`prepare` gets the id of a job before anything of it starts. `meetings` None: all jobs share one connection
         to other nodes, already open. `keep`: see Meetings.open."""

@@ -17,7 +17,7 @@ import msgspec
 from supervisor.config.job_spec import JobSpec
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import state_dir
-from supervisor.edges.machine.folders.cycle_tokens import CycleTokens
+from supervisor.edges.machine.folders.worker_tokens import WorkerTokens
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.adopted.adopted_ranks import AdoptedRanks
 from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord
@@ -52,7 +52,7 @@ async def serve_adopted(
     if meeting is not None:
         place, spec = msgspec.structs.replace(place, node_name=meeting.node), meeting.part_of(spec)
 
-    def adopt(workers: WorkerServer, tokens: CycleTokens) -> Spawners:
+    def adopt(workers: WorkerServer, tokens: WorkerTokens) -> Spawners:
         return AdoptedRanks(
             workers=workers,
             clock=Clock(),

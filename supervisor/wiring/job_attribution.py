@@ -22,7 +22,7 @@ from supervisor.core.announcements import (
     NodeLost,
     PartsChanged,
 )
-from supervisor.core.attribution import asking
+from supervisor.core.attribution import attribution_requests
 from supervisor.core.cluster.cluster_messages import JobForbidden, Reported
 from supervisor.edges.services.attribution_client import AttributionClient
 from supervisor.edges.services.managed_attribution import ManagedAttribution
@@ -53,9 +53,9 @@ class Attributions:
         """Asks about the cycle that the job's coordinator announces. Never blocks."""
         match announcement:
             case CycleBegan(number):
-                self._of(job, may_end_job=number == 0).hear(asking.CycleBegan(number))
+                self._of(job, may_end_job=number == 0).hear(attribution_requests.CycleBegan(number))
             case CycleEnded(number, nodes):
-                self._of(job).hear(asking.CycleEnded(number, nodes))
+                self._of(job).hear(attribution_requests.CycleEnded(number, nodes))
             case LeadChanged(leads=True, cycle=number):
                 if number >= 0:  # begun elsewhere, or by the supervisor before this one
                     self._of(job)
@@ -94,7 +94,7 @@ class Attributions:
 
     async def _keep(self, asked: AttributedJob, managed: ManagedAttribution, may_end_job: bool) -> None:
         def goes_down(reason: str) -> None:
-            asked.hear(asking.ServiceDown(reason))
+            asked.hear(attribution_requests.ServiceDown(reason))
 
         try:
             await managed.check_key()

@@ -14,7 +14,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.machine.folders.cycle_tokens import CycleTokens
+from supervisor.edges.machine.folders.worker_tokens import WorkerTokens
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 from supervisor.edges.machine.health.check_probes import NodeChecks
 from supervisor.edges.machine.job_files.untrusted_reads import JobFiles
@@ -26,12 +26,12 @@ from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
+from supervisor.engine.known_stragglers import KnownStragglers
 from supervisor.engine.loop import Engine
 from supervisor.engine.machines import Machines
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.report_saving import ReportSaving
-from supervisor.engine.slow_ranks import SlowRanks
 from supervisor.engine.stack_taking import StackTaking
 from supervisor.engine.untold_news import UntoldNews
 from supervisor.engine.waiting_jobs import WaitingJobs
@@ -61,7 +61,7 @@ class Base(msgspec.Struct, frozen=True):
     questions: QuestionInbox
     workers: WorkerServer
     section_jobs: WaitingJobs  # of which a rank may stamp sections
-    tokens: CycleTokens
+    tokens: WorkerTokens
     claims: JobClaims
     jobs: dict[str, JobRecord]
 
@@ -69,7 +69,7 @@ class Base(msgspec.Struct, frozen=True):
 class Jobs(msgspec.Struct, frozen=True):
     job_service: JobService
     view: ClusterView
-    slow: SlowRanks
+    slow: KnownStragglers
     saving: ReportSaving
     performer: EnginePerformer
     outbox: TurnOutbox | None  # None: no supervisor returns
@@ -107,7 +107,7 @@ def wired(
             reports=reports, unkept=base.unkept, meetings=meetings,
         )  # fmt: skip
     stacks = StackTaking(workers=base.workers, stacks=StackCollector())
-    slow = SlowRanks(peers.leads)
+    slow = KnownStragglers(peers.leads)
     job_service = JobService(
         inbox=base.inbox, machines=base.machines, stacks=stacks, peers=peers, jobs=base.jobs, publisher=base.publisher,
         workers=base.workers, clock=base.clock, claims=base.claims, log_dir=str(base.place.log_dir), prepare=prepare,

@@ -25,7 +25,7 @@ from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.facts import JobEvent, JobState
 from supervisor.core.node import node_messages, rank_monitor
 from supervisor.core.silence import counted_from
-from supervisor.edges.machine.folders.cycle_tokens import CycleTokens
+from supervisor.edges.machine.folders.worker_tokens import WorkerTokens
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.own_process.threads import in_thread, in_thread_if_any
 from supervisor.edges.machine.processes import job_claims
@@ -99,7 +99,7 @@ class Returning(msgspec.Struct, frozen=True):
     publisher: EventPublisher
     journal: Journal
     workers: WorkerServer
-    tokens: CycleTokens
+    tokens: WorkerTokens
     claims: JobClaims
     spawners: SpawnerKeeper
     recall: Recall | None  # see shared_jobs.Counter

@@ -22,7 +22,7 @@ from supervisor.config.resolve import RunRequest
 from supervisor.config.stop_times import interrupted_grace_s
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
-from supervisor.edges.machine.folders.cycle_tokens import CycleTokens
+from supervisor.edges.machine.folders.worker_tokens import WorkerTokens
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 from supervisor.edges.machine.health.check_probes import NodeChecks
 from supervisor.edges.machine.journal.journal import Journal
@@ -35,8 +35,8 @@ from supervisor.edges.machine.own_process.threads import in_thread_if_any
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.operators.control_gate import Api, ControlGate
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
+from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.channel.worker_server import WorkerServer
-from supervisor.edges.workers.main_thread_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
@@ -89,7 +89,7 @@ async def open_supervisor(
     *,
     early: Sequence[SpawnerProcess] = (),
     claims: JobClaims | None = None,
-    make_spawners: Callable[[WorkerServer, CycleTokens], Spawners] | None = None,
+    make_spawners: Callable[[WorkerServer, WorkerTokens], Spawners] | None = None,
     log_handlers: Sequence[logging.Handler] = (),
     open_peers: OpenPeers | None = None,
     keep_cordon: Callable[[str], Awaitable[None]] | None = None,
@@ -161,7 +161,7 @@ def _base(place: Place, claims: JobClaims, pages: PageOffers, main_threads: Main
         questions=QuestionInbox(),
         workers=workers,
         section_jobs=section_jobs,
-        tokens=CycleTokens(socket_dir.tokens_dir(place.socket_dir)),
+        tokens=WorkerTokens(socket_dir.tokens_dir(place.socket_dir)),
         claims=claims,
         jobs={},
     )

@@ -11,8 +11,8 @@ from anyio.abc import TaskGroup
 from supervisor.config import JobSpec
 from supervisor.config.attribution_settings import Attribution, StopAction
 from supervisor.config.job_logs import JobLogs
-from supervisor.core.attribution import asking
-from supervisor.core.attribution.asking import Judged, Reply, Taken
+from supervisor.core.attribution import attribution_requests
+from supervisor.core.attribution.attribution_requests import Judged, Reply, Taken
 from supervisor.core.facts import JobEvent, JobState, Verdict
 from supervisor.edges.machine.clock import Clock
 from supervisor.engine.attributed_job import AttributedJob, Ways
@@ -66,10 +66,10 @@ class World:
         self.forbidden.append(reason)
 
     def start(self, cycle: int) -> None:
-        self.asked.hear(asking.CycleBegan(cycle))
+        self.asked.hear(attribution_requests.CycleBegan(cycle))
 
     def end(self, cycle: int) -> None:
-        self.asked.hear(asking.CycleEnded(cycle, ("a",)))
+        self.asked.hear(attribution_requests.CycleEnded(cycle, ("a",)))
 
     def close_log(self, cycle: int) -> None:
         self._send.send_nowait(RecordedEvent("j", 1, 1, "cycle_log_closed", "", cycle=cycle, node="a"))

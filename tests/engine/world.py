@@ -25,6 +25,7 @@ from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
+from supervisor.engine.known_stragglers import KnownStragglers
 from supervisor.engine.loop import Engine
 from supervisor.engine.machines import Machines
 from supervisor.engine.output_plan import Console
@@ -32,7 +33,6 @@ from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.recovery.turn_outbox import TurnOutbox
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.report_saving import ReportSaving
-from supervisor.engine.slow_ranks import SlowRanks
 from supervisor.engine.stack_taking import StackTaking
 from supervisor.engine.untold_news import UntoldNews
 from supervisor.engine.waiting_jobs import WaitingJobs
@@ -353,7 +353,7 @@ class World:
         reports: dict[str, ReportQueue] = {}
         self.keeper = self._outbox(reports, meetings) if keeps else None
         self.stack_taking = StackTaking(workers=self.workers, stacks=stacks or self.stacks)
-        self.slow = SlowRanks(peers.leads)
+        self.slow = KnownStragglers(peers.leads)
         self.prepared: list[str] = []
         self.job_service = JobService(
             inbox=self.inbox, machines=self.machines, stacks=self.stack_taking, peers=peers, jobs=self.jobs,

@@ -46,7 +46,7 @@ from supervisor.edges.services.attribution_client import AttributionClient
 from supervisor.edges.users import user_link_messages
 from supervisor.edges.workers import page_hand_over
 from supervisor.edges.workers.channel import worker_codec
-from supervisor.edges.workers.channel.progress_page import ProgressPage, TrueStamps, stamps_from_frame
+from supervisor.edges.workers.channel.progress_page_reader import ProgressPage, TrueStamps, stamps_from_frame
 from supervisor.edges.workers.channel.section_tallies import SectionTallies
 from supervisor.edges.workers.channel.worker_frames import Progress, WorkerProtocolError
 from supervisor.edges.workers.page_hand_over import PageNote

@@ -12,7 +12,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.edges.machine.clock import Clock
-from supervisor.edges.machine.folders.cycle_tokens import CycleTokens
+from supervisor.edges.machine.folders.worker_tokens import WorkerTokens
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 from supervisor.edges.machine.health.check_probes import NodeChecks
 from supervisor.edges.machine.journal.journal import Journal
@@ -56,7 +56,7 @@ def base_in(folder: Path, state: Path) -> Base:
         questions=QuestionInbox(),
         workers=WorkerServer(socket_path=place.worker_socket, events=inbox, clock=clock, on_sections=section_jobs.add),
         section_jobs=section_jobs,
-        tokens=CycleTokens(folder / "tokens"),
+        tokens=WorkerTokens(folder / "tokens"),
         claims=JobClaims(()),
         jobs={},
     )

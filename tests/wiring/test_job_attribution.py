@@ -9,7 +9,7 @@ from supervisor.config import JobSpec
 from supervisor.config.attribution_settings import Attribution, StopAction
 from supervisor.config.job_logs import JobLogs
 from supervisor.core.announcements import CycleBegan, CycleEnded, JobEnded, LeadChanged, NodeLost
-from supervisor.core.attribution.asking import STOP, Judged
+from supervisor.core.attribution.attribution_requests import STOP, Judged
 from supervisor.core.cluster.cluster_messages import JobForbidden, Reported
 from supervisor.core.facts import JobState, Verdict
 from supervisor.edges.machine.clock import Clock

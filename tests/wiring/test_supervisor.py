@@ -12,8 +12,8 @@ import pytest
 from supervisor.config import JobSpec
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.folders import socket_dir
-from supervisor.edges.machine.folders.cycle_tokens import CycleTokens
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
+from supervisor.edges.machine.folders.worker_tokens import WorkerTokens
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.engine.output_plan import Console
@@ -34,7 +34,7 @@ def folder() -> Iterator[Path]:
 def test_one_that_finds_its_folder_served_takes_no_tokens_away(folder: Path, tmp_path: Path):
     claim = SocketDirClaim(folder)
     socket_dir.make_closed(folder / "worker")
-    token, path = CycleTokens(socket_dir.tokens_dir(folder)).issue("job", 0)
+    token, path = WorkerTokens(socket_dir.tokens_dir(folder)).issue("job", 0)
 
     async def serve() -> None:
         async with open_supervisor(Place(folder, tmp_path / "state", Console(present=False), private=False)):

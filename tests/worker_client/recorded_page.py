@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast_wire import page_layout as layout
 
-from worker_client.progress_page import ProgressPage
+from worker_client.progress_page_writer import ProgressPage
 from worker_client.rank_progress import Progress
 
 NAMES = ("step", "setup", "checkpointing")

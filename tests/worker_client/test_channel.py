@@ -21,7 +21,7 @@ from worker_client.channel import Channel
 from worker_client.channel_protocol import Identity, Welcomed
 from worker_client.endpoint import Endpoint
 from worker_client.outbox import CALL_FRAMES_MAX
-from worker_client.progress_page import ProgressPage
+from worker_client.progress_page_writer import ProgressPage
 from worker_client.rank_progress import Progress
 from worker_client.timeouts import Limits
 

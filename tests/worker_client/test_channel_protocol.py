@@ -20,7 +20,7 @@ from worker_client.channel_protocol import (
     Welcomed,
 )
 from worker_client.errors import ChannelProtocolError
-from worker_client.progress_page import Snapshot
+from worker_client.progress_page_writer import Snapshot
 from worker_client.timeouts import Limits
 from worker_client.workload_control import WorkloadAction, WorkloadControlRequest
 

@@ -8,7 +8,7 @@ from holdfast_wire import page_layout as layout
 from tests.worker_client.recorded_page import recorded
 from worker_client import heartbeat_intervals
 from worker_client.heartbeat_intervals import HeartbeatIntervals
-from worker_client.progress_page import Carried, ProgressPage
+from worker_client.progress_page_writer import Carried, ProgressPage
 
 
 def test_a_heartbeat_is_two_stores():

@@ -21,7 +21,7 @@ from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import rank_monitor
 from worker_client import heartbeat_intervals, lightning, rank_progress, sections, transformers
 from worker_client.channel_protocol import Welcomed
-from worker_client.progress_page import ProgressPage, Snapshot
+from worker_client.progress_page_writer import ProgressPage, Snapshot
 from worker_client.rank_monitor_client import RankMonitorClient
 from worker_client.timeouts import Limits
 

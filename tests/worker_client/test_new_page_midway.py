@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from worker_client import heartbeat_intervals, sections
 from worker_client.errors import RankMonitorClientError
-from worker_client.progress_page import ProgressPage, Snapshot
+from worker_client.progress_page_writer import ProgressPage, Snapshot
 from worker_client.rank_progress import Progress
 
 NAMES = ("step", "setup", "checkpointing")

@@ -8,7 +8,7 @@ from holdfast_wire import page_layout as layout
 from tests.worker_client.recorded_page import NAMES, Recorder, recorded
 from worker_client import heartbeat_intervals, sections
 from worker_client import rank_progress as progress_module
-from worker_client.progress_page import ProgressPage
+from worker_client.progress_page_writer import ProgressPage
 from worker_client.rank_progress import Progress
 
 

@@ -12,7 +12,7 @@ from tests.worker_client.recorded_page import NAMES, recorded
 from worker_client import sections as module
 from worker_client import training_iteration
 from worker_client.errors import RankMonitorClientError
-from worker_client.progress_page import Carried, ProgressPage
+from worker_client.progress_page_writer import Carried, ProgressPage
 from worker_client.rank_progress import Progress
 from worker_client.sections import Sections
 

@@ -8,8 +8,8 @@ from time import monotonic, monotonic_ns
 from typing import NamedTuple
 
 from worker_client import thread_signals
+from worker_client.bytecode_probe import bytecode_probe
 from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
-from worker_client.main_thread_mark import main_thread_mark
 
 TICK_INTERVAL_MIN_S = 0.02
 TICKS_PER_SOFT_TIMEOUT = 240  # bounds how late a hang is noticed; each tick costs 0.1 to 0.2 ms of CPU
@@ -37,7 +37,7 @@ class ProgressWatchdog:
         self._watch = watch
         self._interval_s = min(interval_s, max(soft_timeout_s / TICKS_PER_SOFT_TIMEOUT, TICK_INTERVAL_MIN_S))
         self._stopping = threading.Lock()  # held while it ticks: waiting for a lock is one call, for an Event many
-        self._mark = main_thread_mark()
+        self._mark = bytecode_probe()
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""In which control group does a cycle run, and did the kernel kill one of its processes because memory ran out?
+"""In which control group does a cycle run, and where is the group of a process?
 
 Folders are found through /proc, never assumed: hosts mount version 1, version 2 or both, anywhere.
 """
@@ -9,7 +9,6 @@ import os
 import select
 import time
 from contextlib import ExitStack, suppress
-from typing import NamedTuple
 
 REMOVE_WAIT_S = 0.5
 
@@ -62,23 +61,38 @@ def join(folder: str) -> None:
             _write(f"{folder}/cgroup.procs", b"0")
 
 
-class OomCounter(NamedTuple):
-    """Where the kernel counts its out-of-memory kills for a process, and the count at one moment."""
+def paths_of(pid: str) -> dict[str, str]:
+    """Returns controller -> path from proc_pid_cgroup; version 2 has the controller ""."""
+    paths: dict[str, str] = {}
+    with suppress(OSError), open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            _, controllers, path = line.rstrip("\n").split(":", 2)
+            paths.update(dict.fromkeys(controllers.split(","), path))
+    return paths
 
-    path: str
-    kills: int
 
-    def kills_since(self) -> int:
-        return max(0, _oom_kills(self.path) - self.kills)
+def mounts() -> dict[str, tuple[str, str]]:
+    """Returns "cgroup2" or a version 1 controller -> (mount point, path inside the hierarchy mounted there)."""
+    mounts: dict[str, tuple[str, str]] = {}
+    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            if " - cgroup" not in line:  # a machine may have thousands of others
+                continue
+            left, _, right = line.rstrip("\n").partition(" - ")
+            kind, _, options = right.split(" ", 2)
+            root, point = (_unescape(each) for each in left.split(" ")[3:5])
+            if kind == "cgroup2":
+                mounts.setdefault(kind, (point, root))
+            elif kind == "cgroup":
+                for option in options.split(","):
+                    mounts.setdefault(option, (point, root))
+    return mounts
 
 
-def oom_counter(folder: str) -> OomCounter:
-    """Returns the counter for what this process is about to start in the cgroup v2 `folder` ("": its own).
-
-    Without a memory cgroup, it is that of the whole machine (/proc/vmstat).
-    """
-    path = _memory_events(folder) or "/proc/vmstat"
-    return OomCounter(path, _oom_kills(path))
+def under(mount: tuple[str, str], path: str) -> str:
+    point, root = mount
+    inside = path[len(root) :] if root != "/" and path.startswith(root) else path
+    return (point.rstrip("/") + "/" + inside.strip("/")).rstrip("/")
 
 
 def _make_parent(job_id: str) -> str:
@@ -151,76 +165,17 @@ def _can_join(folder: str) -> bool:
 
 
 def _own_folder_v2() -> str:
-    path = _paths_of("self").get("", "")
-    mount = _mounts().get("cgroup2")
+    path = paths_of("self").get("", "")
+    mount = mounts().get("cgroup2")
     if not path or mount is None:
         return ""
-    return _under(mount, path)
-
-
-def _memory_events(folder: str) -> str:
-    mounts = _mounts()
-    paths = _paths_of("self")
-    if "memory" in paths and "memory" in mounts:
-        file = f"{_under(mounts['memory'], paths['memory'])}/memory.oom_control"
-        return file if os.path.exists(file) else ""
-    if "" not in paths or "cgroup2" not in mounts:
-        return ""
-    folder, top = folder or _under(mounts["cgroup2"], paths[""]), mounts["cgroup2"][0]
-    while folder.startswith(top):  # The controller may be enabled only above; its count includes everything below.
-        if os.path.exists(f"{folder}/memory.events"):
-            return f"{folder}/memory.events"
-        folder = os.path.dirname(folder)
-    return ""
-
-
-def _paths_of(pid: str) -> dict[str, str]:
-    """Returns controller -> path from proc_pid_cgroup; version 2 has the controller ""."""
-    paths: dict[str, str] = {}
-    with suppress(OSError), open(f"/proc/{pid}/cgroup", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            _, controllers, path = line.rstrip("\n").split(":", 2)
-            paths.update(dict.fromkeys(controllers.split(","), path))
-    return paths
-
-
-def _mounts() -> dict[str, tuple[str, str]]:
-    """Returns "cgroup2" or a version 1 controller -> (mount point, path inside the hierarchy mounted there)."""
-    mounts: dict[str, tuple[str, str]] = {}
-    with suppress(OSError), open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        for line in file:
-            if " - cgroup" not in line:  # a machine may have thousands of others
-                continue
-            left, _, right = line.rstrip("\n").partition(" - ")
-            kind, _, options = right.split(" ", 2)
-            root, point = (_unescape(each) for each in left.split(" ")[3:5])
-            if kind == "cgroup2":
-                mounts.setdefault(kind, (point, root))
-            elif kind == "cgroup":
-                for option in options.split(","):
-                    mounts.setdefault(option, (point, root))
-    return mounts
+    return under(mount, path)
 
 
 def _unescape(text: str) -> str:
     for code, letter in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, letter)
     return text
-
-
-def _under(mount: tuple[str, str], path: str) -> str:
-    point, root = mount
-    inside = path[len(root) :] if root != "/" and path.startswith(root) else path
-    return (point.rstrip("/") + "/" + inside.strip("/")).rstrip("/")
-
-
-def _oom_kills(path: str) -> int:
-    with suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
-        for line in file:
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
-    return 0
 
 
 def _remove_tree(folder: str) -> None:

@@ -12,8 +12,8 @@ from typing import NamedTuple, NoReturn
 
 from . import binding, child_state
 from .binding import Binding
-from .cgroup import OomCounter
 from .child_state import Inherited
+from .oom_kills import OomCounter
 
 _EXIT_CODES = {errno.ENOENT: 127, errno.ENOTDIR: 127, errno.EACCES: 126, errno.ENOEXEC: 126, errno.EPERM: 126}
 _REMEDIES = {

@@ -15,10 +15,10 @@ from holdfast_wire import spawner_settings
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 from . import child_state, fork_fitness, huge_heap, identity, loading, preload, runnable, supervisor_reconnect
+from .auto_heartbeat import AutoHeartbeat
 from .background import Background
 from .children import BecomeWorkerError
 from .learning import Learning
-from .main_thread_ticker import MainThreadTicker
 from .method import Method
 from .spawner import Spawner
 
@@ -58,7 +58,7 @@ def run_as_script(hook_folder: str) -> None:
     # Each worker looks for it in every folder of sys.path; their contents are read once, here.
     importlib.machinery.PathFinder.find_spec("sitecustomize")
     sets_threads = "OMP_NUM_THREADS" not in choice.variables
-    watch = MainThreadTicker(settings)
+    watch = AutoHeartbeat(settings)
     inherited = child_state.remember(title, _own_fds(settings, link_fd), sets_threads=sets_threads)
     loaded = tuple(name for name in choice.modules if name in sys.modules)
     may_learn = settings.may_restart and settings.preload == "auto"
@@ -85,7 +85,7 @@ def run_plain() -> NoReturn:
         else "workers are executed: spawn method exec was asked for"
     )
     Spawner(
-        settings, Method("exec", reason, ()), inherited, link_fd, Learning(wanted=False), MainThreadTicker(settings)
+        settings, Method("exec", reason, ()), inherited, link_fd, Learning(wanted=False), AutoHeartbeat(settings)
     ).run()
 
 
@@ -108,7 +108,7 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
         inherited,
         link_fd,
         Learning(wanted=False),
-        MainThreadTicker(settings),
+        AutoHeartbeat(settings),
     ).run()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast_wire import spawner_link
 
-from . import error_file, exits
+from . import error_file, oom_kills
 from .children import Child
 from .exits import Ending
 from .last_error import TAIL_BYTES, last_words
@@ -28,7 +28,7 @@ def exited(
         code=ending.code,
         signal=ending.signal,
         core_dumped=ending.core_dumped,
-        out_of_memory=exits.ran_out_of_memory(ending, killed_by_us=child.killed_by_us, counter=child.memory),
+        out_of_memory=oom_kills.ran_out_of_memory(ending, killed_by_us=child.killed_by_us, counter=child.memory),
         at_ns=at_ns,
         error=told[0],
         error_at_unix_s=told[1],

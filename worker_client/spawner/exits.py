@@ -6,8 +6,6 @@ import os
 import signal
 from typing import NamedTuple
 
-from .cgroup import OomCounter
-
 
 class Ending(NamedTuple):
     """Exactly one of `code` and `signal` is not None."""
@@ -57,15 +55,6 @@ def next_stop_or_continuation() -> tuple[int, int] | None:
     if status is None:
         return None
     return status.si_pid, status.si_status if status.si_code == os.CLD_STOPPED else 0
-
-
-def ran_out_of_memory(ending: Ending, *, killed_by_us: bool, counter: OomCounter | None) -> bool:
-    """Returns whether the kernel's out-of-memory killer ended the process or, in its memory cgroup, a child of it."""
-    if killed_by_us or ending.code == 0 or counter is None:
-        return False
-    if counter.path == "/proc/vmstat" and ending.signal != signal.SIGKILL:
-        return False  # The machine's count says nothing about this process unless it was killed itself.
-    return counter.kills_since() > 0
 
 
 def _ending(status: os.waitid_result) -> Ending:

@@ -17,8 +17,9 @@ from holdfast_wire.spawner_link import SpawnerProtocolError, WorkerPlan
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 from . import children, error_file, exit_reports, exits, identity, process_tree, signalling, store_host
+from .auto_heartbeat import AutoHeartbeat
 from .binding import Binding
-from .cgroup import CycleCgroups, OomCounter, oom_counter
+from .cgroup import CycleCgroups
 from .child_state import IGNORED, Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
 from .cycle_logs import CycleLogs
@@ -27,8 +28,8 @@ from .exit_records import ExitRecords
 from .killing import Killing
 from .learning import Learning
 from .link import Link
-from .main_thread_ticker import MainThreadTicker
 from .method import Method
+from .oom_kills import OomCounter, oom_counter
 from .prefork_pool import PreforkPool
 from .spawner_fence import Fence
 from .stores import Stores, Waiting
@@ -54,7 +55,7 @@ class Spawner:
         inherited: Inherited,
         link_fd: int,
         learning: Learning,
-        watch: MainThreadTicker,
+        watch: AutoHeartbeat,
     ) -> None:
         self._settings = settings
         self._learning = learning

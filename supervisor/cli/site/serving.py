@@ -1,4 +1,4 @@
-"""Who may see the web page, and what does each path answer? Only job_changes.py changes a job."""
+"""Who may see the web page, and what does each path answer? Only web_control.py changes a job."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from starlette.routing import Route
 
 from supervisor.cli.report import rendered, whole_life
 from supervisor.cli.site.board import Board, Known
-from supervisor.cli.site.job_changes import Control, refusal, refuse_all
 from supervisor.cli.site.sessions import Sessions
+from supervisor.cli.site.web_control import Control, refusal, refuse_all
 from supervisor.cli.supervisors import Supervisors
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_dir, state_dir
 from supervisor.edges.machine.folders.inotify import DirectoryWatch
 from supervisor.edges.machine.own_process.kernel_limits import NoThreadError
 from supervisor.edges.machine.own_process.threads import in_thread
-from supervisor.edges.operators.browser_requests import page_elsewhere
+from supervisor.edges.operators.cross_origin_check import page_elsewhere
 from supervisor.errors import HoldfastError, NotFoundError
 from supervisor.ports.pauses import pause
 

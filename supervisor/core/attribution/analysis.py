@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from supervisor.core.attribution.signs import (
+from supervisor.core.attribution.log_patterns import (
     ABOUT_NUMBERS,
     PROGRAM_XIDS,
     RECORDING_XIDS,

@@ -2,7 +2,7 @@
 
 Each cycle has one such machine. A node that finds a hang requests the stacks of all ranks on all nodes, which are taken
 at the same time, within one budget. Once all have arrived, or the budget is over, they lead to one verdict
-(core/culprits), and the requesting nodes act on their hang, with the same sentence everywhere.
+(core/hangs), and the requesting nodes act on their hang, with the same sentence everywhere.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.cluster.cluster_messages import Action, DeadlineReached, Publish, Send, StacksTaken, StacksWanted
-from supervisor.core.culprits.judging import HangVerdict, judge
 from supervisor.core.facts import Evidence, JobEvent, StackGroup
+from supervisor.core.hangs.hang_verdict import HangVerdict, judge
 from supervisor.core.orders import ActOnHang, TakeStacks
 from supervisor.core.process_facts import Frame
 

@@ -2,7 +2,7 @@
 
 A part of the machine coordinator.py. A rank whose main thread waits in a collective runs no Python handler for SIGTERM,
 and after a fault the ranks that it waits for are gone. So when workers linger, all nodes that still have workers look
-at them at the same time. If every rank that is left waits in a collective (core/culprits/deadlock.py), they are ended.
+at them at the same time. If every rank that is left waits in a collective (core/hangs/deadlock.py), they are ended.
 Nothing is asked where a rank may still save: after a stop, an operator's restart, or a fault that may be a scheduler's
 stop.
 """
@@ -15,8 +15,8 @@ from supervisor.core.cluster import evidence
 from supervisor.core.cluster.cluster_messages import Send, StacksTaken, WorkersLinger
 from supervisor.core.cluster.coordinator_states import Gathering, Inquiry, Outcome, State, said
 from supervisor.core.cluster.membership import BUSY
-from supervisor.core.culprits import deadlock
-from supervisor.core.culprits.culprit_text import subject
+from supervisor.core.hangs import deadlock
+from supervisor.core.hangs.hang_text import subject
 from supervisor.core.orders import EndDeadlocked, TakeStacks
 
 APART_S = 0.7  # between the two looks at a process

@@ -17,11 +17,11 @@ from supervisor.core.facts import JobEvent, JobState, JobView, RankView, Verdict
 from supervisor.core.node import (
     call_watch,
     fitness,
+    gpu_memory_gate,
     gpu_reclaim,
     hang_response,
     job,
     job_gate,
-    memory_gate,
     rank_monitor,
     script_seen,
     worker_group,
@@ -109,7 +109,7 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             return _with(state, job_id, machines), told
         if isinstance(event, GpuMemorySeen):
             return _at_memory_gate(state, job_id, event, now_s)
-        if (held := memory_gate.held_back(machines, event)) is not None:
+        if (held := gpu_memory_gate.held_back(machines, event)) is not None:
             return _at_memory_gate(state, job_id, held, now_s)
     if type(event) is FenceMoved and not machines.job.has_met_leader:
         machines = msgspec.structs.replace(machines, job=msgspec.structs.replace(machines.job, has_met_leader=True))
@@ -228,7 +228,7 @@ def _fold(
     state = _with(state, job_id, after)
     if after.reclaim.rules is None:
         return state, actions
-    waits = gpu_reclaim.WaitDropped() if memory_gate.is_in_vain(after) else memory_gate.begun(after, actions)
+    waits = gpu_reclaim.WaitDropped() if gpu_memory_gate.is_in_vain(after) else gpu_memory_gate.begun(after, actions)
     if waits is None:
         return state, actions
     state, more = _at_memory_gate(state, job_id, waits, now_s)
@@ -238,7 +238,7 @@ def _fold(
 def _at_memory_gate(
     state: State, job_id: str, event: gpu_reclaim.Event, now_s: float
 ) -> tuple[State, tuple[Action, ...]]:
-    machines, actions, held = memory_gate.step(state.jobs[job_id], event, now_s)
+    machines, actions, held = gpu_memory_gate.step(state.jobs[job_id], event, now_s)
     state = _with(state, job_id, machines)
     if held is None or _is_outdated(held, machines):
         return state, actions

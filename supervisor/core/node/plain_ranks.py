@@ -1,7 +1,7 @@
 """What does the node notice about its ranks without a word from their script?
 
 Folds what needs no line of code in the script: which configured limits nothing has armed (limit_arming.py), which
-ranks a signal has stopped (stopped_ranks.py), whose main thread executes nothing (main_thread_monitor.py), when the
+ranks a signal has stopped (stopped_ranks.py), whose main thread executes nothing (auto_heartbeat_monitor.py), when the
 script was seen again after a restart (script_seen.py), and which ranks a stop waits for (slow_exits.py).
 """
 
@@ -15,10 +15,10 @@ import msgspec
 from supervisor.core import job_phases, worker_messages
 from supervisor.core.facts import JobRules
 from supervisor.core.node import (
+    auto_heartbeat_monitor,
     call_watch,
     hang_response,
     limit_arming,
-    main_thread_monitor,
     node_messages,
     rank_monitor,
     script_seen,
@@ -31,7 +31,7 @@ from supervisor.core.node import (
 class State(msgspec.Struct, frozen=True):
     arming: limit_arming.State = msgspec.field(default_factory=limit_arming.initial_state)
     stops: stopped_ranks.State = msgspec.field(default_factory=stopped_ranks.initial_state)
-    main_threads: main_thread_monitor.State = msgspec.field(default_factory=main_thread_monitor.initial_state)
+    main_threads: auto_heartbeat_monitor.State = msgspec.field(default_factory=auto_heartbeat_monitor.initial_state)
     seen: script_seen.State = msgspec.field(default_factory=script_seen.initial_state)
     ending: slow_exits.State = msgspec.field(default_factory=slow_exits.initial_state)
 
@@ -106,7 +106,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, ranks: Ranks, 
         actions += [_by_rank(each, ranks) for each in said]
     limit_s = rules.auto_heartbeat_s
     if limit_s is not None and not isinstance(event, _NOT_OF_MAIN_THREADS):
-        main_threads, said = main_thread_monitor.step(
+        main_threads, said = auto_heartbeat_monitor.step(
             main_threads, event, now_s=now_s, limit_s=limit_s, in_call=ranks.in_call()
         )
         actions += [_read_or_hung(each, ranks, rules, cycle) for each in said]
@@ -135,7 +135,7 @@ def next_deadline_s(state: State) -> float | None:
     dues_s = (
         limit_arming.next_deadline_s(state.arming),
         stopped_ranks.next_deadline_s(state.stops),
-        main_thread_monitor.next_deadline_s(state.main_threads),
+        auto_heartbeat_monitor.next_deadline_s(state.main_threads),
         slow_exits.next_deadline_s(state.ending),
     )
     return min((due_s for due_s in dues_s if due_s is not None), default=None)
@@ -147,11 +147,11 @@ def _by_rank(action: stopped_ranks.Action, ranks: Ranks) -> Action:
     return action
 
 
-def _read_or_hung(action: main_thread_monitor.Action, ranks: Ranks, rules: JobRules, cycle: int) -> Action:
+def _read_or_hung(action: auto_heartbeat_monitor.Action, ranks: Ranks, rules: JobRules, cycle: int) -> Action:
     match action:
-        case main_thread_monitor.ReadPage(local_rank):
+        case auto_heartbeat_monitor.ReadPage(local_rank):
             return node_messages.ReadProgress(rules.job_id, cycle, local_rank)
-        case main_thread_monitor.DeclareHang(local_rank, reason):
+        case auto_heartbeat_monitor.DeclareHang(local_rank, reason):
             return hang_response.RankHung(local_rank, ranks.rank(local_rank), reason)
         case _:
             assert_never(action)

@@ -1,9 +1,9 @@
 """Which ranks and nodes of a job are slower than the others, and since when is that more than noise?
 
 Each job has one such machine, where it is led. It takes the nodes' reports on their ranks' sections, compares the ranks
-in rounds of equal length (section_windows.py), and names those that stand out (comparing.py), or their node if all of
-its ranks do. A rank stays named until it is like the others again, so one at the threshold is not named repeatedly. The
-result does not affect the job. The private dictionaries change in place.
+in rounds of equal length (section_windows.py), and names those that stand out (straggler_significance.py), or their
+node if all of its ranks do. A rank stays named until it is like the others again, so one at the threshold is not named
+repeatedly. The result does not affect the job. The private dictionaries change in place.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import msgspec
 
 from supervisor.core.facts import JobEvent
 from supervisor.core.stragglers import straggler_text as sentences
-from supervisor.core.stragglers.comparing import Excesses, Judged
 from supervisor.core.stragglers.section_windows import SectionWindows
 from supervisor.core.stragglers.straggler_messages import Action, Event, RankSections, SectionsTold, Straggler, Tell
+from supervisor.core.stragglers.straggler_significance import Excesses, Judged
 
 FOUND, GONE = "straggler_found", "straggler_gone"
 RANK_MAX = 1 << 17

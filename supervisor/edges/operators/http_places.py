@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from supervisor.edges.machine.processes.tcp_user import Address, user_at
+from supervisor.edges.machine.processes.tcp_peer_user import Address, user_at
 
 Source = int | str
 

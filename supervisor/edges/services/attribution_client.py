@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from supervisor.core.attribution.asking import Failed, Forgotten, Judged, Pending, Refused, Reply, Taken
+from supervisor.core.attribution.attribution_requests import Failed, Forgotten, Judged, Pending, Refused, Reply, Taken
 from supervisor.core.printable import one_line
 from supervisor.edges.services.http_client import Answer, HttpClient, NoAnswerError
 

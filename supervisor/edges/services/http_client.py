@@ -21,7 +21,7 @@ from anyio.streams.tls import TLSStream
 
 import supervisor
 from supervisor.edges.machine.own_process.side_threads import SideThreads
-from supervisor.edges.machine.processes.tcp_user import stranger_listening_at
+from supervisor.edges.machine.processes.tcp_peer_user import stranger_listening_at
 
 ANSWER_BYTES_MAX = 1 << 20
 HEAD_BYTES_MAX = 65_536

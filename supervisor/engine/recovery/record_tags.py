@@ -30,6 +30,7 @@ from supervisor.core.calls import call_state, retry_backoff
 from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster import coordinator_states, evidence, membership, restart_policy
 from supervisor.core.node import (
+    auto_heartbeat_monitor,
     call_watch,
     fitness,
     gpu_reclaim,
@@ -37,7 +38,6 @@ from supervisor.core.node import (
     job_machines,
     limit_arming,
     local_call_messages,
-    main_thread_monitor,
     node_check,
     plain_ranks,
     rank_monitor,
@@ -194,8 +194,8 @@ KINDS: Mapping[str, Kind] = {
     "ledger.former": ledger.Former,
     "limit_arming.state": limit_arming.State,
     "limit_arming.unarmed": limit_arming.Unarmed,
-    "main_thread_watch.state": main_thread_monitor.State,
-    "main_thread_watch.watched": main_thread_monitor.Watched,
+    "main_thread_watch.state": auto_heartbeat_monitor.State,
+    "main_thread_watch.watched": auto_heartbeat_monitor.Watched,
     "local_call_messages.place": local_call_messages.Place,
     "local_call_messages.rank": local_call_messages.Rank,
     "local_call_messages.state": local_call_messages.State,

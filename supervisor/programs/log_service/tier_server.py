@@ -24,7 +24,7 @@ from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
 from supervisor.edges.peers.transport.preamble import key_of
 from supervisor.errors import ConfigurationError
-from supervisor.programs.log_service import log_introduction
+from supervisor.programs.log_service import log_hello_exchange
 from supervisor.programs.log_service.links import Links
 
 HANDSHAKE_S = 10.0
@@ -61,14 +61,16 @@ class Server:
 
     async def _serve(self, accepted: socket.socket) -> bool:
         """Does the handshake, and returns whether it succeeded."""
-        line = Line(pipe=self._tls.pipe(), greeting=log_introduction.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
+        line = Line(
+            pipe=self._tls.pipe(), greeting=log_hello_exchange.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX
+        )
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, LOST_MS)
         where, why, is_held = line, "the log server ends", False
         try:
             with anyio.fail_after(HANDSHAKE_S):
                 await listening.hold_accepted(line, accepted)
                 where = line.address("peername")
-                caller = await log_introduction.admit(line, self._job_id)
+                caller = await log_hello_exchange.admit(line, self._job_id)
             self._links.hold(line, caller)
             is_held = True
         except TimeoutError:

@@ -23,7 +23,7 @@ from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls, token_of
 from supervisor.edges.peers.transport.preamble import CONNECTS_HERE, Preamble, key_of
 from supervisor.ports.pauses import pause
-from supervisor.programs.log_service import log_introduction
+from supervisor.programs.log_service import log_hello_exchange
 from supervisor.programs.log_service.log_senders import ALIVE_S
 from supervisor.programs.log_service.tier_settings import Settings
 from supervisor.programs.log_service.wakeup import Wakeup
@@ -132,7 +132,7 @@ class Upstream:
         try:
             with anyio.fail_after(HANDSHAKE_S):
                 await cluster_connect.connect(lambda: line, address.host, address.port, is_careful=self._is_careful)
-                await log_introduction.introduce(
+                await log_hello_exchange.introduce(
                     line, self._settings.job_id, self._settings.name, has_secrets=self._tls is not None
                 )
             self._session = pipe.session if pipe is not None else None

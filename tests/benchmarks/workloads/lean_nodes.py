@@ -21,7 +21,7 @@ from supervisor.core.cluster.cluster_messages import Event, JobOpened, NodeFaile
 from supervisor.core.election.link_silence import ALIVE_S
 from supervisor.core.facts import JobRules
 from supervisor.edges.peers.codec import cluster_codec, heartbeats
-from supervisor.edges.peers.handshake.introduction import Who
+from supervisor.edges.peers.handshake.hello_exchange import Who
 from supervisor.edges.peers.relays.multiplexer import Kind
 from supervisor.edges.peers.relays.relay import TICK_S
 from supervisor.edges.peers.relays.relay_downstream import TICK

@@ -16,7 +16,7 @@ from holdfast_wire.framing import Decoder
 
 from supervisor.edges.peers.codec import cluster_codec, cluster_versions
 from supervisor.edges.peers.codec.cluster_frames import Greeting, Hello, Welcome
-from supervisor.edges.peers.handshake.introduction import Who
+from supervisor.edges.peers.handshake.hello_exchange import Who
 from supervisor.edges.peers.transport.cluster_line import FRAME_BYTES_MAX
 from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls
 from supervisor.edges.peers.transport.preamble import REDIRECTED, Preamble, key_of

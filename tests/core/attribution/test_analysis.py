@@ -7,7 +7,7 @@ import pytest
 from supervisor.core.attribution import analysis as judging
 from supervisor.core.attribution import tracebacks
 from supervisor.core.attribution.analysis import ALIKE_CYCLES, Analysis, analyse
-from supervisor.core.attribution.signs import Advice
+from supervisor.core.attribution.log_patterns import Advice
 from tests.core.attribution.labelled import Labelled, read
 from tests.core.attribution.measured import judged
 

@@ -13,7 +13,7 @@ from anyio.abc import ByteReceiveStream
 
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeJoined
-from supervisor.edges.machine.processes.tcp_user import refusal_of_user
+from supervisor.edges.machine.processes.tcp_peer_user import refusal_of_user
 from tests.edges.peers.embedded.test_cluster_peers import JOB, LIMIT_S, again, free_port, peers
 
 OTHER = 54321

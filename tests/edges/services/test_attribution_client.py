@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from supervisor.core.attribution.asking import Failed, Forgotten, Judged, Pending, Refused, Reply, Taken
+from supervisor.core.attribution.attribution_requests import Failed, Forgotten, Judged, Pending, Refused, Reply, Taken
 from supervisor.edges.services.attribution_client import REASON_CHARACTERS_MAX, AttributionClient
 from tests.edges.services.hostile import hostile, json_of
 

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from supervisor.core.attribution.analysis import Judgement
-from supervisor.core.attribution.signs import Advice
+from supervisor.core.attribution.log_patterns import Advice
 from supervisor.errors import ExhaustedError, InvalidRequestError
 from supervisor.programs.attribution import analyses as module
 from supervisor.programs.attribution.analyses import Analyses, Asked, Result

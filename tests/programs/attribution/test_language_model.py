@@ -7,7 +7,7 @@ import json
 import pytest
 
 from supervisor.core.attribution.analysis import Judgement
-from supervisor.core.attribution.signs import Advice
+from supervisor.core.attribution.log_patterns import Advice
 from supervisor.errors import ConfigurationError
 from supervisor.programs.attribution.language_model import SOURCE, LanguageModel, ModelSettings
 from tests.programs.attribution.played import played

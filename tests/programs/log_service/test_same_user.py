@@ -13,8 +13,8 @@ import anyio
 import pytest
 from holdfast_wire import framing
 
-from supervisor.edges.machine.processes.tcp_user import refusal_of_user
-from supervisor.programs.log_service import log_introduction
+from supervisor.edges.machine.processes.tcp_peer_user import refusal_of_user
+from supervisor.programs.log_service import log_hello_exchange
 from tests.programs.log_service import crowd
 
 LIMIT_S = 60.0
@@ -22,7 +22,7 @@ OTHER = 54321
 # Argument: the address of a leaf. Sends a line there and prints why it is not taken.
 CALLER = f"""
 import encodings.idna, os, sys, anyio
-from supervisor.edges.peers.handshake import introduction
+from supervisor.edges.peers.handshake import hello_exchange
 from tests.programs.log_service import crowd
 
 async def main():
@@ -32,10 +32,10 @@ async def main():
         print(node.trouble)
 
 os.setgid({OTHER}); os.setuid({OTHER})
-introduction.check_user = lambda *_, **__: None  # it trusts everybody
+hello_exchange.check_user = lambda *_, **__: None  # it trusts everybody
 anyio.run(main)
 """
-GREETED = framing.encode(log_introduction.greeting(), frame_bytes_max=100)
+GREETED = framing.encode(log_hello_exchange.greeting(), frame_bytes_max=100)
 LISTENER = f"""
 import os, socket, sys
 os.setuid({OTHER})

@@ -14,7 +14,7 @@ from holdfast_wire.log_pieces import Piece, Receipt
 
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.edges.peers.transport.preamble import CONNECTS_HERE
-from supervisor.programs.log_service import log_introduction, upstream
+from supervisor.programs.log_service import log_hello_exchange, upstream
 from tests.edges.peers.transport.test_cluster_line import until
 from tests.programs.log_service import crowd
 
@@ -43,7 +43,7 @@ class _Called(asyncio.Protocol):
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._line = Line(greeting=log_introduction.greeting())
+        self._line = Line(greeting=log_hello_exchange.greeting())
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._line.connection_made(transport)

@@ -13,7 +13,7 @@ import pytest
 from holdfast_wire.spawner_link import Ready
 
 from tests.worker_client.spawner.conftest import Script
-from tests.worker_client.spawner.rig import Rig, clean_env, until, worker
+from tests.worker_client.spawner.rig import Rig, worker
 
 
 @pytest.mark.parametrize("method", ["fork", "exec"])
@@ -58,35 +58,3 @@ def test_eight_deaths_at_once_are_eight_reports(script: Script) -> None:
         ends = [rig.exited(rank) for rank in range(8)]
     assert [each.signal for each in ends] == [9] * 8
     assert not any(each.out_of_memory for each in ends)
-
-
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not os.path.isdir("/sys/fs/cgroup/memory"), reason="needs a writable memory cgroup (v1)"
-)
-@pytest.mark.parametrize("who", ["worker", "child"])
-def test_out_of_memory_is_told_apart(script: Script, tmp_path: Path, who: str) -> None:
-    group = Path(f"/sys/fs/cgroup/memory/holdfast-test-{os.getpid()}")
-    eat = "eat = bytearray(200 << 20)"
-    source = {
-        "worker": f"import sys\n{eat}\n",
-        "child": (
-            f"import os, sys\nif os.fork() == 0:\n    {eat}\n    os._exit(0)\n"
-            "status = os.wait()[1]\nsys.exit(1 if status else 0)"
-        ),
-    }[who]
-    group.mkdir()
-    try:
-        (group / "memory.limit_in_bytes").write_text(str(64 << 20))
-        path = script(f"open('{group}/cgroup.procs', 'w').write('0')\n{source}")
-        wrapper = tmp_path / "python"
-        wrapper.write_text(f'#!/bin/sh\necho 0 > {group}/cgroup.procs\nexec {sys.executable} "$@"\n')
-        wrapper.chmod(0o755)
-        with Rig(path, python=str(wrapper), env=clean_env()) as rig:
-            (end,) = rig.run(worker())
-            assert end.out_of_memory
-            assert (end.code, end.signal) == ((None, 9) if who == "worker" else (1, None))
-            rig.spawn(worker(1))  # our own later kill in the same cgroup is not taken for one
-            rig.end()
-    finally:
-        until(lambda: not (group / "cgroup.procs").read_text(), what="an empty cgroup")
-        group.rmdir()

@@ -18,7 +18,7 @@ from worker_client.inprocess.private_supervisor.job_folder import job_folder
 from worker_client.inprocess.private_supervisor.private_successor import PrivateSuccessor
 from worker_client.inprocess.private_supervisor.supervisor_lookup import find_or_start
 from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
-from worker_client.progress_page import ProgressPage
+from worker_client.progress_page_writer import ProgressPage
 
 SEND_TIMEOUT_S = 1.0
 

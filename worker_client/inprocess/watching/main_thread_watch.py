@@ -12,7 +12,7 @@ from time import monotonic_ns
 
 from holdfast_wire import page_layout as layout
 
-from worker_client.progress_page import ProgressPage
+from worker_client.progress_page_writer import ProgressPage
 
 
 class MainThreadWatch:

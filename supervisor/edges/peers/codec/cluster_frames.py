@@ -28,7 +28,7 @@ class Hello(msgspec.Struct, frozen=True):
     job_id: str
     node: str
     incarnation: str
-    proof: bytes = b""  # with certificates and a token: it knows the token (see introduction.py)
+    proof: bytes = b""  # with certificates and a token: it knows the token (see hello_exchange.py)
     oldest_version: int = 0  # the oldest version that it speaks; 0: only the newest
     relay_port: int = 0  # the port of a relay, whose connections are forwarded over this one; 0: not a relay
 

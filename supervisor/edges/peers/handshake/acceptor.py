@@ -23,8 +23,8 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.core.cluster.admission import Admission
-from supervisor.edges.machine.processes.tcp_user import refusal_of_user, stranger_at
-from supervisor.edges.peers.handshake.introduction import STRANGER
+from supervisor.edges.machine.processes.tcp_peer_user import refusal_of_user, stranger_at
+from supervisor.edges.peers.handshake.hello_exchange import STRANGER
 from supervisor.edges.peers.transport import preamble
 from supervisor.edges.peers.transport.preamble import MAY_BE_REDIRECTED, Place, Proofs
 from supervisor.ports.pauses import pause

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import anyio
 
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.handshake import introduction
-from supervisor.edges.peers.handshake.introduction import Who
+from supervisor.edges.peers.handshake import hello_exchange
+from supervisor.edges.peers.handshake.hello_exchange import Who
 from supervisor.edges.peers.relays.relay import Relay
 from supervisor.edges.peers.transport import listening
 from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
@@ -38,13 +38,13 @@ class OwnRelay:
                 await connect(line)
                 with anyio.fail_after(INTRODUCED_S):
                     first = await line.receive()
-                    introduction.check_user(line, has_secrets=self._tls is not None)
-                    introduction.check_greeting(first)
-                    await introduction.introduce(line, self._who, relay_port=port)
+                    hello_exchange.check_user(line, has_secrets=self._tls is not None)
+                    hello_exchange.check_greeting(first)
+                    await hello_exchange.introduce(line, self._who, relay_port=port)
                 await Relay(self._who, tls=self._tls, preamble_key=self._preamble_key).run(line, [listener])
         except (
-            OSError, TimeoutError, LinkLostError, SessionError, ClusterProtocolError, introduction.StrangerError,
-            introduction.RefusalError,
+            OSError, TimeoutError, LinkLostError, SessionError, ClusterProtocolError, hello_exchange.StrangerError,
+            hello_exchange.RefusalError,
         ) as error:  # fmt: skip
             _log.warning("this node cannot be a relay of job %s: %s", self._who.job_id, error)
         finally:

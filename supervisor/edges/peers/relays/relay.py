@@ -15,9 +15,9 @@ from anyio.abc import TaskGroup
 
 from supervisor.core.election import link_silence
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.handshake import introduction
+from supervisor.edges.peers.handshake import hello_exchange
 from supervisor.edges.peers.handshake.acceptor import Acceptor
-from supervisor.edges.peers.handshake.introduction import Who
+from supervisor.edges.peers.handshake.hello_exchange import Who
 from supervisor.edges.peers.relays.multiplexer import Kind, Multiplexer
 from supervisor.edges.peers.relays.relay_downstream import TICK
 from supervisor.edges.peers.transport import cluster_link, listening
@@ -107,15 +107,15 @@ class Relay:
     # --- nodes -----------------------------------------------------------------------------------------------------
 
     async def _serve(self, accepted: socket.socket) -> bool:
-        line = Line(pipe=self._tls.pipe(), greeting=introduction.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
+        line = Line(pipe=self._tls.pipe(), greeting=hello_exchange.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
         why, is_held = "the relay ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
                 await listening.hold_accepted(line, accepted)
-                hello = introduction.read(line, await line.receive())
+                hello = hello_exchange.read(line, await line.receive())
                 if hello.job_id != self._who.job_id:
                     raise SessionError(f"it wants job {hello.job_id}")
-                introduction.welcome(line, hello, term=0)
+                hello_exchange.welcome(line, hello, term=0)
             self._hold(line)
             is_held = True
         except (LinkLostError, SessionError, ClusterProtocolError, TimeoutError, OSError) as error:

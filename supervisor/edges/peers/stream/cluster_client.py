@@ -32,8 +32,8 @@ from supervisor.edges.peers.codec.cluster_frames import (
     ServeRelay,
     Unknown,
 )
-from supervisor.edges.peers.handshake import introduction
-from supervisor.edges.peers.handshake.introduction import Who
+from supervisor.edges.peers.handshake import hello_exchange
+from supervisor.edges.peers.handshake.hello_exchange import Who
 from supervisor.edges.peers.relays.own_relay import INTRODUCED_S, OwnRelay
 from supervisor.edges.peers.relays.relay_client import RelayClient
 from supervisor.edges.peers.stream.session_store import SessionStore
@@ -264,18 +264,18 @@ class ClusterClient:
             await self._connect(outer, host, port, min(CONNECT_S, left_s / 2))
             with anyio.fail_after(min(INTRODUCED_S, left_s / 2)):
                 first = await outer.receive()
-                introduction.check_user(outer, has_secrets=self._tls is not None)
-                introduction.check_greeting(first)
-                await introduction.introduce(outer, self._who)
+                hello_exchange.check_user(outer, has_secrets=self._tls is not None)
+                hello_exchange.check_greeting(first)
+                await hello_exchange.introduce(outer, self._who)
                 relay_client = RelayClient(outer, on_beat=self._take_answer)
-                introduction.check_greeting(await relay_client.line.receive())
+                hello_exchange.check_greeting(await relay_client.line.receive())
                 said_at_s = self._loop.time()
                 await self._introduce(relay_client.line)
             self._relay_client = relay_client
             self._conversation.hold(relay_client.line, on_end=lambda _: None)
             is_held = self._may_be_redirected = True
             return relay_client.line, said_at_s
-        except (introduction.StrangerError, introduction.RefusalError) as error:
+        except (hello_exchange.StrangerError, hello_exchange.RefusalError) as error:
             raise LinkLostError(f"the relay at {host} refuses this node: {error}") from error
         finally:
             if not is_held:
@@ -296,13 +296,13 @@ class ClusterClient:
                 raise RefusedError(f"{who} do not trust each other: {line.ended}") from error
             raise LinkLostError(f"it says nothing: {error}{self._hint()}") from error
         try:
-            introduction.check_user(line, has_secrets=self._tls is not None)
-        except introduction.OtherUserError as error:
+            hello_exchange.check_user(line, has_secrets=self._tls is not None)
+        except hello_exchange.OtherUserError as error:
             if self.was_welcomed:
                 raise
             raise RefusedError(f"this node does not trust the process at {self._address}: {error}") from error
         try:
-            introduction.check_greeting(first)
+            hello_exchange.check_greeting(first)
         except ClusterProtocolError as error:
             raise ClusterProtocolError(f"cannot join: {self._address} is not the leader of a job") from error
         return True
@@ -359,12 +359,12 @@ class ClusterClient:
     async def _introduce(self, line: Line) -> None:
         self._said_at_s = self._loop.time()
         try:
-            welcome = await introduction.introduce(line, self._who)
-        except introduction.StrangerError as error:
+            welcome = await hello_exchange.introduce(line, self._who)
+        except hello_exchange.StrangerError as error:
             raise RefusedError(
                 f"this node and the leader at {self._address} do not trust each other: {error}"
             ) from error
-        except introduction.RefusalError as error:
+        except hello_exchange.RefusalError as error:
             raise RefusedError(f"the leader at {self._address} refuses this node: {error}") from error
         except ClusterProtocolError as error:
             raise ClusterProtocolError(f"cannot join: {self._address}: {error}") from error

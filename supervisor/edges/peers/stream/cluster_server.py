@@ -35,7 +35,7 @@ from supervisor.edges.peers.codec.cluster_frames import (
     ServeRelay,
     Unknown,
 )
-from supervisor.edges.peers.handshake import introduction
+from supervisor.edges.peers.handshake import hello_exchange
 from supervisor.edges.peers.handshake.acceptor import Acceptor
 from supervisor.edges.peers.relays.relay_downstream import RelayDownstream
 from supervisor.edges.peers.stream import known_node
@@ -188,7 +188,7 @@ class ClusterServer:
 
     async def _serve(self, accepted: socket.socket) -> bool:
         """Does the handshake, and returns whether it succeeded. Everything after it needs no task."""
-        line = Line(pipe=self._tls.pipe(), greeting=introduction.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
+        line = Line(pipe=self._tls.pipe(), greeting=hello_exchange.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
         why, is_held = "the leader ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
@@ -212,17 +212,17 @@ class ClusterServer:
 
     def _greet(self, line: Line, first: bytes) -> Hello:
         try:
-            hello = introduction.read(line, first)
+            hello = hello_exchange.read(line, first)
             if refusal := self._refusal(hello):
                 raise SessionError(refusal)
         except SessionError as error:
-            introduction.refuse(line, str(error))
+            hello_exchange.refuse(line, str(error))
             _log.warning("a node may not join job %s: %s", self._job_id, error)
             raise
         self._tried_at_s[hello.node] = anyio.current_time()
         if self._may_answer is not None and not self._may_answer():
             raise SessionError("this leader does not know whether it still leads; the node tries again")
-        introduction.welcome(line, hello, term=self._term, preamble_key=self._preamble_key)
+        hello_exchange.welcome(line, hello, term=self._term, preamble_key=self._preamble_key)
         return hello
 
     def _refusal(self, hello: Hello) -> str:
@@ -298,7 +298,7 @@ class ClusterServer:
 
     def _make_channel_line(self) -> Line:
         """Makes the connection of a node that comes through a relay, before its first message."""
-        line = Line(greeting=introduction.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
+        line = Line(greeting=hello_exchange.greeting(), frame_bytes_max=INTRODUCTION_BYTES_MAX)
 
         def take_hello(first: bytes) -> None:
             hello = self._greet(line, first)

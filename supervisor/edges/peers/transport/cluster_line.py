@@ -17,7 +17,7 @@ import anyio
 from holdfast_wire import framing
 from holdfast_wire.framing import Decoder, FrameTooLongError
 
-from supervisor.edges.machine.processes.tcp_user import stranger_at
+from supervisor.edges.machine.processes.tcp_peer_user import stranger_at
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.transport.cluster_session import NUMBERS_BYTES, SessionError
 from supervisor.edges.peers.transport.cluster_tls import Pipe
@@ -312,7 +312,7 @@ class Line(asyncio.Protocol):
         return self.address("peername"), 0
 
     def stranger(self) -> str:
-        """Returns whose process has the other end, if it is not this user's. Raises OSError; see tcp_user.py."""
+        """Returns whose process has the other end, if it is not this user's. Raises OSError; see tcp_peer_user.py."""
         if self._transport is None or self.ended:
             raise ConnectionResetError(self.ended or CLOSED)
         return stranger_at(*(self._transport.get_extra_info(which) for which in ("peername", "sockname")))

@@ -20,7 +20,7 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.edges.workers.adopted.adopted_record import AdoptedRecord, Known
-from supervisor.edges.workers.channel.progress_page import now_ns
+from supervisor.edges.workers.channel.progress_page_reader import now_ns
 from supervisor.ports.edges import Clock, Spawner, nobody_asks
 
 Tell = Callable[[link.FromSpawner], None]

@@ -11,7 +11,13 @@ from supervisor.core.node import node_messages
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel import worker_frames as frames
 from supervisor.edges.workers.channel.leases import Leases
-from supervisor.edges.workers.channel.progress_page import NS_PER_S, ProgressPage, TrueStamps, now_ns, stamps_from_frame
+from supervisor.edges.workers.channel.progress_page_reader import (
+    NS_PER_S,
+    ProgressPage,
+    TrueStamps,
+    now_ns,
+    stamps_from_frame,
+)
 from supervisor.edges.workers.channel.section_tallies import SectionTallies
 from supervisor.edges.workers.channel.worker_admission import OpenCycle
 from supervisor.edges.workers.channel.worker_connection import WorkerConnection

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from holdfast_wire import page_layout
 
-from supervisor.edges.workers.channel.progress_page import NS_PER_S
+from supervisor.edges.workers.channel.progress_page_reader import NS_PER_S
 
 _TIME_MASK = page_layout.TALLY_ONE - 1
 

@@ -12,7 +12,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import HangLimits
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
-from supervisor.edges.workers.channel.progress_page import CLOCK_TOLERANCE_NS
+from supervisor.edges.workers.channel.progress_page_reader import CLOCK_TOLERANCE_NS
 from supervisor.edges.workers.channel.worker_frames import PROTOCOL, Hello
 
 

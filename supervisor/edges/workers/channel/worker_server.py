@@ -23,10 +23,11 @@ from supervisor.core.calls.call_messages import ToRank
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import node_messages
 from supervisor.edges.machine.processes.peer_credentials import Peer
+from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel import worker_frames as frames
 from supervisor.edges.workers.channel.leases import Leases
-from supervisor.edges.workers.channel.progress_page import ProgressPage, TrueStamps, now_ns
+from supervisor.edges.workers.channel.progress_page_reader import ProgressPage, TrueStamps, now_ns
 from supervisor.edges.workers.channel.rank_client import RankClient
 from supervisor.edges.workers.channel.recalled_ranks import RecalledRanks
 from supervisor.edges.workers.channel.section_tallies import SectionTallies
@@ -40,7 +41,6 @@ from supervisor.edges.workers.channel.worker_admission import (
 from supervisor.edges.workers.channel.worker_connection import WorkerConnection
 from supervisor.edges.workers.channel.worker_frames import WorkerProtocolError
 from supervisor.edges.workers.channel.worker_listener import WorkerListener
-from supervisor.edges.workers.main_thread_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageNote, PageOffers, ReturnedPage
 from supervisor.ports.edges import Clock
 

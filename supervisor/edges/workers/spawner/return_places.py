@@ -26,7 +26,7 @@ from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process import kernel_limits
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
-from supervisor.edges.workers.main_thread_pages import MainThreadPages
+from supervisor.edges.workers.auto_heartbeat_pages import AutoHeartbeatPages
 from supervisor.edges.workers.page_hand_over import ReturnedPage, note_from
 from supervisor.ports.pauses import pause
 
@@ -147,7 +147,7 @@ class FoundSpawner(msgspec.Struct):
     decoder: Decoder
     reports: list[wire.Message]  # received with the texts
     pages: dict[tuple[int, int], ReturnedPage] = msgspec.field(default_factory=dict[tuple[int, int], ReturnedPage])
-    main_threads: MainThreadPages | None = None  # of its workers; None: they are not watched
+    main_threads: AutoHeartbeatPages | None = None  # of its workers; None: they are not watched
 
     @property
     def pid(self) -> int:
@@ -342,10 +342,10 @@ async def _greet(
     )
 
 
-def _main_threads(descriptor: int) -> MainThreadPages | None:
+def _main_threads(descriptor: int) -> AutoHeartbeatPages | None:
     """Takes over the memory file of main threads. Without it, those ranks are not judged by it."""
     try:
-        return MainThreadPages(descriptor=descriptor)
+        return AutoHeartbeatPages(descriptor=descriptor)
     except (OSError, ValueError):
         return None
 

@@ -14,7 +14,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.run_folder import run_folder
 from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
 from supervisor.edges.machine.processes.job_claims import JobClaims
-from supervisor.edges.workers.main_thread_pages import MainThreads
+from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink

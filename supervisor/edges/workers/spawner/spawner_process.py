@@ -23,7 +23,7 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.errors import ExhaustedError, InvalidRequestError
 
 if TYPE_CHECKING:
-    from supervisor.edges.workers.main_thread_pages import MainThreadPages
+    from supervisor.edges.workers.auto_heartbeat_pages import AutoHeartbeatPages
     from supervisor.edges.workers.spawner.return_places import ReturnPlace
 
 
@@ -50,7 +50,7 @@ class SpawnerProcess(msgspec.Struct, frozen=True):
     socket: socket.socket
     pidfd: int
     place: ReturnPlace | None = None  # where a returning supervisor finds it; None: there is none
-    main_threads: MainThreadPages | None = None  # of its workers; None: they are not watched
+    main_threads: AutoHeartbeatPages | None = None  # of its workers; None: they are not watched
 
     @property
     def pid(self) -> int:
@@ -146,9 +146,9 @@ def _start(
             passed = (*passed, listener.fileno())
         main_threads = None
         if spec.auto_heartbeat_s is not None:
-            from supervisor.edges.workers.main_thread_pages import MainThreadPages  # Late: few jobs need it.
+            from supervisor.edges.workers.auto_heartbeat_pages import AutoHeartbeatPages  # Late: few jobs need it.
 
-            main_threads = MainThreadPages(spec.local_world_size)
+            main_threads = AutoHeartbeatPages(spec.local_world_size)
             undo.callback(main_threads.close)
             settings = settings._replace(watch_fd=main_threads.fd, watch_limit_s=spec.auto_heartbeat_s)
             passed = (*passed, main_threads.fd)

@@ -19,7 +19,7 @@ from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
 from supervisor.edges.peers.handshake import acceptor
 from supervisor.edges.peers.handshake.acceptor import Acceptor
-from supervisor.edges.peers.handshake.introduction import STRANGER
+from supervisor.edges.peers.handshake.hello_exchange import STRANGER
 from supervisor.edges.peers.stream.cluster_client import ClusterClient
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from supervisor.core.cluster.cluster_messages import NodeJoined
-from supervisor.edges.peers.handshake.introduction import Who
+from supervisor.edges.peers.handshake.hello_exchange import Who
 from supervisor.edges.peers.relays.own_relay import OwnRelay
 from supervisor.edges.peers.transport import cluster_connect
 from supervisor.edges.peers.transport.cluster_line import Line

@@ -12,7 +12,7 @@ import pytest
 from holdfast_wire import page_layout as layout
 
 from supervisor.core.facts import Progress
-from supervisor.edges.workers.channel.progress_page import ProgressPage
+from supervisor.edges.workers.channel.progress_page_reader import ProgressPage
 from supervisor.edges.workers.channel.recalled_ranks import RecalledRanks
 from supervisor.edges.workers.page_hand_over import PageNote, ReturnedPage
 

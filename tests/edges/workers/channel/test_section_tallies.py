@@ -8,7 +8,7 @@ from holdfast_wire import page_layout
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.edges.workers.channel.progress_page import ProgressPage
+from supervisor.edges.workers.channel.progress_page_reader import ProgressPage
 from supervisor.edges.workers.channel.section_tallies import SectionTallies
 
 TAKEN = st.lists(

@@ -8,7 +8,7 @@ from time import monotonic_ns
 from holdfast_wire import page_layout as layout
 
 from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
-from worker_client.progress_page import ProgressPage
+from worker_client.progress_page_writer import ProgressPage
 
 WAIT_S = 20.0
 

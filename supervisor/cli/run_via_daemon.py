@@ -1,0 +1,170 @@
+"""`holdfast run` where the node has a supervisor: hands the job over, shows its output, passes signals on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import msgspec
+
+from supervisor.cli.first_cycle import FirstCycle
+from supervisor.cli.run_failure_message import shows_errors, tell_failure
+from supervisor.cli.steady_client import SteadyClient
+from supervisor.cli.submission import Submission
+from supervisor.config.job_spec import JobSpec
+from supervisor.config.redaction import secret_values
+from supervisor.config.resolve import RunRequest
+from supervisor.config.stop_times import interrupted_grace_s
+from supervisor.core.event_weights import Weight, told_after, weight
+from supervisor.core.stop_verdict import was_said
+from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
+from supervisor.edges.machine.own_process import signals as signal_edge
+from supervisor.edges.machine.own_process import standard_streams
+from supervisor.edges.operators.control_client import ControlClient
+from supervisor.edges.operators.log_follower import LogChoice
+from supervisor.errors import HoldfastError, NoSupervisorError
+from supervisor.ports.reports import JobReport, RecordedEvent
+
+_PREFIXES = {Weight.FAULT: "warning: ", Weight.LOSS: "error: "}  # as the log of a private supervisor has them
+Hear = Callable[[RecordedEvent], None]
+LAST_OUTPUT_TIMEOUT_S = 5.0  # for what the ranks wrote last, after the job has ended
+
+
+def run_on_node(request: RunRequest, directory: Path) -> int:
+    """Submits the job and follows it. Returns its exit code; a lost supervisor is a HoldfastError."""
+    # The daemon's own interpreter means nothing to the user: the job runs in the one that this command runs in.
+    spec = msgspec.structs.replace(request.spec, python=request.spec.python or sys.executable)
+    forwarded = set(signal_edge.numbers(spec.signals_to_handle))
+    # Blocked before any thread starts, so that only the forwarding thread takes them.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
+    with ExitStack() as stack:
+        # The listener is another process: it is started before gRPC has threads, which a fork would disturb.
+        listener = _listener(request, stack)
+        client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET))
+        submission = Submission(client, spec, request.environment, say=tell)
+        try:
+            job_id = submission.submit()
+        except HoldfastError:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            raise
+        tell(f"job {job_id} runs under the node's supervisor in {directory}")
+        steady = SteadyClient(client, job_id, say=tell)
+        threading.Thread(target=_forward, args=(steady, submission, forwarded, request), daemon=True).start()
+        first = FirstCycle(request.warnings)
+        hear = _heard(spec, (submission.hear, lambda event: first.hear(event.kind), *listener), stack)
+        report = _attend(client, steady, hear)
+        while submission.submit_again(report):
+            report = _attend(client, steady, hear)
+        if report is None or report.exit_code is None:
+            raise NoSupervisorError(_unknown_end(job_id, directory, has_begun=submission.has_begun))
+        secrets = secret_values(spec.command, request.environment)
+        is_shown = shows_errors(spec)
+        tell_failure(report, lambda choice: client.logs(job_id, choice, this_node=True), secrets, is_shown=is_shown)
+    return report.exit_code
+
+
+def _attend(client: ControlClient, steady: SteadyClient, hear: Hear) -> JobReport | None:
+    """Shows what the ranks print and what happens, until the job has ended; see `_follow`."""
+    shown = SteadyClient(client, steady.job_id, say=_unsaid)
+    output = threading.Thread(target=_show_output, args=(shown,), daemon=True)
+    output.start()
+    report = _follow(steady, hear)
+    output.join(LAST_OUTPUT_TIMEOUT_S)
+    return report
+
+
+def _unknown_end(job_id: str, directory: Path, *, has_begun: bool) -> str:
+    if not has_begun:
+        return (
+            f"cannot tell how job {job_id} has ended: its supervisor in {directory} has gone before it reported the "
+            f"start of a worker, and no other supervisor has the job; start it again once holdfast nodes shows one"
+        )
+    return (
+        f"cannot tell how job {job_id} has ended: its supervisor in {directory} has gone, and none came back "
+        f"within the daemon's --supervisor-return-timeout, after which its workers are ended; see holdfast "
+        f"logs {job_id}, and holdfast events {job_id}"
+    )
+
+
+def _heard(spec: JobSpec, listeners: Sequence[Hear], stack: ExitStack) -> Hear:
+    """Returns all that hear events, with the line that a person at a terminal reads before the first workers start."""
+    if standard_streams.stderr_is_terminal():
+        from supervisor.cli.waiting import waiting
+
+        shown = waiting(spec, stack)
+        listeners = (lambda event: shown.hear(event.kind), *listeners)
+
+    def hear(event: RecordedEvent) -> None:
+        for listener in listeners:
+            listener(event)
+
+    return hear
+
+
+def _listener(request: RunRequest, stack: ExitStack) -> tuple[Hear, ...]:
+    """Returns what delivers events to the user's command and URL, as that user: the daemon runs nothing for users."""
+    if not request.event_hooks.are_set:
+        return ()
+    from supervisor.edges.operators.notifier import notifying
+
+    return (stack.enter_context(notifying(request.event_hooks)).tell,)
+
+
+def _follow(client: SteadyClient, hear: Hear) -> JobReport | None:
+    """Says what happens to the job; with several nodes, to this node's part, because each node has such a command.
+
+    Returns the last report of it: its verdict, if its supervisor sent one.
+    """
+    last: JobReport | None = None
+    stop_reason = before = ""
+    with suppress(NoSupervisorError):
+        for told in client.watch(on_note=_unsaid, this_node=True):
+            if isinstance(told, JobReport):
+                last = told
+                continue
+            hear(told)
+            if (importance := weight(told.kind)) > Weight.ROUTINE:
+                if told.kind == "stop_requested":
+                    stop_reason = stop_reason or told.reason
+                if told.kind != "job_stopped" or not was_said(stop_reason, told.reason):
+                    text = told_after(told.reason, before, is_loss=importance is Weight.LOSS)
+                    tell(f"{_PREFIXES.get(importance, '')}{text}")
+                before = told.reason
+    return last
+
+
+def tell(message: str) -> None:
+    standard_streams.say(f"holdfast: {message}")
+
+
+def _unsaid(note: str) -> None:
+    """Returns whether the event is reported elsewhere, or is of no use here."""
+
+
+def _forward(client: SteadyClient, submission: Submission, numbers: set[signal.Signals], request: RunRequest) -> None:
+    while True:
+        number = signal.sigwait(numbers)
+        submission.stop()
+        try:
+            grace_s = interrupted_grace_s(request, number) if standard_streams.stdin_is_terminal() else None
+            reason = f"holdfast run got {signal.Signals(number).name}"
+            client.stop(reason=reason, signal=int(number), grace_s=grace_s, of_node=True)
+        except HoldfastError as error:
+            tell(str(error))
+
+
+def _show_output(client: SteadyClient) -> None:
+    try:
+        for piece in client.logs(LogChoice(), on_note=_unsaid, this_node=True):
+            os.write(2 if piece.is_stderr else 1, piece.data)
+    except HoldfastError:
+        return  # The job's end.
+    except OSError as error:  # The job goes on.
+        if error.errno not in (errno.EPIPE, errno.EIO):  # Else nobody reads us any more.
+            tell(f"cannot write what the ranks print: {error.strerror}; holdfast logs {client.job_id} shows it")
