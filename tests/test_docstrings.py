@@ -22,7 +22,6 @@ SOURCES = [
     for path in sorted((ROOT / folder).rglob("*.py"))
     if not path.stem.endswith("_pb2")
 ]
-FEW = 8  # of each kind, which work side by side may bring in; mend them, and raise it never
 VERB = re.compile(r"[A-Z][a-z]*s\b")
 NO_VERBS = {"This", "Its", "As", "Always", "Perhaps", "Connections", "Nodes", "Ranks", "Jobs", "Events", "Lines"}
 # Each with what to say instead.
@@ -60,7 +59,7 @@ def test_a_function_s_docstring_opens_with_a_verb() -> None:
     ]
     assert len(seen) > 2000
     wrong = [each for each in seen if not _opens_with_verb(each[1])]
-    assert len(wrong) <= FEW, "\n".join(map(str, wrong))
+    assert not wrong, "\n".join(map(str, wrong))
 
 
 def _prose(text: str) -> Iterator[tuple[int, str]]:
@@ -80,7 +79,7 @@ def _said(text: str) -> Iterator[str]:
 
 def test_no_comment_or_docstring_has_a_phrase_that_readers_stumble_over() -> None:
     found = [f"{path.relative_to(ROOT)}:{each}" for path in SOURCES for each in _said(path.read_text())]
-    assert len(found) <= FEW, "\n".join(found)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("text", ["# It stands still.", '"""It is no error."""', '"""It takes\n    one unit."""'])

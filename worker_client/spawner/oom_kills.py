@@ -31,7 +31,7 @@ def oom_counter(folder: str) -> OomCounter:
 
 
 def ran_out_of_memory(ending: Ending, *, killed_by_us: bool, counter: OomCounter | None) -> bool:
-    """Whether the kernel's out-of-memory killer ended the process or, in its memory cgroup, a child of it."""
+    """Returns whether the kernel's out-of-memory killer ended the process or, in its memory cgroup, a child of it."""
     if killed_by_us or ending.code == 0 or counter is None:
         return False
     if counter.path == "/proc/vmstat" and ending.signal != signal.SIGKILL:

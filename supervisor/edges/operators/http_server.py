@@ -139,7 +139,7 @@ class _Server:
             self._places.leave(place)
 
     def _is_in_time(self, source: Source) -> bool:
-        """Other users of this machine get so many connections per second, however fast they ask."""
+        """Returns False if another user of this machine asks for too many connections per second."""
         if not isinstance(source, int) or source == os.geteuid():
             return True
         return self._rate_limit.allows(source, anyio.current_time())
