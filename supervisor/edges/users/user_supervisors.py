@@ -49,7 +49,7 @@ class _User(msgspec.Struct):
     clients: int = 0  # being handed over
     is_starting: bool = False
     failures: int = 0
-    was_stopped: bool = False  # by a signal, when it was last looked at, while the service ends
+    was_stopped: bool = False  # by a signal, at some time while the service ends
 
 
 class UserSupervisors:
@@ -347,12 +347,16 @@ class UserSupervisors:
 async def _cancel_if_stopped(user: _User, waiting: anyio.CancelScope) -> None:
     """Cancels the wait for a supervisor that can do nothing. A debugger stops one for a moment only.
 
-    One that is killed meanwhile, by systemd's watchdog, has not ended its jobs, and its unit may start again.
+    One that is killed meanwhile, by systemd's watchdog, has not ended its jobs, and its unit may start again. systemd
+    continues what it kills, so a later look does not show that it was stopped.
     """
-    while not user.was_stopped or not _is_stopped(user):
-        user.was_stopped = _is_stopped(user)
+    is_stopped = False
+    while True:
+        was_stopped, is_stopped = is_stopped, _is_stopped(user)
+        user.was_stopped = user.was_stopped or is_stopped
+        if was_stopped and is_stopped:
+            waiting.cancel()
         await pause(STOPPED_LOOKS_S, why="the kernel tells of a stopped process nobody but its parent")
-    waiting.cancel()
 
 
 def _is_stopped(user: _User) -> bool:

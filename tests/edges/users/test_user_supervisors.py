@@ -291,6 +291,24 @@ async def test_a_watchdog_that_kills_a_stopped_one_meanwhile_has_not_ended_its_j
         assert fakes.killed == [fakes.records[0]]
 
 
+async def test_one_that_a_watchdog_continues_as_it_kills_it_has_not_ended_its_jobs_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The looks that follow show a process that runs."""
+    monkeypatch.setattr(user_supervisors, "STOPPED_LOOKS_S", 0.2)
+    async with house(tmp_path) as (users, fakes):
+        await _come(users, ALICE)
+        await _stop(fakes.records[0])
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(users.end_all)
+            while messages.End() not in fakes.heard:
+                await anyio.lowlevel.checkpoint()
+            process_table.send(_entry(fakes.records[0]), signal.SIGCONT)
+            await anyio.sleep(3 * user_supervisors.STOPPED_LOOKS_S)
+            fakes.end(54321)
+        assert fakes.killed == [fakes.records[0]]
+
+
 async def test_the_end_of_all_ends_the_jobs_of_one_that_has_just_crashed(tmp_path: Path) -> None:
     async with house(tmp_path) as (users, fakes):
         await _come(users, ALICE)
