@@ -11,7 +11,7 @@ import msgspec
 from supervisor.errors import InvalidRequestError
 from supervisor.report.document import SCHEMA
 from supervisor.report.phases import TROUBLES
-from supervisor.report.timeline.checkpoints import loses_steps
+from supervisor.report.timeline.checkpoint_interval import loses_steps
 from supervisor.report.timeline.timeline import Outcome, Trouble
 
 _TROUBLE_OF = {text: trouble for trouble, text in TROUBLES.items()}

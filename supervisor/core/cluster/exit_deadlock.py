@@ -2,9 +2,9 @@
 
 A part of the machine coordinator.py. A rank whose main thread waits in a collective runs no Python handler for SIGTERM,
 and after a fault the ranks that it waits for are gone. So when workers linger, all nodes that still have workers look
-at them at the same time. If every rank that is left waits in a collective (core/hangs/deadlock.py), they are ended.
-Nothing is asked where a rank may still save: after a stop, an operator's restart, or a fault that may be a scheduler's
-stop.
+at them at the same time. If every rank that is left waits in a collective (core/hangs/lost_rank_deadlock.py), they are
+ended. Nothing is asked where a rank may still save: after a stop, an operator's restart, or a fault that may be a
+scheduler's stop.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from supervisor.core.cluster import evidence
 from supervisor.core.cluster.cluster_messages import Send, StacksTaken, WorkersLinger
 from supervisor.core.cluster.coordinator_states import Gathering, Inquiry, Outcome, State, said
 from supervisor.core.cluster.membership import BUSY
-from supervisor.core.hangs import deadlock
+from supervisor.core.hangs import lost_rank_deadlock
 from supervisor.core.hangs.hang_text import subject
 from supervisor.core.orders import EndDeadlocked, TakeStacks
 
@@ -58,7 +58,7 @@ def answer(state: State, event: StacksTaken, now_s: float) -> Outcome:
     if inquiry.awaited or now_s >= inquiry.until_s:
         return state, ()
     world_size = len(state.parts) * state.rules.local_world_size
-    found = deadlock.find(inquiry.parts, world_size=world_size)
+    found = lost_rank_deadlock.find(inquiry.parts, world_size=world_size)
     state = msgspec.structs.replace(state, phase=msgspec.structs.replace(phase, inquiry=None))
     if found is None:
         return state, ()

@@ -11,7 +11,7 @@ from supervisor.config.told_settings import SOURCE, VALUE
 from supervisor.core.event_weights import ENDS, Weight, weight
 from supervisor.core.facts import JobState
 from supervisor.ports.reports import JobReport, RecordedEvent
-from supervisor.report.timeline.checkpoints import checkpoints_of
+from supervisor.report.timeline.checkpoint_interval import checkpoints_of
 from supervisor.report.timeline.course import course_of, with_phases
 from supervisor.report.timeline.cycles import cycles_of
 from supervisor.report.timeline.event_ordering import in_order

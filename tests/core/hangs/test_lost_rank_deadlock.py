@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.facts import Evidence, StackGroup
-from supervisor.core.hangs import deadlock
-from supervisor.core.hangs.deadlock import Deadlock
+from supervisor.core.hangs import lost_rank_deadlock
+from supervisor.core.hangs.lost_rank_deadlock import Deadlock
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts
 
 SCRIPT = Frame("/app/train.py", "train", 3)
@@ -32,19 +32,21 @@ def rank(number: int, frames: tuple[Frame, ...] = REDUCES, process: ProcessFacts
 
 
 def test_ranks_that_all_wait_in_collectives_with_one_that_is_gone() -> None:
-    assert deadlock.find([rank(0), rank(1)], world_size=3) == Deadlock("ranks 0 and 1 wait in all_reduce", (0, 1))
-    found = deadlock.find([rank(2, GOES_BACK), rank(0)], world_size=3)
+    assert lost_rank_deadlock.find([rank(0), rank(1)], world_size=3) == Deadlock(
+        "ranks 0 and 1 wait in all_reduce", (0, 1)
+    )
+    found = lost_rank_deadlock.find([rank(2, GOES_BACK), rank(0)], world_size=3)
     assert found == Deadlock("rank 0 waits in all_reduce, rank 2 waits in backward", (0, 2))
 
 
 def test_where_no_rank_is_gone_each_may_still_be_woken() -> None:
-    assert deadlock.find([rank(0), rank(1)], world_size=2) is None
-    assert deadlock.find([], world_size=2) is None
+    assert lost_rank_deadlock.find([rank(0), rank(1)], world_size=2) is None
+    assert lost_rank_deadlock.find([], world_size=2) is None
 
 
 @pytest.mark.parametrize("frames", [LOADS, LOCKS, ENDS, HANDLES, (SCRIPT,), ()])
 def test_a_rank_that_waits_for_something_else_may_go_on_and_wake_the_others(frames: tuple[Frame, ...]) -> None:
-    assert deadlock.find([rank(0), rank(1, frames)], world_size=3) is None
+    assert lost_rank_deadlock.find([rank(0), rank(1, frames)], world_size=3) is None
 
 
 @pytest.mark.parametrize(
@@ -56,12 +58,12 @@ def test_a_rank_that_waits_for_something_else_may_go_on_and_wake_the_others(fram
     ]
 )  # fmt: skip
 def test_a_rank_that_moves_or_writes_or_of_which_nothing_is_known_prevents_it(process: ProcessFacts | None) -> None:
-    assert deadlock.find([rank(0), rank(1, process=process)], world_size=3) is None
+    assert lost_rank_deadlock.find([rank(0), rank(1, process=process)], world_size=3) is None
 
 
 def test_ranks_that_have_exited_wait_for_nothing() -> None:
     gone = Evidence(facts=(RankFacts(1, has_exited=True),))
-    assert deadlock.find([rank(0), gone], world_size=2) == Deadlock("rank 0 waits in all_reduce", (0,))
+    assert lost_rank_deadlock.find([rank(0), gone], world_size=2) == Deadlock("rank 0 waits in all_reduce", (0,))
 
 
 FRAMES = st.sampled_from([REDUCES, GOES_BACK, LOADS, LOCKS, ENDS, HANDLES, ()])
@@ -76,7 +78,7 @@ PROCESSES = st.one_of(
 def test_no_rank_that_may_do_something_is_ever_part_of_one(
     ranks: list[tuple[tuple[Frame, ...], ProcessFacts | None]], world_size: int
 ) -> None:
-    found = deadlock.find([rank(at, *each) for at, each in enumerate(ranks)], world_size=world_size)
+    found = lost_rank_deadlock.find([rank(at, *each) for at, each in enumerate(ranks)], world_size=world_size)
     if found is None:
         return
     assert found.ranks == tuple(range(len(ranks)))
@@ -85,4 +87,4 @@ def test_no_rank_that_may_do_something_is_ever_part_of_one(
         assert frames in (REDUCES, GOES_BACK)
         assert process is not None
         assert (process.state, process.is_still, process.is_idle) == (ProcessState.SLEEPING, True, True)
-        assert process.cpu_share <= deadlock.CPU_SHARE_MAX
+        assert process.cpu_share <= lost_rank_deadlock.CPU_SHARE_MAX

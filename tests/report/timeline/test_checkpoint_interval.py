@@ -10,7 +10,7 @@ from supervisor.core.facts import JobState
 from supervisor.programs.simulation.question import Question
 from supervisor.programs.simulation.what_if import simulate
 from supervisor.report import summary
-from supervisor.report.timeline.checkpoints import best_interval_s, cost_share
+from supervisor.report.timeline.checkpoint_interval import best_interval_s, cost_share
 from supervisor.report.timeline.timeline import Checkpoints, Life
 from supervisor.report.timeline.timeline_builder import life_of
 from tests.report.timeline.jobs import BEGAN_NS, Told
