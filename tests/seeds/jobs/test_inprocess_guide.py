@@ -12,7 +12,7 @@ from tests.e2e.launch import SCRIPTS, Launch, launched
 from tests.seeds.documents import Document
 
 GUIDE = Document("inprocess-usage-guide")
-PAGE = "in-process.md"
+PAGE = "reference/in-process.md"
 SCRIPT = str(Path(__file__).with_name("guided.py"))
 CALLBACKS = ("Initialize", "HealthCheck", "fn", "Abort", "Finalize", "Completion")
 SOFT_S, HARD_S, GRACE_S = 1.0, 1.6, 0.2  # of the silent case
