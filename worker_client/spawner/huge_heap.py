@@ -2,7 +2,7 @@
 
 A fork copies one entry for each page of 4 KiB in memory; with torch, that is most of what it takes. With glibc's own
 setting (`glibc.malloc.hugetlb`) a worker's later memory would be in huge pages, too, and it would need more. So the
-heap gets one free block for which huge pages are asked, and what is loaded next lies in it.
+heap gets one free block, the kernel is asked to put huge pages there, and what is loaded next lies in it.
 """
 
 from __future__ import annotations

@@ -223,9 +223,7 @@ class NodeStands(msgspec.Struct, frozen=True):
     cordoned: str = ""  # see NodeCordoned
     excluded: str = ""  # see NodeExcluded
     left_term: int = 0  # of the leader that it has left; 0: unknown
-    heard_cycle: int = (
-        -1
-    )  # of the last heartbeat of that leader that counted (leader_heartbeats.py); -1: there was none
+    heard_cycle: int = -1  # of that leader's last heartbeat that counted (leader_heartbeats.py); -1: there was none
     heard_ago_s: float = 0.0  # time since then
 
 

@@ -25,26 +25,22 @@ def from_s(ledger: Ledger, phase: TakingOver) -> float | None:
         if not is_sure and not inherited_cycle.is_at_work(phase.stands):
             return None  # It may have been deleted some minutes after the job's end.
         return fence_times.replaces_from_s(phase.until_s, ran, phase.left_at_s)
-    if (sooner_s := _unheard_from_s(ledger, phase)) is not None:
+    is_alone = set(ledger.parts) - phase.stands.keys() == {ledger.leader}  # only its node is missing
+    if is_alone and (sooner_s := _unheard_from_s(ledger, phase)) is not None:
         return sooner_s
     ends = ledger.verdict is not None or ledger.stop_signal is not None  # Then nothing new begins.
     witnesses = () if ends else ledger.witnesses
-    alone = [node for node, each in phase.stands.items() if _is_alone(ledger, phase) and each.left == ledger.leader]
+    alone = [node for node, each in phase.stands.items() if is_alone and each.left == ledger.leader]
     return fence_times.replaces_from_s(phase.until_s, witnesses, phase.left_at_s, left_alone=alone)
-
-
-def _is_alone(ledger: Ledger, phase: TakingOver) -> bool:
-    """Returns whether only the leader's node is missing of those of the cycle."""
-    return set(ledger.parts) - phase.stands.keys() == {ledger.leader}
 
 
 def _unheard_from_s(ledger: Ledger, phase: TakingOver) -> float | None:
     """Returns from when the workers of the last leader have ended, since no node confirms its heartbeats any more.
 
-    None: that is not known, or more than its node is missing.
+    None: that is not known. Only its node is missing of those of the cycle.
     """
     names = fence_times.confirmers(ledger.parts, ledger.leader)
-    if not (names and ledger.is_running and ledger.term == phase.previous_term and _is_alone(ledger, phase)):
+    if not (names and ledger.is_running and ledger.term == phase.previous_term):
         return None
     stands = [phase.stands[each] for each in names]
     if not all((each.left_term, each.heard_cycle) == (ledger.term, ledger.cycle) for each in stands):
