@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +19,13 @@ ROOT = Path(__file__).parent.parent.parent
 UNITS = [ROOT / "deploy/holdfast.service", ROOT / "deploy/user/holdfast.service"]
 PROGRAM = Path(sys.executable).with_name("holdfast")
 
+# Each line in one write: ranks share their output, and with PYTHONUNBUFFERED print() writes each piece of a line alone.
 WORKER = """
 import os
-print("rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
-print("oom_score_adj", open("/proc/self/oom_score_adj").read().strip(), flush=True)
+from pathlib import Path
+rank, world_size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+oom_score_adj = Path("/proc/self/oom_score_adj").read_text().strip()
+print(f"rank {rank} of {world_size} oom_score_adj {oom_score_adj}\\n", end="", flush=True)
 """
 
 LONG_WORKER = """
@@ -90,13 +94,14 @@ def test_it_answers_at_its_socket(active: labs.Lab):
 
 def test_it_runs_a_job(active: labs.Lab):
     active.write("/run/lab/worker.py", WORKER)
-    job = active.run(str(PROGRAM), "run", "--nproc-per-node", "2", "--job-id", "unit-job", "/run/lab/worker.py")
+    # The lab shares /tmp, where ended jobs of users without a home may be: those of another run of this test, too.
+    job_id = f"unit-job-{uuid.uuid4().hex[:8]}"
+    job = active.run(str(PROGRAM), "run", "--nproc-per-node", "2", "--job-id", job_id, "/run/lab/worker.py")
     assert sorted(re.findall(r"rank (\d) of 2", job.stdout)) == ["0", "1"]
     # The supervisor is protected from the kernel's OOM killer; its children must not be.
     assert re.findall(r"oom_score_adj (-?\d+)", job.stdout) == ["0", "0"]
     jobs = json.loads(active.run(str(PROGRAM), "jobs", "-o", "json").stdout)["jobs"]
-    # The lab shares /tmp, where ended jobs of users without a home may be.
-    assert [job["state"] for job in jobs if job["job_id"] == "unit-job"] == ["succeeded"]
+    assert [job["state"] for job in jobs if job["job_id"] == job_id] == ["succeeded"]
 
 
 def test_it_comes_back_after_a_crash(active: labs.Lab):
