@@ -9,11 +9,10 @@ from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from pathlib import Path
 
 import anyio
-from holdfast_wire import private_files
+from holdfast_wire import private_files, regular_file
 
 from supervisor.cli import output
 from supervisor.cli.supervisors import add_place_arguments
-from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process import signals
 from supervisor.edges.operators import http_server
 from supervisor.errors import ConfigurationError, InvalidRequestError
@@ -72,7 +71,7 @@ def _token(path: str | None) -> str:
     if path is None:
         return secrets.token_urlsafe(32)
     try:
-        with records.opened(Path(path), follows=True) as file:
+        with regular_file.opened(Path(path), follows=True) as file:
             fault = private_files.secret_fault(Path(path), os.fstat(file.fileno()))
             token = file.read().decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:

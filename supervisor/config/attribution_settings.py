@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
+from holdfast_wire import regular_file
 
 from supervisor.config import values
 from supervisor.config.job_logs import DEFAULT_SUFFIX
@@ -74,15 +76,15 @@ def submitter(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_key(path: str, *, flags: str = "--ft-attribution-llm") -> str:
-    """Returns the key of a language model. Raises ConfigurationError if the file can't be read or is empty. Blocks."""
+    """Returns the key of a language model. Blocks on the disk, never on a pipe. Raises ConfigurationError."""
     if not path:
         raise ConfigurationError(
             f"cannot ask a language model: no key is given; set {flags}-api-key-file or the variable {KEY_VARIABLE}, "
             f"or {flags}-model {NO_MODEL} to judge by rules alone"
         )
     try:
-        with open(path, encoding="utf-8") as file:
-            key = file.read(KEY_BYTES_MAX).strip()
+        with regular_file.opened(Path(path), follows=True) as file:
+            key = file.read(KEY_BYTES_MAX).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigurationError(f"cannot read the language model's key {path}: {why}; check the file") from error

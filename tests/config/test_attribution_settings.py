@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from supervisor.config.attribution_settings import Attribution, attribution_log_path, submitter
+from supervisor.config.attribution_settings import Attribution, attribution_log_path, read_key, submitter
 from supervisor.config.job_spec_json import job_spec_from_json, job_spec_to_json
 from supervisor.errors import ConfigurationError, InvalidRequestError
 from tests.config.runs import request, with_section
@@ -81,6 +82,16 @@ def test_mistakes_say_what_to_do(tmp_path: Path):
     (tmp_path / "key").write_text(" \n")
     with pytest.raises(ConfigurationError, match="the file is empty"):
         asked("--ft-attribution-endpoint", "localhost", *url, environ={"LLM_API_KEY_FILE": str(tmp_path / "key")})
+
+
+@pytest.mark.timeout(60)  # a reader that waits for a writer would wait without end
+def test_a_pipe_in_the_place_of_the_key_keeps_nobody_waiting(tmp_path: Path):
+    os.mkfifo(tmp_path / "key")
+    with pytest.raises(ConfigurationError, match="it is a pipe, not a regular file; check the file"):
+        read_key(str(tmp_path / "key"))
+    (tmp_path / "real").write_text("k\n")
+    (tmp_path / "link").symlink_to("real")  # as Kubernetes mounts a secret
+    assert read_key(str(tmp_path / "link")) == "k"
 
 
 def test_on_several_nodes_the_key_is_the_leaders_matter():

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import stat
 from pathlib import Path
-from typing import Annotated, BinaryIO, TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
+from holdfast_wire import regular_file
+from holdfast_wire.regular_file import IrregularFileError
 
 from supervisor.config.values import JOB_ID
 
@@ -26,44 +26,18 @@ Ticks = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 UnixNs = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 JobId = Annotated[str, msgspec.Meta(pattern=rf"^(?:{JOB_ID.pattern})\Z", max_length=64)]
 
-_KINDS = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFDIR: "a folder",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
 
 class RecordError(OSError):
     """Raised for something that is there and is not the record. `strerror` says what it is."""
 
 
-def opened(path: Path, *, follows: bool = False) -> BinaryIO:
-    """Opens a regular file without waiting for anybody. Raises OSError: RecordError for anything else.
-
-    `follows`: a symbolic link to it will do, too.
-    """
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follows else os.O_NOFOLLOW)
-    try:
-        descriptor = os.open(path, flags)
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            raise _error(path, "it is a symbolic link") from error
-        if error.errno == errno.ENXIO:
-            raise _error(path, "it is a socket or a device") from error
-        raise
-    mode = os.fstat(descriptor).st_mode
-    if stat.S_ISREG(mode):
-        return open(descriptor, "rb")
-    os.close(descriptor)
-    raise _error(path, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not a regular file")
-
-
 def content(path: Path, *, bytes_max: int) -> bytes:
     """Returns the content of a regular file. Raises OSError: RecordError for anything else, or for a larger file."""
-    with opened(path) as file:
-        read = file.read(bytes_max + 1)
+    try:
+        with regular_file.opened(path) as file:
+            read = file.read(bytes_max + 1)
+    except IrregularFileError as error:
+        raise _error(path, str(error.strerror)) from error
     if len(read) > bytes_max:
         raise _error(path, f"it has more than {bytes_max} bytes")
     return read

@@ -14,8 +14,8 @@ import anyio
 import msgspec
 from anyio.abc import ByteStream, TaskStatus
 from anyio.streams.tls import TLSListener
+from holdfast_wire import regular_file
 
-from supervisor.edges.machine import records
 from supervisor.edges.machine.processes.socket_stream import READ_BYTES_MAX, SocketStream
 from supervisor.edges.operators import grpc_discovery
 from supervisor.edges.operators.control_codec import REQUEST_BYTES_MAX
@@ -161,7 +161,7 @@ def _context(listener: SecureListener) -> ssl.SSLContext:
     context.set_alpn_protocols(["h2"])
     try:
         for path in (listener.certificate, listener.key, listener.client_authority):
-            records.opened(path, follows=True).close()  # not a pipe: OpenSSL would wait for what is written into it
+            regular_file.opened(path, follows=True).close()  # not a pipe: OpenSSL would wait for its writer
         context.load_cert_chain(listener.certificate, listener.key)
         context.load_verify_locations(listener.client_authority)
     except (OSError, ValueError) as error:

@@ -7,9 +7,8 @@ import os
 import secrets
 from pathlib import Path
 
-from holdfast_wire import private_files
+from holdfast_wire import private_files, regular_file
 
-from supervisor.edges.machine import records
 from supervisor.errors import ConfigurationError
 
 TOKEN_BYTES_MIN, TOKEN_BYTES_MAX = 16, 4096
@@ -51,7 +50,7 @@ def make(path: str) -> bool:
 def read(path: Path) -> bytes:
     """Returns the job's token. Blocks on the disk. Raises ConfigurationError."""
     try:
-        with records.opened(path, follows=True) as file:
+        with regular_file.opened(path, follows=True) as file:
             fault = private_files.secret_fault(path, os.fstat(file.fileno()))
             token = file.read(TOKEN_BYTES_MAX).strip()
     except OSError as error:

@@ -15,7 +15,8 @@ from collections.abc import Generator
 from pathlib import Path
 from urllib.parse import quote
 
-from supervisor.edges.machine import records
+from holdfast_wire import regular_file
+
 from supervisor.edges.machine.network_folders import file_of_node
 from supervisor.errors import ConfigurationError
 
@@ -72,7 +73,7 @@ def journal_path(state_dir: Path) -> Path:
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """Opens or creates the file. Blocks. Raises sqlite3.Error or OSError unchanged, or NewerJournalError."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-    records.opened(path).close()  # not a pipe: SQLite would wait for what somebody else writes into it
+    regular_file.opened(path).close()  # not a pipe: SQLite would wait for what somebody else writes into it
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)  # An abandoned connection would hold the file until it is collected.
@@ -135,7 +136,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 def avoid_mapped_memory(connection: sqlite3.Connection, path: Path) -> None:
     """Keeps an old file in WAL mode from sharing its index in memory. Call it first."""
     connection.execute("PRAGMA mmap_size = 0").fetchone()
-    with records.opened(path, follows=True) as file:
+    with regular_file.opened(path, follows=True) as file:
         head = file.read(20)
     if head[18:20] == WAL_FORMAT:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchone()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from holdfast_wire import regular_file
 
 from supervisor.config.shown_lengths import cut
 from supervisor.core.facts import JobState
@@ -138,7 +139,7 @@ def _check_owner(path: Path) -> None:
 def _open_for_reading(path: Path) -> sqlite3.Connection:
     """Opens it for writing if allowed: a killed supervisor's half-written transaction must be undone before reading."""
     mode = "rw" if os.access(path, os.W_OK) else "ro"
-    records.opened(path, follows=True).close()
+    regular_file.opened(path, follows=True).close()
     connection = sqlite3.connect(uri_of(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, check_same_thread=False)
     with contextlib.ExitStack() as undo:
         undo.callback(connection.close)  # An abandoned connection would stay open until it is collected.

@@ -17,11 +17,10 @@ from pathlib import Path
 
 import anyio
 import msgspec
-from holdfast_wire import private_files
+from holdfast_wire import private_files, regular_file
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
 from supervisor.core import terms
-from supervisor.edges.machine import records
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.peers.election.etcd_client import CompactedError, EtcdClient, Login
 from supervisor.edges.peers.election.etcd_data_age import DataAge
@@ -267,7 +266,7 @@ def _trust(files: Mapping[str, str]) -> ssl.SSLContext:
 
 def _read(path: str) -> bytes:
     try:
-        with records.opened(Path(path), follows=True) as file:
+        with regular_file.opened(Path(path), follows=True) as file:
             return file.read()
     except OSError as error:
         raise BackendRefusedError(f"cannot read {path}: {error.strerror}; check --rdzv-conf") from error

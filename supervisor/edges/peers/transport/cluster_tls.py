@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import cast
 
 import msgspec
-from holdfast_wire import private_files
+from holdfast_wire import private_files, regular_file
 
-from supervisor.edges.machine import records
 from supervisor.edges.peers.transport import token_certificate
 from supervisor.edges.peers.transport.handshakes import Handshakes
 from supervisor.errors import ConfigurationError
@@ -95,7 +94,7 @@ def _both(use: Callable[[ssl.SSLContext], None]) -> Tls:
 
 def _check_readable(option: str, path: Path) -> None:
     try:
-        records.opened(path, follows=True).close()
+        regular_file.opened(path, follows=True).close()
     except OSError as error:
         raise ConfigurationError(
             f"cannot read the file {path} of {option}: {error.strerror}; check --rdzv-conf"
