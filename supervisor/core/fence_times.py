@@ -59,7 +59,12 @@ def led_at_s(sure_at_s: float) -> float:
 
 
 def confirmers(parts: Sequence[str], leader: str) -> tuple[str, ...]:
-    """Returns which nodes confirm that they hear their leader, of the cycle's nodes in the order of their ranks."""
+    """Returns which nodes confirm that they hear their leader, of the cycle's nodes in the order of their ranks.
+
+    None need do so if the leader has no workers in the cycle.
+    """
+    if leader not in parts:
+        return ()
     return tuple([each for each in parts if each != leader][:CONFIRMERS_MAX])
 
 

@@ -35,6 +35,7 @@ def test_the_own_workers_of_a_leader_that_no_node_confirms_end_soon_after_its_la
 def test_the_first_nodes_of_the_cycle_confirm_without_the_leader():
     assert fence_times.confirmers(("a", "b", "c"), "b") == ("a", "c")
     assert fence_times.confirmers(("a",), "a") == ()
+    assert fence_times.confirmers(("a", "b"), "spare") == ()  # it has no workers that could be replaced
     many = tuple(f"n{number}" for number in range(20))
     assert fence_times.confirmers(many, "n1") == ("n0", *many[2 : fence_times.CONFIRMERS_MAX + 1])
 

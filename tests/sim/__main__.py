@@ -11,16 +11,14 @@ import gc
 import os
 import sys
 import time
-from functools import partial
-from multiprocessing import Pool
+from contextlib import closing
 
 from supervisor.core.cluster import coordinator
 from tests.sim.faults import draw_departures, draw_many, draw_schedule
-from tests.sim.playing import Played, play, play_many, report
+from tests.sim.playing import Played, play, play_range, report
 from tests.sim.setup import draw_setup, large_setup
 
 GARBAGE = 200_000  # objects between two collections: each full one visits the states of all nodes
-CHUNK = 50  # seeds that one process plays at a time
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -63,12 +61,15 @@ def _one(seed: int, numbers: tuple[int, ...] | None, given: argparse.Namespace) 
 
 
 def _many(given: argparse.Namespace) -> int:
-    first, seeds, nodes, processes = given.first, given.seeds, given.nodes, given.processes
+    processes = given.processes
     began_s = time.monotonic()
-    chunks = [(at, min(CHUNK, first + seeds - at), nodes) for at in range(first, first + seeds, CHUNK)]
     played = Played()
-    with Pool(processes) as pool:
-        for part in pool.imap_unordered(partial(play_many, leaving=given.leaving, loses_data=given.lost_data), chunks):
+    parts = play_range(
+        given.first, given.seeds, processes=processes, nodes=given.nodes, leaving=given.leaving,
+        loses_data=given.lost_data,
+    )  # fmt: skip
+    with closing(parts):
+        for part in parts:
             played += part
             for failure in part.failures:
                 print(f"{failure}\n", flush=True)

@@ -174,6 +174,15 @@ class LeaderTerm:
             if is_kept is False:
                 self.end("the backend knows another leader, or none")
                 return
+            if is_kept is True and not self.is_over:
+                self._heartbeats = leader_heartbeats.with_ledger(self._heartbeats, ledger)
+                nobody = lead_renewal.nobody_else_leads(
+                    self._renewal,
+                    now_s=self._now_s(),
+                    heard_at_s=self._heard_at_s(),
+                    confirmed_at_s=leader_heartbeats.last_confirmed_s(self._heartbeats),
+                )
+                self._voter.vouch(nobody.known_at_s)
             self._pass(order_gate.LedgerWritten() if is_kept is True else order_gate.LedgerNotWritten())
             recorded = self._gate.recorded
             if recorded is not None and recorded.is_running and recorded.cycle != self._heartbeats.cycle:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import Pool
 
 from tests.sim.faults import DEPARTURES, Fault, draw_departures, draw_schedule
 from tests.sim.setup import Setup, draw_setup
 from tests.sim.world import World
 
 STORY_SHOWN = 60
+CHUNK = 50  # seeds that one process plays at a time
 
 
 @dataclass
@@ -44,6 +47,15 @@ class Played:
         struck = ", ".join(f"{kind} {count}" for kind, count in self.struck.most_common())
         ends = ", ".join(f"{end} {count}" for end, count in self.ends.most_common())
         return f"{self.runs} runs, {self.events} events, {len(self.failures)} failures; ends: {ends}; faults: {struck}"
+
+
+def play_range(
+    first: int, seeds: int, *, processes: int, nodes: int | None = None, leaving: bool = False, loses_data: bool = False
+) -> Generator[Played]:
+    """Plays seeds side by side and yields the result of each part as it is there; close it to play no more."""
+    chunks = [(at, min(CHUNK, first + seeds - at), nodes) for at in range(first, first + seeds, CHUNK)]
+    with Pool(processes) as pool:
+        yield from pool.imap_unordered(partial(play_many, leaving=leaving, loses_data=loses_data), chunks)
 
 
 def play_many(chunk: tuple[int, int, int | None], *, leaving: bool = False, loses_data: bool = False) -> Played:

@@ -83,6 +83,7 @@ def test_every_seed_keeps_every_promise(first: int):
         (70063475, 3, (0, 1)),  # a backend goes back to just before a lead, and the next is made at the same count
         (70070987, 5, (0, 1, 9)),  # a node that was paused says something to a relay that has ended
         (91032081, 5, (0,)),  # a silent node comes as another process, and tells its old fault before its state
+        (110002281, 2, (0, 1)),  # a spare that nobody confirms leads, and begins a cycle on its own node
         (50008426, 3, (0,)),  # a message waits for a relay that is cut off, and its node has another connection
     ],
 )

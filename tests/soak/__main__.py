@@ -19,6 +19,7 @@ from tests.soak import (
     pauses,
     restarts,
     rule_removal,
+    seeds,
     supervisor_kills,
 )
 
@@ -74,6 +75,7 @@ def _parsed() -> argparse.Namespace:
     fuzzed.add_argument("--seed", type=int, help="of an earlier run, to repeat its inputs")
     fuzzed.add_argument("--only", action="append", default=[], metavar="NAME", help="only this reader, or these")
     fuzzed.set_defaults(main=fuzz.main)
+    _add_seeds(soaks.add_parser("seeds", help="seeds of the simulator that were never played; it keeps the count"))
     _add_packages(soaks.add_parser("packages", help="wheel and Debian package on every Python and Debian there is"))
     _add_lowest(soaks.add_parser("lowest", help="the suite with the lowest versions that pyproject.toml allows"))
     taken = soaks.add_parser(
@@ -83,6 +85,13 @@ def _parsed() -> argparse.Namespace:
     taken.add_argument("rows", nargs="*", metavar="ROW", help="only rules of these rows: A1, D12, S5")
     taken.set_defaults(main=rule_removal.main)
     return parser.parse_args()
+
+
+def _add_seeds(played: argparse.ArgumentParser) -> None:
+    played.add_argument("--seconds", type=float, default=3600.0)
+    played.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    played.add_argument("--mix", choices=seeds.MIXES, default="plain")
+    played.set_defaults(main=seeds.main)
 
 
 def _add_packages(packed: argparse.ArgumentParser) -> None:

@@ -105,14 +105,25 @@ def step(
         case _:
             assert_never(event)
     state = State(state.ttl_s, renewed_at_s, asks_at_s=next_s)
-    known_at_s = min(now_s, fence_times.leads_at_s(renewed_at_s, heard_at_s, confirmed_at_s))
+    nobody = nobody_else_leads(state, now_s=now_s, heard_at_s=heard_at_s, confirmed_at_s=confirmed_at_s)
     why = ""
-    if now_s - max(fence_until_s, known_at_s + fence_times.FENCE_S) > join_timeout_s:
+    if now_s - max(fence_until_s, nobody.known_at_s + fence_times.FENCE_S) > join_timeout_s:
         why = "its workers have ended, and the backend does not come back"
     elif waits_since_s is not None and now_s - waits_since_s > join_timeout_s:
         why = "what it has decided can't be ordered, and the backend does not come back"
     ends: tuple[Action, ...] = (EndLead(why),) if why else ()
-    return state, (*extends, NobodyElseLeads(known_at_s), *ends)
+    return state, (*extends, nobody, *ends)
+
+
+def nobody_else_leads(
+    state: State, *, now_s: float, heard_at_s: Sequence[float | None], confirmed_at_s: float | None
+) -> NobodyElseLeads:
+    """Returns since when, as of now: for the fence of the leader's own node. The parameters are those of `step`.
+
+    A new ledger may name other nodes to confirm. Then the fence moves before the orders of its cycle go out, so that it
+    does not end workers that are just being started.
+    """
+    return NobodyElseLeads(min(now_s, fence_times.leads_at_s(state.renewed_at_s, heard_at_s, confirmed_at_s)))
 
 
 def answers_until_s(state: State, heard_at_s: Sequence[float | None]) -> float:

@@ -65,6 +65,14 @@ def test_a_leader_that_no_node_confirms_is_sure_of_less() -> None:
     play.at(15.0) >> DeadlineReached() >> Renewed() << (ExtendLead(17.0), NobodyElseLeads(fence_times.led_at_s(15.0)))
 
 
+def test_what_it_knows_of_other_leads_is_asked_between_two_renewals() -> None:
+    play = lead()
+    play.at(12.0) >> DeadlineReached() >> Renewed()
+    known = lead_renewal.nobody_else_leads(play.state, now_s=12.4, heard_at_s=(), confirmed_at_s=None)
+    unconfirmed = lead_renewal.nobody_else_leads(play.state, now_s=12.4, heard_at_s=(), confirmed_at_s=5.0)
+    assert (known, unconfirmed) == (NobodyElseLeads(12.0), NobodyElseLeads(fence_times.led_at_s(12.0)))
+
+
 def test_while_all_witnesses_are_heard_it_answers_beyond_its_lead() -> None:
     play = lead(heard_at_s=(29.0, 30.0))
     play.at(30.0) >> DeadlineReached() >> NotRenewed() << NobodyElseLeads(29.0)

@@ -133,6 +133,14 @@ class LeaderTerm:
 
     async def _write(self, ledger: Ledger) -> None:
         await self.lead.write(msgspec.json.encode(ledger), is_last=False)
+        self._heartbeats = leader_heartbeats.with_ledger(self._heartbeats, ledger)
+        nobody = lead_renewal.nobody_else_leads(
+            self._renewal,
+            now_s=anyio.current_time(),
+            heard_at_s=self._heard_at_s(),
+            confirmed_at_s=leader_heartbeats.last_confirmed_s(self._heartbeats),
+        )
+        self._perform((nobody,))
 
     async def _keep(self) -> None:
         """Renews the lead. Raises LeadLostError."""

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import anyio
 import msgspec
+import pytest
 
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeLost, Reported
+from supervisor.core.election import leader_heartbeats
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.fence_times import FENCE_S
+from supervisor.core.fence_times import FENCE_S, UNCONFIRMED_S
 from supervisor.core.ledger import Ledger, after_all_know, of_this_run
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.election import etcd_backend
@@ -98,6 +100,24 @@ async def test_what_the_ledger_names_counts_before_anything_is_written_and_what_
         tasks.cancel_scope.cancel()
     assert posted == [lost]
     assert msgspec.json.decode(memory.state, type=Ledger) == Ledger(4, 4, 1)
+
+
+async def test_without_the_nodes_that_do_not_confirm_the_fence_moves_before_the_orders_of_a_cycle_go_out():
+    begun, own_fence, _ = await begin(Memory())
+    now_s = own_fence.until_s = anyio.current_time()
+    fence_at_orders_s: list[float] = []
+    begun._post = lambda _: fence_at_orders_s.append(own_fence.until_s)  # pyright: ignore[reportPrivateUsage]
+    unheard = leader_heartbeats.State("a", 4, {"b": now_s - 10.0})
+    begun._heartbeats = unheard  # pyright: ignore[reportPrivateUsage] - node b has confirmed, and does so no more
+    for cycle, parts in ((4, ("a", "b")), (5, ("a",))):
+        begun.gate.record(Ledger(cycle, cycle, 1, parts=parts, term=1, leader="a"))
+        begun.gate.send("a", orders.JoinAgain(cycle + 1, "a reason"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(begun.gate.run, begun._write)  # pyright: ignore[reportPrivateUsage]
+            await begun.gate.until_empty()
+            tasks.cancel_scope.cancel()
+    unconfirmed_s, moved_s = fence_at_orders_s
+    assert moved_s - unconfirmed_s == pytest.approx(FENCE_S - UNCONFIRMED_S)
 
 
 async def test_it_gives_up_once_its_workers_have_ended_and_the_backend_does_not_come_back():
