@@ -215,7 +215,7 @@ _LABELS = {
     "requeued_share": "no job: ended, queued again",
     "faults": "faults that struck the job",
     "restarts": "restarts",
-    "restarts_used": "units of the restart budget",
+    "restarts_used": "restarts used of the budget",
     "jobs": "jobs that the scheduler started",
     "spares_used": "nodes that stepped in",
     "spares_needed": "spares needed (nodes away at once)",

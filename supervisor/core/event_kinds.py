@@ -201,7 +201,7 @@ _NODES = {
         "A node cannot leave the job, as the reason says; nothing has changed.",
         "Start a spare node, or end the job: `holdfast stop JOB`.",
     ),
-    "node_leaves": Kind(_NEWS, "A node with ranks leaves the job, which restarts without it and uses no unit."),
+    "node_leaves": Kind(_NEWS, "A node with ranks leaves the job, which restarts without it and uses no restart."),
     "node_left": Kind(_NEWS, "A node has left the job as asked; the job goes on."),
     "node_uncordoned": Kind(_NEWS, "The node takes jobs again."),
     "leader_changed": Kind(_NEWS, "Another node leads the job now; the cycle continues."),

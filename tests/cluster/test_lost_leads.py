@@ -1,5 +1,5 @@
 """Nodes with networks of their own, and a real etcd: its data are lost, or its leader reaches it and no node. Training
-goes on, and one fault takes one unit of the budget. After each test as in test_torn_networks.py.
+goes on, and one fault uses one restart of the budget. After each test as in test_torn_networks.py.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def test_d1_d2_d4_nodes_that_are_cut_off_in_one_or_both_directions_are_replaced_
         nodes[4].reach_again(nodes[1])
         for number in (2, 3, 4):
             job.until(lambda number=number: f"node{number} comes back" in job.output(1), "the return of those cut off")
-        assert "restarts used 2" not in job.output(1)  # one fault, one unit
+        assert "restarts used 2" not in job.output(1)  # one fault, one restart
         job.order(0, "kill")
         job.until_steps(2, nodes={1, 2, 3, 4})
         job.let_end()

@@ -116,7 +116,7 @@ def test_from_another_node_a_node_with_ranks_is_replaced_by_the_spare(tmp_path: 
         assert said.splitlines()[:1] == [
             f"holdfast: node 127.0.0.2 is to leave job {job.job_id}: {reason}",
         ]
-        leaves = f"node 127.0.0.2 leaves the job ({reason}); restarting at once, no unit of the budget is used"
+        leaves = f"node 127.0.0.2 leaves the job ({reason}); restarting at once, which uses no restart of the budget"
         assert f"job {job.job_id}: {leaves}\n" in said
         assert f"node 127.0.0.2 has left job {job.job_id}, which goes on without it\n" in said
         assert said.endswith("node 127.0.0.2 has left its job; no holdfast daemon keeps new ones away from it\n")

@@ -172,13 +172,13 @@ LEAVE = ("--on-sigterm", "leave")
 
 
 def _ended_in_cycle_1(job: Nodes, left: int, *, leader_said: str = "") -> None:
-    """Checks that a spare has taken the place of that process, and no unit of the budget was used."""
+    """Checks that a spare has taken the place of that process, and no restart of the budget was used."""
     job.until_running(1, 4)
     assert job.processes[left].wait(LIMIT_S) == 0
     job.let_end()
     assert [process.wait(LIMIT_S) for process in job.processes if process.returncode is None] == [0, 0]
     said = "".join(job.output(number) for number in (1, 2, 3))
-    assert "restarting at once, no unit of the budget is used" in said
+    assert "restarting at once, which uses no restart of the budget" in said
     assert "restarts used" not in said
     assert leader_said in said
 

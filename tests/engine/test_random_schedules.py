@@ -139,7 +139,7 @@ def check_budgets_hold(run: Run) -> None:
     for spec in run.specs:
         used = run.world.jobs[spec.job_id].shown.restarts_used
         assert used <= spec.restart.max_restarts
-        assert used <= run.population.faults.get(spec.job_id, 0), "a unit is taken for a fault and nothing else"
+        assert used <= run.population.faults.get(spec.job_id, 0), "a restart is used for a fault and nothing else"
 
 
 def check_the_calm_job_was_not_touched(run: Run) -> None:

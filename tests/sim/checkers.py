@@ -119,7 +119,7 @@ class ConsecutiveRanks(Checker):
 
 
 class Budget(Checker):
-    """One fault uses one unit; used units stay used, under any leader; nothing else uses any."""
+    """One fault uses one restart; used restarts stay used, under any leader; nothing else uses any."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)

@@ -170,7 +170,7 @@ def _shifted(action: cluster.Action) -> cluster.Action:
 
 
 def free_restarts(patch: _Patch) -> None:
-    """A unit is used twice."""
+    """A restart is counted twice."""
     step = restart_policy.step
 
     def twice(

@@ -241,7 +241,7 @@ class World:
 
     @property
     def _is_between_cycles(self) -> bool:
-        """Returns whether the ledger knows what no node does: which node has its order, or whether a unit is paid."""
+        """Returns whether the ledger knows what no node does: which node has its order, or which restart counts."""
         state = self.leader.coordinator
         runs = state is not None and isinstance(state.phase, Running)
         leader_term = self.leader.voter.leader_term if self.leader.voter is not None else None

@@ -82,7 +82,7 @@ class ElectedChaos(Chaos):
         used = max((int(found) for number in self.job.runs for found in USED.findall(self._told(number))), default=0)
         taken, (least, most) = used - self.used, UNITS.get(self.struck, AT_MOST_ONE)
         if self.struck and not least <= taken <= most:
-            self.miscounted.append(f"{self.struck} took {taken} units of the budget, at step {self.job.steps_saved()}")
+            self.miscounted.append(f"{self.struck} used {taken} restarts, at step {self.job.steps_saved()}")
             self.say(self.miscounted[-1])
         self.used = max(used, self.used)
         for number, drain in self.drains:

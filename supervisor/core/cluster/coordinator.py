@@ -239,7 +239,7 @@ def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
     """Handles an operator's request, which uses no restart and ends a delay."""
     match state.phase:
         case Running():
-            reason = f"{reason}; restarting at once, no unit of the budget is used"
+            reason = f"{reason}; restarting at once, which uses no restart of the budget"
             decided = said(state, "restart_decided", reason)
             state = msgspec.structs.replace(state, phase=rounds.gathering(state.rules, reason, now_s))
             return state, (decided, *rounds.announce(state, reason))
@@ -268,7 +268,7 @@ def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, 
     takes_part = is_of_cycle and known.state is not MemberState.LOST
     is_folded = isinstance(state.phase, Gathering) and is_of_cycle and known.state in (*BUSY, MemberState.LOST)
     if is_folded and event.restart_allowed:
-        # Down because of the fault that opened this round: no second unit.
+        # Down because of the fault that opened this round: no second restart.
         return with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED)), (
             _folded(state, event),
         )

@@ -31,7 +31,7 @@ def ask(state: State, event: LeaveAsked, now_s: float) -> Outcome:
         return _kept(state, event, why_not, now_s)
     state = with_member(state, node, msgspec.structs.replace(known, leaves=event.reason))
     if isinstance(state.phase, Running) and known.state in BUSY:
-        text = f"node {node} leaves the job ({event.reason}); restarting at once, no unit of the budget is used"
+        text = f"node {node} leaves the job ({event.reason}); restarting at once, which uses no restart of the budget"
         state = msgspec.structs.replace(state, phase=rounds.gathering(state.rules, text, now_s))
         return state, (said(state, "node_leaves", text), *rounds.announce(state, text))
     state, actions = let_go(state, (), node)

@@ -393,7 +393,7 @@ def _member(stands: NodeStands, cycle: int) -> Member:
 
 
 def _gather(state: State, stands: dict[str, NodeStands], now_s: float, *, closes: bool) -> Outcome:
-    """Opens the round of a restart that was decided, and its unit taken, before the take-over."""
+    """Opens the round of a restart that was decided, and counted, before the take-over."""
     reason = next((each.reason for each in stands.values() if each.reason), "the job was being restarted")
     state = msgspec.structs.replace(state, phase=rounds.gathering(state.rules, reason, now_s))
     text = f"the leader is new; the nodes join cycle {state.cycle + 1}"

@@ -60,7 +60,7 @@ def test_a_leader_that_hears_nobody_records_that_it_resigns_and_says_why() -> No
     assert play.last.index(play.of(Record)[0]) < play.last.index(Send("a", order)), "it is recorded first"
     # Nobody hears it any more once that is recorded, so the next leader need not meet one of its nodes.
     assert (last_ledger(play).resigned, last_ledger(play).witnesses) == (("a",), ())
-    assert last_ledger(play).restarts_used == 1, "one fault takes one unit, whoever leads"
+    assert last_ledger(play).restarts_used == 1, "one fault uses one restart, whoever leads"
     lose(play, "d")
     assert not orders_to(play, Resign), "once is enough"
 

@@ -266,7 +266,7 @@ def test_where_no_witness_ever_comes_the_newcomers_end_and_the_job_does_not():
 
 
 def test_the_first_order_did_not_reach_anybody():
-    """The nodes are in no cycle: nothing has failed, and the job uses no unit of its budget."""
+    """The nodes are in no cycle: nothing has failed, and the job uses no restart."""
     play = new_leader(of_nodes(Ledger(0, 0, 0), "a", "b"), leader="b")
     for node in "ba":
         play >> stands(node, None, MemberState.JOINED, met_term=6)
@@ -329,7 +329,7 @@ def test_a_lost_node_whose_place_a_spare_has_does_not_take_part():
     assert play.state.parts == ("a", "c")
     assert orders_to(play, JoinAgain) == ["b"]
     play >> NodeFailed("b", 4, "rank 2 was killed by SIGTERM")
-    assert not recorded(play), "its faults take no unit"
+    assert not recorded(play), "its faults use no restart"
     play >> NodeSucceeded("a", 4)
     play >> NodeSucceeded("c", 4)
     assert orders_to(play, WindDown) == ["a", "b", "c"], "the end does not wait for b"

@@ -1,7 +1,7 @@
 """What always holds, whatever was recorded, ordered and heard when a leader is lost, and whichever nodes join the next?
 
-One group runs at a time, cycles and budget only grow, a fault takes one unit at most, and the job goes on or ends. What
-the leaders announce of the cycles is in order, and nothing that follows from a kept record is announced twice.
+One group runs at a time, cycles and budget only grow, a fault uses one restart at most, and the job goes on or ends.
+What the leaders announce of the cycles is in order, and nothing that follows from a kept record is announced twice.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Job:
     def check(self) -> None:
         running = {each.running for each in self.nodes.values() if each.running is not None}
         assert len(running) <= 1, f"cycles {running} run at once"
-        assert coordinator.restarts_used(self.leader) <= self.faults, "a unit was taken, and there was no fault"
+        assert coordinator.restarts_used(self.leader) <= self.faults, "a restart was used, and there was no fault"
 
     def settle(self) -> None:
         """Brings all nodes back; checks that the job then runs on or has ended."""

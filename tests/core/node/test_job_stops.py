@@ -115,7 +115,7 @@ def test_a_signal_is_forwarded_in_every_phase_with_workers(phase: Callable[[], O
     verdict = job.verdict()
     assert verdict is not None
     assert (verdict.state, verdict.exit_code) == (JobState.STOPPED, 128 + SIGINT)
-    assert coordinator.restarts_used(job.coordinator) <= 1, "a stop takes no unit"
+    assert coordinator.restarts_used(job.coordinator) <= 1, "a stop uses no restart"
 
 
 def test_a_forwarded_signal_that_all_ranks_answer_with_0_is_a_success() -> None:
