@@ -29,6 +29,7 @@ from supervisor.core.cluster import (
     resignation,
     restart_policy,
     rounds,
+    suspected_nodes,
     takeover,
     wrapped_call,
 )
@@ -357,7 +358,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
     for decision in decisions:
         match decision:
             case restart_policy.Warn(kind, reason):
-                if kind != restart_policy.NODE_SUSPECTED or len(state.members) > 1:  # A single node has no better peer.
+                if kind != suspected_nodes.NODE_SUSPECTED or len(state.members) > 1:  # A single node has no peer.
                     actions.append(said(state, kind, reason))
             case restart_policy.Tolerate(reason):
                 actions.append(said(state, "fault_tolerated", reason))

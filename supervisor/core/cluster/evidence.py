@@ -14,7 +14,7 @@ import msgspec
 
 from supervisor.core.cluster.cluster_messages import Action, DeadlineReached, Publish, Send, StacksTaken, StacksWanted
 from supervisor.core.facts import Evidence, JobEvent, StackGroup
-from supervisor.core.hangs.hang_verdict import HangVerdict, judge
+from supervisor.core.hangs.hang_culprits import HangVerdict, judge
 from supervisor.core.orders import ActOnHang, TakeStacks
 from supervisor.core.process_facts import Frame
 

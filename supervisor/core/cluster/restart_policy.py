@@ -3,7 +3,7 @@
 Each job has one such machine, so its budget is job-wide; coordinator._node_failed has decided which reports are one
 fault. The policy checks in this order: does the workload allow it, does it make progress, is there budget left. Delays
 grow only if restarts achieve nothing: without progress if progress is known, else after several short-lived cycles in a
-row.
+row. suspected_nodes.py warns of a node whose faults recur.
 """
 
 from __future__ import annotations
@@ -12,16 +12,12 @@ from typing import assert_never
 
 import msgspec
 
+from supervisor.core.cluster import suspected_nodes
 from supervisor.core.facts import JobState, RestartPolicyName, RestartRules, Verdict
 
 SHORT_CYCLE_S = 5.0  # if the iteration is unknown, a cycle that lived less counts as short
 SHORT_CYCLES_FREE = 5  # so many of them in a row are restarted at once
 JITTER_SHARE = 0.25  # up to this share of a delay is taken off at random
-NODE_SUSPECTED = "node_suspected"  # the kind of the warning
-SUSPECT_FAULTS = 3
-SUSPECT_WINDOW_S = 600.0
-SUSPECT_NODES_MAX = 1024  # remembered at once; beyond it, the node whose last fault is oldest is forgotten
-
 
 # --- state ---------------------------------------------------------------------------------------------------------
 
@@ -36,8 +32,8 @@ class State(msgspec.Struct, frozen=True):
     short: int = 0  # short-lived cycles in a row with unknown progress
     is_unknown_told: bool = False
     faulted_at_s: float = 0.0  # the last fault of any node
-    # Changes in place: the newest faults of each node, the node that failed last at the end.
-    node_faults: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict[str, tuple[float, ...]])
+    # Changes in place.
+    node_faults: suspected_nodes.NodeFaults = msgspec.field(default_factory=dict[str, tuple[float, ...]])
 
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -92,7 +88,9 @@ def initial_state(rules: RestartRules, *, training_iteration: int | None) -> Sta
 
 def step(state: State, event: Event, *, now_s: float, jitter: float) -> tuple[State, tuple[Action, ...]]:
     """Returns exactly one of Restart, Tolerate and GiveUp, after any warnings. `jitter`: a random value from 0 to 1."""
-    state, warnings = _suspect(state, event, now_s)
+    suspected = suspected_nodes.note_fault(state.node_faults, event.node, before_s=state.faulted_at_s, now_s=now_s)
+    warnings: tuple[Action, ...] = (Warn(suspected_nodes.NODE_SUSPECTED, suspected),) if suspected else ()
+    state = msgspec.structs.replace(state, faulted_at_s=now_s)
     if not event.restart_allowed:
         return state, (*warnings, GiveUp(Verdict(JobState.FAILED, event.exit_code, event.reason)))
     rules = state.rules
@@ -167,30 +165,3 @@ def _delay_s(state: State, jitter: float) -> float:
         return 0.0
     full_s = min(state.rules.backoff_base_s * 2.0 ** min(doublings, 32), state.rules.backoff_max_s)
     return full_s * (1 - JITTER_SHARE * jitter)
-
-
-def _suspect(state: State, event: Event, now_s: float) -> tuple[State, tuple[Action, ...]]:
-    """Warns once of a node that fails repeatedly within the window, until it has had no fault for the window.
-
-    For each node, only as many faults are kept as make it a suspect, and each fault drops nodes whose window is over.
-    So a fault costs the same after thousands of them, and among thousands of nodes.
-    """
-    faults = state.node_faults
-    before = faults.pop(event.node, ())
-    was_suspect = _is_often(before, state.faulted_at_s)
-    own = faults[event.node] = (*before, now_s)[-SUSPECT_FAULTS:]
-    while True:
-        oldest = next(iter(faults))
-        if len(faults) <= SUSPECT_NODES_MAX and now_s - faults[oldest][-1] < SUSPECT_WINDOW_S:
-            break
-        del faults[oldest]
-    warnings: tuple[Action, ...] = ()
-    if _is_often(own, now_s) and not was_suspect:
-        often = f"failed {SUSPECT_FAULTS} times within {SUSPECT_WINDOW_S / 60:.0f} min"
-        text = f"node {event.node} {often}; look at its hardware and at the output of its ranks"
-        warnings = (Warn(NODE_SUSPECTED, text),)
-    return msgspec.structs.replace(state, faulted_at_s=now_s), warnings
-
-
-def _is_often(times: tuple[float, ...], now_s: float) -> bool:
-    return len(times) == SUSPECT_FAULTS and now_s - times[0] < SUSPECT_WINDOW_S

@@ -1,4 +1,4 @@
-"""Budget, progress, back-off and suspicion, each against its rule and its slow twin."""
+"""Budget, progress and back-off, each against its rule and its slow twin."""
 
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
@@ -174,51 +174,16 @@ def test_jitter_takes_off_a_quarter_at_most_and_never_adds() -> None:
         assert "waiting because 2 cycles made no progress" in actions[-1].reason
 
 
-# --- suspicion -----------------------------------------------------------------------------------------------------
+# --- suspected nodes -----------------------------------------------------------------------------------------------
 
 
-def test_a_node_that_fails_again_and_again_is_named_once() -> None:
+def test_a_suspected_node_is_warned_of_before_the_decision() -> None:
     play = opened()
-    named: list[str] = []
-    for at_s, node in ((0, "a"), (10, "b"), (20, "a"), (30, "a"), (40, "a"), (50, "b")):
-        play.at(at_s) >> fault(node)
-        named += [each.reason for each in play.of(Warn)]
-    assert len(named) == 1
-    assert named[0].startswith("node a failed 3 times within 10 min")
-
-
-def test_suspicion_is_forgotten_after_a_quiet_time() -> None:
-    play = opened()
-    for at_s in (0, 300, 599.9):
+    for at_s in (0, 10, 20):
         play.at(at_s) >> fault("a")
-    assert play.of(Warn)
+    warning, decision = play.last
+    assert isinstance(warning, Warn)
+    assert warning.kind == "node_suspected"
+    assert isinstance(decision, Restart)
     play.at(10_000) >> fault("a")
     assert play.of(Warn) == []
-
-
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([0, 1, 150, 299.5, 300, 599, 600])), max_size=30))
-def test_suspicion_against_its_slow_twin(gaps: list[tuple[str, float]]) -> None:
-    play = opened()
-    faults: list[tuple[str, float]] = []
-    for node, gap_s in gaps:
-        faults.append((node, (faults[-1][1] if faults else 0.0) + gap_s))
-    before: list[str] = []
-    wanted = dumb.nodes_suspected(faults, often=policy.SUSPECT_FAULTS, window_s=policy.SUSPECT_WINDOW_S)
-    for (node, at_s), suspects in zip(faults, wanted, strict=True):
-        play.at(at_s) >> fault(node)
-        assert len(play.of(Warn)) == (node in suspects and node not in before)
-        before = suspects
-
-
-def test_what_is_remembered_does_not_grow_with_the_faults() -> None:
-    state = policy.initial_state(RestartRules(max_restarts=99_999), training_iteration=None)
-    sizes: list[int] = []
-    for number in range(5_000):
-        state, _ = policy.step(state, fault(f"n{number % 4}"), now_s=number * 0.01, jitter=0.0)
-        sizes.append(sum(len(times) for times in state.node_faults.values()))
-    assert max(sizes) == 4 * policy.SUSPECT_FAULTS
-    for number in range(3 * policy.SUSPECT_NODES_MAX):
-        state, _ = policy.step(state, fault(f"m{number}"), now_s=60.0, jitter=0.0)
-    assert len(state.node_faults) == policy.SUSPECT_NODES_MAX
-    state, _ = policy.step(state, fault("last"), now_s=1_000.0, jitter=0.0)
-    assert state.node_faults == {"last": (1_000.0,)}

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.facts import Evidence, StackGroup
-from supervisor.core.hangs.hang_patterns import Pattern
-from supervisor.core.hangs.hang_verdict import CERTAIN, HangVerdict, judge
+from supervisor.core.hangs.hang_culprits import CERTAIN, HangVerdict, judge
+from supervisor.core.hangs.single_rank_findings import Pattern
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts
-from tests.core.hangs.test_hang_patterns import AT_LOAD, DEAD_CHILD, IN_REDUCE, STILL
+from tests.core.hangs.test_single_rank_findings import AT_LOAD, DEAD_CHILD, IN_REDUCE, STILL
 from tests.core.hangs.test_stack_classification import BACKWARD, C10D, GET, LOAD, LOGGER, NEXT, TRAIN, WAIT
 
 STOPPED = ProcessFacts(ProcessState.STOPPED, stop_signal="SIGSTOP")

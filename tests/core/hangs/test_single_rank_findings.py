@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.hangs.hang_patterns import Pattern, RankFinding, find
+from supervisor.core.hangs.single_rank_findings import Pattern, RankFinding, find
 from supervisor.core.process_facts import ChildProcess, Frame, ProcessFacts, ProcessState, RankFacts
 from tests.core.hangs.test_stack_classification import ALL_REDUCE, GET, LIB, LOAD, LOGGER, NEXT, TRAIN, WAIT
 

@@ -1,7 +1,7 @@
 """What is wrong with one rank of a job that makes no progress?
 
 This is the table of patterns. Each is a question about the facts of one rank; the first answered with yes is the
-finding. What other ranks do does not matter here: hang_verdict.py compares the findings of all ranks.
+finding. What other ranks do does not matter here: hang_culprits.py compares the findings of all ranks.
 """
 
 from __future__ import annotations
