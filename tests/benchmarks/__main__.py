@@ -57,6 +57,7 @@ MEASUREMENTS: dict[str, Callable[[Bench], list[Row]]] = {
     "lazy": speed_late_torch.measure_lazy,
     "first-step-compiled": speed_first_step.measure_compiled,
     "first-step-trainer": speed_first_step.measure_trainer,
+    "first-step-lightning": speed_first_step.measure_lightning,
     "two-nodes": speed_two_nodes.measure_two_nodes,
     "stubborn": speed_restart.measure_stubborn,
     "health": speed_health.measure_health,

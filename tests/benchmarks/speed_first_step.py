@@ -3,50 +3,83 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from tempfile import TemporaryDirectory
 
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.launch import Run, say
-from tests.benchmarks.rows import Group, Row, Target, Unit
-from tests.benchmarks.speed_restart import restart_s
+from tests.benchmarks.rows import OURS, Group, Row, Target, Unit
+from tests.benchmarks.speed_restart import draw, restart_s
 from tests.benchmarks.subjects import JobOptions, Subject
+from tests.benchmarks.waterfall import Phase, middle, recovery
 
 OPTIONS = JobOptions(world_size=2)
-COMPILED_LIMIT_S = 240.0  # the compiler takes most of a minute on a busy machine
-LEARNED_AFTER_S = 20.0  # what the workers import has been loaded for the next ones by then
+LIMIT_S = 240.0  # the compiler takes most of a minute on a busy machine
+LATER_S = 45.0
 
 
 def measure_compiled(bench: Bench) -> list[Row]:
-    return [_row(bench, "compiled", "torch.compile of a model in DDP")]
+    notes = ["The folder of compiled code is empty at the start; torch keeps what the first cycle compiled in it."]
+    return _measure(bench, "compiled", "torch.compile of a model in DDP", 1 / 3, notes)
 
 
 def measure_trainer(bench: Bench) -> list[Row]:
-    if find_spec("transformers") is None:
-        say("    transformers is not installed; install the dependency group e2e")
+    return _measure_with(bench, "transformers", "trainer", "transformers' Trainer, from its checkpoint", 1 / 5)
+
+
+def measure_lightning(bench: Bench) -> list[Row]:
+    return _measure_with(bench, "lightning", "lightning", "Lightning's Trainer with DDP, from its checkpoint", 1 / 5)
+
+
+def _measure_with(bench: Bench, package: str, key: str, script: str, share: float) -> list[Row]:
+    if find_spec(package) is None:
+        say(f"    {package} is not installed; install the dependency group e2e")
         return []
-    return [_row(bench, "trainer", "a transformers Trainer with its checkpoints")]
+    return _measure(bench, key, script, share, [])
 
 
-def _row(bench: Bench, key: str, script: str) -> Row:
-    row = Row(
+def _measure(bench: Bench, key: str, script: str, share: float, notes: list[str]) -> list[Row]:
+    """Kills a rank at two moments: when what the workers import has been loaded ahead, and before."""
+    later = Row(
         f"first_step_{key}",
         Group.SPEED,
-        f"{script}: rank 1 of 2 is killed → the first new step of both ranks has ended",
+        f"{script}: rank 1 of 2 is killed {LATER_S:g} s after the first step → both ranks' first new step",
         Unit.SECONDS,
-        Target(share_of={"torchrun_tuned": 1 / 5}),
-        notes=[f"The kill comes {LEARNED_AFTER_S:g} s after the first steps. Compiled code is kept on disk by torch."],
+        Target(share_of={"torchrun_tuned": share}),
+        notes=notes,
     )
+    soon = Row(
+        f"first_step_{key}_soon",
+        Group.SPEED,
+        "the same, killed within a second of the first step",
+        Unit.SECONDS,
+        Target(share_of={"torchrun_tuned": 1.0}),
+    )
+    recoveries: dict[str, list[list[Phase]]] = {later.key: [], soon.key: []}
 
-    def once(subject: Subject) -> Mapping[str, float]:
+    def one(subject: Subject, row: Row, after_s: float) -> float:
         with (
             TemporaryDirectory(prefix="bench-") as compiled,
-            Run(subject, row.key, OPTIONS, variables={"TORCHINDUCTOR_CACHE_DIR": compiled}) as run,
+            Run(subject, f"first_step_{key}", OPTIONS, variables={"TORCHINDUCTOR_CACHE_DIR": compiled}) as run,
         ):
-            run.await_events("step", OPTIONS.world_size, cycle=0, limit_s=COMPILED_LIMIT_S)
-            time.sleep(LEARNED_AFTER_S)
-            return {row.key: restart_s(run, ready="step", recovered="step")}
+            run.await_events("step", OPTIONS.world_size, cycle=0, limit_s=LIMIT_S)
+            time.sleep(after_s)
+            took_s = restart_s(run, ready="step", recovered="step", limit_s=LIMIT_S)
+            if subject.key == OURS:
+                recoveries[row.key].append(recovery(run, "step"))
+        return took_s
 
-    bench.fill([row], {**bench.counts(3, only=("torchrun_tuned", "reference")), "holdfast": bench.runs(5)}, once)
-    return row
+    def once(subject: Subject) -> Mapping[str, float]:
+        return {later.key: one(subject, later, LATER_S), soon.key: one(subject, soon, 0.0)}
+
+    bench.fill([later, soon], bench.counts(3, only=("torchrun_tuned", OURS)), once)
+    draw(later, recoveries[later.key])
+    draw(soon, recoveries[soon.key])
+    for row in (later, soon):
+        row.notes += [f"ours, median run: {_told(phases)}" for phases in [middle(recoveries[row.key])] if phases]
+    return [later, soon]
+
+
+def _told(phases: Sequence[Phase]) -> str:
+    return ", ".join(f"{phase.name} {phase.ended_s - phase.began_s:.3f} s" for phase in phases)

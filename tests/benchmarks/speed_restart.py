@@ -39,7 +39,7 @@ def measure_restart(bench: Bench) -> list[Row]:
 
     peers = bench.counts(5, only=("torchrun", "torchrun_tuned", "reference", "reference_tuned"))
     bench.fill([start, restart], {**peers, "holdfast": bench.runs(15)}, once)
-    _draw(restart, recoveries)
+    draw(restart, recoveries)
     return [start, restart]
 
 
@@ -75,11 +75,11 @@ def measure_restart_torch(bench: Bench) -> list[Row]:
 
     counts = bench.counts(3, only=("torchrun_tuned", "reference"))
     bench.fill([restart], {**counts, "holdfast": bench.runs(9)}, once)
-    _draw(restart, recoveries)
+    draw(restart, recoveries)
     return [start, restart]
 
 
-def _draw(row: Row, recoveries: Sequence[Sequence[Phase]]) -> None:
+def draw(row: Row, recoveries: Sequence[Sequence[Phase]]) -> None:
     """Draws the run of ours that took the median time; nothing if every run failed."""
     if phases := middle(recoveries):
         row.picture = waterfall_picture(f"{OURS}, where the time of a {row.title.partition(':')[0]} goes", phases)
@@ -108,14 +108,14 @@ def measure_stubborn(bench: Bench) -> list[Row]:
     return [row]
 
 
-def restart_s(run: Run, *, ready: str, recovered: str) -> float:
+def restart_s(run: Run, *, ready: str, recovered: str, limit_s: float = RECOVERY_LIMIT_S) -> float:
     """Fails rank 1 once all are ready; returns the time until the last `recovered`. The job must end well."""
     run.await_events(ready, run.options.world_size, cycle=0, limit_s=START_LIMIT_S)
     settle()
     run.go()
     fault = run.await_events("fault", 1, limit_s=START_LIMIT_S)[0]
-    back = run.await_recovery(recovered, limit_s=RECOVERY_LIMIT_S)
-    code = run.await_exit(limit_s=EXIT_LIMIT_S)
+    back = run.await_recovery(recovered, limit_s=limit_s)
+    code = run.await_exit(limit_s=max(limit_s, EXIT_LIMIT_S))
     if code:
         raise RunFailedError(f"{run.subject.label}: exit code {code} after the restart\n{run.output_tail()}")
     return seconds(fault.at_ns, max(event.at_ns for event in back))

@@ -9,7 +9,14 @@ from tests.benchmarks.bench import seconds
 from tests.benchmarks.launch import Event, Run, RunFailedError, Told
 
 # A worker's event ends a phase once the last rank has recorded it, the supervisor's event as it stands in its record.
-BY_WORKERS = {"first_line": "store and fork", "imported": "imports", "group": "rendezvous", "barrier": "first step"}
+BY_WORKERS = {
+    "first_line": "store and fork",
+    "imported": "imports",
+    "group": "rendezvous",
+    "set_up": "set-up",
+    "barrier": "first step",
+    "step": "first step",
+}
 
 
 @dataclass(frozen=True, slots=True)

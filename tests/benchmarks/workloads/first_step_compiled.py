@@ -3,7 +3,11 @@
 # torch's annotations are too partial for strict types.
 # pyright: basic
 
-from recording import CYCLE, RANK, await_go, note_fault, record
+# ruff: noqa: E402 - the first line is recorded before anything is imported
+
+from recording import CYCLE, RANK, STARTED_NS, await_go, note_fault, record
+
+record("first_line", STARTED_NS)
 
 import os  # isort: skip
 import signal
@@ -12,9 +16,11 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+record("imported")
 WIDTH = 64
 
 dist.init_process_group("gloo")
+record("group")
 torch.manual_seed(0)
 layers = (torch.nn.Linear(WIDTH, WIDTH), torch.nn.GELU(), torch.nn.LayerNorm(WIDTH), torch.nn.Linear(WIDTH, WIDTH))
 model = torch.compile(DistributedDataParallel(torch.nn.Sequential(*layers)))

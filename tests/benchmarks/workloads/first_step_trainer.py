@@ -1,9 +1,11 @@
 """A transformers Trainer that goes on from its checkpoint: each rank reports its first step; a rank is killed."""
 
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportCallIssue=false
-# ruff: noqa: ANN001, ANN003, ANN204 - people write such scripts without types
+# ruff: noqa: ANN001, ANN002, ANN003, ANN204, E402 - people write without types; the first line is recorded before any import
 
-from recording import CYCLE, RANK, await_go, note_fault, record
+from recording import CYCLE, RANK, STARTED_NS, await_go, note_fault, record
+
+record("first_line", STARTED_NS)
 
 import os  # isort: skip
 import signal
@@ -12,6 +14,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
+record("imported")
 FOLDER = "checkpoints"
 
 
@@ -26,6 +29,9 @@ class Tokens(torch.utils.data.Dataset):
 
 class Reports(TrainerCallback):
     reported = False
+
+    def on_train_begin(self, *_, **__):
+        record("set_up")
 
     def on_step_begin(self, _args, state, _control, **_):
         if CYCLE == 0 and (RANK, state.global_step) == (1, 3):
@@ -47,6 +53,7 @@ def main():
         output_dir=FOLDER, use_cpu=True, max_steps=6, per_device_train_batch_size=4, save_steps=2,
         report_to=[], disable_tqdm=True, seed=1,
     )  # fmt: skip
+    record("group")
     trainer = Trainer(model=model, args=arguments, train_dataset=Tokens(), callbacks=[Reports()])
     trainer.train(resume_from_checkpoint=get_last_checkpoint(FOLDER) if os.path.isdir(FOLDER) else None)
 
