@@ -148,7 +148,9 @@ def test_the_watchdog_is_fed(active: labs.Lab):
 
 def test_stop_ends_it_and_its_jobs(active: labs.Lab):
     active.write("/run/lab/worker.py", LONG_WORKER)
-    with active.popen(str(PROGRAM), "run", "--job-id", "long-job", "/run/lab/worker.py") as job:
+    # A name of its own: where an earlier attempt has failed, its job may still run.
+    job_id = f"long-job-{uuid.uuid4().hex[:8]}"
+    with active.popen(str(PROGRAM), "run", "--job-id", job_id, "/run/lab/worker.py") as job:
         assert job.stdout is not None
         worker_pid = job.stdout.readline().strip()
         active.run("systemctl", "stop", "holdfast.service")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator
 from contextlib import suppress
 
@@ -18,6 +19,7 @@ from supervisor.ports.rendezvous_backend import BackendUnavailableError, Place
 from tests.etcd_server import Etcd, etcd
 
 OPENED: list[EtcdClient] = []
+_attempts = itertools.count()  # a failed test leaves its keys to the next attempt
 LIMIT_S = 40.0
 LONG_S = KEPT_S + CLOCKS_DIFFER_MAX_S + 1
 
@@ -38,7 +40,7 @@ def closing() -> Generator[None]:
 
 @pytest.fixture
 def prefix(request: pytest.FixtureRequest) -> str:
-    return f"/{request.node.name}"
+    return f"/{request.node.name}-{next(_attempts)}"
 
 
 class Cluster:
