@@ -198,6 +198,7 @@ class Exited(NamedTuple):
 
     `error`: the most telling line of the file that torch's @record writes (TORCHELASTIC_ERROR_FILE); "": none.
     `silence_longest_s`: for how long its main thread has executed nothing at the most; None: it was not watched.
+    `unattended_s`: the spawner had signalled it, since no supervisor came back within that time; None: it had not.
     """
 
     cycle: int
@@ -211,6 +212,7 @@ class Exited(NamedTuple):
     error: str = ""
     error_at_unix_s: float | None = None
     silence_longest_s: float | None = None
+    unattended_s: float | None = None
 
 
 class RankStopped(NamedTuple):

@@ -44,6 +44,13 @@ def _seen(job_id: str, message: link.RankStopped | link.RankContinued | link.Fir
             return node_messages.RankPrinted(job_id, cycle, local_rank, at_s)
 
 
+def why_unattended(message: link.FromSpawner) -> str:
+    """Returns why the spawner ended a worker by itself; "" if it did not."""
+    if not isinstance(message, link.Exited) or message.unattended_s is None:
+        return ""
+    return f"no supervisor came back within --supervisor-return-timeout ({message.unattended_s:g} s)"
+
+
 class SpawnerReports:
     """Decodes the messages of one job's spawner; keeps the record's pids up to date."""
 
@@ -148,6 +155,6 @@ class SpawnerReports:
             at_s=message.at_ns / NS_PER_S,
             core_dumped=message.core_dumped,
             out_of_memory=message.out_of_memory,
-            error=message.error,
+            error=message.error if message.code == 0 else why_unattended(message) or message.error,
             error_at_unix_s=message.error_at_unix_s,
         )

@@ -45,7 +45,7 @@ from supervisor.engine.recovery import snapshot_texts
 from supervisor.engine.recovery.record_text import UnreadableError
 from supervisor.engine.recovery.snapshot_texts import Restored
 from supervisor.engine.recovery.state_snapshot import StateSnapshot
-from supervisor.engine.spawner_reports import SpawnerReports
+from supervisor.engine.spawner_reports import SpawnerReports, why_unattended
 from supervisor.ports.edges import Clock
 from supervisor.ports.reports import JobNodeReport, JobReport, RecordedEvent
 from supervisor.queries.job_service import JobService
@@ -332,6 +332,9 @@ class Returning(msgspec.Struct, frozen=True):
             each.kill()
         left = [(place, lodger, await in_thread(partial(leftovers.read, place))) for place, lodger in places]
         known = [(place, leftover) for place, _, leftover in left if leftover is not None]
+        late = next(filter(None, (why_unattended(one) for _, leftover in known for one in leftover.reports)), "")
+        if late:
+            reason = f"{reason}: {late}; raise that limit if a supervisor may be away for longer"
         newest_place, newest = max(known, key=lambda each: each[1].turns, default=(None, None))
         restored = None
         try:

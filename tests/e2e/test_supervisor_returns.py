@@ -281,3 +281,19 @@ def test_b2_supervisors_that_are_killed_at_random_moments_lose_nothing() -> None
     kills = supervisor_kills.run(random.Random(20), seconds=60, kills_max=5, cycles=3)
     assert not kills.wrong
     assert kills.kills >= 5
+
+
+def test_a_supervisor_that_returns_too_late_names_the_limit(start: Start, tmp_path: Path) -> None:
+    with NodeDaemon(tmp_path / "hasty", "--supervisor-return-timeout", "0.5") as daemon:
+        launch = run_under(start, daemon, "--max-restarts", "1", MONITORED, "0:*/init,beat-for=600")
+        launch.wait_for_trace("initialised", count=2)
+        daemon.kill()
+        wait_until(lambda: not launch.leftovers(), timeout_s=60, what="the end of the ranks")
+        daemon.start()
+        events = [json.loads(line) for line in holdfast(daemon, "events", launch.job_id, "-o", "jsonl").splitlines()]
+        assert launch.wait() == 1
+    late = "no supervisor came back within --supervisor-return-timeout (0.5 s)"
+    ends = [event["reason"] for event in events if event["kind"] in ("worker_failed", "worker_exited")]
+    assert [end.partition(" was ")[2] for end in ends] == [f"killed by SIGTERM: {late}"] * 2
+    assert f"{late}; raise that limit if a supervisor may be away for longer" in events[-1]["reason"]
+    assert late in launch.stderr_text()

@@ -77,6 +77,7 @@ class Child:
         "pid",
         "pidfd",
         "stderr_file",
+        "unattended_s",
     )
 
     def __init__(
@@ -90,6 +91,7 @@ class Child:
         self.error_file = ""  # where torch's @record writes
         self.stderr_file = ""  # the file that the worker itself writes
         self.killed_by_us = False
+        self.unattended_s: float | None = None  # ended since no supervisor came back within that time
         self.lingers = lingers  # After its kill, the cycle's end does not wait for it.
 
 

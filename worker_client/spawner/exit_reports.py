@@ -33,4 +33,5 @@ def exited(
         error=told[0],
         error_at_unix_s=told[1],
         silence_longest_s=silence_longest_s,
+        unattended_s=child.unattended_s,
     )

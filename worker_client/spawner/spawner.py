@@ -406,6 +406,9 @@ class Spawner:
     def _end_alone(self) -> None:
         self._ending_alone = True
         self._prefork_pool.dismiss()
+        if self._reconnect.wait_s:
+            for child in self._children.values():
+                child.unattended_s = self._reconnect.wait_s
         signalling.send(list(self._children), (signal.SIGCONT, signal.SIGTERM), whole_sessions=True)
         self._events.set_timer("lost", LOST_TERM_S if self._children else 0.0, self._kill_alone)
 
