@@ -72,7 +72,8 @@ _FAULTS_AND_RESTARTS = {
     ),
     "spawner_lost": Kind(
         _FAULT,
-        "The process that starts the workers has ended unexpectedly; its workers end, too.",
+        "The process that starts the workers has ended unexpectedly; its workers end, too, and what they printed last "
+        "may be lost.",
         "If it repeats, look at memory limits and at the kernel log for out-of-memory kills.",
     ),
     "spawner_killed": Kind(

@@ -244,12 +244,13 @@ def _workers_run(state: State, now_s: float) -> Outcome:
 def _spawner_lost(state: State, reason: str) -> Outcome:
     state = _without_spawner(state)
     text = f"the spawner was lost: {reason}"
-    said = moves.say(state, "spawner_lost", text)
+    if isinstance(state.phase, phases.Pending | phases.Rendezvous):
+        said = moves.say(state, "spawner_lost", text)
+        state, told = moves.report(state, text)
+        state, down = moves.go_down(state, state.reason)
+        return state, (said, told, *down)
+    said = moves.say(state, "spawner_lost", f"{text}; its workers end with it, and what they printed last may be lost")
     match state.phase:
-        case phases.Pending() | phases.Rendezvous():
-            state, told = moves.report(state, text)
-            state, down = moves.go_down(state, state.reason)
-            return state, (said, told, *down)
         case phases.AwaitingStore() | phases.Starting() | phases.Running():
             state, told = moves.report(state, text)
             state = moves.enter(state, phases.Stopping(phases.Rejoin(announced=False)), state.reason)

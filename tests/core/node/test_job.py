@@ -154,6 +154,8 @@ def test_a_lost_spawner_takes_its_workers_and_one_unit() -> None:
     job = running(rules(2))
     job.send(node_messages.SpawnerLost(JOB, NOW, "it was killed by SIGKILL"))
     assert job.actions == [StartSpawner(JOB, 2)]
+    (said,) = job.said("spawner_lost")
+    assert said.endswith("; its workers end with it, and what they printed last may be lost")
     assert coordinator.restarts_used(job.coordinator) == 1
     job.send(node_messages.SpawnerReady(JOB, NOW))
     assert job.actions == [PrepareStore(JOB, 1)]
