@@ -33,7 +33,7 @@ def execute(arguments: Namespace) -> int:
 
 
 async def _serve(settings: HealthdSettings) -> int:
-    from supervisor.edges.machine.health.health_service import serving  # A mistake in the file is told without it.
+    from supervisor.edges.machine.health.healthd_service import serving  # A mistake in the file is told without it.
 
     stopped = anyio.Event()
     notifier = sd_notify.Notifier()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from supervisor.cli import checks, json_documents, output
+from supervisor.cli import json_documents, node_check_table, output
 from supervisor.cli.owners import name_of, user_name
 from supervisor.cli.supervisors import Answering, Supervisors, add_place_arguments
 from supervisor.errors import NoSupervisorError
@@ -59,6 +59,6 @@ def _row(report: NodeReport, supervisor: Answering) -> tuple[str, ...]:
         report.version,
         output.local_time(report.started_at_ns) if report.started_at_ns else "",
         ", ".join(name_of(job_id, supervisor.uid) for job_id in report.job_ids) or "none",
-        checks.counts(report.checks) or "none",
+        node_check_table.counts(report.checks) or "none",
         report.reason,
     )

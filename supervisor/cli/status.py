@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable
 
-from supervisor.cli import checks, json_documents, output
+from supervisor.cli import json_documents, node_check_table, output
 from supervisor.cli.jobs import restarts_cell
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.core.printable import one_line
@@ -147,7 +147,7 @@ def job_text(found: FoundJob, page: output.Paper) -> str:
         ("command", " ".join(report.command)),
         ("logs", report.log_dir),
         ("nodes", _nodes_text(report)),
-        ("checks", checks.counts([check for node in report.nodes for check in node.checks])),
+        ("checks", node_check_table.counts([check for node in report.nodes for check in node.checks])),
         ("supervisor", _supervisor_text(found)),
     ]
     shown = [(name, state if name == "state" else one_line(value)) for name, value in lines]
@@ -155,7 +155,7 @@ def job_text(found: FoundJob, page: output.Paper) -> str:
     now_ns = Clock().unix_ns()
     if len(report.nodes) > 1:
         text += "\n" + output.table(NODE_HEADS, [_node_row(node, report, now_ns) for node in report.nodes], page)
-    if told := checks.table(report.nodes, now_ns, page):
+    if told := node_check_table.table(report.nodes, now_ns, page):
         text += "\n" + told
     if report.stragglers:
         text += "\n" + output.table(STRAGGLER_HEADS, [_straggler_row(each) for each in report.stragglers], page)

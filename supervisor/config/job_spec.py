@@ -7,8 +7,8 @@ import enum
 import msgspec
 
 from supervisor.config.attribution_settings import Attribution
-from supervisor.config.health_checks import HealthChecks
 from supervisor.config.job_logs import JobLogs, LogServer
+from supervisor.config.node_check_plans import HealthChecks
 from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.gpu_memory import MIB, MemoryRules
 

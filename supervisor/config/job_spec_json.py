@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
-from supervisor.config import job_logs, nodes_check
+from supervisor.config import job_logs, submitted_nodes
 from supervisor.config.attribution_settings import Attribution
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.launch_settings import RUN_SETTINGS
@@ -69,7 +69,7 @@ def check_job_spec(spec: JobSpec) -> None:
         raise _refusal(f"local_world_size: a node has 1 to {WORKERS_MAX} workers")
     if spec.gpus_per_numa is not None and spec.gpus_per_numa < 1:
         raise _refusal("gpus_per_numa: it is below the least value 1")
-    if fault := nodes_check.fault_of(spec):
+    if fault := submitted_nodes.fault_of(spec):
         raise _refusal(fault)
     if len(spec.sources) > SOURCES_MAX or any(
         len(text) > SOURCE_CHARACTERS_MAX for one in spec.sources for text in one

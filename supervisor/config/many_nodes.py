@@ -14,7 +14,7 @@ from supervisor.config.given import Given
 from supervisor.config.job_spec import EMBEDDED, JobSpec, Nodes
 from supervisor.config.launch_values import split_endpoint
 from supervisor.config.node_facts import NODE_NAME
-from supervisor.config.nodes_check import is_of_this_machine
+from supervisor.config.submitted_nodes import is_of_this_machine
 from supervisor.core.facts import RestartPolicyName
 from supervisor.errors import HoldfastError, InvalidRequestError
 

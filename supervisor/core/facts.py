@@ -10,7 +10,7 @@ import signal as signals
 
 import msgspec
 
-from supervisor.core.node_health import CheckView
+from supervisor.core.node_check_facts import CheckView
 from supervisor.core.process_facts import Frame, RankFacts
 
 

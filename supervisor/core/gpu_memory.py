@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from supervisor.core.node_health import Health, HealthFinding
+from supervisor.core.node_check_facts import Health, HealthFinding
 
 CHECK = "gpu_memory"
 MIB = 1024 * 1024

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.node_health import Health, HealthFinding
+from supervisor.core.node_check_facts import Health, HealthFinding
 
 CHECK = "gpu"
 # Xid events after which a GPU needs a reset; programs cause the others, or the driver repairs them.

@@ -11,7 +11,7 @@ from typing import assert_never, cast
 
 import msgspec
 
-from supervisor.core.node_health import Health, HealthCheckPolicy, HealthFinding, one_line
+from supervisor.core.node_check_facts import Health, HealthCheckPolicy, HealthFinding, one_line
 
 CHECK = "nvhcd"
 SHOWN_CHARACTERS_MAX = 200

@@ -13,7 +13,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.node_health import Health, HealthCheckPolicy, HealthFinding, one_line
+from supervisor.core.node_check_facts import Health, HealthCheckPolicy, HealthFinding, one_line
 
 CHECK = "storage"
 LUSTRE_HEALTH = "/sys/fs/lustre/health_check"

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import anyio
 
 from supervisor.core.node import node_messages
-from supervisor.core.node_health import HealthFinding
+from supervisor.core.node_check_facts import HealthFinding
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Gpus, NodeChecks
 

@@ -18,7 +18,7 @@ from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.ledger import Ledger
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
-from supervisor.core.node_health import HealthFinding
+from supervisor.core.node_check_facts import HealthFinding
 from supervisor.core.orders import Order
 from supervisor.core.process_facts import RankLook
 from supervisor.core.session_state import JobSessions

@@ -11,7 +11,7 @@ import msgspec
 
 from supervisor.core.cluster.roster import Roster, RosterNode
 from supervisor.core.facts import JobState
-from supervisor.core.node_health import Health
+from supervisor.core.node_check_facts import Health
 from supervisor.ports.reports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, SectionReport
 
 HEALTHY_CHECKS_NODES_MAX = 64  # on more nodes, healthy checks are not shown

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.config.health_checks import HealthChecks
+from supervisor.config.node_check_plans import HealthChecks
 from supervisor.config.storage_paths import PATHS, PATHS_MAX, parse_paths
 from supervisor.config.values import ValueProblem
-from supervisor.core.node_health import Health, HealthCheckPolicy
+from supervisor.core.node_check_facts import Health, HealthCheckPolicy
 from tests.config.runs import request
 
 

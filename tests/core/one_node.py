@@ -11,7 +11,7 @@ from supervisor.core.cluster import coordinator, endings
 from supervisor.core.facts import JobEvent, JobRules, JobState, JobView, Progress, RestartRules, Verdict, WorkerExit
 from supervisor.core.gpu_memory import MemoryRules
 from supervisor.core.node import node, node_messages
-from supervisor.core.node_health import CheckPlan
+from supervisor.core.node_check_facts import CheckPlan
 
 A = TypeVar("A")
 JOB = "job"

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from supervisor.core.gpu_verdict import GpuWords, Known, Look, confirmed, has_flighty, judge
-from supervisor.core.node_health import Health, HealthFinding
+from supervisor.core.node_check_facts import Health, HealthFinding
 
 UP = (True, True, True)
 WELL = GpuWords("GPU 0", "GPU-a", action="", ecc_errors=0, remap_failed=False, remap_pending=False, links=UP)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.core.nic_verdict import FLAPS_MAX, WINDOW_S, Known, Port, judge
-from supervisor.core.node_health import Health, HealthFinding
+from supervisor.core.node_check_facts import Health, HealthFinding
 
 
 class Node:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.node_health import Health, HealthCheckPolicy
+from supervisor.core.node_check_facts import Health, HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import Answer, NoReply, Reply, Unusable, judge
 
 HEALTHY, UNHEALTHY, SKIPPED = Health.HEALTHY, Health.UNHEALTHY, Health.SKIPPED

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from supervisor.core.node_health import Health, HealthCheckPolicy
+from supervisor.core.node_check_facts import Health, HealthCheckPolicy
 from supervisor.core.storage_verdict import (
     Answer,
     Answered,

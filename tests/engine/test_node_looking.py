@@ -9,10 +9,10 @@ import msgspec
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
-from supervisor.config.health_checks import HealthChecks
+from supervisor.config.node_check_plans import HealthChecks
 from supervisor.core.facts import JobState
 from supervisor.core.node import node_messages
-from supervisor.core.node_health import Health, HealthFinding
+from supervisor.core.node_check_facts import Health, HealthFinding
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.node_looking import NodeLooking
 from tests.engine.test_perform import job_spec, verdict_of

@@ -18,7 +18,7 @@ from supervisor.core.facts import Evidence, HangLimits, Progress, StackGroup
 from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node import node_messages
-from supervisor.core.node_health import HealthFinding
+from supervisor.core.node_check_facts import HealthFinding
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts, RankLook
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.engine.announcement_followers import Follow

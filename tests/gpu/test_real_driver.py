@@ -15,7 +15,7 @@ import pytest
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.gpu_memory import MIB, MemoryRules
-from supervisor.core.node_health import Health
+from supervisor.core.node_check_facts import Health
 from supervisor.edges.machine.gpus.device_probes import GpuProbe
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 

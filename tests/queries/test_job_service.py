@@ -9,10 +9,10 @@ import pytest
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
-from supervisor.config.health_checks import HealthChecks
+from supervisor.config.node_check_plans import HealthChecks
 from supervisor.core.facts import HangLimits, JobState, Progress, RestartRules
 from supervisor.core.node import node_messages
-from supervisor.core.node_health import Health, HealthFinding
+from supervisor.core.node_check_facts import Health, HealthFinding
 from supervisor.errors import AlreadyExistsError, CordonedError, InvalidRequestError, NotFoundError, NotNowError
 from supervisor.ports.reports import CheckReport
 from tests.engine.world import World

@@ -12,7 +12,7 @@ from supervisor.config.health_endpoint import parse_endpoint
 from supervisor.config.healthd_file import HealthdSettings, read_healthd_file
 from supervisor.core.gpu_memory import MIB, MemoryRules
 from supervisor.core.node.gpu_reclaim import CycleEmptied, LetGo
-from supervisor.core.node_health import Health, HealthCheckPolicy
+from supervisor.core.node_check_facts import Health, HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import NoReply, Reply, Unusable, judge
 from supervisor.core.storage_verdict import LUSTRE_HEALTH, Answered, Kind
 from supervisor.edges.machine.health.nvhcd_client import NvhcdClient

@@ -30,7 +30,7 @@ from supervisor.config.resolve import parse_run
 from supervisor.core.attribution.analysis import Analysis
 from supervisor.core.facts import JobState
 from supervisor.core.ledger import Ledger
-from supervisor.core.node_health import HealthCheckPolicy
+from supervisor.core.node_check_facts import HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import Reply, judge
 from supervisor.edges.operators import control_answers, control_codec
 from supervisor.edges.operators.http_connection import Connections

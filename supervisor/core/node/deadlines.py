@@ -11,11 +11,11 @@ from typing import Any
 
 from supervisor.core.node import (
     call_watch,
-    fitness,
     gpu_reclaim,
     hang_response,
     job,
     local_call,
+    node_check_round,
     plain_ranks,
     rank_monitor,
     spawner_watch,
@@ -30,7 +30,7 @@ _OF_NODE: tuple[_Ask, ...] = (
     spawner_watch.next_deadline_s,
     hang_response.next_deadline_s,
     local_call.next_deadline_s,
-    fitness.next_deadline_s,
+    node_check_round.next_deadline_s,
     gpu_reclaim.next_deadline_s,
     plain_ranks.next_deadline_s,
 )

@@ -43,7 +43,7 @@ from supervisor.core.node.node_messages import (
     TellCoordinator,
     TellRanks,
 )
-from supervisor.core.node_health import Health, HealthFinding
+from supervisor.core.node_check_facts import Health, HealthFinding
 
 
 def events_of(action: Action, reason: str, *, local_world_size: int) -> tuple[Event, ...]:

@@ -23,7 +23,7 @@ from supervisor.core.node.node_messages import (
     SpawnerReady,
     WorkersEmptied,
 )
-from supervisor.core.node_health import CheckView
+from supervisor.core.node_check_facts import CheckView
 
 FIRST_S = 1.0  # then people are told about the wait
 ANSWER_S = 15.0  # for the answer itself, beyond the wait; the edge's own deadlines are shorter

@@ -54,7 +54,7 @@ class JobFold:
     """Carries one event, and all that follows from it, through the machines of one job."""
 
     def __init__(self, machines: JobMachines, now_s: float) -> None:
-        self._machines = machines  # job_gate.py and gpu_memory_gate.py handle the others
+        self._machines = machines  # node_check_gate.py and gpu_memory_gate.py handle the others
         self._job = machines.job
         self._group = machines.group
         self._hangs = machines.hangs

@@ -7,10 +7,10 @@ import msgspec
 from supervisor.core import job_phases
 from supervisor.core.node import (
     call_watch,
-    fitness,
     gpu_reclaim,
     hang_response,
     local_call,
+    node_check_round,
     plain_ranks,
     rank_monitor,
     spawner_watch,
@@ -29,5 +29,5 @@ class JobMachines(msgspec.Struct, frozen=True):
     plain: plain_ranks.State = msgspec.field(default_factory=plain_ranks.initial_state)
     monitors: tuple[rank_monitor.State, ...] = ()
     watches: tuple[call_watch.State, ...] = ()
-    fitness: fitness.State = msgspec.field(default_factory=fitness.initial_state)
+    fitness: node_check_round.State = msgspec.field(default_factory=node_check_round.initial_state)
     reclaim: gpu_reclaim.State = msgspec.field(default_factory=gpu_reclaim.initial_state)

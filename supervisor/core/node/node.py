@@ -16,12 +16,12 @@ from supervisor.core.defects import defect_sentence
 from supervisor.core.facts import JobEvent, JobState, JobView, RankView, Verdict
 from supervisor.core.node import (
     call_watch,
-    fitness,
     gpu_memory_gate,
     gpu_reclaim,
     hang_response,
     job,
-    job_gate,
+    node_check_gate,
+    node_check_round,
     rank_monitor,
     script_seen,
     worker_group,
@@ -105,7 +105,7 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
         return state, ()
     if type(event) in _AT_GATES:
         if isinstance(event, NodeChecked):
-            machines, told = job_gate.take(machines, event, now_s)
+            machines, told = node_check_gate.take(machines, event, now_s)
             return _with(state, job_id, machines), told
         if isinstance(event, GpuMemorySeen):
             return _at_memory_gate(state, job_id, event, now_s)
@@ -157,7 +157,7 @@ def view(state: State, job_id: str) -> JobView | None:
         ranks=tuple(_rank_view(machines, worker) for worker in worker_group.workers_of(machines.group)),
         limits=life.limits or life.rules.hang_limits,
         verdict=job_phases.verdict_of(life),
-        checks=(*fitness.checks_of(machines.fitness), *machines.reclaim.seen),
+        checks=(*node_check_round.checks_of(machines.fitness), *machines.reclaim.seen),
         script=script_seen.shown(machines.plain.seen),
     )
 
@@ -184,12 +184,12 @@ def _submit(state: State, event: JobSubmitted, now_s: float) -> tuple[State, tup
         life,
         worker_group.initial_state(),
         hang_response.initial_state(),
-        fitness=fitness.initial_state(event.checks),
+        fitness=node_check_round.initial_state(event.checks),
         reclaim=gpu_reclaim.initial_state(event.memory),
     )
     fold = JobFold(machines, now_s)
     fold.carry(actions)
-    machines, opened = job_gate.open_gate(None, fold.machines(), fold.actions, now_s)
+    machines, opened = node_check_gate.open_gate(None, fold.machines(), fold.actions, now_s)
     kept = dict(state.jobs)
     kept.pop(rules.job_id, None)
     ended = [job_id for job_id, each in kept.items() if isinstance(each.job.phase, job_phases.Ended)]
@@ -205,8 +205,8 @@ def _pass_deadlines(state: State, now_s: float) -> tuple[State, tuple[Action, ..
         if due_s is not None and due_s <= now_s:
             state, more = _fold(state, job_id, machines, DeadlineReached(), now_s)
             actions += more
-            if fitness.next_deadline_s(state.jobs[job_id].fitness) is not None:
-                machines, late = job_gate.take(state.jobs[job_id], DeadlineReached(), now_s)
+            if node_check_round.next_deadline_s(state.jobs[job_id].fitness) is not None:
+                machines, late = node_check_gate.take(state.jobs[job_id], DeadlineReached(), now_s)
                 state = _with(state, job_id, machines)
                 actions += late
             if state.jobs[job_id].reclaim.waits is not None:
@@ -224,7 +224,7 @@ def _fold(
         fold.take(event)
     except Exception as error:  # noqa: BLE001 - the bulkhead between jobs, inside the core
         return _abandon(state, job_id, defect_sentence(error))
-    after, actions = job_gate.open_gate(machines, fold.machines(), fold.actions, now_s)
+    after, actions = node_check_gate.open_gate(machines, fold.machines(), fold.actions, now_s)
     state = _with(state, job_id, after)
     if after.reclaim.rules is None:
         return state, actions

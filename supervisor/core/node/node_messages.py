@@ -12,7 +12,7 @@ from supervisor.core.calls.call_messages import FromRank, ToRank
 from supervisor.core.cluster import cluster_messages
 from supervisor.core.facts import Assignment, Evidence, HangLimits, JobEvent, JobRules, Progress, Verdict, WorkerExit
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
-from supervisor.core.node_health import CheckPlan, HealthFinding
+from supervisor.core.node_check_facts import CheckPlan, HealthFinding
 from supervisor.core.orders import Order
 from supervisor.core.process_facts import RankLook
 

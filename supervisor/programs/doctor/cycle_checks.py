@@ -5,8 +5,8 @@ from __future__ import annotations
 import anyio
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core import gpu_verdict, nic_verdict, node_health, nvhcd_verdict, storage_verdict
-from supervisor.core.node_health import CheckPlan, Health
+from supervisor.core import gpu_verdict, nic_verdict, node_check_facts, nvhcd_verdict, storage_verdict
+from supervisor.core.node_check_facts import CheckPlan, Health
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 from supervisor.edges.machine.health.check_probes import NodeChecks
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
@@ -34,15 +34,15 @@ def look(spec: JobSpec, node: str) -> list[DoctorFinding]:
     return area.findings
 
 
-async def _run_all(spec: JobSpec, plans: tuple[CheckPlan, ...]) -> list[node_health.HealthFinding]:
+async def _run_all(spec: JobSpec, plans: tuple[CheckPlan, ...]) -> list[node_check_facts.HealthFinding]:
     gpus = NodeGpus(worker_socket="")
     checks = NodeChecks(gpus.probes())
-    found: dict[str, tuple[node_health.HealthFinding, ...]] = {}
+    found: dict[str, tuple[node_check_facts.HealthFinding, ...]] = {}
 
     async def run(plan: CheckPlan) -> None:
         patience_s = min(PATIENCE_S, plan.deadline_s)
         late = f"it has not answered within {patience_s:g} s"
-        found[plan.name] = (node_health.HealthFinding(plan.name, plan.late, late, patience_s),)
+        found[plan.name] = (node_check_facts.HealthFinding(plan.name, plan.late, late, patience_s),)
         with anyio.move_on_after(patience_s):
             found[plan.name] = await checks.run(spec, plan.name, lambda _: None)
 
@@ -56,7 +56,7 @@ async def _run_all(spec: JobSpec, plans: tuple[CheckPlan, ...]) -> list[node_hea
     return [each for plan in plans for each in found[plan.name]]
 
 
-def _tell(area: Area, found: node_health.HealthFinding) -> None:
+def _tell(area: Area, found: node_check_facts.HealthFinding) -> None:
     remedy = REMEDIES[found.check]
     match found.health:
         case Health.HEALTHY:

@@ -9,7 +9,7 @@ from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
 from supervisor.core.node import node, node_messages, spawner_watch
 from supervisor.core.node.gpu_reclaim import FIRST_S
 from supervisor.core.node.node_messages import AwaitGpuMemory, GpuMemorySeen, SpawnWorkers, StartSpawner, WorkersEmptied
-from supervisor.core.node_health import Health
+from supervisor.core.node_check_facts import Health
 from tests.core.one_node import JOB, NOW, OneNode, rules
 
 RULES = MemoryRules(50.0, 0, 2.0)

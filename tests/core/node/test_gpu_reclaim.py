@@ -23,7 +23,7 @@ from supervisor.core.node.node_messages import (
     SpawnerReady,
     WorkersEmptied,
 )
-from supervisor.core.node_health import CheckView, Health, HealthFinding
+from supervisor.core.node_check_facts import CheckView, Health, HealthFinding
 
 JOB = "job"
 RULES = MemoryRules(50.0, 512 * MIB, 2.0)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from supervisor.config import JobSpec
-from supervisor.config.health_checks import HealthChecks
+from supervisor.config.node_check_plans import HealthChecks
 from supervisor.core.cluster import coordinator_states
 from supervisor.core.cluster.cluster_messages import MemberState
 from supervisor.core.cluster.membership import Member

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.config.health_checks import HealthChecks
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.node_health import HealthCheckPolicy
+from supervisor.config.node_check_plans import HealthChecks
+from supervisor.core.node_check_facts import HealthCheckPolicy
 from supervisor.programs.doctor import cycle_checks
 from supervisor.programs.doctor.doctor_finding import Grade
 from tests.programs.doctor.machines import graded, the

@@ -12,7 +12,7 @@ import anyio
 from supervisor.config.devices import INFINIBAND
 from supervisor.config.job_spec import JobSpec
 from supervisor.core import gpu_verdict, nic_verdict
-from supervisor.core.node_health import Health, HealthFinding
+from supervisor.core.node_check_facts import Health, HealthFinding
 from supervisor.edges.machine.gpus.gpu_process import GpuProcess, SilentError
 from supervisor.ports.pauses import pause
 

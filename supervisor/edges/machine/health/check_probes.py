@@ -10,7 +10,7 @@ from typing import Protocol
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core import nvhcd_verdict, storage_verdict
-from supervisor.core.node_health import HealthFinding
+from supervisor.core.node_check_facts import HealthFinding
 
 Report = Callable[[tuple[HealthFinding, ...]], None]
 

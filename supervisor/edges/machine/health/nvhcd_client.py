@@ -13,7 +13,7 @@ from collections.abc import Callable
 import anyio
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.node_health import HealthFinding
+from supervisor.core.node_check_facts import HealthFinding
 from supervisor.core.nvhcd_verdict import Answer, NoReply, Reply, Unusable, judge
 from supervisor.edges.machine.own_process.own_descriptors import separately
 from supervisor.edges.machine.own_process.side_threads import SideThreads

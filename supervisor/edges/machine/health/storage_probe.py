@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import anyio
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.node_health import HealthCheckPolicy, HealthFinding
+from supervisor.core.node_check_facts import HealthCheckPolicy, HealthFinding
 from supervisor.core.storage_verdict import (
     LUSTRE_HEALTH,
     MOUNT_DEADLINE_S,

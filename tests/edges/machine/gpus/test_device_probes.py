@@ -9,9 +9,9 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.config.health_checks import HealthChecks
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.node_health import Health
+from supervisor.config.node_check_plans import HealthChecks
+from supervisor.core.node_check_facts import Health
 from supervisor.edges.machine.gpus import device_probes
 from supervisor.edges.machine.gpus.device_probes import GpuProbe, NicProbe
 from supervisor.edges.machine.gpus.nic_ports import read_ports

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from supervisor.config.health_checks import HealthChecks
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.node_health import Health, HealthCheckPolicy
+from supervisor.config.node_check_plans import HealthChecks
+from supervisor.core.node_check_facts import Health, HealthCheckPolicy
 from supervisor.edges.machine.health.check_probes import NodeChecks
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.config.health_checks import HealthChecks
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.node_health import Health, HealthCheckPolicy, HealthFinding
+from supervisor.config.node_check_plans import HealthChecks
+from supervisor.core.node_check_facts import Health, HealthCheckPolicy, HealthFinding
 from supervisor.edges.machine.health.storage_probe import StorageProbe
 from tests.soak.places import served_alone
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.node_health import CheckPlan, Health, HealthFinding
+from supervisor.core.node_check_facts import CheckPlan, Health, HealthFinding
 
 
 class NodeCheckState(msgspec.Struct, frozen=True):

@@ -1,6 +1,6 @@
 """Is a node fit, by the findings of its checks?"""
 
-from supervisor.core.node_health import Health, HealthFinding, unfit_sentence
+from supervisor.core.node_check_facts import Health, HealthFinding, unfit_sentence
 
 
 def test_one_unhealthy_finding_is_enough_and_one_that_could_not_be_told_is_none() -> None:

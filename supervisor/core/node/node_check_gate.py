@@ -18,7 +18,7 @@ from supervisor.core.cluster.cluster_messages import (
     NodeStopped,
     VerdictTaken,
 )
-from supervisor.core.node import fitness
+from supervisor.core.node import node_check_round
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.node_messages import Action, StartSpawner, TellCoordinator
 
@@ -32,32 +32,32 @@ def open_gate(before: JobMachines | None, after: JobMachines, actions: Sequence[
     through: list[Action] = []
     was_to_go_on = before is not None and job_phases.is_to_go_on(before.job)
     if job_phases.is_to_go_on(after.job) and not was_to_go_on:
-        after = _step(after, fitness.RoundBegun(), now_s, through)
+        after = _step(after, node_check_round.RoundBegun(), now_s, through)
     for action in actions:
         match action:
             case TellCoordinator(report=NodeJoined() as joined):
-                after = _step(after, fitness.JoinWanted(joined), now_s, through)
+                after = _step(after, node_check_round.JoinWanted(joined), now_s, through)
                 continue
             case TellCoordinator(report=NodeDown() | NodeStopped() | NodeFailed() | VerdictTaken()):
-                after = _step(after, fitness.JoinDropped(), now_s, through)
+                after = _step(after, node_check_round.JoinDropped(), now_s, through)
             case StartSpawner():
-                after = _step(after, fitness.RoundBegun(), now_s, through)
+                after = _step(after, node_check_round.RoundBegun(), now_s, through)
             case _:
                 pass
         through.append(action)
     if job_phases.verdict_of(after.job) is not None and not after.fitness.is_over:
-        after = _step(after, fitness.JobOver(), now_s, through)
+        after = _step(after, node_check_round.JobOver(), now_s, through)
     return after, tuple(through)
 
 
-def take(machines: JobMachines, event: fitness.Event, now_s: float) -> Outcome:
+def take(machines: JobMachines, event: node_check_round.Event, now_s: float) -> Outcome:
     actions: list[Action] = []
     return _step(machines, event, now_s, actions), tuple(actions)
 
 
-def _step(machines: JobMachines, event: fitness.Event, now_s: float, actions: list[Action]) -> JobMachines:
+def _step(machines: JobMachines, event: node_check_round.Event, now_s: float, actions: list[Action]) -> JobMachines:
     life = machines.job
-    state, more = fitness.step(
+    state, more = node_check_round.step(
         machines.fitness, event, now_s=now_s, job_id=life.rules.job_id, node=life.node, cycle=life.cycle
     )
     actions += more

@@ -47,7 +47,7 @@ class _Request(Generic[_T]):
         self.run: _Run[_T] | None = None
 
 
-class HealthRuns(Generic[_T]):
+class HealthdQueue(Generic[_T]):
     """The runs of one program, for one event loop."""
 
     def __init__(self, check: Callable[[Sequence[str]], Awaitable[_T]], tasks: TaskGroup) -> None:

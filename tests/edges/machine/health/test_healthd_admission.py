@@ -17,8 +17,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from supervisor.edges.machine.health import health_gate
-from supervisor.edges.machine.health.health_gate import HealthGate
+from supervisor.edges.machine.health import healthd_admission
+from supervisor.edges.machine.health.healthd_admission import HealthdAdmission
 from supervisor.edges.machine.processes.socket_stream import SocketStream
 from tests.e2e.launch import wait_until
 
@@ -99,9 +99,9 @@ class Gate:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self.listener.bind(self.path)
         self.listener.listen(1_000)
-        self.gate = HealthGate(self.listener, lambda uid: ALICE if uid in SUBORDINATE else uid)
+        self.gate = HealthdAdmission(self.listener, lambda uid: ALICE if uid in SUBORDINATE else uid)
         self.as_user = ALICE
-        monkeypatch.setattr(health_gate, "uid_of", self._uid_of)
+        monkeypatch.setattr(healthd_admission, "uid_of", self._uid_of)
         self.accepted: list[socket.socket] = []
         self.clients: list[socket.socket] = []
 
@@ -147,7 +147,7 @@ def is_open(client: socket.socket) -> bool:
 
 
 async def test_places_are_counted_by_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_gate, "CONNECTIONS_OF_ONE_MAX", 2)
+    monkeypatch.setattr(healthd_admission, "CONNECTIONS_OF_ONE_MAX", 2)
     async with gate(tmp_path, monkeypatch) as game:
         of_alice = [await game.connect(ALICE) for _ in range(3)]
         of_bob = await game.connect(BOB)
@@ -158,7 +158,7 @@ async def test_places_are_counted_by_user(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_subordinate_user_ids_count_for_their_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_gate, "CONNECTIONS_OF_ONE_MAX", 2)
+    monkeypatch.setattr(healthd_admission, "CONNECTIONS_OF_ONE_MAX", 2)
     async with gate(tmp_path, monkeypatch) as game:
         of_alice = [await game.connect(uid) for uid in (100_000, 123_456, 165_535, ALICE)]
         assert [is_open(each) for each in of_alice] == [True, True, False, False]
@@ -167,7 +167,7 @@ async def test_subordinate_user_ids_count_for_their_login(tmp_path: Path, monkey
 
 
 async def test_the_user_with_most_connections_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_gate, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(healthd_admission, "CONNECTIONS_MAX", 3)
     async with gate(tmp_path, monkeypatch) as game:
         calling = await game.connect(ALICE)
         with game.gate.calling(game.accepted[-1]) as uid:
@@ -180,7 +180,7 @@ async def test_the_user_with_most_connections_makes_room(tmp_path: Path, monkeyp
 
 
 async def test_a_connection_without_a_call_loses_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health_gate, "IDLE_S", 0.5)
+    monkeypatch.setattr(healthd_admission, "IDLE_S", 0.5)
     async with gate(tmp_path, monkeypatch) as game:
         calling = await game.connect(ALICE)
         peer = game.accepted[-1]

@@ -1,8 +1,8 @@
 """What is a check of a node, what can it find, and is the node fit for the next cycle?
 
 A check has a plan (`CheckPlan`): its name, its deadline, how long a join waits for it, how often it is repeated. It
-returns findings, one for each subject: a mount, a GPU, a port. core/node/fitness.py decides when a check runs and what
-its findings count for; the checks themselves are in edges/machine/health.
+returns findings, one for each subject: a mount, a GPU, a port. core/node/node_check_round.py decides when a check runs
+and what its findings count for; the checks themselves are in edges/machine/health.
 """
 
 from __future__ import annotations

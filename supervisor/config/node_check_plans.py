@@ -7,7 +7,7 @@ import zlib
 import msgspec
 
 from supervisor.core import gpu_verdict, nic_verdict, nvhcd_verdict, storage_verdict
-from supervisor.core.node_health import CheckPlan, Health, HealthCheckPolicy
+from supervisor.core.node_check_facts import CheckPlan, Health, HealthCheckPolicy
 
 NVHCD_DEADLINE_S = 135.0  # the client gives up after 131
 STORAGE_DEADLINE_S = 20.0  # each path has a deadline of its own below it

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.core.facts import JobState
 from supervisor.core.node import node_messages
 from supervisor.core.node.node_messages import CheckNode, NodeChecked, PrepareStore, StartSpawner, WorkersEmptied
-from supervisor.core.node_health import CheckPlan, Health, HealthFinding
+from supervisor.core.node_check_facts import CheckPlan, Health, HealthFinding
 from tests.core.one_node import JOB, NOW, OneNode, rules
 
 CHECK_S = 150.0

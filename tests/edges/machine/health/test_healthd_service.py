@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.node_health import Health, HealthCheckPolicy
+from supervisor.core.node_check_facts import Health, HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import Answer, Reply, judge
 from supervisor.edges.machine.health.nvhcd_client import NvhcdClient
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.core.node.node_check import NodeCheckState, answer, begin, miss, note
-from supervisor.core.node_health import CheckPlan, Health, HealthFinding
+from supervisor.core.node.single_node_check import NodeCheckState, answer, begin, miss, note
+from supervisor.core.node_check_facts import CheckPlan, Health, HealthFinding
 
 WELL = HealthFinding("nic", Health.HEALTHY, subject="mlx5_0")
 ILL = HealthFinding("nic", Health.UNHEALTHY, "the port is down", subject="mlx5_0")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.job_spec_json import job_spec_from_json, job_spec_to_json
-from supervisor.config.nodes_check import fault_of
+from supervisor.config.submitted_nodes import fault_of
 from supervisor.errors import InvalidRequestError
 from tests.config.runs import request
 

@@ -35,7 +35,7 @@ class _Connection:
         self.scope = anyio.CancelScope()
 
 
-class HealthGate:
+class HealthdAdmission:
     """Listens for a server."""
 
     def __init__(self, listener: socket.socket, login_of: Callable[[int], int]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from supervisor.core.cluster.cluster_messages import NodeExcluded, NodeJoined
-from supervisor.core.node import fitness
-from supervisor.core.node.fitness import JobOver, JoinDropped, JoinWanted, RoundBegun
+from supervisor.core.node import node_check_round
+from supervisor.core.node.node_check_round import JobOver, JoinDropped, JoinWanted, RoundBegun
 from supervisor.core.node.node_messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
-from supervisor.core.node_health import CheckPlan, Health, HealthFinding
+from supervisor.core.node_check_facts import CheckPlan, Health, HealthFinding
 
 JOB = "job"
 CHECK_S = 150.0
@@ -22,19 +22,19 @@ JOINED = NodeJoined("a", -1)
 
 class Node:
     def __init__(self, *plans: CheckPlan) -> None:
-        self.state = fitness.initial_state(plans or (NVHCD,))
+        self.state = node_check_round.initial_state(plans or (NVHCD,))
 
-    def send(self, *events: fitness.Event, at: float = 0.0) -> list[fitness.Action]:
+    def send(self, *events: node_check_round.Event, at: float = 0.0) -> list[node_check_round.Action]:
         """Returns the last event's actions."""
-        actions: tuple[fitness.Action, ...] = ()
+        actions: tuple[node_check_round.Action, ...] = ()
         for event in events:
-            self.state, actions = fitness.step(self.state, event, now_s=at, job_id=JOB, node="a", cycle=0)
+            self.state, actions = node_check_round.step(self.state, event, now_s=at, job_id=JOB, node="a", cycle=0)
         return list(actions)
 
-    def reports(self, *events: fitness.Event, at: float = 0.0) -> list[object]:
+    def reports(self, *events: node_check_round.Event, at: float = 0.0) -> list[object]:
         return [each.report for each in self.send(*events, at=at) if isinstance(each, TellCoordinator)]
 
-    def kinds(self, *events: fitness.Event, at: float = 0.0) -> list[str]:
+    def kinds(self, *events: node_check_round.Event, at: float = 0.0) -> list[str]:
         return [each.event.kind for each in self.send(*events, at=at) if isinstance(each, Publish)]
 
 
@@ -113,10 +113,10 @@ def test_a_check_that_stops_to_answer_again_is_told_again() -> None:
 def test_a_check_without_an_answer_evicts_nobody_at_its_deadline() -> None:
     node = Node()
     node.send(RoundBegun(), JoinWanted(JOINED), at=7.0)
-    assert fitness.next_deadline_s(node.state) == 7.0 + CHECK_S
+    assert node_check_round.next_deadline_s(node.state) == 7.0 + CHECK_S
     assert node.send(DeadlineReached(), at=6.0 + CHECK_S) == []
     assert node.reports(DeadlineReached(), at=7.0 + CHECK_S) == [JOINED]
-    assert fitness.next_deadline_s(node.state) is None
+    assert node_check_round.next_deadline_s(node.state) is None
 
 
 def test_a_late_check_is_unhealthy_where_its_plan_says_so() -> None:
@@ -141,9 +141,9 @@ def test_a_check_that_is_stuck_is_not_begun_again_and_holds_up_no_later_round() 
 def test_a_join_waits_for_a_patient_check_no_longer_than_its_patience() -> None:
     node = Node(DISK)
     node.send(RoundBegun(), at=100.0)
-    assert fitness.next_deadline_s(node.state) == 115.0, "nobody waits yet"
+    assert node_check_round.next_deadline_s(node.state) == 115.0, "nobody waits yet"
     assert node.send(JoinWanted(JOINED), at=100.3) == []
-    assert fitness.next_deadline_s(node.state) == 101.0
+    assert node_check_round.next_deadline_s(node.state) == 101.0
     actions = node.send(DeadlineReached(), at=101.0)
     assert TellCoordinator(JOB, JOINED) in actions
     assert [each.event.kind for each in actions if isinstance(each, Publish)] == [
@@ -185,7 +185,7 @@ def test_what_a_check_has_found_so_far_counts_where_nobody_waits_for_the_rest() 
 def test_a_check_with_a_period_is_repeated_and_what_changes_is_told() -> None:
     node = Node(DISK)
     node.send(RoundBegun(), JoinWanted(JOINED), checked(1, DISK_WELL))
-    assert fitness.next_deadline_s(node.state) == 60.0
+    assert node_check_round.next_deadline_s(node.state) == 60.0
     assert node.send(DeadlineReached(), at=60.0) == [CheckNode(JOB, "disk", 2)]
     assert node.send(checked(2, DISK_WELL), at=60.1) == []
     node.send(DeadlineReached(), at=120.1)
@@ -193,7 +193,7 @@ def test_a_check_with_a_period_is_repeated_and_what_changes_is_told() -> None:
     (said,) = [each.event for each in actions if isinstance(each, Publish)]
     assert said.reason == "a check of node a changes: disk /b is unhealthy: /b can't be read: no such file"
     assert len(actions) == 1, "a cycle that runs goes on"
-    shown = fitness.checks_of(node.state)
+    shown = node_check_round.checks_of(node.state)
     assert [(each.finding.name, each.finding.health, each.found_at_s) for each in shown] == [
         ("disk /a", Health.HEALTHY, 120.2),
         ("disk /b", Health.UNHEALTHY, 120.2),
@@ -227,6 +227,6 @@ def test_after_the_end_of_the_job_nothing_is_checked() -> None:
     node = Node(DISK)
     node.send(RoundBegun(), JoinWanted(JOINED), checked(1, DISK_WELL))
     node.send(JobOver())
-    assert fitness.next_deadline_s(node.state) is None
+    assert node_check_round.next_deadline_s(node.state) is None
     assert node.send(DeadlineReached(), at=1000.0) == []
     assert node.send(RoundBegun(), at=1000.0) == []

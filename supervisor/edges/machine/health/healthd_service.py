@@ -1,8 +1,8 @@
 """A node health service, compatible with nvhcd: it runs a program and reports its result.
 
 Any process on the node may ask: the socket is meant for containers, too. The arguments of a request become arguments of
-the program and never pass through a shell. They and the output are bounded here, connections in health_gate.py, and
-programs that run at the same time in health_runs.py.
+the program and never pass through a shell. They and the output are bounded here, connections in healthd_admission.py,
+and programs that run at the same time in healthd_queue.py.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from google.protobuf.message import DecodeError
 from nvhcd import nvhcd_pb2 as wire
 
 from supervisor.config.healthd_file import HealthdSettings
-from supervisor.edges.machine.health.health_gate import BACKLOG, CONNECTIONS_MAX, SOCKET_MODE, HealthGate
-from supervisor.edges.machine.health.health_runs import HealthRuns
+from supervisor.edges.machine.health.healthd_admission import BACKLOG, CONNECTIONS_MAX, SOCKET_MODE, HealthdAdmission
+from supervisor.edges.machine.health.healthd_queue import HealthdQueue
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes import socket_probe
@@ -46,13 +46,13 @@ PROBE_S = 1.0  # for a connection to another service
 _log = logging.getLogger("holdfast.healthd")
 
 
-class HealthService:
+class HealthdService:
     """Answers RunHealthCheck."""
 
-    def __init__(self, settings: HealthdSettings, gate: HealthGate, tasks: TaskGroup) -> None:
+    def __init__(self, settings: HealthdSettings, gate: HealthdAdmission, tasks: TaskGroup) -> None:
         self._settings = settings
         self._gate = gate
-        self._runs = HealthRuns(self._check, tasks)
+        self._runs = HealthdQueue(self._check, tasks)
 
     async def run(self, call: Call) -> None:
         """Answers a call. Raises CallError."""
@@ -153,9 +153,9 @@ async def serving(settings: HealthdSettings) -> AsyncGenerator[None]:
     try:
         with listener:
             async with anyio.create_task_group() as tasks:
-                gate = HealthGate(listener, (await in_thread_or_here(Logins)).of)
+                gate = HealthdAdmission(listener, (await in_thread_or_here(Logins)).of)
                 server = GrpcServer(
-                    {METHOD: HealthService(settings, gate, tasks).run},
+                    {METHOD: HealthdService(settings, gate, tasks).run},
                     calls_max=CONNECTIONS_MAX * CALLS_OF_CONNECTION_MAX,
                     message_bytes_max=REQUEST_BYTES_MAX,
                     streams_max=CALLS_OF_CONNECTION_MAX,

@@ -14,11 +14,11 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.cluster.cluster_messages import NodeExcluded, NodeJoined
-from supervisor.core.facts import JobEvent
-from supervisor.core.node import node_check
-from supervisor.core.node.node_check import NodeCheckState
+from supervisor.core.node import single_node_check
+from supervisor.core.node.node_check_events import Teller
 from supervisor.core.node.node_messages import CheckNode, DeadlineReached, NodeChecked, Publish, TellCoordinator
-from supervisor.core.node_health import CheckPlan, CheckView, Health, HealthFinding, unfit_sentence
+from supervisor.core.node.single_node_check import NodeCheckState
+from supervisor.core.node_check_facts import CheckPlan, CheckView, Health, HealthFinding, unfit_sentence
 
 # --- states --------------------------------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ def initial_state(plans: tuple[CheckPlan, ...] = ()) -> State:
 
 
 def step(state: State, event: Event, *, now_s: float, job_id: str, node: str, cycle: int) -> Outcome:
-    teller = _Teller(job_id, node, max(cycle, 0))
+    teller = Teller(job_id, node, max(cycle, 0))
     match event:
         case RoundBegun():
             return (state, ()) if state.round is not None or state.is_over else _begin(state, now_s, teller)
@@ -88,15 +88,15 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, node: str, cy
             if check_state is None or check_state.number != number or check_state.begun_s is None:
                 return state, ()  # Outdated.
             if not is_last:
-                return _conclude(_with(state, node_check.note(check_state, findings)), now_s, teller)
+                return _conclude(_with(state, single_node_check.note(check_state, findings)), now_s, teller)
             before = check_state.findings
-            answered = node_check.answer(check_state, findings, now_s)
-            answered = node_check.rest(answered) if state.is_over else answered
+            answered = single_node_check.answer(check_state, findings, now_s)
+            answered = single_node_check.rest(answered) if state.is_over else answered
             return _answered(_with(state, answered), answered, before, now_s, teller)
         case DeadlineReached():
             return _pass_deadlines(state, now_s, teller)
         case JobOver():
-            rested = tuple(node_check.rest(each) for each in state.standings)
+            rested = tuple(single_node_check.rest(each) for each in state.standings)
             return State(rested, told=state.told, is_over=True), ()
         case _:
             assert_never(event)
@@ -107,7 +107,7 @@ def next_deadline_s(state: State) -> float | None:
         return None
     moments = [moment for each in state.standings for moment in (each.late_at_s, each.due_s)]
     if state.round is not None and state.joins is not None:
-        moments += [node_check.patient_until_s(each, state.round.begun_s) for each in _missing(state)]
+        moments += [single_node_check.patient_until_s(each, state.round.begun_s) for each in _missing(state)]
     return min((moment for moment in moments if moment is not None), default=None)
 
 
@@ -121,7 +121,7 @@ def checks_of(state: State) -> tuple[CheckView, ...]:
     )
 
 
-def _begin(state: State, now_s: float, teller: _Teller) -> Outcome:
+def _begin(state: State, now_s: float, teller: Teller) -> Outcome:
     """Begins a round. A look under way counts for it; a late one counts as it did when it became late."""
     state, actions = _look(state, now_s, teller, [each for each in state.standings if each.begun_s is None])
     missing = tuple(each.plan.name for each in state.standings if each.is_awaited)
@@ -130,15 +130,15 @@ def _begin(state: State, now_s: float, teller: _Teller) -> Outcome:
     return state, (*actions, *more)
 
 
-def _look(state: State, now_s: float, teller: _Teller, due: list[NodeCheckState]) -> Outcome:
-    begun = [node_check.begin(each, now_s) for each in due]
+def _look(state: State, now_s: float, teller: Teller, due: list[NodeCheckState]) -> Outcome:
+    begun = [single_node_check.begin(each, now_s) for each in due]
     for each in begun:
         state = _with(state, each)
     return state, tuple(CheckNode(teller.job_id, each.plan.name, each.number) for each in begun)
 
 
 def _answered(
-    state: State, check_state: NodeCheckState, before: tuple[HealthFinding, ...], now_s: float, teller: _Teller
+    state: State, check_state: NodeCheckState, before: tuple[HealthFinding, ...], now_s: float, teller: Teller
 ) -> Outcome:
     name = check_state.plan.name
     if state.round is not None and name in state.round.missing:
@@ -148,13 +148,13 @@ def _answered(
     return state, () if state.is_over else teller.changes(before, check_state.findings)
 
 
-def _pass_deadlines(state: State, now_s: float, teller: _Teller) -> Outcome:
+def _pass_deadlines(state: State, now_s: float, teller: Teller) -> Outcome:
     if state.is_over:
         return state, ()
     actions: list[Action] = []
     for each in state.standings:
         if each.late_at_s is not None and each.late_at_s <= now_s:
-            missed = node_check.miss(each, now_s)
+            missed = single_node_check.miss(each, now_s)
             state, more = _answered(_with(state, missed), missed, each.findings, now_s, teller)
             actions += more
     due = [each for each in state.standings if each.due_s is not None and each.due_s <= now_s]
@@ -163,19 +163,19 @@ def _pass_deadlines(state: State, now_s: float, teller: _Teller) -> Outcome:
     return state, (*actions, *looks, *more)
 
 
-def _conclude(state: State, now_s: float, teller: _Teller) -> Outcome:
+def _conclude(state: State, now_s: float, teller: Teller) -> Outcome:
     """Ends the round once no check is awaited."""
     if state.round is None:
         return state, ()
     begun_s, missing = state.round.begun_s, _missing(state)
     for each in missing:
-        until_s = node_check.patient_until_s(each, begun_s)
+        until_s = single_node_check.patient_until_s(each, begun_s)
         if state.joins is None or until_s is None or until_s > now_s:
             return state, ()
     findings = tuple(
         finding
         for each in state.standings
-        for finding in (node_check.without_answer(each, begun_s, now_s) if each in missing else each.findings)
+        for finding in (single_node_check.without_answer(each, begun_s, now_s) if each in missing else each.findings)
     )
     said, told = teller.round(findings, state.told)
     reports: list[Action] = []
@@ -196,60 +196,3 @@ def _with(state: State, check_state: NodeCheckState) -> State:
     name = check_state.plan.name
     standings = tuple(check_state if each.plan.name == name else each for each in state.standings)
     return msgspec.structs.replace(state, standings=standings)
-
-
-# --- what people read ----------------------------------------------------------------------------------------------
-
-
-class _Teller(msgspec.Struct, frozen=True):
-    job_id: str
-    node: str
-    cycle: int
-
-    def round(
-        self, findings: tuple[HealthFinding, ...], told: tuple[tuple[str, Health], ...]
-    ) -> tuple[list[Publish], tuple[tuple[str, Health], ...]]:
-        """Reports a round. A check without a result is reported once, and again only after a result in between."""
-        text = ", ".join(f"{each.name}: {each.health}" for each in findings) or "there is nothing to check"
-        said = [self._say("node_checked", f"node {self.node} was checked: {text}", findings)]
-        silent = [each for each in findings if each.health in _SAID and each.reason]
-        said += [self._silence(each) for each in silent if (each.name, each.health) not in told]
-        if unfit := unfit_sentence(self.node, findings):
-            said.append(self._say("node_unhealthy", unfit))
-        answering = {each.name for each in findings if each.health not in _SAID}
-        kept = [pair for pair in told if pair[0] not in answering]
-        kept += [pair for each in silent if (pair := (each.name, each.health)) not in kept]
-        return said, tuple(kept)
-
-    def changes(self, before: tuple[HealthFinding, ...], after: tuple[HealthFinding, ...]) -> tuple[Publish, ...]:
-        """Reports changes found by a check between two cycles, or by one that is no longer awaited."""
-        known = {each.name: each.health for each in before}
-        return tuple(
-            self._say(
-                "node_check_changed",
-                f"a check of node {self.node} changes: {each.name} is {each.health}"
-                + (f": {each.reason}" if each.reason else ""),
-                (each,),
-            )
-            for each in after
-            if each.health is not known.get(each.name, Health.HEALTHY)
-        )
-
-    def _silence(self, finding: HealthFinding) -> Publish:
-        kind, verb = _SAID[finding.health]
-        return self._say(kind, f"a check of node {self.node} {verb}: {finding.reason}")
-
-    def _say(self, kind: str, text: str, findings: tuple[HealthFinding, ...] = ()) -> Publish:
-        details = tuple((each.name, _detail(each)) for each in findings)
-        return Publish(self.job_id, JobEvent(kind, text, self.cycle, details=details))
-
-
-_SAID = {
-    Health.SKIPPED: ("node_check_skipped", "is skipped"),
-    Health.UNANSWERED: ("node_check_unanswered", "has no answer, which excludes no node"),
-}
-
-
-def _detail(finding: HealthFinding) -> str:
-    text = f"{finding.health} in {finding.took_s:.3f} s"
-    return f"{text}: {finding.reason}" if finding.reason else text

@@ -10,13 +10,13 @@ import anyio.lowlevel
 import pytest
 from anyio.abc import TaskGroup
 
-from supervisor.edges.machine.health import health_runs as module
-from supervisor.edges.machine.health.health_runs import (
+from supervisor.edges.machine.health import healthd_queue as module
+from supervisor.edges.machine.health.healthd_queue import (
     RUNS_MAX,
     RUNS_OF_ONE_MAX,
     WAITING_OF_ONE_MAX,
     Arguments,
-    HealthRuns,
+    HealthdQueue,
 )
 from supervisor.errors import ExhaustedError
 
@@ -52,7 +52,7 @@ class Program:
 class Played:
     def __init__(self, tasks: TaskGroup) -> None:
         self.program = Program()
-        self.runs = HealthRuns(self.program.check, tasks)
+        self.runs = HealthdQueue(self.program.check, tasks)
         self.got: list[tuple[int, str]] = []
         self._tasks = tasks
 
