@@ -90,6 +90,7 @@ def descriptors(web: Web) -> int:
     return len(os.listdir(f"/proc/{web.process.pid}/fd"))
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 @pytest.mark.parametrize(
     ("first", "later"),
