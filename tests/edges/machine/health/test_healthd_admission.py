@@ -197,6 +197,7 @@ async def test_a_connection_without_a_call_loses_its_place(tmp_path: Path, monke
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users")
+@pytest.mark.alone
 def test_a_user_with_3000_connections_delays_nobody_elses_check(socket_path: str) -> None:
     flood = flooding(socket_path, ALICE, CONNECTIONS)
     try:

@@ -105,6 +105,7 @@ async def test_a_peer_that_never_reads_blocks_nobody(pair: Pair, monkeypatch: py
         await send_on()
 
 
+@pytest.mark.alone
 async def test_slow_loris_peers_are_dropped_and_ranks_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(worker_server, "HELLO_TIMEOUT_S", 0.4)
     async with serve(tmp_path) as served:
