@@ -1,4 +1,4 @@
-"""Do docstrings open with a verb, and do they and the comments avoid phrases that readers have stumbled over?
+"""Do docstrings open with a verb, and do sources and documents avoid phrases that readers have stumbled over?
 
 A function's first word says what it does: Returns, Sends, Waits. A property may name what it is instead. The docstring
 of an `__init__` may describe its parameters alone.
@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import pages
+
 ROOT = Path(__file__).parent.parent
 SOURCES = [
     path
@@ -28,12 +30,12 @@ NO_VERBS = {"This", "Its", "As", "Always", "Perhaps", "Connections", "Nodes", "R
 PHRASES = {
     r"(?<!here )\b(is|are|was) no (?!longer\b|more\b)": "is not a",
     r"\b(stands?|stood|standing) still\b": "is stalled, stops, makes no progress",
+    r"\b(tak|us)(es?|ing) (a|one|no|two) units?\b|\bunits? of the (restart )?budget\b": "uses one restart",
     r"\bfor ever\b": "indefinitely",
     r"(?<!`)\banew\b": "again",
     r"\bwho is asked\b": "queries",
+    r"\b[Ww]hoever\b": "the one who, all who",
 }
-# "Uses one restart" is said everywhere, also in what is printed and in the documents.
-UNITS = re.compile(r"\b(tak|us)(es?|ing) (a|one|no|two) units?\b|\bunits?\s+of\s+the\s+(restart\s+)?budget\b")
 
 
 def _functions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
@@ -64,39 +66,42 @@ def test_a_function_s_docstring_opens_with_a_verb() -> None:
 
 
 def _prose(text: str) -> Iterator[tuple[int, str]]:
-    """Yields each comment and docstring of a source, in one line, with where it begins."""
+    """Yields each comment, docstring and text of a source, in one line, with where it begins."""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        is_docstring = token.type == tokenize.STRING and token.string.lstrip("r").startswith('"""')
-        if token.type == tokenize.COMMENT or is_docstring:
+        if token.type in (tokenize.COMMENT, tokenize.STRING):
             yield token.start[0], " ".join(token.string.split())
 
 
 def _said(text: str) -> Iterator[str]:
-    """Yields the phrases in comments and docstrings, each with its line and what to say instead."""
+    """Yields the phrases in comments and texts, each with its line and what to say instead."""
     found = [phrase for phrase in PHRASES if re.search(phrase, " ".join(text.split()))]
     for line, prose in _prose(text) if found else ():
         yield from (f"{line}: say {PHRASES[each]!r}: {prose[:150]}" for each in found if re.search(each, prose))
 
 
-def test_no_comment_or_docstring_has_a_phrase_that_readers_stumble_over() -> None:
+def test_no_source_has_a_phrase_that_readers_stumble_over() -> None:
     found = [f"{path.relative_to(ROOT)}:{each}" for path in SOURCES for each in _said(path.read_text())]
     assert not found, "\n".join(found)
 
 
-@pytest.mark.parametrize("text", ["# It stands still.", '"""It is no error."""', '"""It stands\n    still."""'])
+def test_no_document_has_one() -> None:
+    texts = {page: " ".join(re.sub(r"`[^`]*`", "", page.read_text()).split()) for page in pages()}
+    found = [
+        f"{page.relative_to(ROOT)}: say {instead!r}: {text[max(0, match.start() - 60) : match.end() + 60]}"
+        for page, text in texts.items()
+        for phrase, instead in PHRASES.items()
+        for match in re.finditer(phrase, text)
+    ]
+    assert len(texts) > 80
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["# It stands still.", '"""It is no error."""', '"""It takes\n    one unit."""', 'why = f"{path} is no text"'],
+)
 def test_a_phrase_is_found(text: str) -> None:
     assert [*_said(text)]
-
-
-def test_what_is_printed_may_have_it() -> None:
-    assert not [*_said('why = "the clock stands still"')]
-
-
-def test_no_restart_is_called_a_unit() -> None:
-    documents = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-    found = [path for path in (*SOURCES, *documents) if UNITS.search(path.read_text())]
-    assert not found, f"say 'uses one restart', 'uses no restart of the budget' in {found}"
-    assert UNITS.search("restarting at once, no unit of the budget is used")
 
 
 @pytest.mark.parametrize("text", ["Whether it is so.", "The name.", "`a`: a value.", "This node's.", "Never raises."])

@@ -1,6 +1,6 @@
 """How are processes killed from outside that may fork faster than anybody can look?
 
-A list of /proc is no snapshot. A process that forks and ends again and again is on no list by its newest pid. A look
+A list of /proc is not a snapshot. A process that forks and ends again and again is on no list by its newest pid. A look
 that finds nobody proves nothing if processes of its list have ended meanwhile, because one of them may have left a
 child: it counts only if none has, twice in a row. Processes that are found are killed at once, the newest first, with
 their process group where the kernel can do that in one step.

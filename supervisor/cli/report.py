@@ -74,7 +74,7 @@ def _nobody(note: str) -> None:
 def _output(word: str) -> str:
     if word in PLAIN or word.endswith(FILES):
         return word
-    raise ArgumentTypeError(f"{word!r} is no output; give text, json, or a file that ends in {', '.join(FILES)}")
+    raise ArgumentTypeError(f"{word!r} is not an output; give text, json, or a file that ends in {', '.join(FILES)}")
 
 
 def _show(life: Life, arguments: Namespace) -> None:

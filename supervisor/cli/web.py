@@ -49,7 +49,8 @@ def execute(arguments: Namespace) -> int:
     if not is_meant_as_loopback(host):
         power = ", and who reads the token can stop your jobs" if arguments.control else ""
         output.say(
-            f"warning: {host} is no loopback address: the token and all pages travel unencrypted{power}; better ssh -L"
+            f"warning: {host} is not a loopback address: the token and all pages travel unencrypted{power}; "
+            "better ssh -L"
         )
     return anyio.run(_serve, arguments, host, port, token)
 
@@ -63,7 +64,7 @@ def _address(text: str) -> tuple[str, int]:
     except ValueError:
         number = -1
     if not 0 <= number <= 65_535:
-        raise InvalidRequestError(f"cannot listen at {text!r}: it is no address; write such as {DEFAULT_LISTEN}")
+        raise InvalidRequestError(f"cannot listen at {text!r}: it is not an address; write such as {DEFAULT_LISTEN}")
     return host, number
 
 
@@ -75,7 +76,7 @@ def _token(path: str | None) -> str:
             fault = private_files.secret_fault(Path(path), os.fstat(file.fileno()))
             token = file.read().decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigurationError(f"cannot read the token in {path}: {why}; check the file") from error
     if len(token) < TOKEN_MIN or not token.isprintable() or " " in token:
         raise ConfigurationError(

@@ -86,7 +86,7 @@ def read_key(path: str, *, flags: str = "--ft-attribution-llm") -> str:
         with regular_file.opened(Path(path), follows=True) as file:
             key = file.read(KEY_BYTES_MAX).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ConfigurationError(f"cannot read the language model's key {path}: {why}; check the file") from error
     if not key:
         raise ConfigurationError(f"cannot read the language model's key {path}: the file is empty; check it")
@@ -129,7 +129,7 @@ def _checked_url(text: str, schemes: tuple[str, ...]) -> str:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise ValueProblem("it is no URL", _URL_REMEDY) from None
+        raise ValueProblem("it is not a URL", _URL_REMEDY) from None
     if parts.scheme not in schemes or not host or port == 0:
         raise ValueProblem("it is not a URL with a host", _URL_REMEDY)
     if parts.username is not None or parts.password is not None:

@@ -43,7 +43,7 @@ _JOB_CYCLES = {
     "ranks_awaited": Kind(
         _NEWS,
         "Ranks that are to end still run: how long they have, and what they do, as far as it can be seen.",
-        "Nothing, if they save. A thread that is no daemon, or a child process, keeps a rank alive.",
+        "Nothing, if they save. A thread that is not a daemon, or a child process, keeps a rank alive.",
     ),
     "job_succeeded": Kind(_ROUTINE, "All ranks have ended with 0."),
     "job_failed": Kind(

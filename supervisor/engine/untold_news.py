@@ -1,6 +1,6 @@
 """What has happened to the jobs with other nodes that the leader may not know yet?
 
-Whoever publishes an event notes it here, and the event forwarder sends it. So the publisher is made first.
+The publisher of an event notes it here, and the event forwarder sends it. So the publisher is made first.
 """
 
 from __future__ import annotations

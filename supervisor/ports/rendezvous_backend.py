@@ -138,7 +138,7 @@ class KnowsPrevious(Protocol):
 
     @property
     def previous_term(self) -> int:
-        """Returns the term of the lead just before this one, whoever had it.
+        """Returns the term of the lead just before this one, of any node.
 
         0: not known, or the backend may have lost or got back older data within the last SURE_S.
         """

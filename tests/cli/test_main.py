@@ -31,7 +31,7 @@ def test_version_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         (["statsu"], "cannot run holdfast statsu: there is no such command, did you mean status; see holdfast --help"),
-        (["web", "--listen", "nowhere"], "cannot listen at 'nowhere': it is no address; write such as"),
+        (["web", "--listen", "nowhere"], "cannot listen at 'nowhere': it is not an address; write such as"),
         (["status", "--colour"], "there is no flag --colour, did you mean --no-color; see holdfast status --help"),
         (["logs", "job", "--tial=5"], "there is no flag --tial, did you mean --tail; see holdfast logs --help"),
         (["status", "--xyz"], "there is no flag --xyz; see holdfast status --help"),

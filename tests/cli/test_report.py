@@ -88,7 +88,7 @@ def test_on_a_narrow_terminal(home: Home) -> None:
     ("arguments", "code", "why"),
     [
         (("report", "other"), 1, "cannot report on job other: there is no such job"),
-        (("report", "job", "-o", "r.pdf"), 2, "'r.pdf' is no output; give text, json, or a file that ends in .html"),
+        (("report", "job", "-o", "r.pdf"), 2, "'r.pdf' is not an output; give text, json, or a file that ends in"),
         (("report", "job", "-o", "/nowhere/r.html"), 2, "cannot write /nowhere/r.html: No such file or directory"),
     ],
 )  # fmt: skip

@@ -109,7 +109,7 @@ class Client:
         if self.is_at_rest or leader_link.is_obeyed(self._state, self.node.now_s()):
             what()
         elif self.line is not None:
-            self._end_line("it was heard too late: this node stood still")
+            self._end_line("it was heard too late: this node was stalled")
 
     # --- decisions
 

@@ -67,7 +67,7 @@ class Control:
         verb = ACTS[act][0]
         host = request.headers.get("host", "")
         if not is_name_of_here(host):
-            why = f"{host!r} is no name of this machine; open the address that holdfast web has printed"
+            why = f"{host!r} is not a name of this machine; open the address that holdfast web has printed"
             return refusal(403, f"cannot {verb} job {name}: {why}")
         peer = request.client.host if request.client else "an unknown address"
         asker = f"holdfast web by {who_asks()} from {peer}"

@@ -111,7 +111,7 @@ def _leave_requested(state: State, reason: str, now_s: float) -> Outcome:
 
 
 def _awaited(state: State, event: node_messages.StopRequested, *, is_same: bool) -> str:
-    """Returns the reason, which ranks the node waits for and how long: whoever sent the signal reads it.
+    """Returns the reason, which ranks the node waits for and how long: the sender of the signal reads it.
 
     `is_same`: the signal came so soon after another one that both are one request, and it kills nobody.
     """

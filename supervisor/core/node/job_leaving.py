@@ -98,7 +98,7 @@ def waiting(state: State, order: type, now_s: float) -> State:
     elif order in _ANSWERS:
         leaving = msgspec.structs.replace(leaving, alone_at_s=None, is_granted=True)
     elif order is orders.StartCycle and not leaving.asked.or_stop:
-        # Whoever drains it has asked a leader that was away.
+        # The person who drains it has asked a leader that was away.
         leaving = msgspec.structs.replace(leaving, alone_at_s=None, is_granted=False)
     return msgspec.structs.replace(state, leaving=leaving) if leaving is not state.leaving else state
 

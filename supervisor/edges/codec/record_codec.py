@@ -195,7 +195,7 @@ def _is_message(hint: object) -> bool:
 
 
 def _message_type(wire: FieldDescriptor) -> Descriptor:
-    assert wire.message_type is not None, f"{wire.full_name} is no message"
+    assert wire.message_type is not None, f"{wire.full_name} is not a message"
     return wire.message_type
 
 

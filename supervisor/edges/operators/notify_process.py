@@ -161,7 +161,7 @@ def _place(url: str, to: str) -> str:
         parts = urlsplit(urljoin(url, to))
         place = f"{parts.scheme}://{parts.hostname or ''}" + (f":{parts.port}" if parts.port else "")
     except ValueError:
-        return "a place that is no URL"
+        return "a place that is not a URL"
     return _printable(place)
 
 

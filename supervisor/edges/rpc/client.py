@@ -236,7 +236,7 @@ class GrpcClient:
         except (H2Error, ValueError) as error:  # h2 lets some of Python's own through
             self._lose(f"{self.name} does not speak gRPC ({type(error).__name__})")
         if self._overhead_bytes > OVERHEAD_BYTES_MAX:
-            self._lose(f"{self.name} sends what is no answer")
+            self._lose(f"{self.name} sends something that is not an answer")
 
     def _take(self, event: Event) -> None:
         match event:

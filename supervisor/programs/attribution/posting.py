@@ -25,4 +25,4 @@ def post_json(url: str, document: bytes, timeout_s: float, headers: Mapping[str,
         with error:
             raise OSError(f"it answered {error.code} {error.reason}") from None
     except http.client.HTTPException as error:
-        raise OSError(f"its answer is no HTTP: {type(error).__name__}") from None
+        raise OSError(f"its answer is not HTTP: {type(error).__name__}") from None

@@ -189,7 +189,7 @@ class Service:
             )
         host = request.headers.get("host", "")
         if not is_name_of_here(host):
-            return f"{host!r} is no name of this machine; write its address, or localhost"
+            return f"{host!r} is not a name of this machine; write its address, or localhost"
         return ""
 
     async def submit(self, request: Request) -> Response:

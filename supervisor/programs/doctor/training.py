@@ -50,7 +50,7 @@ def look(machine: Machine, python: str) -> list[DoctorFinding]:
             "python",
             f"{python}: {answer.fault or 'it prints something of its own at its start'}",
             why="the job's ranks run in it",
-            remedy="name the job's interpreter with --python",
+            remedy="name the job's interpreter with --python; if this is it, see how long it takes to import torch",
         )
         return area.findings
     judge(area, told, python)

@@ -86,7 +86,7 @@ class Callers:
     async def tell_alive(self) -> None:
         """Shows that this process lives, until cancelled."""
         while self._bytes_max:
-            await pause(ALIVE_S, why="a process that stands still says nothing, and its callers notice that")
+            await pause(ALIVE_S, why="a stalled process says nothing, and its callers notice that")
             for link in self._links.values():
                 self._say(link, Alive())
 

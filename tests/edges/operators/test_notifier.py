@@ -138,7 +138,7 @@ def test_a_redirect_is_not_followed_and_the_message_names_the_host_alone(status:
     [
         ("gopher://there/secret", "gopher://there"),
         ("//there:9/x", "http://there:9"),
-        ("http://[", "a place that is no URL"),
+        ("http://[", "a place that is not a URL"),
         ("http://u:secret@there\x1b/", "http://there?"),
     ],
 )

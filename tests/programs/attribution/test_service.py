@@ -195,8 +195,8 @@ def test_at_a_loopback_address_another_user_has_nothing_read_and_learns_nothing(
         ({"Origin": "http://evil.example"}, "a page of 'http://evil.example' asks, and this service is for programs"),
         ({"Origin": "null"}, "a page of 'null' asks"),
         ({"Sec-Fetch-Site": "cross-site"}, "a page of another address asks"),
-        ({"Host": "evil.example:50050"}, "'evil.example:50050' is no name of this machine"),
-        ({"Host": "evil.example", "Origin": "http://evil.example"}, "'evil.example' is no name of this machine"),
+        ({"Host": "evil.example:50050"}, "'evil.example:50050' is not a name of this machine"),
+        ({"Host": "evil.example", "Origin": "http://evil.example"}, "'evil.example' is not a name of this machine"),
     ],
 )
 def test_no_page_in_a_browser_submits_a_log_or_reads_a_result(

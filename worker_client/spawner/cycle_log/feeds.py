@@ -25,7 +25,7 @@ REST_MIN_S = 0.004  # ... each time the pipe is about half full, within these tw
 REST_MAX_S = 0.032
 HOLD_S = 0.2
 DRAIN_BYTES_MAX = 2 * PIPE_BYTES
-STOOD_STILL = "the process that writes the log stood still"
+STALLED = "the process that writes the log was stalled"
 DIED = "the process that writes the log has died"
 
 Closed = Callable[[int, str, int, int, int, str], None]  # cycle, path, written bytes, lost lines, lost bytes, reason
@@ -278,7 +278,7 @@ class Feeds:
         feed.tail = (feed.tail + data)[-TAIL_BYTES:]
         if feed.is_stuck:
             feed.lost_bytes += len(data)
-            self._on_lost(feed.cycle, feed.local_rank, len(data), STOOD_STILL)
+            self._on_lost(feed.cycle, feed.local_rank, len(data), STALLED)
         else:
             self._push(feed, data)
         return len(data)
@@ -332,7 +332,7 @@ class Feeds:
             if feed.pending:
                 return
         if feed.lost_bytes:
-            note = f"\n[holdfast: {feed.lost_bytes} bytes were lost here: {STOOD_STILL}]\n"
+            note = f"\n[holdfast: {feed.lost_bytes} bytes were lost here: {STALLED}]\n"
             feed.lost_bytes = 0
             self._push(feed, note.encode())
             if feed.pending:

@@ -78,4 +78,4 @@ def _secrets(rendezvous: RendezvousRequest) -> Tls | None:
 
 
 def _nobody_hears(order: ElasticOrder) -> None:
-    _log.debug("dropped, for this node, which is no agent: %s", type(order).__name__)
+    _log.debug("dropped, for this node, which is not an agent: %s", type(order).__name__)

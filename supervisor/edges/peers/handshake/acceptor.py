@@ -1,4 +1,4 @@
-"""How does a connection get from a listening socket to its handshake with a leader or relay, whoever else connects?
+"""How does a connection get from a listening socket to its handshake with a leader or relay while others connect?
 
 All connections are accepted at once, and wait here: for their first bytes, which show whether they may come in at all,
 then for a place (core/cluster/admission.py). In a job with a token, they must prove that they know it. In a job without
@@ -36,7 +36,7 @@ WAITING_SHARE = 0.25  # of the descriptors of this process that they may take
 SILENT_S = 10.0  # a connection whose first bytes have not come by then is closed
 FAILED_S = 1.0  # a place stays taken after a handshake that failed, so that failing ones cost little
 TOLD_AGAIN_S = 10.0  # between two warnings of refused connections
-NETWORK_BITS = 64  # of an IPv6 address: whoever has one has all of its network
+NETWORK_BITS = 64  # of an IPv6 address: its owner has all of its network
 
 _log = logging.getLogger("holdfast.cluster")
 
@@ -170,7 +170,7 @@ class Acceptor:
         return (refusal_of_user(whose) if whose else ""), True
 
     def _tell_refusal(self, source: str, why: str) -> None:
-        """Warns now and then: whoever is refused may try again as often as he likes."""
+        """Warns now and then, since a refused node may try again as often as it likes."""
         now_s = self._loop.time()
         is_due = now_s >= self._told_at_s + TOLD_AGAIN_S
         self._told_at_s = now_s if is_due else self._told_at_s

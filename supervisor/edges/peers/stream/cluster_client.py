@@ -388,7 +388,7 @@ class ClusterClient:
 
     def _take(self, payload: bytes) -> None:
         if not leader_link.is_obeyed(self._link, self._loop.time()):
-            raise ClusterProtocolError("it was heard too late: this node stood still")
+            raise ClusterProtocolError("it was heard too late: this node was stalled")
         match cluster_codec.decode(payload):
             case Ordered(job_id) as ordered if job_id == self._job_id:
                 self._on_order(ordered)

@@ -1,6 +1,6 @@
 """Which certificate do the processes of a job show each other if all they share is a token?
 
-All of them show the same one. Its key is derived from the token, so whoever knows the token has it, and nobody else.
+All of them show the same one. Its key is derived from the token, so only those who know the token have it.
 The library makes the same bytes from the same token, on any machine and at any time: a process trusts exactly this
 certificate, and clocks play no part.
 """

@@ -78,7 +78,7 @@ def test_a_writer_that_stands_still_costs_lines_and_holds_nobody_up(script: Scri
     assert lost.dropped_bytes > 0
     text = (tmp_path / "train_cycle0.log").read_text()
     assert "0: [holdfast: " in text
-    assert "bytes were lost here: the process that writes the log stood still]" in text
+    assert "bytes were lost here: the process that writes the log was stalled]" in text
     assert closed.lost_lines == 0
 
 
