@@ -40,7 +40,7 @@ from supervisor.core.node import (
     job,
     local_call,
     rank_monitor,
-    spawner_watch,
+    spawner_deadlines,
     worker_group,
 )
 from supervisor.core.node.node_messages import SpawnFailed
@@ -103,8 +103,8 @@ def subjects() -> list[Subject]:
             ({"cycle": 0, "rules": RULES}, {"cycle": 0, "rules": GENTLE_RULES}),
         ),
         Subject(
-            spawner_watch,
-            spawner_watch.initial_state(),
+            spawner_deadlines,
+            spawner_deadlines.initial_state(),
             ({"cycle": 0, "rules": RULES},),
         ),
         Subject(job, opened),

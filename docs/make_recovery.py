@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
-from supervisor.core.calls import call_messages
-from supervisor.core.calls.call_messages import Barrier, Interruption
-from supervisor.core.calls.decisions import EndCall, Order, Replace, Say, Tell
 from supervisor.core.cluster import wrapped_call
 from supervisor.core.cluster.cluster_messages import CallReport
+from supervisor.core.wrapped_calls import call_messages
+from supervisor.core.wrapped_calls.call_actions import EndCall, Order, Replace, Say, Tell
+from supervisor.core.wrapped_calls.call_messages import Barrier, Interruption
 
 RANKS = (0, 1, 2)
 CALL = 1

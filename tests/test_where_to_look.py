@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "architecture" / "where-to-look.md"
 # What these hold, others decide.
-RECORDS = re.compile(r"_messages$|_states?$|^(decisions|hang_facts|job_phases|node_check_facts)$")
+RECORDS = re.compile(r"_messages$|_states?$|^(call_actions|hang_facts|job_phases|node_check_facts)$")
 HEAD = "| symptom | the file that decides |"
 
 

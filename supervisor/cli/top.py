@@ -34,13 +34,13 @@ def execute(arguments: Namespace) -> int:
         if arguments.job:
             job_id = supervisors.find(arguments.job, verb="show").report.job_id
     try:
-        from supervisor.cli.live.view import LiveView
+        from supervisor.cli.live.live_keys import LiveView
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f"cannot show a live view: module {error.name} is not installed for {sys.executable}; install "
             "holdfast-torch with its extra [top]: in a clone, pip install '.[supervisor,top]'"
         ) from error
-    from supervisor.cli.live.looking import Lookout
+    from supervisor.cli.live.job_polling import Lookout
 
     colours = output.paper(arguments.no_color).colours
     LiveView(Lookout(arguments), interval_s=arguments.interval, job_id=job_id, colours=colours).run()

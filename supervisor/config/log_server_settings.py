@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.config import job_logs, values
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.setting import Group, Setting
-from supervisor.core.log_funnel.tiers import PORT_MAX, leaf_count, root_port
+from supervisor.core.log_funnel.log_leaves import PORT_MAX, leaf_count, root_port
 
 LEAVES_USUAL_MAX = 16
 

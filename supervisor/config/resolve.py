@@ -38,7 +38,7 @@ from supervisor.config.run_flags import TypedLine, read_command_line
 from supervisor.config.run_folder import check_log_dir
 from supervisor.config.setting import Setting, Status, value_at
 from supervisor.config.values import SectionLimits, ValueProblem
-from supervisor.core.log_funnel.tiers import PORT_MAX
+from supervisor.core.log_funnel.log_leaves import PORT_MAX
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
 

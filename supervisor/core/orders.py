@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.call_messages import ToRank
 from supervisor.core.facts import Assignment, Verdict
+from supervisor.core.wrapped_calls.call_messages import ToRank
 
 
 class StartCycle(msgspec.Struct, frozen=True):

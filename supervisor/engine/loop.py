@@ -15,7 +15,7 @@ from anyio.abc import TaskStatus
 from supervisor.core.announcements import Announcement
 from supervisor.core.cluster import announcing, cluster_messages, coordinator, endings, takeover
 from supervisor.core.defects import defect_sentence
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import node, node_messages
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.engine.engine_inbox import EngineEvent, EngineInbox

@@ -21,8 +21,8 @@ from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.facts import JobEvent
 from supervisor.core.gpu_memory import MemoryReport
 from supervisor.core.gpu_places import places_sentence
-from supervisor.core.ledger import Ledger
-from supervisor.core.node import failed_actions, node, node_messages, spawner_watch
+from supervisor.core.leader_ledger import Ledger
+from supervisor.core.node import failed_actions, node, node_messages, spawner_deadlines
 from supervisor.engine import announcement_followers
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
@@ -158,7 +158,7 @@ class EnginePerformer:
         for report in reports:
             self.perform(node_messages.TellCoordinator(job.spec.job_id, report))
         watch = self._machines.node_state.jobs[job.spec.job_id].spawner
-        if isinstance(watch, spawner_watch.Killing):
+        if isinstance(watch, spawner_deadlines.Killing):
             job.spawner_doom = watch.reason
 
     # --- the bulkhead ----------------------------------------------------------------------------------------------

@@ -10,18 +10,18 @@ from holdfast_wire.spawner_link import FromSpawner
 from holdfast_wire.spawner_link import Order as SpawnerOrder
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.calls.call_messages import ToRank
 from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.cluster.cluster_messages import Reported
 from supervisor.core.facts import Evidence, HangLimits, Progress
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.node_check_facts import HealthFinding
 from supervisor.core.orders import Order
 from supervisor.core.process_facts import RankLook
 from supervisor.core.session_state import JobSessions
+from supervisor.core.wrapped_calls.call_messages import ToRank
 from supervisor.ports.reports import JobReport, RecordedEvent
 
 

@@ -122,7 +122,7 @@ class LogFunnel:
         server = tiers.job.spec.log_server
         leaves = self._leaves(tiers.job)
         tiers.root = self._start(tiers, self._server_settings(tiers.job, -1), "the root of the log server")
-        from supervisor.core.log_funnel.tiers import root_port
+        from supervisor.core.log_funnel.log_leaves import root_port
 
         address = _address(self._leader_host(tiers.job), root_port(server.port, leaves))
         for leaf in range(leaves):
@@ -203,7 +203,7 @@ class LogFunnel:
 
     def _tell_address(self, tiers: _JobTiers) -> None:
         """Tells the sender where its leaf is, as far as known."""
-        from supervisor.core.log_funnel.tiers import leaf_port, shard
+        from supervisor.core.log_funnel.log_leaves import leaf_port, shard
 
         spec = tiers.job.spec
         host = self._leader_host(tiers.job)
@@ -215,7 +215,7 @@ class LogFunnel:
     # --- settings --------------------------------------------------------------------------------------------------
 
     def _leaves(self, job: JobRecord) -> int:
-        from supervisor.core.log_funnel.tiers import leaf_count
+        from supervisor.core.log_funnel.log_leaves import leaf_count
 
         nodes = job.spec.nodes
         return leaf_count(job.spec.log_server.leaves, nodes.max_nodes if nodes is not None else 1)
@@ -246,7 +246,7 @@ class LogFunnel:
     def _server_settings(self, job: JobRecord, leaf: int) -> dict[str, object]:
         """Returns the settings. `leaf` -1: of the root."""
         from supervisor.config.job_logs import server_log_prefix
-        from supervisor.core.log_funnel.tiers import leaf_port, queue_chunks, root_port
+        from supervisor.core.log_funnel.log_leaves import leaf_port, queue_chunks, root_port
 
         logs, leaves, nodes = job.spec.logs, self._leaves(job), job.spec.nodes
         assert nodes is not None

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from supervisor.cli.live import rows
-from supervisor.cli.live.contents import AllJobs, RanksOfJob
-from supervisor.cli.live.looking import Look
+from supervisor.cli.live.job_polling import Look
+from supervisor.cli.live.screen_contents import AllJobs, RanksOfJob
 from supervisor.cli.supervisors import FoundJob
 from supervisor.core.facts import JobState
 from supervisor.ports.reports import JobReport, RankReport, RecordedEvent, SectionReport

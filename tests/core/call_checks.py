@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from supervisor.core.calls.call_messages import BeginIteration, Committed, Exchanged, Stage, ToRank
-from supervisor.core.calls.call_state import State
+from supervisor.core.wrapped_calls.call_messages import BeginIteration, Committed, Exchanged, Stage, ToRank
+from supervisor.core.wrapped_calls.call_state import State
 from tests.core.simulated_rank import SimulatedRank
 
 DECISION_S = 30.0  # a live rank is absent for at most 20 s; its supervisor gives it up after 5

@@ -7,7 +7,7 @@ import msgspec
 from supervisor.core.cluster import coordinator, takeover
 from supervisor.core.cluster.cluster_messages import LeadershipTaken, MemberState, NodeStands, Publish, Record, Send
 from supervisor.core.facts import Assignment, JobRules, NodeFacts, RestartRules
-from supervisor.core.ledger import Former, Ledger
+from supervisor.core.leader_ledger import Former, Ledger
 from tests.core.playbook import Playbook
 
 RULES = JobRules("job", 2, restart=RestartRules(max_restarts=3, min_nodes=2))

@@ -11,8 +11,13 @@ import random
 from collections import deque
 from collections.abc import Callable
 
-from supervisor.core.calls import decisions
-from supervisor.core.calls.call_messages import (
+from supervisor.core.cluster import wrapped_call
+from supervisor.core.cluster.cluster_messages import CallReport, DeadlineReached
+from supervisor.core.node import local_call
+from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
+from supervisor.core.orders import SettleCall, TellMembers
+from supervisor.core.wrapped_calls import call_actions
+from supervisor.core.wrapped_calls.call_messages import (
     Barrier,
     BarrierArrive,
     BeginIteration,
@@ -36,11 +41,6 @@ from supervisor.core.calls.call_messages import (
     Stage,
     ToRank,
 )
-from supervisor.core.cluster import wrapped_call
-from supervisor.core.cluster.cluster_messages import CallReport, DeadlineReached
-from supervisor.core.node import local_call
-from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
-from supervisor.core.orders import SettleCall, TellMembers
 from tests.core.call_checks import CallChecks, is_excused_refusal
 from tests.core.simulated_node_loss import NodeLosses
 from tests.core.simulated_rank import Odds, SimulatedRank
@@ -70,7 +70,7 @@ class SimulatedCall:
         self.checks = CallChecks(bool(odds.forgets) or odds.forgets_decision)
         self.forgotten_decision = self.random.randrange(1, 4) if odds.forgets_decision else 0
         self.complaints = self.checks.complaints
-        self.ends: list[decisions.EndCall] = []
+        self.ends: list[call_actions.EndCall] = []
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = self._connections = 0
         self.up: list[deque[CallReport]] = [deque() for _ in range(nodes)]
@@ -145,25 +145,25 @@ class SimulatedCall:
         self.machine, actions = wrapped_call.step(self.machine, event, now_s=self.now_s, units_left=self.units)
         for action in actions:
             match action:
-                case decisions.Tell(members, order):
+                case call_actions.Tell(members, order):
                     self.checks.note_order(order, self.machine)
                     if isinstance(order, BeginIteration) and order.iteration == self.forgotten_decision:
                         self.forgotten_decision = 0
                         self.after(self.random.uniform(0, 0.002), self._forget_everything)
                     for number in range(len(self.nodes)):
                         self.tell_node(number, TellMembers(0, members, order))
-                case decisions.Replace(lost, takes_unit):
+                case call_actions.Replace(lost, takes_unit):
                     self.units -= takes_unit
                     if self.units < 0:
                         self.complaints.append("more units were taken than there were")
                     self.losses.fill({member // self.per_node for _, member in lost})
                     for _, member in lost:
                         self.after(self.random.uniform(0, 0.2), lambda member=member: self._respawn(member))
-                case decisions.EndCall(call, stands, reason):
+                case call_actions.EndCall(call, stands, reason):
                     self.ends.append(action)
                     for number in range(len(self.nodes)):
                         self.tell_node(number, SettleCall(0, call, stands, reason))
-                case decisions.Say(kind, _, at):
+                case call_actions.Say(kind, _, at):
                     self.checks.note_event(kind, at, self.machine, now_s=self.now_s)
 
     def _forget_everything(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from supervisor.core.calls.call_messages import BeginIteration, CallEnter, CallLeave, CallSettings, Stage
+from supervisor.core.wrapped_calls.call_messages import BeginIteration, CallEnter, CallLeave, CallSettings, Stage
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from supervisor.core import fencing_epochs
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.cluster_messages import JobOpened, MemberState, NodeFailed, NodeJoined, Send
 from supervisor.core.facts import NodeFacts
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import StartCycle
 from tests.core.new_leader import IN_CYCLE_4, RULES, new_leader, recorded, stands
 from tests.core.playbook import Playbook

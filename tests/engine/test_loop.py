@@ -13,7 +13,7 @@ from supervisor.config import JobSpec
 from supervisor.core.announcements import Announcement, CycleBegan, LeadChanged, NodeLost
 from supervisor.core.cluster import cluster_messages, coordinator, takeover
 from supervisor.core.facts import JobRules, JobState, RestartRules
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import job, node, node_messages
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.inbox import TAKEN_MAX

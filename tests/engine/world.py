@@ -13,13 +13,13 @@ from anyio.abc import TaskGroup
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
-from supervisor.core.calls.call_messages import ToRank
 from supervisor.core.facts import Evidence, HangLimits, Progress, StackGroup
 from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node import node_messages
 from supervisor.core.node_check_facts import HealthFinding
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts, RankLook
+from supervisor.core.wrapped_calls.call_messages import ToRank
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox

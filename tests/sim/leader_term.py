@@ -13,7 +13,7 @@ from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.election import lead_renewal, leader_heartbeats, order_gate
 from supervisor.core.election.lead_renewal import RENEWALS
 from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
-from supervisor.core.ledger import Ledger, after_all_know
+from supervisor.core.leader_ledger import Ledger, after_all_know
 from supervisor.core.node import node_messages
 from supervisor.core.orders import Order
 from supervisor.edges.peers.election.order_delivery import WRITE_TIMEOUT_S

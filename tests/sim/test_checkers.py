@@ -15,7 +15,7 @@ from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
 from supervisor.core.election import candidate, lead_renewal, leader_link, node_fence, node_links
 from supervisor.core.fence_times import FENCE_S
-from supervisor.core.ledger import Former, Ledger
+from supervisor.core.leader_ledger import Former, Ledger
 from supervisor.core.node import node, node_messages
 from supervisor.core.silence import Silence
 from tests.sim import faults, following, voting

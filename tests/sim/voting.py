@@ -16,7 +16,7 @@ from supervisor.core.election import candidate, node_fence
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import MOVED_EVERY_S, MoveFence, NobodyElse
 from supervisor.core.fence_times import FENCE_S
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import node_messages
 from supervisor.edges.peers.election.elected_peers import ASK_TIMEOUT_S
 from supervisor.edges.peers.embedded.cluster_peers import PARTING_S

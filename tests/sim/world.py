@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.coordinator_states import Running
 from supervisor.core.facts import JobEvent, Verdict
-from supervisor.core.ledger import Former, Ledger
+from supervisor.core.leader_ledger import Former, Ledger
 from supervisor.core.node import node_messages
 from supervisor.core.orders import Conclude, Order, StartCycle
 from supervisor.programs.simulation.simulated_timeline import Timeline

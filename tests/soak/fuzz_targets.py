@@ -29,7 +29,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.resolve import parse_run
 from supervisor.core.attribution.analysis import Analysis
 from supervisor.core.facts import JobState
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node_check_facts import HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import Reply, judge
 from supervisor.edges.operators import control_answers, control_codec

@@ -22,7 +22,6 @@ from .binding import Binding
 from .cgroup import CycleCgroups
 from .child_state import IGNORED, Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
-from .cycle_logs import CycleLogs
 from .event_loop import READ, WRITE, Events
 from .exit_records import ExitRecords
 from .killing import Killing
@@ -31,6 +30,7 @@ from .link import Link
 from .method import Method
 from .oom_kills import OomCounter, oom_counter
 from .prefork_pool import PreforkPool
+from .spawner_cycle_logs import CycleLogs
 from .spawner_fence import Fence
 from .stores import Stores, Waiting
 from .supervisor_reconnect import SupervisorReconnect

@@ -17,11 +17,11 @@ from holdfast_wire import framing, spawner_link
 from holdfast_wire.spawner_link import HandOverPages, HoldPages, Keep, Kept, Ready, Report, WelcomeBack
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from .kept_file import KeptFile
+from .kept_state_file import KeptFile
 from .link import Link
 
 if TYPE_CHECKING:
-    from .held_pages import Pages
+    from .held_progress_pages import Pages
 
 BACKLOG = 16
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -154,7 +154,7 @@ class SupervisorReconnect:
 
 
 def _no_pages() -> Pages:
-    from .held_pages import Pages  # late: a private supervisor does not come back
+    from .held_progress_pages import Pages  # late: a private supervisor does not come back
 
     return Pages()
 

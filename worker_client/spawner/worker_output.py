@@ -17,7 +17,7 @@ from holdfast_wire.spawner_link import StreamPlan
 from . import terminals
 from .event_loop import READ, WRITE, Events
 from .last_error import TAIL_BYTES
-from .sinks import Console, LogFile, open_log
+from .output_targets import Console, LogFile, open_log
 
 STDERR = 2
 PIPE_BYTES = 1024 * 1024

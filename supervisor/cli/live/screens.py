@@ -12,8 +12,8 @@ from textual.widgets import DataTable, Footer, Input, Static
 
 from supervisor.cli import output
 from supervisor.cli.live import rows
-from supervisor.cli.live.contents import AllJobs, Contents, RanksOfJob
-from supervisor.cli.live.looking import Look
+from supervisor.cli.live.job_polling import Look
+from supervisor.cli.live.screen_contents import AllJobs, Contents, RanksOfJob
 from supervisor.cli.live.tables import RowsTable
 from supervisor.core.printable import one_line
 

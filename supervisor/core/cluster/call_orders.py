@@ -8,30 +8,30 @@ from __future__ import annotations
 from typing import assert_never
 
 from supervisor.core import orders
-from supervisor.core.calls import decisions
 from supervisor.core.cluster.cluster_messages import Action, Publish, Send
 from supervisor.core.cluster.coordinator_states import State
 from supervisor.core.cluster.membership import UNHEARD
 from supervisor.core.facts import JobEvent
+from supervisor.core.wrapped_calls import call_actions
 
 
-def carry(state: State, decision: decisions.Tell | decisions.EndCall | decisions.Say) -> tuple[Action, ...]:
+def carry(state: State, decision: call_actions.Tell | call_actions.EndCall | call_actions.Say) -> tuple[Action, ...]:
     match decision:
-        case decisions.Tell(members, order):
+        case call_actions.Tell(members, order):
             return tuple(
                 Send(node, orders.TellMembers(state.cycle, of_node, order))
                 for node, of_node in _by_node(state, members).items()
             )
-        case decisions.EndCall(call, stands, reason):
+        case call_actions.EndCall(call, stands, reason):
             settle = orders.SettleCall(state.cycle, call, stands, reason)
             return tuple(Send(node, settle) for node in state.parts if _is_there(state, node))
-        case decisions.Say(kind, reason, at, rank, details):
+        case call_actions.Say(kind, reason, at, rank, details):
             return (Publish(JobEvent(kind, reason, max(state.cycle, 0), rank, details, at)),)
         case _:
             assert_never(decision)
 
 
-def replace(state: State, decision: decisions.Replace) -> tuple[Action, ...]:
+def replace(state: State, decision: call_actions.Replace) -> tuple[Action, ...]:
     """Orders new processes for lost ranks; their restart of the budget is already used."""
     used, most = state.policy.used, state.policy.rules.max_restarts
     text = f"{decision.reason}; a new process takes its place, restarts used {used} of {most}"

@@ -10,10 +10,10 @@ import enum
 import msgspec
 
 from supervisor.core.announcements import Announcement
-from supervisor.core.calls.call_messages import Told
 from supervisor.core.facts import Assignment, Cause, Evidence, JobEvent, JobRules
-from supervisor.core.ledger import Former, Ledger
+from supervisor.core.leader_ledger import Former, Ledger
 from supervisor.core.orders import Order
+from supervisor.core.wrapped_calls.call_messages import Told
 
 
 class MemberState(enum.StrEnum):

@@ -13,7 +13,6 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.calls import decisions
 from supervisor.core.cluster import (
     agreement,
     announcing,
@@ -50,6 +49,7 @@ from supervisor.core.cluster.coordinator_states import (
 from supervisor.core.cluster.membership import BUSY, Member, MemberState
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_text import succeeded_sentence
+from supervisor.core.wrapped_calls import call_actions
 
 
 def initial_state(job_id: str, *, leader: str = "") -> State:
@@ -433,20 +433,20 @@ def _step_calls(state: State, event: wrapped_call.Event, now_s: float, jitter: f
     actions: list[Action] = []
     for decision in decided:
         match decision:
-            case decisions.Replace(_, takes_unit):
+            case call_actions.Replace(_, takes_unit):
                 if takes_unit:
                     state = msgspec.structs.replace(state, policy=restart_policy.take_unit(state.policy))
                 on_living = node_loss.on_living(state, decision)
                 state, filled = node_loss.fill(state, decision)
                 actions += (*call_orders.replace(state, on_living), *filled)
-            case decisions.EndCall():
+            case call_actions.EndCall():
                 actions += call_orders.carry(state, decision)
                 state, stands = node_loss.settle(state, decision)
                 if stands is not None:
                     failed = cluster_messages.NodeFailed(stands.node, state.cycle, stands.reason)
                     state, more = _decide(state, failed, now_s, jitter)
                     actions += more
-            case decisions.Tell() | decisions.Say():
+            case call_actions.Tell() | call_actions.Say():
                 actions += call_orders.carry(state, decision)
             case _:
                 assert_never(decision)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls import call_state
 from supervisor.core.cluster import evidence, restart_policy
 from supervisor.core.cluster.cluster_messages import Action, Event, NodeFailed, NodeLost, NodeStands, Publish
 from supervisor.core.cluster.membership import Member, Members, MemberState
 from supervisor.core.facts import Evidence, JobEvent, JobRules, RestartRules, Verdict
-from supervisor.core.ledger import Former, Ledger
+from supervisor.core.leader_ledger import Former, Ledger
 from supervisor.core.orders import UseStore
+from supervisor.core.wrapped_calls import call_state
 
 # --- phases --------------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import msgspec
 
 from supervisor.core.cluster import membership
 from supervisor.core.cluster.cluster_messages import MemberState, NodeStands
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 
 _IDLE = (MemberState.OPENED, MemberState.JOINED, MemberState.DOWN)
 _AT_WORK = (MemberState.RUNNING, MemberState.SUCCEEDED)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.calls.decisions import EndCall, Replace
 from supervisor.core.cluster import placement, restart_policy
 from supervisor.core.cluster.cluster_messages import NodeLost, Send
 from supervisor.core.cluster.coordinator_states import Outcome, Running, State, with_member, with_parts
 from supervisor.core.cluster.membership import BUSY, MemberState
 from supervisor.core.cluster.wrapped_call import RanksGone, RanksOffered
 from supervisor.core.facts import Assignment, RestartPolicyName
+from supervisor.core.wrapped_calls.call_actions import EndCall, Replace
 
 
 def ranks_of(state: State, node: str) -> tuple[int, ...]:

@@ -12,8 +12,10 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.calls import call_state, entering, newcomers, rank_messages, retry_backoff
-from supervisor.core.calls.call_messages import (
+from supervisor.core.cluster.cluster_messages import CallReport, DeadlineReached
+from supervisor.core.wrapped_calls import call_entry, call_state, rank_messages, replacement_ranks, retry_backoff
+from supervisor.core.wrapped_calls.call_actions import EndCall, Order, Orders, Replace, Say, Tell, refuse
+from supervisor.core.wrapped_calls.call_messages import (
     BeginIteration,
     CallEnter,
     CallLeave,
@@ -24,7 +26,7 @@ from supervisor.core.calls.call_messages import (
     Started,
     Told,
 )
-from supervisor.core.calls.call_state import (
+from supervisor.core.wrapped_calls.call_state import (
     Entering,
     Idle,
     LastCall,
@@ -38,7 +40,7 @@ from supervisor.core.calls.call_state import (
     State,
     Unfit,
 )
-from supervisor.core.calls.call_text import (
+from supervisor.core.wrapped_calls.call_text import (
     begun_sentence,
     committed_sentence,
     deserted_sentence,
@@ -50,8 +52,6 @@ from supervisor.core.calls.call_text import (
     resting_sentence,
     unfit_sentence,
 )
-from supervisor.core.calls.decisions import EndCall, Order, Orders, Replace, Say, Tell, refuse
-from supervisor.core.cluster.cluster_messages import CallReport, DeadlineReached
 
 REPLACE_WAIT_S = 5.0  # for a new process, after all others are ready; at most half of the barrier's timeout
 
@@ -115,11 +115,11 @@ def next_deadline_s(state: State) -> float | None:
 def _hear(state: State, node: str, told: Told, now_s: float) -> Orders:
     match told.word:
         case Started():
-            return entering.hear_started(state, told.member)
+            return call_entry.hear_started(state, told.member)
         case CallEnter():
-            return entering.hear_enter(state, node, told.member, told.word, now_s=now_s)
+            return call_entry.hear_enter(state, node, told.member, told.word, now_s=now_s)
         case _ if isinstance(state.phase, Rebuilding):
-            return entering.hear_while_rebuilding(state, node, told)
+            return call_entry.hear_while_rebuilding(state, node, told)
         case Lost():
             return rank_messages.hear_lost(state, told.member, told.word)
         case CallLeave():
@@ -140,7 +140,7 @@ def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
             is_complete = len(state.entries) >= state.world_size - len(state.absent)
             return _begin(state, now_s) if is_complete else None
         case Rebuilding(until_s):
-            return _rebuild(state, now_s) if entering.can_rebuild(state) or now_s >= until_s else None
+            return _rebuild(state, now_s) if call_entry.can_rebuild(state) or now_s >= until_s else None
         case Running() | LastCall() | Restarting() | Resting():
             pass
         case _:
@@ -173,12 +173,12 @@ def _go_on(state: State, now_s: float, units_left: int) -> Orders | None:
 
 def _begin(state: State, now_s: float) -> Orders:
     state.began_at_s = now_s
-    return entering.first_iteration(state)
+    return call_entry.first_iteration(state)
 
 
 def _rebuild(state: State, now_s: float) -> Orders:
     held, state.began_at_s = call_state.release_held(state), now_s
-    orders = entering.rebuild(state)
+    orders = call_entry.rebuild(state)
     for node, told in held:
         orders += _hear(state, node, told, now_s)
     return orders
@@ -201,12 +201,12 @@ def _interrupt(state: State, now_s: float) -> Orders:
     text = f"iteration {state.iteration} of call {state.call} is interrupted: {faults_sentence(state.now.faults)}"
     first = next(iter(state.now.faults))
     said = Say("iteration_interrupted", text, state.iteration, first if first >= 0 else None)
-    return [*entering.tell_phase(state, tuple(state.members)), said]
+    return [*call_entry.tell_phase(state, tuple(state.members)), said]
 
 
 def _restart(state: State) -> Orders:
     state.phase = Restarting()
-    return entering.tell_phase(state, tuple(state.members))
+    return call_entry.tell_phase(state, tuple(state.members))
 
 
 def _replace(state: State, units_left: int) -> Orders:
@@ -251,7 +251,7 @@ def _replace_unfit(state: State, units_left: int) -> Orders:
         return []
     for member, each in ended.items():
         each.fault.unit_taken = True
-        newcomers.stand_in(state, member, each)
+        replacement_ranks.stand_in(state, member, each)
     lost = tuple((each.node, member) for member, each in ended.items())
     return [Replace(lost, takes_unit, unfit_sentence(state.call, ended))]
 
@@ -275,7 +275,7 @@ def _take_offer(state: State, offer: RanksOffered, units_left: int) -> Orders:
     if not wanted or not state.is_open or state.call != 1 or not (units_left > 0 or state.now.unit_taken):
         return []
     for member in wanted:
-        if not newcomers.is_known(state, member):
+        if not replacement_ranks.is_known(state, member):
             state.newcomers[member] = Newcomer(offer.node)
     # Processes that were lost before they took part come with these: the next fault starts no second ones.
     state.lost_newcomers = [(node, member) for node, member in state.lost_newcomers if member not in wanted]
@@ -306,7 +306,7 @@ def _rest_or_decide(state: State, now_s: float) -> Orders | None:
 
 
 def _hold_or_decide(state: State, hold_until_s: float | None, now_s: float) -> Orders | None:
-    awaited = newcomers.awaited(state)
+    awaited = replacement_ranks.awaited(state)
     if not awaited:
         return _decide(state, now_s)
     if hold_until_s is None:
@@ -324,15 +324,19 @@ def _decide(state: State, now_s: float) -> Orders:
     if world_size is None:
         reason = f"cannot restart iteration {state.iteration}: no rank said how many ranks it had"
         return rank_messages.give_up(state, reason)
-    plan = newcomers.plan(state, world_size)
+    plan = replacement_ranks.plan(state, world_size)
     anew = bool(plan.joining)
     decision = BeginIteration(state.call, state.next_iteration, plan.world_size, plan.terminated_ranks, anew)
-    stayed = (*state.members, *state.now.left, *(member for member in plan.new if newcomers.stays(state, member)))
+    stayed = (
+        *state.members,
+        *state.now.left,
+        *(member for member in plan.new if replacement_ranks.stays(state, member)),
+    )
     before = len(state.members) + len(state.now.gone)
     gone, after = sorted(set(state.now.gone) - set(plan.new)), faults_sentence(state.now.faults)
     late = sorted(set(state.now.replacing) - set(plan.new))
     reserves = sum(not member.is_active for member in state.members.values()) if state.now.lost_active else 0
-    newcomers.admit(state, plan)
+    replacement_ranks.admit(state, plan)
     call_state.remember(state, decision)
     state.decision = decision
     state.previous, state.iteration, state.skips_number = state.iteration, decision.iteration, False
@@ -354,7 +358,7 @@ def _commit(state: State) -> Orders:
     state.committed, state.committed_on = Committed(*state.position), frozenset(state.members)
     text = committed_sentence(state.call, state.iteration, state.members, state.newcomers)
     return [
-        Tell((*state.members, *newcomers.release(state)), state.committed),
+        Tell((*state.members, *replacement_ranks.release(state)), state.committed),
         Say("call_committed", text, state.iteration),
         EndCall(state.call, stands=True, reason=text),
     ]
@@ -367,6 +371,6 @@ def _deserted(state: State) -> Orders:
     nobody = BeginIteration(state.call, state.next_iteration, world_size, tuple(range(world_size)))
     told: Orders = [Tell(tuple(state.now.left), nobody)] if state.now.left else []
     for member in state.newcomers:
-        told += refuse(member, state.call, reason) if newcomers.stays(state, member) else []
+        told += refuse(member, state.call, reason) if replacement_ranks.stays(state, member) else []
     call_state.close(state, Over(reason))
     return [*told, Say("call_lost", reason, state.iteration), EndCall(state.call, stands=False, reason=reason)]

@@ -17,6 +17,7 @@ from typing import assert_never
 
 import msgspec
 
+from supervisor.core.elastic.elastic_agreement import disagreement
 from supervisor.core.elastic.elastic_messages import (
     Action,
     AgentClosed,
@@ -136,7 +137,7 @@ def _join(state: State, event: AgentJoined, now_s: float) -> Actions:
         return (_refuse(event.node, Refusal.CLOSED, state.phase.reason),)
     if state.rules is None or not state.known:
         state.rules = event.rules
-    elif different := _disagreement(event.rules, state.rules):
+    elif different := disagreement(event.rules, state.rules):
         return (_refuse(event.node, Refusal.STATE, different),)
     state.waits_differ |= event.rules.join_timeout_s != state.rules.join_timeout_s
     was_busy = event.node in state.busy
@@ -304,16 +305,6 @@ def _missing(state: State, timeout_s: float) -> str:
 
 def _names(nodes: Iterable[str]) -> str:
     return ", ".join(itertools.islice(nodes, NAMED_MAX))
-
-
-def _disagreement(own: ElasticRules, others: ElasticRules) -> str:
-    """Returns in what they differ; "" if in nothing but how long each waits, which is its own affair."""
-    different = [
-        f"{name} is {getattr(own, name):g} here and {getattr(others, name):g} on the other nodes"
-        for name in own.__struct_fields__
-        if name != "join_timeout_s" and getattr(own, name) != getattr(others, name)
-    ]
-    return f"{'; '.join(different)}; start all nodes with the same --nnodes and --rdzv-conf" if different else ""
 
 
 def _refuse(node: str, refusal: Refusal, reason: str) -> Send:

@@ -18,7 +18,7 @@ from supervisor.core.election.leader_heartbeats import HeardLeader
 from supervisor.core.election.node_fence import EndWorkers, MoveFence
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence_times import FENCE_S, HEARD_S, led_at_s
-from supervisor.core.ledger import Former, Ledger, as_before, newer, of_this_run
+from supervisor.core.leader_ledger import Former, Ledger, as_before, newer, of_this_run
 from supervisor.core.session_state import LastingRequest, Request
 
 JITTER_S = 0.2  # before a node asks to lead, so that not all ask at once

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 import msgspec
 
 from supervisor.core.fence_times import confirmers
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 
 
 class LeaderHeartbeat(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import Order, Resign
 
 WRITE_AGAIN_S = 0.2

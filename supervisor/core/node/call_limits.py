@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.call_messages import CallSettings, Stage
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import call_watch, local_call, rank_monitor
+from supervisor.core.wrapped_calls.call_messages import CallSettings, Stage
 
 
 def answer(

@@ -15,9 +15,9 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.calls.call_messages import CallSettings, Interruption
 from supervisor.core.facts import CallWatch, Progress, WatchMode
 from supervisor.core.silence import REREAD_PAUSE_S, Silence, read_moment_s
+from supervisor.core.wrapped_calls.call_messages import CallSettings, Interruption
 
 EVIDENCE_MARGIN_S = 0.1  # beyond the budget, for an answer that is under way
 EVIDENCE_LEAD_S = 0.1  # before the hard timeout of a rank whose soft timeout was reported

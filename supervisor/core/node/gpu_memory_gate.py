@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from supervisor.core import job_phases
-from supervisor.core.node import gpu_reclaim, spawner_watch
+from supervisor.core.node import gpu_reclaim, spawner_deadlines
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.node_messages import Action, Event, SpawnerReady, StartSpawner, WorkersEmptied
 
@@ -50,10 +50,10 @@ def step(machines: JobMachines, event: gpu_reclaim.Event, now_s: float) -> Outco
     actions: list[Action] = []
     if isinstance(event, gpu_reclaim.CycleEmptied | gpu_reclaim.SpawnerCame):
         paid = event.emptied if isinstance(event, gpu_reclaim.CycleEmptied) else event.ready
-        watch, owed = spawner_watch.step(
+        watch, owed = spawner_deadlines.step(
             machines.spawner, paid, now_s=now_s, cycle=machines.job.cycle, rules=machines.job.rules
         )
-        actions += [each for each in owed if not isinstance(each, spawner_watch.GiveUp)]
+        actions += [each for each in owed if not isinstance(each, spawner_deadlines.GiveUp)]
         machines = msgspec.structs.replace(machines, spawner=watch)
     state, more = gpu_reclaim.step(machines.reclaim, event, now_s=now_s, node=machines.job.node)
     machines = msgspec.structs.replace(machines, reclaim=state)

@@ -152,8 +152,8 @@ def _obey(state: State, event: Order, now_s: float) -> Outcome:
 def next_deadline_s(state: State) -> float | None:
     """Returns when a leaving node no longer waits for its leader.
 
-    spawner_watch.py has the deadlines of a job's spawner, worker_group.py those of its workers, the coordinator those
-    of other nodes.
+    spawner_deadlines.py has the deadlines of a job's spawner, worker_group.py those of its workers, the coordinator
+    those of other nodes.
     """
     return job_leaving.next_deadline_s(state)
 

@@ -1,9 +1,9 @@
 """What follows in one job from one event? Folds the machines of a job into one step.
 
-The machines are its life (job.py), its workers (worker_group.py), its spawner's debts (spawner_watch.py), the response
-to hangs (hang_response.py), its ranks' wrapped call (local_call.py), what is noticed without a word from the script
-(plain_ranks.py), and for each rank a monitor (rank_monitor.py) and a watch on its call (call_watch.py). An event goes
-to the machines that it concerns; messages between them are passed on at once, until only actions are left.
+The machines are its life (job.py), its workers (worker_group.py), its spawner's debts (spawner_deadlines.py), the
+response to hangs (hang_response.py), its ranks' wrapped call (local_call.py), what is noticed without a word from the
+script (plain_ranks.py), and for each rank a monitor (rank_monitor.py) and a watch on its call (call_watch.py). An event
+goes to the machines that it concerns; messages between them are passed on at once, until only actions are left.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import assert_never, cast, get_args
 import msgspec
 
 from supervisor.core import orders, worker_messages
-from supervisor.core.calls.call_messages import Interruption
 from supervisor.core.cluster.cluster_messages import StacksTaken, StacksWanted
 from supervisor.core.facts import HangLimits, JobEvent
 from supervisor.core.node import (
@@ -28,18 +27,19 @@ from supervisor.core.node import (
     node_messages,
     plain_ranks,
     rank_monitor,
-    spawner_watch,
+    spawner_deadlines,
     worker_group,
 )
 from supervisor.core.node.hang_facts import with_node_facts
 from supervisor.core.node.job_machines import JobMachines
+from supervisor.core.wrapped_calls.call_messages import Interruption
 
 _Told = worker_messages.Order | worker_messages.GroupReport | worker_messages.HangReport
 _Inner = _Told | hang_response.RankHung
 
 # Events and actions are looked up by kind: isinstance over so many kinds would cost more than everything else.
 _TOLD_KINDS = frozenset(get_args(_Told))
-_ASKED_KINDS = frozenset(get_args(spawner_watch.Asked))
+_ASKED_KINDS = frozenset(get_args(spawner_deadlines.Asked))
 _OF_SPAWNER = frozenset(get_args(node_messages.SpawnerReport))
 _OF_WORKER = frozenset(get_args(node_messages.WorkerReport))
 _ONLY_PLAIN = frozenset(get_args(node_messages.PlainReport))
@@ -79,7 +79,7 @@ class JobFold:
         if kind is node_messages.DeadlineReached:
             self._pass_deadlines()
             return
-        if spawner_watch.is_moot(self._spawner, event):
+        if spawner_deadlines.is_moot(self._spawner, event):
             return
         if kind in _OF_PLAIN:
             self._to_plain(cast("plain_ranks.Event", event))
@@ -113,7 +113,7 @@ class JobFold:
                 self._to_job(event)
                 self._to_monitor(local_rank, rank_monitor.LimitsChanged(limits))
             case node_messages.SpawnerBroken(reason=reason):
-                self._to_spawner(spawner_watch.SpawnerBroken(reason))
+                self._to_spawner(spawner_deadlines.SpawnerBroken(reason))
             case node_messages.EvidenceCollected(cycle=cycle, evidence=evidence):
                 workers, stops = worker_group.workers_of(self._group), self._plain.stops.signals
                 taken = StacksTaken(self._job.node, cycle, with_node_facts(evidence, workers, self._hangs, stops))
@@ -125,7 +125,7 @@ class JobFold:
 
     def _resume(self) -> None:
         """Resumes under a new supervisor: time during which none watched counts against no rank."""
-        self._to_spawner(spawner_watch.SupervisorReturned())
+        self._to_spawner(spawner_deadlines.SupervisorReturned())
         for local_rank in range(len(self._monitors)):
             self._to_monitor(local_rank, rank_monitor.PageLost())
             self._to_watch(local_rank, call_watch.ClientLeft())
@@ -227,12 +227,12 @@ class JobFold:
             case _:
                 self._to_group(event)
 
-    def _to_spawner(self, event: spawner_watch.Event) -> None:
-        rules, cycle = self._job.rules, self._job.cycle
-        self._spawner, actions = spawner_watch.step(self._spawner, event, now_s=self._now_s, cycle=cycle, rules=rules)
+    def _to_spawner(self, event: spawner_deadlines.Event) -> None:
+        rules, cycle, now_s = self._job.rules, self._job.cycle, self._now_s
+        self._spawner, actions = spawner_deadlines.step(self._spawner, event, now_s=now_s, cycle=cycle, rules=rules)
         for action in actions:
             match action:
-                case spawner_watch.GiveUp(number, reason):
+                case spawner_deadlines.GiveUp(number, reason):
                     self._to_job(node_messages.SpawnerLost(rules.job_id, number, reason))
                 case _:
                     self.actions.append(action)
@@ -417,4 +417,4 @@ class JobFold:
                 continue
             self.actions.append(cast("node_messages.Action", action))
             if type(action) in _ASKED_KINDS:
-                self._to_spawner(cast("spawner_watch.Asked", action))
+                self._to_spawner(cast("spawner_deadlines.Asked", action))

@@ -13,7 +13,7 @@ from supervisor.core.node import (
     node_check_round,
     plain_ranks,
     rank_monitor,
-    spawner_watch,
+    spawner_deadlines,
     worker_group,
 )
 
@@ -25,7 +25,7 @@ class JobMachines(msgspec.Struct, frozen=True):
     group: worker_group.State
     hangs: hang_response.State
     calls: local_call.State = msgspec.field(default_factory=local_call.initial_state)
-    spawner: spawner_watch.State = msgspec.field(default_factory=spawner_watch.initial_state)
+    spawner: spawner_deadlines.State = msgspec.field(default_factory=spawner_deadlines.initial_state)
     plain: plain_ranks.State = msgspec.field(default_factory=plain_ranks.initial_state)
     monitors: tuple[rank_monitor.State, ...] = ()
     watches: tuple[call_watch.State, ...] = ()

@@ -11,30 +11,6 @@ from typing import assert_never, cast, get_args
 
 import msgspec
 
-from supervisor.core.calls.call_messages import (
-    EXCHANGE_NAMES_OPEN_MAX,
-    Barrier,
-    BarrierArrive,
-    BeginIteration,
-    CallEnter,
-    CallLeave,
-    CallRefused,
-    Committed,
-    Entered,
-    ExchangeValue,
-    FaultsReported,
-    FromRank,
-    Interruption,
-    IterationBegan,
-    Leaving,
-    Lost,
-    RankFault,
-    Stage,
-    Started,
-    Told,
-    ToRank,
-    Word,
-)
 from supervisor.core.cluster.cluster_messages import CallReport
 from supervisor.core.node.local_call_messages import (
     Action,
@@ -59,6 +35,30 @@ from supervisor.core.node.local_call_messages import (
 from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.worker_messages import Excuse
+from supervisor.core.wrapped_calls.call_messages import (
+    EXCHANGE_NAMES_OPEN_MAX,
+    Barrier,
+    BarrierArrive,
+    BeginIteration,
+    CallEnter,
+    CallLeave,
+    CallRefused,
+    Committed,
+    Entered,
+    ExchangeValue,
+    FaultsReported,
+    FromRank,
+    Interruption,
+    IterationBegan,
+    Leaving,
+    Lost,
+    RankFault,
+    Stage,
+    Started,
+    Told,
+    ToRank,
+    Word,
+)
 
 # Messages that a returning rank's stage implies.
 _SAID_BY_STAGE: dict[Stage, tuple[str, ...]] = {

@@ -9,10 +9,10 @@ import enum
 
 import msgspec
 
-from supervisor.core.calls.call_messages import CallRefused, CallSettings, Interruption, Word
 from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
 from supervisor.core.orders import SettleCall, TellMembers
 from supervisor.core.worker_messages import Excuse
+from supervisor.core.wrapped_calls.call_messages import CallRefused, CallSettings, Interruption, Word
 
 # --- state ---------------------------------------------------------------------------------------------------------
 

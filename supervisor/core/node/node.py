@@ -26,7 +26,7 @@ from supervisor.core.node import (
     script_seen,
     worker_group,
 )
-from supervisor.core.node.deadlines import Deadlines
+from supervisor.core.node.earliest_deadline import Deadlines
 from supervisor.core.node.job_fold import JobFold
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.node_messages import (

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.call_messages import FromRank, ToRank
 from supervisor.core.cluster import cluster_messages
 from supervisor.core.facts import Assignment, Evidence, HangLimits, JobEvent, JobRules, Progress, Verdict, WorkerExit
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
 from supervisor.core.node_check_facts import CheckPlan, HealthFinding
 from supervisor.core.orders import Order
 from supervisor.core.process_facts import RankLook
+from supervisor.core.wrapped_calls.call_messages import FromRank, ToRank
 
 # --- events: from people, the spawner, clients, the clock ----------------------------------------------------------
 

@@ -17,11 +17,11 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from supervisor.edges.operators import log_follower
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
-from supervisor.errors import ExhaustedError, NotFoundError
+from supervisor.edges.operators.log_reader_limit import check_another_may_read
+from supervisor.errors import NotFoundError
 from supervisor.ports.questions import Answer, CloseLogs, Logs, ReadLogs
 from supervisor.ports.reports import JobReport, LogBytes, RecordedEvent
 
-READERS_MAX = 16  # each needs one inotify instance of the user's 128
 AHEAD_PIECES = 4
 ANSWER_BYTES = 128 * 1024  # an answer of about this size is sent
 IDLE_S = 60.0
@@ -81,10 +81,7 @@ class LogStreamServer:
     def _open(self, key: tuple[str, str], part: JobReport, question: ReadLogs) -> _Reader:
         if question.step != 1 or self._tasks is None:
             raise NotFoundError("cannot show more output: its reader was closed; ask again from the start")
-        if len(self._readers) >= READERS_MAX:
-            raise ExhaustedError(
-                f"cannot show output: {READERS_MAX} readers of other nodes are open already; end one of them"
-            )
+        check_another_may_read(len(self._readers))
         send, receive = anyio.create_memory_object_stream[LogPiece](AHEAD_PIECES)
         reader = self._readers[key] = _Reader(receive)
         self._tasks.start_soon(self._serve, key, reader, send, part, question)

@@ -18,15 +18,13 @@ from supervisor.core import (
     gpu_memory,
     gpu_places,
     job_phases,
-    ledger,
+    leader_ledger,
     node_check_facts,
     orders,
     process_facts,
     session_state,
     worker_messages,
 )
-from supervisor.core.calls import call_messages as call
-from supervisor.core.calls import call_state, retry_backoff
 from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster import coordinator_states, evidence, membership, restart_policy
 from supervisor.core.node import (
@@ -43,11 +41,13 @@ from supervisor.core.node import (
     script_seen,
     single_node_check,
     slow_exits,
-    spawner_watch,
+    spawner_deadlines,
     stopped_ranks,
     worker_group,
 )
 from supervisor.core.node import node_messages as node
+from supervisor.core.wrapped_calls import call_messages as call
+from supervisor.core.wrapped_calls import call_state, retry_backoff
 from supervisor.engine import job_record
 from supervisor.engine.recovery import state_snapshot
 from supervisor.ports import reports
@@ -190,8 +190,8 @@ KINDS: Mapping[str, Kind] = {
     "job_snapshot.in_parts": state_snapshot.PartedStateSnapshot,
     "job_spec": job_spec.JobSpec,
     "job_state": facts.JobState,
-    "ledger": ledger.Ledger,
-    "ledger.former": ledger.Former,
+    "ledger": leader_ledger.Ledger,
+    "ledger.former": leader_ledger.Former,
     "limit_arming.state": limit_arming.State,
     "limit_arming.unarmed": limit_arming.Unarmed,
     "main_thread_watch.state": auto_heartbeat_monitor.State,
@@ -311,10 +311,10 @@ KINDS: Mapping[str, Kind] = {
     "session.session": session_state.SessionState,
     "session.sessions": session_state.JobSessions,
     "spawn_method": job_spec.SpawnMethod,
-    "spawner_watch.absent": spawner_watch.Absent,
-    "spawner_watch.debt": spawner_watch.Debt,
-    "spawner_watch.killing": spawner_watch.Killing,
-    "spawner_watch.serving": spawner_watch.Serving,
+    "spawner_watch.absent": spawner_deadlines.Absent,
+    "spawner_watch.debt": spawner_deadlines.Debt,
+    "spawner_watch.killing": spawner_deadlines.Killing,
+    "spawner_watch.serving": spawner_deadlines.Serving,
     "stack_group": facts.StackGroup,
     "stop_action": attribution_config.StopAction,
     "stopped_ranks.rank": stopped_ranks.StoppedRank,

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import msgspec
 
 from supervisor.config.job_spec import SAFETY_FACTOR, JobSpec
-from supervisor.core.calls.call_messages import CallSettings
 from supervisor.core.facts import HangLimits
+from supervisor.core.wrapped_calls.call_messages import CallSettings
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.report.timeline.timeline import LongestSilence
 

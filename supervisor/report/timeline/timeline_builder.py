@@ -16,11 +16,11 @@ from supervisor.report.timeline.course import course_of, with_phases
 from supervisor.report.timeline.cycles import cycles_of
 from supervisor.report.timeline.event_ordering import in_order
 from supervisor.report.timeline.incidents import incidents_of
+from supervisor.report.timeline.missing_history import MARKS_MAX, missing_history
 from supervisor.report.timeline.runs import runs_of
 from supervisor.report.timeline.timeline import Incident, Life, LongestSilence, Phase, Run, Setting
 
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
-MARKS_MAX = 2_000
 STRAGGLER = "straggler_"  # the prefix of event kinds about slow ranks
 
 
@@ -63,7 +63,7 @@ def life_of(report: JobReport, events: Iterable[RecordedEvent], *, now_ns: int) 
             ordered, cycles, incidents, running_s=sum(span.took_s for span in course if span.phase is Phase.RUNNING)
         ),
         settings=settings,
-        gaps=(*_gaps(report, ordered, len(marks)), *_other_nodes(report, settings)),
+        gaps=tuple(missing_history(report, ordered, settings, marks=len(marks))),
     )
 
 
@@ -116,31 +116,3 @@ def _settings(events: Sequence[RecordedEvent]) -> tuple[Setting, ...]:
         for key, value in details.items()
         if key.startswith(VALUE)
     )
-
-
-def _other_nodes(report: JobReport, settings: Iterable[Setting]) -> Iterable[str]:
-    """Yields a note if other nodes know more: the node that led has recorded everything, the others their own parts."""
-    most = next((each.value.rpartition(":")[2] for each in settings if each.name == "nnodes"), "1")
-    if most.isdigit() and int(most) > 1 and len(report.nodes) == 1 and not report.nodes[0].log_dir:
-        yield (
-            f"this is what {report.nodes[0].name} has recorded: its own part, and perhaps that of nodes that led; "
-            f"the last of these has recorded the whole: run holdfast report {report.job_id} there"
-        )
-
-
-def _gaps(report: JobReport, events: Sequence[RecordedEvent], marks: int) -> Iterable[str]:
-    if not events:
-        yield "no event of this job is recorded"
-        return
-    first = min(event.sequence for event in events)
-    if first > 1:
-        yield f"the first {first - 1} events are no longer recorded: what they reported is missing here"
-    elif len({event.sequence for event in events}) < max(event.sequence for event in events):
-        yield "some events are missing"
-    if marks > MARKS_MAX:
-        yield f"of {marks} other events, the newest {MARKS_MAX} are shown"
-    seen = {event.node for event in events}
-    silent = [node.name for node in report.nodes if node.name not in seen]
-    if len(report.nodes) > 1 and silent:
-        named = ", ".join(silent[:5]) + (f" and {len(silent) - 5} more" if len(silent) > 5 else "")
-        yield f"no event of {named} is recorded here"

@@ -18,7 +18,7 @@ from supervisor.core import orders
 from supervisor.core.announcements import Announcement
 from supervisor.core.cluster import cluster_messages
 from supervisor.core.facts import JobRules, RendezvousRules, RestartRules
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import node_messages
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.peers.embedded import cluster_peers

@@ -27,7 +27,7 @@ from supervisor.core.cluster.cluster_messages import (
     StopAsked,
 )
 from supervisor.core.facts import JobRules, RendezvousRules, RestartRules
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain
 from supervisor.engine.recovery import record_text
 from tests.core.cluster import test_node_loss

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from supervisor.core import orders
-from supervisor.core.calls.call_messages import Interrupt
-from supervisor.core.calls.decisions import EndCall, Replace, Say, Tell
 from supervisor.core.cluster import call_orders
 from supervisor.core.cluster.cluster_messages import Publish, Send
 from supervisor.core.cluster.coordinator_states import State
 from supervisor.core.facts import JobRules
+from supervisor.core.wrapped_calls.call_actions import EndCall, Replace, Say, Tell
+from supervisor.core.wrapped_calls.call_messages import Interrupt
 
 STATE = State("job", cycle=4, rules=JobRules("job", 2), parts=("a", "b", "c"))
 

@@ -5,18 +5,6 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.calls.call_messages import (
-    BeginIteration,
-    CallEnter,
-    CallSettings,
-    Entered,
-    Interrupt,
-    Interruption,
-    IterationBegan,
-    Lost,
-    Told,
-    Word,
-)
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.cluster_messages import (
     CallReport,
@@ -30,6 +18,18 @@ from supervisor.core.cluster.cluster_messages import (
 )
 from supervisor.core.facts import JobRules, RestartPolicyName, RestartRules
 from supervisor.core.orders import Conclude, ReplaceRanks, TellMembers
+from supervisor.core.wrapped_calls.call_messages import (
+    BeginIteration,
+    CallEnter,
+    CallSettings,
+    Entered,
+    Interrupt,
+    Interruption,
+    IterationBegan,
+    Lost,
+    Told,
+    Word,
+)
 from tests.core.playbook import Playbook
 
 

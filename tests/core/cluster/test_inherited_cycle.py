@@ -7,7 +7,7 @@ import msgspec
 from supervisor.core.cluster import inherited_cycle
 from supervisor.core.cluster.cluster_messages import MemberState, NodeStands
 from supervisor.core.facts import Assignment, JobRules, NodeFacts
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 
 LEDGER = Ledger(cycle=4, opened=4, parts=("a", "b", "c"), processes=("a1", "b1", "c1"))
 

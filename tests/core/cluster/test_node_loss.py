@@ -8,23 +8,6 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from supervisor.core.calls.call_messages import (
-    Barrier,
-    BarrierArrive,
-    BeginIteration,
-    CallEnter,
-    CallLeave,
-    CallSettings,
-    CallUnderway,
-    Committed,
-    Entered,
-    FaultsReported,
-    Interrupt,
-    IterationBegan,
-    Leaving,
-    Restart,
-    Word,
-)
 from supervisor.core.cluster import coordinator, membership, node_loss
 from supervisor.core.cluster.cluster_messages import (
     JobOpened,
@@ -42,6 +25,23 @@ from supervisor.core.cluster.coordinator_states import State
 from supervisor.core.cluster.membership import Member, MemberState
 from supervisor.core.facts import Assignment, JobRules, NodeFacts, RendezvousRules, RestartPolicyName
 from supervisor.core.orders import Conclude, JoinAgain, ReplaceRanks, SettleCall, StartCycle, TellMembers, UseStore
+from supervisor.core.wrapped_calls.call_messages import (
+    Barrier,
+    BarrierArrive,
+    BeginIteration,
+    CallEnter,
+    CallLeave,
+    CallSettings,
+    CallUnderway,
+    Committed,
+    Entered,
+    FaultsReported,
+    Interrupt,
+    IterationBegan,
+    Leaving,
+    Restart,
+    Word,
+)
 from tests.core.cluster.test_coordinator_calls import KILLED, entered, report, running, told
 from tests.core.playbook import Playbook
 

@@ -20,7 +20,7 @@ from supervisor.core.cluster.cluster_messages import (
 from supervisor.core.cluster.coordinator_states import Gathering, Running, TakingOver
 from supervisor.core.facts import JobRules, RestartRules
 from supervisor.core.fence_times import TAKE_OVER_S
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import Resign
 from tests.core.new_leader import IN_CYCLE_4, kinds, new_leader, of_nodes, orders_to, stands
 from tests.core.playbook import Playbook

@@ -17,7 +17,7 @@ from supervisor.core.cluster.cluster_messages import (
 )
 from supervisor.core.cluster.roster import Roster, roster
 from supervisor.core.facts import JobRules, JobState, RestartRules
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from tests.core.new_leader import new_leader, stands
 
 RULES = JobRules("j", 2, restart=RestartRules(min_nodes=2, max_restarts=3))

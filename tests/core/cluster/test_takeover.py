@@ -26,7 +26,7 @@ from supervisor.core.cluster.cluster_messages import (
 )
 from supervisor.core.cluster.coordinator_states import Gathering, Running
 from supervisor.core.facts import Assignment, JobState, RestartPolicyName
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, Resign, StartCycle, UseStore, WindDown
 from tests.core.new_leader import IN_CYCLE_4, RULES, kinds, new_leader, of_nodes, orders_to, recorded, stands
 

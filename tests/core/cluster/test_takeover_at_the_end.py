@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core import fence_times
-from supervisor.core.cluster import coordinator, replacement, takeover
+from supervisor.core.cluster import coordinator, takeover, unreported_nodes
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     MemberState,
@@ -21,7 +21,7 @@ from supervisor.core.cluster.cluster_messages import (
 )
 from supervisor.core.cluster.coordinator_states import Gathering, Running
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.ledger import Former, Ledger
+from supervisor.core.leader_ledger import Former, Ledger
 from supervisor.core.orders import Conclude, JoinAgain, StartCycle, WindDown
 from supervisor.core.terms import ERA
 from tests.core.new_leader import IN_CYCLE_4, RULES, kinds, new_leader, of_nodes, orders_to, recorded, stands
@@ -78,7 +78,7 @@ def test_what_was_recorded_is_lost_and_the_nodes_know_better():
 def test_the_ledger_is_lost_and_nothing_runs_so_nothing_begins_before_all_nodes_are_there():
     """A reported verdict may be lost with its lease: a node that missed the end must not begin the job again."""
     play = new_leader(Ledger(), leader="b")
-    play >> stands("b", 1, MemberState.JOINED, left_ago_s=replacement.KEPT_S) << ()
+    play >> stands("b", 1, MemberState.JOINED, left_ago_s=unreported_nodes.KEPT_S) << ()
     play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
     assert kinds(play) == ["rendezvous_waits"]
     give_up_s = fence_times.TAKE_OVER_S + RULES.rendezvous.join_timeout_s

@@ -35,7 +35,7 @@ from supervisor.core.cluster.cluster_messages import (
 )
 from supervisor.core.cluster.coordinator_states import Ended, Running
 from supervisor.core.facts import Assignment, JobRules, NodeFacts, RendezvousRules, RestartRules
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, Order, StartCycle, WindDown
 
 NAMES = "abcd"

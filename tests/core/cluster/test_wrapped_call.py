@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls import decisions
-from supervisor.core.calls.call_messages import (
+from supervisor.core.cluster import wrapped_call
+from supervisor.core.cluster.cluster_messages import CallReport, DeadlineReached
+from supervisor.core.wrapped_calls import call_actions
+from supervisor.core.wrapped_calls.call_actions import EndCall, Replace, Say, Tell
+from supervisor.core.wrapped_calls.call_messages import (
     Barrier,
     BarrierArrive,
     BeginIteration,
@@ -32,10 +35,7 @@ from supervisor.core.calls.call_messages import (
     Told,
     Word,
 )
-from supervisor.core.calls.call_state import Idle, LastCall, Over, Restarting, Running
-from supervisor.core.calls.decisions import EndCall, Replace, Say, Tell
-from supervisor.core.cluster import wrapped_call
-from supervisor.core.cluster.cluster_messages import CallReport, DeadlineReached
+from supervisor.core.wrapped_calls.call_state import Idle, LastCall, Over, Restarting, Running
 
 SETTINGS = CallSettings(last_call_wait_s=1.0, barrier_timeout_s=60.0, heartbeat_timeout_s=30.0)
 
@@ -47,7 +47,7 @@ class Calls:
         self.state = wrapped_call.initial_state(world_size)
         self.now_s = 0.0
         self.units = units
-        self.orders: tuple[decisions.Order, ...] = ()
+        self.orders: tuple[call_actions.Order, ...] = ()
 
     def say(self, *told: tuple[int, Word], at: float | None = None) -> Calls:
         self.now_s = self.now_s if at is None else at
@@ -93,7 +93,7 @@ class Calls:
     def said(self) -> list[str]:
         return [each.kind for each in self.orders if isinstance(each, Say)]
 
-    def of(self, kind: type) -> list[decisions.Order]:
+    def of(self, kind: type) -> list[call_actions.Order]:
         return [each for each in self.orders if isinstance(each, kind)]
 
 

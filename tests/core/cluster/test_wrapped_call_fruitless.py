@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls import retry_backoff
-from supervisor.core.calls.call_messages import BeginIteration, CallRefused, FaultsReported
-from supervisor.core.calls.call_state import Resting
-from supervisor.core.calls.decisions import EndCall
 from supervisor.core.cluster import wrapped_call
+from supervisor.core.wrapped_calls import retry_backoff
+from supervisor.core.wrapped_calls.call_actions import EndCall
+from supervisor.core.wrapped_calls.call_messages import BeginIteration, CallRefused, FaultsReported
+from supervisor.core.wrapped_calls.call_state import Resting
 from tests.core.cluster.test_wrapped_call import LOST, SETTINGS, Calls
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls.call_messages import (
+from supervisor.core.cluster import wrapped_call
+from supervisor.core.wrapped_calls.call_actions import Replace, Tell
+from supervisor.core.wrapped_calls.call_messages import (
     Barrier,
     BarrierArrive,
     BeginIteration,
@@ -25,9 +27,7 @@ from supervisor.core.calls.call_messages import (
     Stage,
     Started,
 )
-from supervisor.core.calls.call_state import Idle, Over
-from supervisor.core.calls.decisions import Replace, Tell
-from supervisor.core.cluster import wrapped_call
+from supervisor.core.wrapped_calls.call_state import Idle, Over
 from tests.core.cluster.test_wrapped_call import LOST, SETTINGS, Calls
 
 

@@ -8,7 +8,7 @@ import pytest
 from supervisor.core.election import leader_heartbeats
 from supervisor.core.election.leader_heartbeats import HeardLeader, LeaderHeartbeat, State
 from supervisor.core.facts import JobState, Verdict
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 
 IN_CYCLE_4 = Ledger(cycle=4, opened=4, parts=("a", "b", "c"))
 

@@ -29,7 +29,7 @@ from supervisor.core.election.order_gate import (
     next_deadline_s,
     step,
 )
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import JoinAgain, Resign
 from tests.core.playbook import Playbook
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.calls.call_messages import CallSettings
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node.call_limits import after_limit, sentence
+from supervisor.core.wrapped_calls.call_messages import CallSettings
 
 SETTINGS = CallSettings(soft_timeout_s=60.0, hard_timeout_s=90.0, termination_grace_s=5.0)
 UNUSED = Progress(10.0, 10.0, read_at_s=10.0)  # a rank that only wraps: it has started no clock

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.calls.call_messages import CallSettings, Interruption
 from supervisor.core.facts import CallWatch, Progress, WatchMode
 from supervisor.core.node import call_watch as watch
 from supervisor.core.node.call_watch import (
@@ -28,6 +27,7 @@ from supervisor.core.node.call_watch import (
     TellFault,
     WorkerEnded,
 )
+from supervisor.core.wrapped_calls.call_messages import CallSettings, Interruption
 from tests.core.playbook import Playbook
 
 SETTINGS = CallSettings(soft_timeout_s=10.0, hard_timeout_s=20.0, termination_grace_s=5.0)

@@ -6,7 +6,7 @@ import msgspec
 
 from supervisor.core.facts import JobState
 from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
-from supervisor.core.node import node, node_messages, spawner_watch
+from supervisor.core.node import node, node_messages, spawner_deadlines
 from supervisor.core.node.gpu_reclaim import FIRST_S
 from supervisor.core.node.node_messages import AwaitGpuMemory, GpuMemorySeen, SpawnWorkers, StartSpawner, WorkersEmptied
 from supervisor.core.node_check_facts import Health
@@ -46,7 +46,7 @@ def test_a_restart_waits_until_the_memory_is_free() -> None:
 
 def test_the_spawner_owes_nothing_while_memory_is_waited_for() -> None:
     job = waiting()
-    job.pass_to(job.now_s + spawner_watch.EMPTY_S)
+    job.pass_to(job.now_s + spawner_deadlines.EMPTY_S)
     assert job.said("spawner_lost") == []
     job.send(GpuMemorySeen(JOB, 0, FREE))
     assert job.view().cycle == 1
@@ -109,7 +109,7 @@ def test_a_spawner_that_is_ready_owes_nothing_while_memory_is_waited_for() -> No
     job = running()
     job.send(node_messages.SpawnerLost(JOB, NOW, "it was killed"), node_messages.SpawnerReady(JOB, NOW))
     watch = job.state.jobs[JOB].spawner
-    assert isinstance(watch, spawner_watch.Serving)
+    assert isinstance(watch, spawner_deadlines.Serving)
     assert watch.debts == ()
 
 

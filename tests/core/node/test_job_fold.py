@@ -6,7 +6,17 @@ import signal as signals
 
 import pytest
 
-from supervisor.core.calls.call_messages import (
+from supervisor.core.cluster import coordinator
+from supervisor.core.facts import (
+    CallWatch,
+    Evidence,
+    HangLimits,
+    JobState,
+    Progress,
+    WatchMode,
+)
+from supervisor.core.node import node_messages
+from supervisor.core.wrapped_calls.call_messages import (
     Barrier,
     BarrierArrive,
     BeginIteration,
@@ -28,16 +38,6 @@ from supervisor.core.calls.call_messages import (
     Stage,
     ToRank,
 )
-from supervisor.core.cluster import coordinator
-from supervisor.core.facts import (
-    CallWatch,
-    Evidence,
-    HangLimits,
-    JobState,
-    Progress,
-    WatchMode,
-)
-from supervisor.core.node import node_messages
 from tests.core.one_node import JOB, OneNode, rules, running
 
 SETTINGS = CallSettings(soft_timeout_s=10.0, hard_timeout_s=20.0, termination_grace_s=5.0)

@@ -3,7 +3,26 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
-from supervisor.core.calls.call_messages import (
+from supervisor.core.cluster.cluster_messages import CallReport
+from supervisor.core.node import local_call
+from supervisor.core.node.local_call import (
+    ClientJoined,
+    ClientLeft,
+    CondemnRank,
+    CycleBegun,
+    DeadlineReached,
+    RankEnded,
+    RankFaulted,
+    RankStarted,
+    SettleExcuses,
+    UnwatchRank,
+    WatchRank,
+    WorkersEnding,
+)
+from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
+from supervisor.core.orders import SettleCall, TellMembers
+from supervisor.core.worker_messages import Excuse
+from supervisor.core.wrapped_calls.call_messages import (
     EXCHANGE_NAMES_OPEN_MAX,
     Barrier,
     BarrierArrive,
@@ -28,25 +47,6 @@ from supervisor.core.calls.call_messages import (
     Told,
     Word,
 )
-from supervisor.core.cluster.cluster_messages import CallReport
-from supervisor.core.node import local_call
-from supervisor.core.node.local_call import (
-    ClientJoined,
-    ClientLeft,
-    CondemnRank,
-    CycleBegun,
-    DeadlineReached,
-    RankEnded,
-    RankFaulted,
-    RankStarted,
-    SettleExcuses,
-    UnwatchRank,
-    WatchRank,
-    WorkersEnding,
-)
-from supervisor.core.node.node_messages import RankSaid, TellCoordinator, TellRanks
-from supervisor.core.orders import SettleCall, TellMembers
-from supervisor.core.worker_messages import Excuse
 from tests.core.playbook import Playbook
 
 JOB, CYCLE, NODE = "j", 3, "n1"

@@ -8,11 +8,11 @@ import signal as signals
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.calls.call_messages import CallEnter, CallSettings, Stage
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import node_messages, stopped_ranks
 from supervisor.core.node.node_messages import DeadlineReached, Publish
 from supervisor.core.node.stopped_ranks import DeclareHang, RankContinued, RankStopped, WorkerEnded, WorkersEnding
+from supervisor.core.wrapped_calls.call_messages import CallEnter, CallSettings, Stage
 from tests.core.one_node import JOB, OneNode, rules, running
 from tests.core.playbook import Playbook
 

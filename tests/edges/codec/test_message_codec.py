@@ -7,7 +7,14 @@ import math
 import pytest
 from holdfast_wire.v1 import worker_pb2
 
-from supervisor.core.calls.call_messages import CallEnter, CallLeave, CallSettings, FaultsReported, Leaving, RankFault
+from supervisor.core.wrapped_calls.call_messages import (
+    CallEnter,
+    CallLeave,
+    CallSettings,
+    FaultsReported,
+    Leaving,
+    RankFault,
+)
 from supervisor.edges.codec.bounds import SECONDS_MAX, Bounds
 from supervisor.edges.codec.message_codec import MessageCodec
 from supervisor.edges.codec.record_codec import UnknownKindError

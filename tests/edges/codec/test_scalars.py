@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from holdfast_wire.v1 import cluster_pb2, worker_pb2
 
-from supervisor.core.calls.call_messages import Interruption
+from supervisor.core.wrapped_calls.call_messages import Interruption
 from supervisor.edges.codec.bounds import INT64_BOUNDS, SECONDS_MAX, Bounds
 from supervisor.edges.codec.scalars import Shape, as_it_is, scalar_shape
 

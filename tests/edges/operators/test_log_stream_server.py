@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.edges.operators import log_stream_server
+from supervisor.edges.operators import log_reader_limit, log_stream_server
 from supervisor.edges.operators.log_stream_server import LogStreamServer
 from supervisor.errors import ExhaustedError, NotFoundError
 from supervisor.ports.questions import CloseLogs, Logs, ReadLogs
@@ -78,7 +78,7 @@ async def test_one_that_follows_gets_what_comes_later(tmp_path: Path):
 
 
 async def test_readers_are_few_and_idle_ones_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(log_stream_server, "READERS_MAX", 1)
+    monkeypatch.setattr(log_reader_limit, "READERS_MAX", 1)
     put(tmp_path, 0, 0, "x" * 500_000)
     async with readers(tmp_path) as (found, part):
         await found.answer("b", part, ReadLogs("r", 1))

@@ -9,7 +9,7 @@ import pytest
 from supervisor.edges.operators import log_follower
 from supervisor.edges.operators.log_follower import LogChoice
 from supervisor.edges.operators.shared_log_reader import LINK_NAME, SharedLogReader, folder_of_log
-from worker_client.spawner import cycle_logs
+from worker_client.spawner import spawner_cycle_logs
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def rank_folder(tmp_path: Path) -> Path:
 
 
 def test_the_spawner_calls_the_link_the_same() -> None:
-    assert cycle_logs.LINK_NAME == LINK_NAME
+    assert spawner_cycle_logs.LINK_NAME == LINK_NAME
 
 
 def test_only_the_ranks_own_whole_lines_are_read_and_each_once(tmp_path: Path, rank_folder: Path) -> None:

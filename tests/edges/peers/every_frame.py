@@ -12,11 +12,11 @@ from typing import Union, get_args, get_origin
 import msgspec
 from hypothesis import strategies as st
 
-from supervisor.core.calls.call_messages import ToRank, Word
 from supervisor.core.cluster import cluster_messages
 from supervisor.core.cluster.cluster_messages import Reported
 from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import Introduce, Order, Resign, StandBack, TellMembers
+from supervisor.core.wrapped_calls.call_messages import ToRank, Word
 from supervisor.edges.peers.codec.cluster_frames import Frame, Unknown
 
 Kind = type[msgspec.Struct]

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from supervisor.core.job_phases import Running
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import rank_monitor
 from supervisor.edges.machine.journal.journal_reader import report_from_json, report_to_json
 from supervisor.engine.recovery import record_text, snapshot_texts

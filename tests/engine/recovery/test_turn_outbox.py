@@ -10,10 +10,10 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
 from supervisor.config.job_spec import KEPT_NODES_MAX
-from supervisor.core.calls.call_messages import CallRefused
 from supervisor.core.cluster.cluster_messages import DeadlineReached, Reported
 from supervisor.core.facts import RendezvousRules
 from supervisor.core.node import node_messages
+from supervisor.core.wrapped_calls.call_messages import CallRefused
 from supervisor.engine.recovery import snapshot_texts
 from supervisor.engine.recovery.snapshot_texts import WHOLE_NODES_MAX
 from tests.engine.world import ObedientSpawner, World

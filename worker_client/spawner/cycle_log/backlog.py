@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 
 from holdfast_wire.log_pieces import Loss, note
 
-from worker_client.spawner.sinks import open_log
+from worker_client.spawner.output_targets import open_log
 
+from .moved_log_file import GONE, LOOK_S, leave_if_moved
 from .rank_lines import Parts
 
 BACKLOG_BYTES_MAX = 64 * 1024 * 1024
@@ -28,9 +29,7 @@ OUTPUT_BYTES = 256 * 1024  # taken from a worker at once
 GATHER_BYTES = 1024 * 1024  # written at once if they arrive ...
 GATHER_S = 0.005  # ... within this time: each turn of the other thread costs as much as a few pages
 RETRY_S = 1.0  # between two attempts to open a file that can't be opened
-LOOK_S = 1.0  # between two checks whether the file is still in its place
 SLOW = "the disk took them too slowly"
-GONE = b"[holdfast: the file was removed or moved away; the log goes on here]\n"
 
 _REMEDIES = {errno.ENOSPC: "; free space on that disk", errno.EDQUOT: "; free space on that disk"}
 
@@ -160,22 +159,12 @@ class Backlog:
         file.written_bytes += size
 
     def _leave_if_gone(self, file: CycleFile) -> bool:
-        """Closes a file that was removed or rotated away, since nobody would read what is written to it."""
         now_s = time.monotonic()
         if file.fd < 0 or now_s < file.look_at_s:
             return False
         file.look_at_s = now_s + LOOK_S
-        try:
-            there = os.stat(file.path)
-        except FileNotFoundError:
-            there = None
-        except OSError:
-            return False  # Unknown for now.
-        own = os.fstat(file.fd)
-        if there is not None and (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
+        if not leave_if_moved(file.fd, file.path):
             return False
-        with contextlib.suppress(OSError):
-            os.close(file.fd)
         file.fd = -1
         return True
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import msgspec
 
-from supervisor.core.calls.call_messages import too_large
 from supervisor.core.cluster.cluster_messages import CallReport, Reported, StacksTaken
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import TellMembers
 from supervisor.core.process_facts import ProcessFacts, RankFacts
+from supervisor.core.wrapped_calls.call_messages import too_large
 from supervisor.edges.peers.codec.cluster_frames import Frame
 
 Measure = Callable[[Frame], int]  # returns the size of a frame's payload in bytes

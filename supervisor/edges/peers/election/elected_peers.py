@@ -20,7 +20,7 @@ from supervisor.core.election import candidate
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.node_fence import MoveFence, NobodyElse
 from supervisor.core.fence_times import FENCE_S
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import FenceMoved, Ordered
 from supervisor.core.session_state import Candidate, JobSessions
 from supervisor.edges.peers.codec.cluster_frames import Aside

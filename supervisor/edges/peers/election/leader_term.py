@@ -18,7 +18,7 @@ from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeLost, Reported
 from supervisor.core.election import lead_renewal, leader_heartbeats
 from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
-from supervisor.core.ledger import Ledger, after_all_know
+from supervisor.core.leader_ledger import Ledger, after_all_know
 from supervisor.core.node.node_messages import Ordered
 from supervisor.edges.peers.codec.cluster_frames import Aside
 from supervisor.edges.peers.election.backend_outage import BackendOutage

@@ -8,7 +8,7 @@ import anyio
 
 from supervisor.core.election import order_gate as machine
 from supervisor.core.election.order_gate import Deliver, EndLead, WriteLedger
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import Order
 from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError

@@ -15,7 +15,7 @@ from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.cluster.cluster_messages import Reported
 from supervisor.core.election import follower
 from supervisor.core.fence_times import FENCE_S
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import FenceMoved, Ordered
 from supervisor.core.session_state import JobSessions
 from supervisor.edges.machine.gpus import nvlink_domain

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.cluster.cluster_messages import Reported
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import Order
 from supervisor.errors import NoAnswerError, NotNowError

@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from supervisor.config.job_spec import JobSpec, Nodes
 from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.cluster.cluster_messages import LeadershipLost, Reported
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.orders import Order
 from supervisor.core.session_state import JobSessions

@@ -15,7 +15,7 @@ from holdfast_wire.framing import SUPERVISOR_FRAME_BYTES_MAX, WORKER_FRAME_BYTES
 from holdfast_wire.framing import encode as framed
 from holdfast_wire.page_layout import SECTION_SLOTS_MAX
 
-from supervisor.core.calls.call_messages import ToRank, too_large
+from supervisor.core.wrapped_calls.call_messages import ToRank, too_large
 from supervisor.edges.codec.bounds import COUNT_MAX, Bounds
 from supervisor.edges.codec.message_codec import MessageCodec
 from supervisor.edges.codec.record_codec import UnknownKindError

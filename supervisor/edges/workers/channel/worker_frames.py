@@ -1,7 +1,7 @@
 """What do a rank's client and its supervisor send each other over the worker channel?
 
 One record per frame, named as in worker.proto; worker_codec.py encodes and decodes them. What they say about a wrapped
-call is in core/calls/call_messages.py.
+call is in core/wrapped_calls/call_messages.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import enum
 
 import msgspec
 
-from supervisor.core.calls.call_messages import FromRank, ToRank
+from supervisor.core.wrapped_calls.call_messages import FromRank, ToRank
 
 PROTOCOL = 1
 

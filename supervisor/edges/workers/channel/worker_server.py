@@ -19,9 +19,9 @@ from holdfast_wire.framing import FrameTooLongError
 from holdfast_wire.page_layout import SECTION_SLOTS_MAX
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.calls.call_messages import ToRank
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import node_messages
+from supervisor.core.wrapped_calls.call_messages import ToRank
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.channel import worker_codec as codec

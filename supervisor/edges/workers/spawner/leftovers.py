@@ -24,7 +24,7 @@ _log = logging.getLogger("holdfast")
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """One line of the file that a spawner keeps (worker_client/spawner/kept_file.py)."""
+    """One line of the file that a spawner keeps (worker_client/spawner/kept_state_file.py)."""
 
     texts: dict[str, str]
     taken: int

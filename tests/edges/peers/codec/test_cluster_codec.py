@@ -13,13 +13,13 @@ from holdfast_wire.v1 import worker_pb2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from supervisor.core.calls import call_messages
 from supervisor.core.cluster import cluster_messages
 from supervisor.core.cluster.cluster_messages import CallReport, NodeJoined, Reported, StacksTaken, StopAsked, Told
 from supervisor.core.elastic.elastic_messages import ElasticOrder, ElasticReport
 from supervisor.core.facts import Cause, Evidence, StackGroup
 from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import TellMembers, WindDown
+from supervisor.core.wrapped_calls import call_messages
 from supervisor.edges.codec.record_codec import member_name
 from supervisor.edges.peers.codec.cluster_codec import decode, encode, payloads
 from supervisor.edges.peers.codec.cluster_frames import Alive, ClusterProtocolError, Frame, Unknown

@@ -5,13 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from supervisor.core.calls.call_messages import Interrupt, Started
 from supervisor.core.cluster.cluster_messages import CallReport, NodeDown, Reported, StacksTaken, Told
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import TellMembers
 from supervisor.core.process_facts import ChildProcess, ProcessFacts, ProcessState, RankFacts
 from supervisor.core.process_facts import Frame as PythonFrame
+from supervisor.core.wrapped_calls.call_messages import Interrupt, Started
 from supervisor.edges.peers.codec.cluster_frames import Frame
 from supervisor.edges.peers.codec.frame_sizes import halves, shortened
 

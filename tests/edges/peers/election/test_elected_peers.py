@@ -27,7 +27,7 @@ from supervisor.core.cluster.cluster_messages import (
 )
 from supervisor.core.election import candidate, leader_link, link_silence, node_fence
 from supervisor.core.facts import JobRules, JobState, Verdict
-from supervisor.core.ledger import Former, Ledger, after_all_know
+from supervisor.core.leader_ledger import Former, Ledger, after_all_know
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.session_state import Candidate, JobSessions
 from supervisor.edges.peers.election import elected_peers, election

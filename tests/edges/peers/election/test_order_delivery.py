@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 from supervisor.core.election import order_gate as machine
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import JoinAgain, Order
 from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.edges.peers.election.order_delivery import OrderDelivery

@@ -15,7 +15,7 @@ from supervisor.config.job_spec import KEPT_NODES_MAX, JobSpec, Nodes
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import Event, LeadershipLost, NodeDown, NodeJoined, Reported
 from supervisor.core.facts import JobState
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.session_state import JobSessions
 from supervisor.edges.peers.embedded import peers_of_jobs

@@ -11,7 +11,7 @@ from holdfast_wire.v1 import worker_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.calls import call_messages
+from supervisor.core.wrapped_calls import call_messages
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel.worker_frames import WorkerProtocolError
 

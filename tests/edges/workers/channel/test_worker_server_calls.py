@@ -8,8 +8,8 @@ import anyio
 import pytest
 from holdfast_wire.v1 import worker_pb2
 
-from supervisor.core.calls import call_messages
 from supervisor.core.node import node_messages
+from supervisor.core.wrapped_calls import call_messages
 from supervisor.edges.workers.channel import worker_connection
 from tests.edges.workers.channel.test_worker_connection import Pair
 from tests.edges.workers.channel.test_worker_connection import pair as pair

@@ -17,7 +17,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.announcements import Announcement
 from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.facts import HangLimits, JobEvent, JobRules
-from supervisor.core.ledger import Ledger
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import node_messages
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.channel.worker_server import WorkerServer

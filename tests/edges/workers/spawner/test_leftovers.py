@@ -18,7 +18,7 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner import leftovers
 from supervisor.edges.workers.spawner.leftovers import Leftover
 from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace
-from worker_client.spawner.kept_file import WHOLE_BYTES_MAX, KeptFile
+from worker_client.spawner.kept_state_file import WHOLE_BYTES_MAX, KeptFile
 
 JOB = f"leftovers-{os.getpid()}"
 EMPTIED = wire.Emptied(0, 0, ())
