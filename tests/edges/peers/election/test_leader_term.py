@@ -106,7 +106,11 @@ async def test_without_the_nodes_that_do_not_confirm_the_fence_moves_before_the_
     begun, own_fence, _ = await begin(Memory())
     now_s = own_fence.until_s = anyio.current_time()
     fence_at_orders_s: list[float] = []
-    begun._post = lambda _: fence_at_orders_s.append(own_fence.until_s)  # pyright: ignore[reportPrivateUsage]
+
+    def note_fence(_: object) -> None:
+        fence_at_orders_s.append(own_fence.until_s)
+
+    begun._post = note_fence  # pyright: ignore[reportPrivateUsage]
     unheard = leader_heartbeats.State("a", 4, {"b": now_s - 10.0})
     begun._heartbeats = unheard  # pyright: ignore[reportPrivateUsage] - node b has confirmed, and does so no more
     for cycle, parts in ((4, ("a", "b")), (5, ("a",))):
