@@ -115,7 +115,10 @@ def _areas(
 
 def _endpoint(spec: JobSpec) -> network.Endpoint | None:
     nodes = spec.nodes
-    return None if nodes is None else network.Endpoint(nodes.host, nodes.port, is_etcd=nodes.backend == "etcd")
+    if nodes is None:
+        return None
+    is_etcd = nodes.backend == "etcd" and not nodes.brings_etcd
+    return network.Endpoint(nodes.host, nodes.port, is_etcd=is_etcd)
 
 
 def _told(finding: DoctorFinding, page: output.Paper) -> str:

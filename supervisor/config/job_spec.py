@@ -69,6 +69,11 @@ class Nodes(msgspec.Struct, frozen=True):
         return self.backend != EMBEDDED
 
     @property
+    def brings_etcd(self) -> bool:
+        """Whether some nodes of the job are members of an etcd of its own."""
+        return "members" in dict(self.backend_options)
+
+    @property
     def meets_at(self) -> str:
         return f"{self.host}:{self.port}"
 

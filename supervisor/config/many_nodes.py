@@ -27,6 +27,12 @@ FAN_OUT = 1024  # by default, all nodes of a job that has no more of them connec
 RELAYED_FAN_OUT = 256  # the same of a larger job: each handshake less makes its start shorter
 NODES_MAX = 100_000
 OWN_OPTIONS = frozenset({"token_file", "join_timeout", "leader_ttl", "nvlink_domain", "fan_out", *TLS_KEYS})
+MEMBERS = "3"  # of the etcd that a job brings
+LAST_PORT = 65_534  # of a member
+NOT_WITH_MEMBERS = frozenset(
+    {"protocol", "cacert", "ca_cert", "cert", "ssl_cert", "key", "ssl_cert_key", "user", "password_file",
+     "etcd_prefix", "prefix"}
+)  # fmt: skip
 
 # What torchrun and the reference launcher know besides. None of it has anything to do here.
 IDLE_OPTIONS = frozenset(
@@ -55,7 +61,11 @@ def read(given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]) -> No
     options, backend = _options(given), backend_of(given)
     token_file = options.get("token_file", "")
     tls = _tls(options, cwd)
-    if not token_file and not tls and not is_of_this_machine(host):
+    port = (ETCD_PORT if backend == "etcd" else DEFAULT_PORT) if port is None else port
+    has_members = _has_members(given, options, backend, high)
+    if has_members and port > LAST_PORT:
+        raise endpoint.problem("each member uses the next port, too", f"write a port up to {LAST_PORT}")
+    if not token_file and not tls and (has_members or not is_of_this_machine(host)):
         token_file = shared_token(environ)
         if not token_file:
             raise endpoint.problem(
@@ -67,7 +77,7 @@ def read(given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]) -> No
         min_nodes=low,
         max_nodes=high,
         host=host,
-        port=(ETCD_PORT if backend == "etcd" else DEFAULT_PORT) if port is None else port,
+        port=port,
         name=str(name.value) if name is not None and name.value else environ.get(NODE_NAME) or os.uname().nodename,
         token_file=os.path.join(cwd, token_file) if token_file else "",
         join_timeout_s=_seconds(options, "join_timeout", JOIN_TIMEOUT_S, least=0.001),
@@ -165,6 +175,30 @@ def backend_of(given: Mapping[str, Given]) -> str:
     asked = given.get(launch_settings.BACKEND.name)
     name = str(asked.value) if asked is not None else EMBEDDED
     return launch_values.BACKENDS.get(name, name)
+
+
+def _has_members(given: Mapping[str, Given], options: Mapping[str, str], backend: str, nodes_max: int) -> bool:
+    """Returns whether the job brings its own etcd. Raises InvalidRequestError."""
+    count = options.get("members")
+    if count is None:
+        return False
+    conf = given[launch_settings.RENDEZVOUS_OPTIONS.name]
+    if backend != "etcd":
+        raise conf.problem("members are those of an etcd that the job brings", "write --rdzv-backend etcd, too")
+    if count != MEMBERS:
+        raise conf.problem(
+            f"members={count} would not survive the loss of any one node, or is more than needed",
+            f"write members={MEMBERS}",
+        )
+    if nodes_max < int(MEMBERS):
+        raise conf.problem(
+            f"{MEMBERS} members need as many nodes, and the job has at most {nodes_max}",
+            f"write --nnodes {nodes_max}:{MEMBERS}, with a spare",
+        )
+    idle = sorted(set(options) & NOT_WITH_MEMBERS)
+    if idle:
+        raise conf.problem(f"{idle[0]} is for an etcd that runs already", f"leave {idle[0]} or members out")
+    return True
 
 
 def _backend_options(

@@ -289,7 +289,10 @@ def peers_of_jobs(base: Base) -> contextlib.AbstractAsyncContextManager[PeersAnd
         open_peers_of_jobs,  # Late: a job of one node never needs it.
     )
 
-    return open_peers_of_jobs(base.inbox.post, base.questions.put, base.news, node_name=base.place.node_name)
+    place = base.place
+    return open_peers_of_jobs(
+        base.inbox.post, base.questions.put, base.news, node_name=place.node_name, state_dir=place.state_dir
+    )
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,40 @@ def test_a_home_has_a_secret_that_its_nodes_share():
         assert found is not None
         assert found.token_file == token
     assert parse_run([*MEET, "t.py"], environ={"HOME": "/h"}, cwd="/").spec.nodes == spec(*MEET).nodes
+
+
+@pytest.mark.parametrize(
+    ("options", "nnodes", "says"),
+    [
+        ("members=2", "2:3", "members=2 would not survive the loss of any one node, or is more than needed; write"),
+        ("members=5", "2:9", "members=5 would not"),
+        ("members=3", "1:2", "3 members need as many nodes, and the job has at most 2; write --nnodes 2:3"),
+        ("members=3,cacert=ca.pem", "2:3", "cacert is for an etcd that runs already; leave cacert or members out"),
+    ],
+)
+def test_a_job_that_cannot_bring_its_etcd_is_refused(options: str, nnodes: str, says: str):
+    meet = ("--nnodes", nnodes, "--rdzv-endpoint", "127.0.0.1", "--rdzv-id", "x", "--rdzv-backend", "etcd")
+    with pytest.raises(InvalidRequestError, match=re.escape(says)):
+        spec(*meet, "--rdzv-conf", options)
+
+
+def test_the_next_port_of_a_member_is_a_port():
+    meet = ("--nnodes", "2:3", "--rdzv-id", "x", "--rdzv-backend", "etcd", "--rdzv-conf", "members=3,token_file=/t")
+    assert spec(*meet, "--rdzv-endpoint", "127.0.0.1:65534").nodes is not None
+    with pytest.raises(InvalidRequestError, match="each member uses the next port, too; write a port up to 65534"):
+        spec(*meet, "--rdzv-endpoint", "127.0.0.1:65535")
+
+
+def test_members_are_those_of_an_etcd():
+    with pytest.raises(InvalidRequestError, match="write --rdzv-backend etcd, too"):
+        spec(*MEET, "--rdzv-conf", "members=3")
+
+
+def test_a_job_that_brings_its_etcd_has_a_token_at_any_address():
+    options = ("--rdzv-backend", "etcd", "--rdzv-conf", "members=3")
+    found = parse_run(
+        [*MEET, *options, "train.py"], environ={"HOME": "/data/own"}, cwd="/data", count_gpus=lambda _: 0
+    ).spec.nodes
+    assert found is not None
+    assert found.brings_etcd
+    assert found.token_file == "/data/own/.config/holdfast/token"

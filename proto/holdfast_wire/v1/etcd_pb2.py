@@ -13,7 +13,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bholdfast_wire/v1/etcd.proto\x12\x10holdfast.etcd.v3\"I\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x11\n\traft_term\x18\x04 \x01(\x04\"d\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"=\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\"j\n\rRangeResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\'\n\x03kvs\x18\x02 \x03(\x0b\x32\x1a.holdfast.etcd.v3.KeyValue\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"!\n\x12\x44\x65leteRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\xff\x01\n\tRequestOp\x12\x37\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1e.holdfast.etcd.v3.RangeRequestH\x00\x12\x33\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x1c.holdfast.etcd.v3.PutRequestH\x00\x12\x44\n\x14request_delete_range\x18\x03 \x01(\x0b\x32$.holdfast.etcd.v3.DeleteRangeRequestH\x00\x12\x33\n\x0brequest_txn\x18\x04 \x01(\x0b\x32\x1c.holdfast.etcd.v3.TxnRequestH\x00\x42\t\n\x07request\"S\n\nResponseOp\x12\x39\n\x0eresponse_range\x18\x01 \x01(\x0b\x32\x1f.holdfast.etcd.v3.RangeResponseH\x00\x42\n\n\x08response\"\xb6\x02\n\x07\x43ompare\x12\x37\n\x06result\x18\x01 \x01(\x0e\x32\'.holdfast.etcd.v3.Compare.CompareResult\x12\x37\n\x06target\x18\x02 \x01(\x0e\x32\'.holdfast.etcd.v3.Compare.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\x12\x0f\n\x05lease\x18\x08 \x01(\x03H\x00\"\x1a\n\rCompareResult\x12\t\n\x05\x45QUAL\x10\x00\"<\n\rCompareTarget\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x12\t\n\x05LEASE\x10\x04\x42\x0e\n\x0ctarget_union\"\x94\x01\n\nTxnRequest\x12*\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x19.holdfast.etcd.v3.Compare\x12,\n\x07success\x18\x02 \x03(\x0b\x32\x1b.holdfast.etcd.v3.RequestOp\x12,\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x1b.holdfast.etcd.v3.RequestOp\"\x83\x01\n\x0bTxnResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12/\n\tresponses\x18\x03 \x03(\x0b\x32\x1c.holdfast.etcd.v3.ResponseOp\" \n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03\"-\n\x12LeaseGrantResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"$\n\x16LeaseTimeToLiveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"l\n\x17LeaseTimeToLiveResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\x12\x12\n\ngrantedTTL\x18\x04 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"\x15\n\x13LeaseRevokeResponse\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"1\n\x16LeaseKeepAliveResponse\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"_\n\x0cWatchRequest\x12>\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32$.holdfast.etcd.v3.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union\"9\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\"\xbe\x01\n\rWatchResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12\'\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x17.holdfast.etcd.v3.Event\"\x82\x01\n\x05\x45vent\x12/\n\x04type\x18\x01 \x01(\x0e\x32!.holdfast.etcd.v3.Event.EventType\x12&\n\x02kv\x18\x02 \x01(\x0b\x32\x1a.holdfast.etcd.v3.KeyValue\" \n\tEventType\x12\x07\n\x03PUT\x10\x00\x12\n\n\x06\x44\x45LETE\x10\x01\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"%\n\x14\x41uthenticateResponse\x12\r\n\x05token\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bholdfast_wire/v1/etcd.proto\x12\x10holdfast.etcd.v3\"I\n\x0eResponseHeader\x12\x12\n\ncluster_id\x18\x01 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x03\x12\x11\n\traft_term\x18\x04 \x01(\x04\"d\n\x08KeyValue\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x17\n\x0f\x63reate_revision\x18\x02 \x01(\x03\x12\x14\n\x0cmod_revision\x18\x03 \x01(\x03\x12\r\n\x05value\x18\x05 \x01(\x0c\x12\r\n\x05lease\x18\x06 \x01(\x03\"=\n\x0cRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x11\n\trange_end\x18\x02 \x01(\x0c\x12\r\n\x05limit\x18\x03 \x01(\x03\"j\n\rRangeResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\'\n\x03kvs\x18\x02 \x03(\x0b\x32\x1a.holdfast.etcd.v3.KeyValue\"7\n\nPutRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\r\n\x05value\x18\x02 \x01(\x0c\x12\r\n\x05lease\x18\x03 \x01(\x03\"!\n\x12\x44\x65leteRangeRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\xff\x01\n\tRequestOp\x12\x37\n\rrequest_range\x18\x01 \x01(\x0b\x32\x1e.holdfast.etcd.v3.RangeRequestH\x00\x12\x33\n\x0brequest_put\x18\x02 \x01(\x0b\x32\x1c.holdfast.etcd.v3.PutRequestH\x00\x12\x44\n\x14request_delete_range\x18\x03 \x01(\x0b\x32$.holdfast.etcd.v3.DeleteRangeRequestH\x00\x12\x33\n\x0brequest_txn\x18\x04 \x01(\x0b\x32\x1c.holdfast.etcd.v3.TxnRequestH\x00\x42\t\n\x07request\"S\n\nResponseOp\x12\x39\n\x0eresponse_range\x18\x01 \x01(\x0b\x32\x1f.holdfast.etcd.v3.RangeResponseH\x00\x42\n\n\x08response\"\xb6\x02\n\x07\x43ompare\x12\x37\n\x06result\x18\x01 \x01(\x0e\x32\'.holdfast.etcd.v3.Compare.CompareResult\x12\x37\n\x06target\x18\x02 \x01(\x0e\x32\'.holdfast.etcd.v3.Compare.CompareTarget\x12\x0b\n\x03key\x18\x03 \x01(\x0c\x12\x19\n\x0f\x63reate_revision\x18\x05 \x01(\x03H\x00\x12\x16\n\x0cmod_revision\x18\x06 \x01(\x03H\x00\x12\x0f\n\x05lease\x18\x08 \x01(\x03H\x00\"\x1a\n\rCompareResult\x12\t\n\x05\x45QUAL\x10\x00\"<\n\rCompareTarget\x12\x0b\n\x07VERSION\x10\x00\x12\n\n\x06\x43REATE\x10\x01\x12\x07\n\x03MOD\x10\x02\x12\t\n\x05LEASE\x10\x04\x42\x0e\n\x0ctarget_union\"\x94\x01\n\nTxnRequest\x12*\n\x07\x63ompare\x18\x01 \x03(\x0b\x32\x19.holdfast.etcd.v3.Compare\x12,\n\x07success\x18\x02 \x03(\x0b\x32\x1b.holdfast.etcd.v3.RequestOp\x12,\n\x07\x66\x61ilure\x18\x03 \x03(\x0b\x32\x1b.holdfast.etcd.v3.RequestOp\"\x83\x01\n\x0bTxnResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x11\n\tsucceeded\x18\x02 \x01(\x08\x12/\n\tresponses\x18\x03 \x03(\x0b\x32\x1c.holdfast.etcd.v3.ResponseOp\" \n\x11LeaseGrantRequest\x12\x0b\n\x03TTL\x18\x01 \x01(\x03\"_\n\x12LeaseGrantResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"$\n\x16LeaseTimeToLiveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"l\n\x17LeaseTimeToLiveResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\x12\x12\n\ngrantedTTL\x18\x04 \x01(\x03\" \n\x12LeaseRevokeRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"G\n\x13LeaseRevokeResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\"#\n\x15LeaseKeepAliveRequest\x12\n\n\x02ID\x18\x01 \x01(\x03\"c\n\x16LeaseKeepAliveResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\n\n\x02ID\x18\x02 \x01(\x03\x12\x0b\n\x03TTL\x18\x03 \x01(\x03\"_\n\x0cWatchRequest\x12>\n\x0e\x63reate_request\x18\x01 \x01(\x0b\x32$.holdfast.etcd.v3.WatchCreateRequestH\x00\x42\x0f\n\rrequest_union\"9\n\x12WatchCreateRequest\x12\x0b\n\x03key\x18\x01 \x01(\x0c\x12\x16\n\x0estart_revision\x18\x03 \x01(\x03\"\xbe\x01\n\rWatchResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x0f\n\x07\x63reated\x18\x03 \x01(\x08\x12\x10\n\x08\x63\x61nceled\x18\x04 \x01(\x08\x12\x18\n\x10\x63ompact_revision\x18\x05 \x01(\x03\x12\x15\n\rcancel_reason\x18\x06 \x01(\t\x12\'\n\x06\x65vents\x18\x0b \x03(\x0b\x32\x17.holdfast.etcd.v3.Event\"\x82\x01\n\x05\x45vent\x12/\n\x04type\x18\x01 \x01(\x0e\x32!.holdfast.etcd.v3.Event.EventType\x12&\n\x02kv\x18\x02 \x01(\x0b\x32\x1a.holdfast.etcd.v3.KeyValue\" \n\tEventType\x12\x07\n\x03PUT\x10\x00\x12\n\n\x06\x44\x45LETE\x10\x01\"[\n\x06Member\x12\n\n\x02ID\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08peerURLs\x18\x03 \x03(\t\x12\x12\n\nclientURLs\x18\x04 \x03(\t\x12\x11\n\tisLearner\x18\x05 \x01(\x08\"7\n\x10MemberAddRequest\x12\x10\n\x08peerURLs\x18\x01 \x03(\t\x12\x11\n\tisLearner\x18\x02 \x01(\x08\"\x9a\x01\n\x11MemberAddResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12(\n\x06member\x18\x02 \x01(\x0b\x32\x18.holdfast.etcd.v3.Member\x12)\n\x07members\x18\x03 \x03(\x0b\x32\x18.holdfast.etcd.v3.Member\"!\n\x13MemberRemoveRequest\x12\n\n\x02ID\x18\x01 \x01(\x04\"\"\n\x14MemberPromoteRequest\x12\n\n\x02ID\x18\x01 \x01(\x04\"\x13\n\x11MemberListRequest\"q\n\x12MemberListResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12)\n\x07members\x18\x02 \x03(\x0b\x32\x18.holdfast.etcd.v3.Member\"\x0f\n\rStatusRequest\"R\n\x0eStatusResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\x12\x0e\n\x06leader\x18\x04 \x01(\x04\"%\n\x11MoveLeaderRequest\x12\x10\n\x08targetID\x18\x01 \x01(\x04\"F\n\x12MoveLeaderResponse\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32 .holdfast.etcd.v3.ResponseHeader\"5\n\x13\x41uthenticateRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08password\x18\x02 \x01(\t\"%\n\x14\x41uthenticateResponse\x12\r\n\x05token\x18\x02 \x01(\tb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'holdfast_wire.v1.etcd_pb2', globals())
@@ -49,31 +49,53 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _LEASEGRANTREQUEST._serialized_start=1430
   _LEASEGRANTREQUEST._serialized_end=1462
   _LEASEGRANTRESPONSE._serialized_start=1464
-  _LEASEGRANTRESPONSE._serialized_end=1509
-  _LEASETIMETOLIVEREQUEST._serialized_start=1511
-  _LEASETIMETOLIVEREQUEST._serialized_end=1547
-  _LEASETIMETOLIVERESPONSE._serialized_start=1549
-  _LEASETIMETOLIVERESPONSE._serialized_end=1657
-  _LEASEREVOKEREQUEST._serialized_start=1659
-  _LEASEREVOKEREQUEST._serialized_end=1691
-  _LEASEREVOKERESPONSE._serialized_start=1693
-  _LEASEREVOKERESPONSE._serialized_end=1714
-  _LEASEKEEPALIVEREQUEST._serialized_start=1716
-  _LEASEKEEPALIVEREQUEST._serialized_end=1751
-  _LEASEKEEPALIVERESPONSE._serialized_start=1753
-  _LEASEKEEPALIVERESPONSE._serialized_end=1802
-  _WATCHREQUEST._serialized_start=1804
-  _WATCHREQUEST._serialized_end=1899
-  _WATCHCREATEREQUEST._serialized_start=1901
-  _WATCHCREATEREQUEST._serialized_end=1958
-  _WATCHRESPONSE._serialized_start=1961
-  _WATCHRESPONSE._serialized_end=2151
-  _EVENT._serialized_start=2154
-  _EVENT._serialized_end=2284
-  _EVENT_EVENTTYPE._serialized_start=2252
-  _EVENT_EVENTTYPE._serialized_end=2284
-  _AUTHENTICATEREQUEST._serialized_start=2286
-  _AUTHENTICATEREQUEST._serialized_end=2339
-  _AUTHENTICATERESPONSE._serialized_start=2341
-  _AUTHENTICATERESPONSE._serialized_end=2378
+  _LEASEGRANTRESPONSE._serialized_end=1559
+  _LEASETIMETOLIVEREQUEST._serialized_start=1561
+  _LEASETIMETOLIVEREQUEST._serialized_end=1597
+  _LEASETIMETOLIVERESPONSE._serialized_start=1599
+  _LEASETIMETOLIVERESPONSE._serialized_end=1707
+  _LEASEREVOKEREQUEST._serialized_start=1709
+  _LEASEREVOKEREQUEST._serialized_end=1741
+  _LEASEREVOKERESPONSE._serialized_start=1743
+  _LEASEREVOKERESPONSE._serialized_end=1814
+  _LEASEKEEPALIVEREQUEST._serialized_start=1816
+  _LEASEKEEPALIVEREQUEST._serialized_end=1851
+  _LEASEKEEPALIVERESPONSE._serialized_start=1853
+  _LEASEKEEPALIVERESPONSE._serialized_end=1952
+  _WATCHREQUEST._serialized_start=1954
+  _WATCHREQUEST._serialized_end=2049
+  _WATCHCREATEREQUEST._serialized_start=2051
+  _WATCHCREATEREQUEST._serialized_end=2108
+  _WATCHRESPONSE._serialized_start=2111
+  _WATCHRESPONSE._serialized_end=2301
+  _EVENT._serialized_start=2304
+  _EVENT._serialized_end=2434
+  _EVENT_EVENTTYPE._serialized_start=2402
+  _EVENT_EVENTTYPE._serialized_end=2434
+  _MEMBER._serialized_start=2436
+  _MEMBER._serialized_end=2527
+  _MEMBERADDREQUEST._serialized_start=2529
+  _MEMBERADDREQUEST._serialized_end=2584
+  _MEMBERADDRESPONSE._serialized_start=2587
+  _MEMBERADDRESPONSE._serialized_end=2741
+  _MEMBERREMOVEREQUEST._serialized_start=2743
+  _MEMBERREMOVEREQUEST._serialized_end=2776
+  _MEMBERPROMOTEREQUEST._serialized_start=2778
+  _MEMBERPROMOTEREQUEST._serialized_end=2812
+  _MEMBERLISTREQUEST._serialized_start=2814
+  _MEMBERLISTREQUEST._serialized_end=2833
+  _MEMBERLISTRESPONSE._serialized_start=2835
+  _MEMBERLISTRESPONSE._serialized_end=2948
+  _STATUSREQUEST._serialized_start=2950
+  _STATUSREQUEST._serialized_end=2965
+  _STATUSRESPONSE._serialized_start=2967
+  _STATUSRESPONSE._serialized_end=3049
+  _MOVELEADERREQUEST._serialized_start=3051
+  _MOVELEADERREQUEST._serialized_end=3088
+  _MOVELEADERRESPONSE._serialized_start=3090
+  _MOVELEADERRESPONSE._serialized_end=3160
+  _AUTHENTICATEREQUEST._serialized_start=3162
+  _AUTHENTICATEREQUEST._serialized_end=3215
+  _AUTHENTICATERESPONSE._serialized_start=3217
+  _AUTHENTICATERESPONSE._serialized_end=3254
 # @@protoc_insertion_point(module_scope)

@@ -84,12 +84,14 @@ class LeaseGrantRequest(_message.Message):
     def __init__(self, TTL: _Optional[int] = ...) -> None: ...
 
 class LeaseGrantResponse(_message.Message):
-    __slots__ = ["ID", "TTL"]
+    __slots__ = ["ID", "TTL", "header"]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
     ID: int
     ID_FIELD_NUMBER: _ClassVar[int]
     TTL: int
     TTL_FIELD_NUMBER: _ClassVar[int]
-    def __init__(self, ID: _Optional[int] = ..., TTL: _Optional[int] = ...) -> None: ...
+    header: ResponseHeader
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., ID: _Optional[int] = ..., TTL: _Optional[int] = ...) -> None: ...
 
 class LeaseKeepAliveRequest(_message.Message):
     __slots__ = ["ID"]
@@ -98,12 +100,14 @@ class LeaseKeepAliveRequest(_message.Message):
     def __init__(self, ID: _Optional[int] = ...) -> None: ...
 
 class LeaseKeepAliveResponse(_message.Message):
-    __slots__ = ["ID", "TTL"]
+    __slots__ = ["ID", "TTL", "header"]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
     ID: int
     ID_FIELD_NUMBER: _ClassVar[int]
     TTL: int
     TTL_FIELD_NUMBER: _ClassVar[int]
-    def __init__(self, ID: _Optional[int] = ..., TTL: _Optional[int] = ...) -> None: ...
+    header: ResponseHeader
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., ID: _Optional[int] = ..., TTL: _Optional[int] = ...) -> None: ...
 
 class LeaseRevokeRequest(_message.Message):
     __slots__ = ["ID"]
@@ -112,8 +116,10 @@ class LeaseRevokeRequest(_message.Message):
     def __init__(self, ID: _Optional[int] = ...) -> None: ...
 
 class LeaseRevokeResponse(_message.Message):
-    __slots__ = []
-    def __init__(self) -> None: ...
+    __slots__ = ["header"]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ...) -> None: ...
 
 class LeaseTimeToLiveRequest(_message.Message):
     __slots__ = ["ID"]
@@ -130,6 +136,74 @@ class LeaseTimeToLiveResponse(_message.Message):
     grantedTTL: int
     header: ResponseHeader
     def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., TTL: _Optional[int] = ..., grantedTTL: _Optional[int] = ...) -> None: ...
+
+class Member(_message.Message):
+    __slots__ = ["ID", "clientURLs", "isLearner", "name", "peerURLs"]
+    CLIENTURLS_FIELD_NUMBER: _ClassVar[int]
+    ID: int
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ISLEARNER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PEERURLS_FIELD_NUMBER: _ClassVar[int]
+    clientURLs: _containers.RepeatedScalarFieldContainer[str]
+    isLearner: bool
+    name: str
+    peerURLs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ID: _Optional[int] = ..., name: _Optional[str] = ..., peerURLs: _Optional[_Iterable[str]] = ..., clientURLs: _Optional[_Iterable[str]] = ..., isLearner: bool = ...) -> None: ...
+
+class MemberAddRequest(_message.Message):
+    __slots__ = ["isLearner", "peerURLs"]
+    ISLEARNER_FIELD_NUMBER: _ClassVar[int]
+    PEERURLS_FIELD_NUMBER: _ClassVar[int]
+    isLearner: bool
+    peerURLs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, peerURLs: _Optional[_Iterable[str]] = ..., isLearner: bool = ...) -> None: ...
+
+class MemberAddResponse(_message.Message):
+    __slots__ = ["header", "member", "members"]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    member: Member
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., member: _Optional[_Union[Member, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class MemberListRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class MemberListResponse(_message.Message):
+    __slots__ = ["header", "members"]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    members: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class MemberPromoteRequest(_message.Message):
+    __slots__ = ["ID"]
+    ID: int
+    ID_FIELD_NUMBER: _ClassVar[int]
+    def __init__(self, ID: _Optional[int] = ...) -> None: ...
+
+class MemberRemoveRequest(_message.Message):
+    __slots__ = ["ID"]
+    ID: int
+    ID_FIELD_NUMBER: _ClassVar[int]
+    def __init__(self, ID: _Optional[int] = ...) -> None: ...
+
+class MoveLeaderRequest(_message.Message):
+    __slots__ = ["targetID"]
+    TARGETID_FIELD_NUMBER: _ClassVar[int]
+    targetID: int
+    def __init__(self, targetID: _Optional[int] = ...) -> None: ...
+
+class MoveLeaderResponse(_message.Message):
+    __slots__ = ["header"]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ...) -> None: ...
 
 class PutRequest(_message.Message):
     __slots__ = ["key", "lease", "value"]
@@ -186,6 +260,18 @@ class ResponseOp(_message.Message):
     RESPONSE_RANGE_FIELD_NUMBER: _ClassVar[int]
     response_range: RangeResponse
     def __init__(self, response_range: _Optional[_Union[RangeResponse, _Mapping]] = ...) -> None: ...
+
+class StatusRequest(_message.Message):
+    __slots__ = []
+    def __init__(self) -> None: ...
+
+class StatusResponse(_message.Message):
+    __slots__ = ["header", "leader"]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    LEADER_FIELD_NUMBER: _ClassVar[int]
+    header: ResponseHeader
+    leader: int
+    def __init__(self, header: _Optional[_Union[ResponseHeader, _Mapping]] = ..., leader: _Optional[int] = ...) -> None: ...
 
 class TxnRequest(_message.Message):
     __slots__ = ["compare", "failure", "success"]

@@ -112,6 +112,11 @@ class ElectedPeers:
         )
 
     @property
+    def may_train(self) -> bool:
+        """Returns whether ranks of the job may run on this node now."""
+        return anyio.current_time() < self._state.fence.until_s
+
+    @property
     def leader_host(self) -> str:
         """Returns the address of the node that leads now, as far as known; "": nobody leads."""
         if self._leader_term is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -20,11 +22,14 @@ from supervisor.ports.edges import Post
 from supervisor.ports.questions import TakeQuestion
 from supervisor.ports.rendezvous_backend import RendezvousBackend
 
+if TYPE_CHECKING:
+    from supervisor.edges.peers.election.job_members import JobMembers
+
 PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends
 
 
 async def joining(
-    job_id: str, nodes: Nodes, tls: Tls | None, session_store: SessionStore | None = None, *, own_host: str
+    job_id: str, nodes: Nodes, tls: Tls | None, session_store: SessionStore, *, own_host: str, state_dir: Path
 ) -> Callable[[Post, TakeQuestion], AbstractAsyncContextManager[JobPeers]]:
     """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
     if tls is None and not ipaddress.ip_address(own_host).is_loopback:
@@ -33,8 +38,17 @@ async def joining(
             "--rdzv-conf token_file=F, a secret that is the same on each, or tls_cert, tls_key and tls_ca"
         )
     voter = Voter(job_id, nodes.name, own_host, nodes.join_timeout_s, tls, nodes.fan_out, nodes.max_nodes - 1)
-    backend = open_backend(job_id, nodes)
-    return lambda post, take: open_elected(voter, backend, post, session_store, take_question=take)
+    if not nodes.brings_etcd:
+        backend = open_backend(job_id, nodes)
+        return lambda post, take: open_elected(voter, backend, post, session_store, take_question=take)
+    from supervisor.edges.peers.election import members_backend  # Late: few jobs need it.
+
+    assert tls is not None, "a job that brings its etcd has a token or certificates"
+    goes_on = session_store.kept is not None
+    own = await members_backend.open_backend(
+        job_id, nodes, tls, own_host=own_host, state_dir=state_dir, goes_on=goes_on
+    )
+    return lambda post, take: open_elected(voter, own, post, session_store, take_question=take, members=own.members)
 
 
 @asynccontextmanager
@@ -45,11 +59,18 @@ async def open_elected(
     session_store: SessionStore | None = None,
     *,
     take_question: TakeQuestion = refuse,
+    members: JobMembers | None = None,
 ) -> AsyncGenerator[JobPeers]:
-    """Opens peers with an elected leader. Any node may lead, and any node may be lost."""
+    """Opens peers with an elected leader. Any node may lead, and any node may be lost.
+
+    `members`: of the job's own etcd. They end after this node has given up the lead.
+    """
+    peers = ElectedPeers(voter, backend, post, session_store, take_question=take_question)
     try:
-        async with anyio.create_task_group() as tasks:
-            peers = ElectedPeers(voter, backend, post, session_store, take_question=take_question)
+        async with (
+            members.serving(lambda: peers.may_train) if members is not None else nullcontext(),
+            anyio.create_task_group() as tasks,
+        ):
             tasks.start_soon(peers.run)
             yield peers
             with anyio.move_on_after(PARTING_S):

@@ -21,6 +21,7 @@ from holdfast_wire import private_files, regular_file
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
 from supervisor.core import terms
+from supervisor.core.election import first_start
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.peers.election.etcd_client import CompactedError, EtcdClient, Login
 from supervisor.edges.peers.election.etcd_data_age import DataAge
@@ -65,11 +66,12 @@ class EtcdLead:
     def __init__(
         self, client: EtcdClient, keys: _Keys, leftovers: Leftovers, *,
         made_at: int, added: int, ledger_at: int, state: bytes, lease: int, ttl_s: float, held_for_s: float,
-        previous_term: int,
+        previous_term: int, tidies: bool,
     ) -> None:  # fmt: skip
         self._client = client
         self._keys = keys
         self._leftovers = leftovers
+        self._tidies = tidies  # after earlier jobs, once this one has ended
         self._has_ended = False  # the job has ended, and this leader has written so
         self._lease = lease
         self._revision = ledger_at  # of the ledger
@@ -121,20 +123,29 @@ class EtcdLead:
     async def resign(self) -> None:
         with suppress(BackendUnavailableError, BackendRefusedError), anyio.move_on_after(RESIGN_S):
             await self._client.revoke(self._lease)
-            if self._has_ended:
+            if self._has_ended and self._tidies:
                 await self._leftovers.remove_old()
 
 
 class EtcdBackend:
     """The backend on etcd; see rendezvous_backend.RendezvousBackend."""
 
-    def __init__(self, place: Place, open_client: Callable[[], EtcdClient], unix_ns: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        open_client: Callable[[], EtcdClient],
+        unix_ns: Callable[[], int],
+        *,
+        is_jobs_own: bool = False,
+    ) -> None:
+        """`is_jobs_own`: this etcd began with the job, and ends with it."""
         prefix = place.options.get("etcd_prefix") or place.options.get("prefix") or DEFAULT_PREFIX
         self._prefix = prefix.rstrip("/")
         folder = f"{self._prefix}/{place.job_id}"
         leader, ledger, era = (f"{folder}/{name}".encode() for name in ("leader", "ledger", "era"))
         self._keys = _Keys(place.job_id, leader, ledger, era)
         self._unix_ns = unix_ns
+        self._is_jobs_own = is_jobs_own
         self._ttl_s = max(1, round(place.ttl_s))
         self._open_client = open_client
         self._opened: EtcdClient | None = None
@@ -182,12 +193,15 @@ class EtcdBackend:
             return None
         kept, made_at = answer.responses[1].response_range.kvs, answer.header.revision
         ledger_at, was_led = (kept[0].mod_revision, kept[0].mod_revision != over_at) if kept else (made_at, False)
-        held_for_s = await DataAge(self._client, self._prefix).held_for_s()
+        if self._is_jobs_own:
+            held_for_s = first_start.HELD_S
+        else:
+            held_for_s = await DataAge(self._client, self._prefix).held_for_s()
         return EtcdLead(
             self._client, self._keys, leftovers,
             made_at=made_at, added=added, ledger_at=ledger_at, state=kept[0].value if was_led else b"",
             lease=lease, ttl_s=ttl_s, held_for_s=0.0 if was_led else held_for_s,
-            previous_term=last_term if was_led and held_for_s >= SURE_S else 0,
+            previous_term=last_term if was_led and held_for_s >= SURE_S else 0, tidies=not self._is_jobs_own,
         )  # fmt: skip
 
     async def leader(self) -> Leader | None:
@@ -195,7 +209,7 @@ class EtcdBackend:
 
     async def end_lead(self, term: int) -> None:
         found = (await self._client.range(self._keys.leader)).kvs
-        if found and _leader(found[0]).term == term:
+        if found and leader_in(found[0]).term == term:
             await self._client.remove(self._keys.leader, changed_at=found[0].mod_revision)
 
     async def leaders(self) -> AsyncGenerator[Leader | None]:
@@ -205,7 +219,7 @@ class EtcdBackend:
             with suppress(CompactedError):
                 async for told in self._client.watch(self._keys.leader, revision + 1):
                     for event in told.events:
-                        yield None if event.type == etcd.Event.DELETE else _leader(event.kv)
+                        yield None if event.type == etcd.Event.DELETE else leader_in(event.kv)
 
     async def close(self) -> None:
         if self._opened is not None:
@@ -214,7 +228,7 @@ class EtcdBackend:
     async def _read(self) -> tuple[Leader | None, int]:
         """Returns the leader, and the revision at which it was read."""
         told = await self._client.range(self._keys.leader)
-        return _leader(told.kvs[0]) if told.kvs else None, told.header.revision
+        return leader_in(told.kvs[0]) if told.kvs else None, told.header.revision
 
 
 def open_backend(place: Place) -> EtcdBackend:
@@ -306,7 +320,7 @@ def _era(found: etcd.KeyValue) -> int:
         return 0
 
 
-def _leader(found: etcd.KeyValue) -> Leader:
+def leader_in(found: etcd.KeyValue) -> Leader:
     try:
         told = msgspec.json.decode(found.value, type=_Told)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -62,6 +62,17 @@ class EtcdChannel:
             self._judge(member, error)
             raise
 
+    def move_to(self, endpoints: Sequence[Endpoint]) -> None:
+        """Makes these the members. A connection to one that stays goes on."""
+        if list(endpoints) != list(self._endpoints):
+            self._endpoints = tuple(endpoints)
+            self._is_outdated, self._looked_up_at_s = True, -math.inf
+
+    def avoid_first(self) -> None:
+        """Asks the others first: the member that has answered is not one of those that are meant."""
+        if self._members:
+            self._ask_later(self._members[0])
+
     def close(self) -> None:
         """Closes all connections. No call may be in progress."""
         for member in self._members:
@@ -129,7 +140,8 @@ class EtcdChannel:
                 return
             members: list[Member] = []
             errors: list[str] = []
-            for endpoint in self._endpoints:
+            endpoints = self._endpoints
+            for endpoint in endpoints:
                 known = [each for each in self._members if each.endpoint == endpoint]
                 found = None
                 try:
@@ -144,10 +156,12 @@ class EtcdChannel:
             for each in self._members:
                 if each not in members:
                     await each.drop()
-            self._members = members
+            asked_first = self._members[:1]
+            self._members = sorted(members, key=lambda each: each not in asked_first)
             if not members:
                 raise CallError(Status.UNAVAILABLE, "; ".join(errors))
-            self._is_outdated, self._looked_up_at_s = False, now_s
+            if endpoints is self._endpoints:
+                self._is_outdated, self._looked_up_at_s = False, now_s
 
     def _member(self, endpoint: Endpoint, found: Found, known: Sequence[Member]) -> Member:
         same = (each for each in known if each.found[-1] == found[-1])

@@ -47,6 +47,12 @@ class EtcdClient:
         self._channel = EtcdChannel(endpoints, tls)
         self._login = login
         self._token = ""
+        self._cluster_id = 0  # answers of another cluster count for nothing; 0: not known
+
+    def move_to(self, endpoints: Sequence[Endpoint], cluster_id: int) -> None:
+        """Makes these the members that are asked, all of them of that cluster. Connections to others end."""
+        self._cluster_id = cluster_id
+        self._channel.move_to(endpoints)
 
     async def txn(self, request: etcd.TxnRequest) -> etcd.TxnResponse:
         return await self._call("KV/Txn", request, etcd.TxnResponse)
@@ -86,6 +92,32 @@ class EtcdClient:
         request = etcd.LeaseKeepAliveRequest(ID=lease)  # a stream of one
         return (await self._call("Lease/LeaseKeepAlive", request, etcd.LeaseKeepAliveResponse)).TTL > 0
 
+    async def members(self) -> etcd.MemberListResponse:
+        """Lists the members as the one that is asked knows them; after `range`, at least as new as that."""
+        return await self._call("Cluster/MemberList", etcd.MemberListRequest(), etcd.MemberListResponse)
+
+    async def add_learner(self, peer_url: str) -> etcd.MemberAddResponse:
+        """Adds a member that does not vote yet. Raises BackendUnavailableError also if there is one already."""
+        request = etcd.MemberAddRequest(peerURLs=[peer_url], isLearner=True)
+        return await self._call("Cluster/MemberAdd", request, etcd.MemberAddResponse)
+
+    async def promote(self, member: int) -> None:
+        """Lets a learner vote. Raises BackendUnavailableError also if it has not all data yet."""
+        await self._call("Cluster/MemberPromote", etcd.MemberPromoteRequest(ID=member), etcd.MemberListResponse)
+
+    async def remove_member(self, member: int) -> None:
+        """Removes a member. Raises BackendUnavailableError also if too few would be left, or there is none."""
+        await self._call("Cluster/MemberRemove", etcd.MemberRemoveRequest(ID=member), etcd.MemberListResponse)
+
+    async def leading_member(self) -> int:
+        """Returns the member that leads the others, as the one that is asked knows it; 0: none."""
+        return (await self._call("Maintenance/Status", etcd.StatusRequest(), etcd.StatusResponse)).leader
+
+    async def move_lead(self, member: int) -> None:
+        """Makes another member lead the others. Only the one that leads now can do that: ask it alone."""
+        request = etcd.MoveLeaderRequest(targetID=member)
+        await self._call("Maintenance/MoveLeader", request, etcd.MoveLeaderResponse)
+
     async def watch(self, key: bytes, from_revision: int) -> AsyncGenerator[etcd.WatchResponse]:
         """Yields changes of one key, after an empty answer once the watch is set up. Raises CompactedError."""
         await self._log_in()
@@ -96,7 +128,7 @@ class EtcdClient:
             ) as call:
                 await call.send(etcd.WatchRequest(create_request=create).SerializeToString())
                 while (answer := await call.receive()) is not None:
-                    told = _read(etcd.WatchResponse, answer)
+                    told = self._of_own(_read(etcd.WatchResponse, answer))
                     if told.compact_revision:
                         raise CompactedError
                     if told.canceled:
@@ -120,7 +152,15 @@ class EtcdClient:
             )
         except CallError as error:
             raise self._judged(error) from error
-        return _read(kind, answer)
+        return self._of_own(_read(kind, answer))
+
+    def _of_own(self, answer: Answer) -> Answer:
+        """Returns the answer if it is of the cluster that is meant."""
+        header: object = getattr(answer, "header", None)
+        if self._cluster_id and isinstance(header, etcd.ResponseHeader) and header.cluster_id != self._cluster_id:
+            self._channel.avoid_first()
+            raise BackendUnavailableError("a member of another etcd answers there")
+        return answer
 
     async def _log_in(self) -> None:
         if self._login is None or self._token:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 import anyio
 import msgspec
@@ -230,7 +231,7 @@ async def open_peers(
 
 
 async def joining(
-    spec: JobSpec, nodes: Nodes, session_store: SessionStore
+    spec: JobSpec, nodes: Nodes, session_store: SessionStore, *, state_dir: Path
 ) -> tuple[JobSpec, Callable[[Post, TakeQuestion], AbstractAsyncContextManager[JobPeers]]]:
     """Returns the job as this node runs it, and how to open its peers. Raises ConfigurationError."""
     meeting = await meeting_of(spec.job_id, nodes)
@@ -240,7 +241,9 @@ async def joining(
     from supervisor.edges.peers.election import election  # Late: most jobs need no election.
 
     host = await own_host(nodes)
-    return spec, await election.joining(spec.job_id, nodes, meeting.tls, session_store, own_host=host)
+    return spec, await election.joining(
+        spec.job_id, nodes, meeting.tls, session_store, own_host=host, state_dir=state_dir
+    )
 
 
 async def in_own_domain(spec: JobSpec) -> JobSpec:

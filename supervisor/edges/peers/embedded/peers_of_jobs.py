@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Protocol, cast, runtime_checkable
 
 import anyio
@@ -265,22 +266,33 @@ class PeersOfJobs:
 
 @asynccontextmanager
 async def open_peers_of_jobs(
-    post: Post, take_question: TakeQuestion, news: LastNews, *, node_name: str, joining: Joining | None = None
+    post: Post,
+    take_question: TakeQuestion,
+    news: LastNews,
+    *,
+    node_name: str,
+    state_dir: Path,
+    joining: Joining | None = None,
 ) -> AsyncGenerator[PeersOfJobs]:
     """Yields the peers. At the end, unheard messages are delivered to the nodes of each job for a bounded time."""
     async with anyio.create_task_group() as tasks:
         local = LocalPeers(node_name=node_name, post=post)
         peers = PeersOfJobs(
-            local=local, post=post, take_question=take_question, news=news, tasks=tasks, joining=joining or _joining
+            local=local,
+            post=post,
+            take_question=take_question,
+            news=news,
+            tasks=tasks,
+            joining=joining or partial(_joining, state_dir),
         )
         yield peers
         peers.close_all()
 
 
-async def _joining(spec: JobSpec, nodes: Nodes, session_store: SessionStore) -> tuple[JobSpec, Opener]:
+async def _joining(state_dir: Path, spec: JobSpec, nodes: Nodes, session_store: SessionStore) -> tuple[JobSpec, Opener]:
     from supervisor.edges.peers.embedded import cluster_peers  # Late: most jobs have one node.
 
-    return await cluster_peers.joining(spec, nodes, session_store)
+    return await cluster_peers.joining(spec, nodes, session_store, state_dir=state_dir)
 
 
 def _first(error: BaseException) -> BaseException:

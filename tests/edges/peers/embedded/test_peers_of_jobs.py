@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import anyio
 import pytest
@@ -135,7 +136,12 @@ class Rig:
 
     def opened(self) -> AbstractAsyncContextManager[PeersOfJobs]:
         return open_peers_of_jobs(
-            self.posted.append, self.take_question, self.news, node_name="a", joining=self.joining
+            self.posted.append,
+            self.take_question,
+            self.news,
+            node_name="a",
+            state_dir=Path("unused"),
+            joining=self.joining,
         )
 
     async def until_posted(self, event: FromPeers) -> None:

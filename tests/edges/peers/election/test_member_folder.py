@@ -1,0 +1,68 @@
+"""Which folder has a node's part of the job's own etcd, and what removes it?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from supervisor.core.etcd_members import Published
+from supervisor.edges.peers.election.member_folder import LOCK, UNUSED_S, MemberFolder, Membership
+
+MEMBERSHIP = Membership(7, 0, 8, at_endpoint=True)
+KNOWN = Published(5, ("10.0.0.1:2379",), ("n1",))
+
+
+def _made(place: Path, job_id: str = "job", node: str = "n1", *, goes_on: bool = False) -> MemberFolder:
+    return MemberFolder(place, job_id, node, goes_on=goes_on)
+
+
+async def test_the_next_supervisor_finds_what_this_one_knew_and_a_new_run_does_not(tmp_path: Path):
+    first = _made(tmp_path)
+    first.keep(MEMBERSHIP)
+    first.keep_known(KNOWN)
+    assert first.kept() is None  # without its data, it is no member any more
+    (first.path / "data").mkdir()
+    first.close()
+    second = _made(tmp_path, goes_on=True)
+    assert (second.kept(), second.known()) == (MEMBERSHIP, KNOWN)
+    second.close()
+    third = _made(tmp_path)
+    assert (third.kept(), third.known()) == (None, None)
+    assert [each.name for each in third.path.iterdir()] == [LOCK]
+    await third.remove()
+    assert list((tmp_path / "etcd").iterdir()) == []
+
+
+async def test_nodes_of_one_job_that_share_a_home_have_folders_of_their_own(tmp_path: Path):
+    one, other = _made(tmp_path), _made(tmp_path, node="n2")
+    assert one.path != other.path
+    assert one.path.stat().st_mode & 0o077 == 0
+    await one.remove()
+    assert other.path.is_dir()
+    other.close()
+
+
+def test_a_folder_that_another_process_uses_is_refused(tmp_path: Path):
+    one = _made(tmp_path)
+    with pytest.raises(OSError, match="another run of this job on this node uses it"):
+        _made(tmp_path)
+    one.close()
+    _made(tmp_path).close()
+
+
+def test_what_killed_runs_have_left_is_removed_once_nobody_comes_back(tmp_path: Path):
+    used, new, old = (_made(tmp_path, job_id) for job_id in ("used", "new", "old"))
+    for each in (used, new, old):
+        (each.path / "data").mkdir()
+    for each in (used, old):
+        past_s = (each.path / LOCK).stat().st_mtime - UNUSED_S - 1.0
+        os.utime(each.path / LOCK, (past_s, past_s))
+    new.close()
+    old.close()
+    _made(tmp_path).close()
+    assert used.path.is_dir()
+    assert new.path.is_dir()
+    assert not old.path.parent.exists()
+    used.close()
