@@ -103,7 +103,7 @@ def _add_packages(packed: argparse.ArgumentParser) -> None:
 
 
 def _add_lowest(low: argparse.ArgumentParser) -> None:
-    low.add_argument("--also", action="append", default=["torch"], metavar="REQUIREMENT", help="installed, too")
+    low.add_argument("--also", action="append", default=[], metavar="REQUIREMENT", help="installed, too")
     low.add_argument("tests", nargs="*", default=["tests"], help="only these tests")
     low.set_defaults(main=lowest.main)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import os
 import re
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import sysconfig
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.deploy.sources import ROOT
@@ -38,15 +39,31 @@ def main(arguments: argparse.Namespace) -> list[str]:
         pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--prefer-binary"]
         os.chmod(name, 0o755)  # some tests play another user
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], check=True)
-        subprocess.run([*pip, "-c", str(lowest), "-r", str(lowest), *_tools(), *arguments.also], check=True)
+        subprocess.run(
+            [*pip, "-c", str(lowest), "-r", str(lowest), *_tools(), _torch(), "numpy", *arguments.also], check=True
+        )
         purelib = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
         (purelib / "_holdfast.pth").write_text(f"{ROOT}\n{ROOT / 'proto'}\n")
         holdfast = place / "bin/holdfast"
         holdfast.write_text(f"#!{python}\nimport sys\n\nfrom holdfast_command import main\n\nsys.exit(main())\n")
         holdfast.chmod(0o755)
-        command = [python, "-m", "pytest", "-m", "not soak and not alone and not peers", *arguments.tests]
-        code = subprocess.run(command, cwd=ROOT, check=False).returncode
+        code = _tried([python, "-m", "pytest"], arguments.tests)
     return [f"the suite with {', '.join(constraints())}: exit code {code}"] if code else []
+
+
+def _tried(pytest: Sequence[str], tests: Sequence[str]) -> int:
+    """Runs the tests side by side, and failed ones twice more, as CI does. Returns pytest's exit code."""
+    beside = str((3 * (os.cpu_count() or 1) + 1) // 2)
+    with tempfile.TemporaryDirectory(prefix="hf-") as short:  # names of sockets are limited
+        os.chmod(short, 0o755)
+        how = ("-n", beside, "--dist", "loadfile", "--reruns", "2", "-rfER", f"--basetemp={short}/t")
+        command = [*pytest, *how, "-m", "not soak and not alone and not peers", *tests]
+        return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def _torch() -> str:
+    """Returns the version of this environment as a requirement: the newest takes gigabytes."""
+    return f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
 
 
 def _tools() -> Iterator[str]:
