@@ -73,6 +73,7 @@ class Child:
         "killed_by_us",
         "lingers",
         "local_rank",
+        "logs",
         "memory",
         "pid",
         "pidfd",
@@ -90,6 +91,7 @@ class Child:
         self.memory = memory
         self.error_file = ""  # where torch's @record writes
         self.stderr_file = ""  # the file that the worker itself writes
+        self.logs: tuple[str, ...] = ()  # all files that its output goes to
         self.killed_by_us = False
         self.unattended_s: float | None = None  # ended since no supervisor came back within that time
         self.lingers = lingers  # After its kill, the cycle's end does not wait for it.

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast_wire import spawner_link
 
-from . import error_file, oom_kills
+from . import error_file, full_disks, oom_kills
 from .children import Child
 from .exits import Ending
 from .last_error import TAIL_BYTES, last_words
 
 
 def exited(
-    child: Child, ending: Ending, at_ns: int, tail: bytes, *, silence_longest_s: float | None = None
+    child: Child,
+    ending: Ending,
+    at_ns: int,
+    tail: bytes,
+    command: Sequence[str] = (),
+    *,
+    silence_longest_s: float | None = None,
 ) -> spawner_link.Exited:
     """Returns the report. `tail`: the end of its stderr, as far as that came through the spawner.
 
-    `silence_longest_s`: of its main thread, if that was watched.
+    `command`: its script and arguments. `silence_longest_s`: of its main thread, if that was watched.
     """
     told = error_file.read(child.error_file if ending.code != 0 else "") or ("", None)
-    if not told[0] and ending.code != 0:
+    if ending.code != 0:
         tail = tail or error_file.read_end(child.stderr_file, TAIL_BYTES)
-        told = (last_words(tail, code=ending.code, signal_number=ending.signal), None)
+        told = (told[0] or last_words(tail, code=ending.code, signal_number=ending.signal), told[1])
+        # A full disk may have taken what the rank said, too.
+        has_lost_words = bool(child.stderr_file) and not told[0]
+        if has_lost_words or full_disks.says_so(told[0]) or full_disks.says_so(tail.decode(errors="replace")):
+            told = ("; ".join(filter(None, (told[0], full_disks.named(child.logs, command)))), told[1])
     return spawner_link.Exited(
         cycle=child.cycle,
         local_rank=child.local_rank,

@@ -277,6 +277,7 @@ class Spawner:
         child.memory = memory
         child.error_file = plan.env.get(error_file.VARIABLE, "")
         child.stderr_file = plan.stderr.file if plan.stderr.direct else ""
+        child.logs = tuple(each.file for each in (plan.stdout, plan.stderr) if each.file)
 
     def _adopt(
         self, cycle: int, local_rank: int, pid: int, memory: OomCounter | None = None, *, lingers: bool = False
@@ -342,8 +343,8 @@ class Spawner:
             self._signalling.worker_ended(child.pid)
             tail = self._output.drain(child.cycle, child.local_rank)
             tail = tail or self._cycle_logs.drain(child.cycle, child.local_rank)
-            silence_longest_s = self._watch.silence_longest_s(child.local_rank)
-            exited = exit_reports.exited(child, ending, at_ns, tail, silence_longest_s=silence_longest_s)
+            quiet_s = self._watch.silence_longest_s(child.local_rank)
+            exited = exit_reports.exited(child, ending, at_ns, tail, self._settings.command, silence_longest_s=quiet_s)
             if self._link.lost:
                 self._records.write(exited)
             self._send(exited)
@@ -406,9 +407,8 @@ class Spawner:
     def _end_alone(self) -> None:
         self._ending_alone = True
         self._prefork_pool.dismiss()
-        if self._reconnect.wait_s:
-            for child in self._children.values():
-                child.unattended_s = self._reconnect.wait_s
+        for child in self._children.values():
+            child.unattended_s = self._reconnect.wait_s or None
         signalling.send(list(self._children), (signal.SIGCONT, signal.SIGTERM), whole_sessions=True)
         self._events.set_timer("lost", LOST_TERM_S if self._children else 0.0, self._kill_alone)
 

@@ -1,0 +1,75 @@
+"""Which full file system made a rank fail?
+
+A rank that can't write says so ("No space left on device"), but rarely where. Only after such an end is a file system
+asked, because one that hangs would stop the spawner.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+
+FREE_BYTES_MAX = 64 * 1024  # of a file system that is as good as full: what is left may be too little for one block
+ARGUMENTS_MAX = 64
+# What the system says, and what torch.save makes of it.
+_SIGNS = (os.strerror(errno.ENOSPC), "file write failed")
+
+
+def says_so(text: str) -> bool:
+    """Returns whether a failed write is in what a rank has said."""
+    return any(sign in text for sign in _SIGNS)
+
+
+def named(logs: Sequence[str], command: Sequence[str]) -> str:
+    """Returns which of the file systems that a rank writes to are full, and how much is free; "" if none is.
+
+    `logs`: files that its output goes to. `command`: its script and arguments, of which paths are looked at.
+    """
+    found: dict[int, str] = {}
+    for what, path in _places(logs, command):
+        try:
+            device, free = os.stat(path).st_dev, _free(path)
+            if free and device not in found:
+                found[device] = f"the file system {_top(path, device)}, which holds {what}, is full ({free} free)"
+        except OSError:
+            continue
+    return "; ".join(found.values())
+
+
+def _places(logs: Sequence[str], command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for log in logs:
+        yield "its log", os.path.abspath(log)
+    for argument in command[:ARGUMENTS_MAX]:
+        path = argument.rpartition("=")[2]
+        if "/" in path or os.path.exists(path):
+            yield "what its command names", _existing(os.path.abspath(path))
+    yield "its working folder", os.path.abspath(os.curdir)
+    yield "its temporary files", os.environ.get("TMPDIR") or "/tmp"
+    yield "shared memory", "/dev/shm"
+
+
+def _existing(path: str) -> str:
+    """Returns the path, or the nearest folder above it that exists."""
+    while not os.path.exists(path) and path != os.path.dirname(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _top(path: str, device: int) -> str:
+    """Returns where the file system is mounted. Raises OSError."""
+    while (above := os.path.dirname(path)) != path and os.stat(above).st_dev == device:
+        path = above
+    return path
+
+
+def _free(path: str) -> str:
+    """Returns how little is free there, in words; "" if that is enough, or if nobody can ever write there."""
+    found = os.statvfs(path)
+    if found.f_flag & os.ST_RDONLY:
+        return ""
+    blocks = found.f_bfree if os.geteuid() == 0 else found.f_bavail
+    free_bytes = blocks * found.f_frsize
+    if found.f_blocks and free_bytes < FREE_BYTES_MAX:
+        return f"{free_bytes} bytes"
+    return "no file" if found.f_files and not found.f_favail else ""
