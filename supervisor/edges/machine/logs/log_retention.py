@@ -29,6 +29,7 @@ LOCK_FILE = ".live"
 QUIET_S = 3600.0  # files written within this time stay: people read a failed job's logs and start the next one
 CYCLES_KEPT = 3  # of a live run, whatever the caps: the first, the last failed and the running one
 LOOK_AGAIN_S = 60.0  # how often live runs, which may have many cycles, are checked for new ones
+SLACK_S = 1.0  # after the moment at which logs may go
 CLAIM_ATTEMPTS_MAX = 100
 CLOSE_TIMEOUT_S = 1.0
 NS_PER_S = 1_000_000_000
@@ -59,6 +60,7 @@ class LogRetention:
         self._quiet_s = quiet_s
         self._claims: dict[str, int] = {}  # run -> the locked file
         self._cycles_seen: dict[str, int] = {}  # of each claimed run, at the last check
+        self._tidy_at_s = math.inf  # Unix time at which more may be removed, though no job comes or goes
         self._warned: set[str] = set()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._closed = threading.Event()
@@ -120,6 +122,8 @@ class LogRetention:
             return
         found = self._survey()
         doomed = too_much(found, self._limits, before_s=_now_s() - self._quiet_s)
+        recent = {*too_much(found, self._limits, before_s=math.inf)} - {*doomed}  # These go later.
+        self._tidy_at_s = min((logs.written_at_s for logs in recent), default=math.inf) + self._quiet_s + SLACK_S
         for logs in doomed:
             if self._closed.is_set():
                 return
@@ -133,15 +137,22 @@ class LogRetention:
     def _work_until_closed(self) -> None:
         while not self._closed.is_set():
             try:
-                work = self._work.get(timeout=LOOK_AGAIN_S if self._claims else None)
+                work = self._work.get(timeout=self._wait_s())
             except queue.Empty:
-                if self._has_new_cycles():
+                if _now_s() >= self._tidy_at_s or self._has_new_cycles():
                     self.tidy()
                 continue
             if work is not None:
                 work()
         for run in list(self._claims):
             self.release(run)
+
+    def _wait_s(self) -> float | None:
+        """Returns when to look again, whatever happens; None: only if something happens."""
+        wait_s = LOOK_AGAIN_S if self._claims else math.inf
+        if self._tidy_at_s < math.inf:
+            wait_s = min(wait_s, max(self._tidy_at_s - _now_s(), SLACK_S))
+        return min(wait_s, threading.TIMEOUT_MAX) if wait_s < math.inf else None
 
     def _has_new_cycles(self) -> bool:
         """Returns whether live runs have new cycles. Cheap, unlike a full survey."""

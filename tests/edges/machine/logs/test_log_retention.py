@@ -71,6 +71,17 @@ def test_no_limits_remove_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == ["old"]
 
 
+def test_what_was_written_of_late_goes_later_though_no_job_comes_or_goes(tmp_path: Path) -> None:
+    for age_s in (1.0, 2.0, 3.0):
+        job(tmp_path, f"age-{age_s:g}", age_s=age_s)
+    retention = LogRetention(tmp_path, LogLimits(jobs_max=1), quiet_s=4.0)
+    retention.tidy_soon()
+    try:
+        wait_until(lambda: names(tmp_path) == ["age-1"], timeout_s=60, what="the end of logs that are no longer recent")
+    finally:
+        retention.close()
+
+
 def test_what_was_written_of_late_counts_and_stays(tmp_path: Path) -> None:
     job(tmp_path, "old", age_s=DAY_S)
     for minute in (1, 2, 3):
