@@ -416,7 +416,7 @@ def _read_stacks(data: bytes) -> None:
 
 
 def _read_etcd(data: bytes) -> None:
-    etcd_backend._leader(cast("Any", _KeyValue(b"k", data, 1)))  # pyright: ignore[reportPrivateUsage]
+    etcd_backend.leader_in(cast("Any", _KeyValue(b"k", data, 1)))
     leader_term.read_ledger(data)
 
 
