@@ -20,8 +20,8 @@ from supervisor.edges.machine.health.path_probes import PathProbes
 from supervisor.edges.machine.health.storage_probe import StorageProbe
 from supervisor.errors import ConfigurationError, InvalidRequestError
 from tests.config.runs import request, with_section
-from tests.core.node import test_node_check_round as fitness
 from tests.core.node import test_gpu_reclaim as gpu_memory
+from tests.core.node import test_node_check_round as fitness
 from tests.edges.machine.health.test_nvhcd_client import service
 from tests.edges.machine.health.test_storage_probe import look, spec
 from tests.seeds.documents import Document, asked
