@@ -35,6 +35,7 @@ NEAR_MATCHES = 3
 OWN_LIST_S = 5.0  # for a supervisor's list of jobs or nodes
 OTHERS_LIST_S = 1.5  # the same of another user, among several
 GRACE_S = 0.5  # for an answer that came at the last moment
+NEXT_S = 16.0  # for the next supervisor after one that has ended, and its answer
 
 
 class Answering(msgspec.Struct, frozen=True):
@@ -201,11 +202,13 @@ class Supervisors:
         limits_s = [OWN_LIST_S if each.is_own or len(self.answering) == 1 else OTHERS_LIST_S for each in asked]
         questions = [partial(ask, each, limit_s) for each, limit_s in zip(asked, limits_s, strict=True)]
         told = ask_all(questions, within_s=max(limits_s, default=0.0) + GRACE_S)
+        lost = [number for number, answer in enumerate(told) if self._may_come_back(asked[number], answer)]
+        again = [partial(self._ask_next, asked[number], ask, limits_s[number]) for number in lost]
+        for number, answer in zip(lost, ask_all(again, within_s=NEXT_S), strict=True):
+            told[number] = answer
         answers: list[tuple[Answering, Answer]] = []
-        for each, answer, limit_s in zip(asked, told, limits_s, strict=True):
+        for each, answer in zip(asked, told, strict=True):
             path = each.client.socket_path
-            if isinstance(answer, NoSupervisorError) and not each.is_private and self._comes_back(path):
-                (answer,) = ask_all([partial(ask, each, limit_s)], within_s=limit_s + GRACE_S)
             if not isinstance(answer, HoldfastError):
                 answers.append((each, answer))
             elif isinstance(answer, ExhaustedError) and each in self.own:
@@ -216,6 +219,16 @@ class Supervisors:
             elif not isinstance(answer, NoSupervisorError):
                 self._say(self._why_missing(each, answer))
         return answers
+
+    def _may_come_back(self, each: Answering, answer: object) -> bool:
+        return self._waits and isinstance(answer, NoSupervisorError) and not each.is_private
+
+    def _ask_next(self, each: Answering, ask: Callable[[Answering, float], Answer], limit_s: float) -> Answer:
+        """Asks the supervisor that takes the place of one that has ended. Raises NoSupervisorError if none comes."""
+        path = each.client.socket_path
+        if not self._comes_back(path):
+            raise NoSupervisorError(f"cannot ask the supervisor at {path}: it has ended; try again")
+        return ask(each, limit_s)
 
     def _is_stopped(self, each: Answering) -> bool:
         """Returns whether it is this user's own and can't answer until somebody continues it, and says so."""
