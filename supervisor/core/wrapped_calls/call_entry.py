@@ -125,7 +125,7 @@ def _come_back(state: State, node: str, member: int, word: CallEnter) -> Orders:
     elif has_missed and state.decision is not None:
         orders.append(Tell((member,), state.decision))
     elif is_here:
-        orders += stand(state, member, word)
+        orders += infer_lost_messages(state, member, word)
     orders += [Tell((member,), each) for each in state.now.exchanged.values()]
     return orders + tell_phase(state, (member,)) if member in state.members else orders
 
@@ -137,11 +137,11 @@ def hear_while_rebuilding(state: State, node: str, told: Told) -> Orders:
     if call_state.hold(state, node, told):
         return []
     state.entries.pop(told.member, None)
-    reason = f"sent more than {call_state.HELD_WORDS_MAX} words while its supervisor came back"
+    reason = f"sent more than {call_state.HELD_WORDS_MAX} messages while its supervisor came back"
     return refuse(told.member, state.call, f"cannot go on: rank {told.member} {reason}")
 
 
-def stand(state: State, member: int, word: CallEnter) -> Orders:
+def infer_lost_messages(state: State, member: int, word: CallEnter) -> Orders:
     """Infers lost messages of a rank from the stage and the number that it reports."""
     if state.now.assigned_world_size is None:
         state.now.assigned_world_size = word.world_size
@@ -258,7 +258,7 @@ def rebuild(state: State) -> Orders:
         if word.stage is Stage.ENTERING:
             orders.append(Tell((member,), call_state.entered(state)))
         else:
-            orders += stand(state, member, word)
+            orders += infer_lost_messages(state, member, word)
     if state.is_open and len(here) < world_size:
         living = set(range(state.world_size)) - set(state.ended)
         state.skips_number = not living <= set(entries)
