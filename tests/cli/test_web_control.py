@@ -73,7 +73,7 @@ def test_who_may_stop_a_job_and_who_may_not(home: Home) -> None:
         mine, pages = f"Bearer {web.token}", f"Session {secret}"
         assert secret != session(web)["session"]  # none tells of another one, or of the token
         own_page = {"Authorization": pages, "Origin": web.root, "Sec_Fetch_Site": "same-origin"}
-        elsewhere = "no name of this machine; open the address"
+        elsewhere = "not a name of this machine; open the address"
         for headers, status, why in [
             ({}, 401, "cannot act on jobs: the token is missing or wrong"),
             ({"Authorization": f"Bearer {secret}"}, 401, "the token is missing or wrong"),
