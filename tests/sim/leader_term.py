@@ -175,7 +175,10 @@ class LeaderTerm:
                 self.end("the backend knows another leader, or none")
                 return
             if is_kept is True and not self.is_over:
-                self._heartbeats = leader_heartbeats.with_ledger(self._heartbeats, ledger)
+                heartbeats = leader_heartbeats.with_ledger(self._heartbeats, ledger)
+                if heartbeats.confirmed_at_s and heartbeats.cycle != self._heartbeats.cycle:
+                    self.disturb()  # Those of the new cycle are to be confirmed first.
+                self._heartbeats = heartbeats
                 nobody = lead_renewal.nobody_else_leads(
                     self._renewal,
                     now_s=self._now_s(),
@@ -184,9 +187,6 @@ class LeaderTerm:
                 )
                 self._voter.vouch(nobody.known_at_s)
             self._pass(order_gate.LedgerWritten() if is_kept is True else order_gate.LedgerNotWritten())
-            recorded = self._gate.recorded
-            if recorded is not None and recorded.is_running and recorded.cycle != self._heartbeats.cycle:
-                self.disturb()  # Its heartbeats are to be confirmed first.
 
         self._backend.ask(self.host, lambda: self._backend.write(self.term, ledger), written, timeout_s=WRITE_TIMEOUT_S)
 
@@ -255,7 +255,6 @@ class LeaderTerm:
             self._keep_soon()
 
     def _renew_with(self, event: lead_renewal.Event) -> tuple[lead_renewal.Action, ...]:
-        self._heartbeats = leader_heartbeats.with_ledger(self._heartbeats, self._gate.recorded)
         self._renewal, actions = lead_renewal.step(
             self._renewal,
             event,

@@ -162,7 +162,6 @@ class LeaderTerm:
         return lead_renewal.Renewed()
 
     def _renew_with(self, event: lead_renewal.Event) -> tuple[lead_renewal.Action, ...]:
-        self._heartbeats = leader_heartbeats.with_ledger(self._heartbeats, self.gate.last_recorded)
         self._renewal, actions = lead_renewal.step(
             self._renewal,
             event,
