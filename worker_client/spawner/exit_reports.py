@@ -30,7 +30,7 @@ def exited(
         tail = tail or error_file.read_end(child.stderr_file, TAIL_BYTES)
         told = (told[0] or last_words(tail, code=ending.code, signal_number=ending.signal), told[1])
         # A full disk may have taken what the rank said, too.
-        has_lost_words = bool(child.stderr_file) and not told[0]
+        has_lost_words = bool(child.stderr_file) and not told[0] and full_disks.may_end(ending)
         if has_lost_words or full_disks.says_so(told[0]) or full_disks.says_so(tail.decode(errors="replace")):
             told = ("; ".join(filter(None, (told[0], full_disks.named(child.logs, command)))), told[1])
     return spawner_link.Exited(

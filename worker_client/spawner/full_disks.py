@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 from collections.abc import Iterator, Sequence
+
+from .exits import Ending
 
 FREE_BYTES_MAX = 64 * 1024  # of a file system that is as good as full: what is left may be too little for one block
 ARGUMENTS_MAX = 64
@@ -19,6 +22,14 @@ _SIGNS = (os.strerror(errno.ENOSPC), "file write failed")
 def says_so(text: str) -> bool:
     """Returns whether a failed write is in what a rank has said."""
     return any(sign in text for sign in _SIGNS)
+
+
+def may_end(ending: Ending) -> bool:
+    """Returns whether a full disk may end a process so. By a signal it is SIGBUS alone, for memory in a full file.
+
+    Ranks that were killed are not asked about: what they waited for may be a file system that hangs.
+    """
+    return ending.signal in (None, signal.SIGBUS)
 
 
 def named(logs: Sequence[str], command: Sequence[str]) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,20 @@ def test_a_stderr_that_is_a_file_is_read_where_nothing_came_through_the_spawner(
     Path(child.stderr_file).write_bytes(TAIL.replace(b"its stderr", b"its file"))
     assert exit_reports.exited(child, FAILED, 5, b"").error == "RuntimeError: from its file"
     assert exit_reports.exited(child, FAILED, 5, TAIL).error == "RuntimeError: from its stderr"
+
+
+def always_full(logs: Sequence[str], command: Sequence[str]) -> str:
+    return "a full disk"
+
+
+def test_no_disk_is_asked_after_a_kill_since_one_that_hangs_may_be_why(
+    child: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exit_reports.full_disks, "named", always_full)
+    child.stderr_file = str(tmp_path / "silent")
+    ends = [(None, signal.SIGKILL), (None, signal.SIGTERM), (None, signal.SIGBUS), (1, None)]
+    told = [exit_reports.exited(child, Ending(77, *end, core_dumped=False), 5, b"").error for end in ends]
+    assert ["a full disk" in each for each in told] == [False, False, True, True]
 
 
 def test_a_worker_that_succeeded_has_no_last_error(child: Child, tmp_path: Path) -> None:
