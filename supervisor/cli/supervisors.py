@@ -19,6 +19,7 @@ import msgspec
 
 from supervisor.cli import output, owners
 from supervisor.cli.at_once import ask_all
+from supervisor.cli.next_supervisor import RETURNS_WITHIN_S, wait_for_next
 from supervisor.cli.unresponsive_supervisor import Silence, silence
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
 from supervisor.edges.machine.processes import process_table
@@ -35,7 +36,6 @@ NEAR_MATCHES = 3
 OWN_LIST_S = 5.0  # for a supervisor's list of jobs or nodes
 OTHERS_LIST_S = 1.5  # the same of another user, among several
 GRACE_S = 0.5  # for an answer that came at the last moment
-NEXT_S = 16.0  # for the next supervisor after one that has ended, and its answer
 
 
 class Answering(msgspec.Struct, frozen=True):
@@ -146,8 +146,6 @@ class Supervisors:
         folder = socket_path.parent
         if not self._waits or not os.path.isdir(folder) or folder.lstat().st_uid != os.geteuid():
             return False  # Nothing in somebody else's folder is read.
-        from supervisor.cli.next_supervisor import wait_for_next  # Late: it is hardly ever needed.
-
         is_back = wait_for_next(folder / socket_dir.SPAWNERS, socket_path, self._say)
         if is_back is False:
             self._miss(socket_path, 0, "its jobs run on, but no supervisor has come back for them")
@@ -204,7 +202,8 @@ class Supervisors:
         told = ask_all(questions, within_s=max(limits_s, default=0.0) + GRACE_S)
         lost = [number for number, answer in enumerate(told) if self._may_come_back(asked[number], answer)]
         again = [partial(self._ask_next, asked[number], ask, limits_s[number]) for number in lost]
-        for number, answer in zip(lost, ask_all(again, within_s=NEXT_S), strict=True):
+        next_s = RETURNS_WITHIN_S + max(limits_s, default=0.0) + GRACE_S
+        for number, answer in zip(lost, ask_all(again, within_s=next_s), strict=True):
             told[number] = answer
         answers: list[tuple[Answering, Answer]] = []
         for each, answer in zip(asked, told, strict=True):

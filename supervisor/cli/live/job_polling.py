@@ -62,8 +62,8 @@ class Lookout:
             with Supervisors(self._arguments, say=messages.append) as supervisors:
                 jobs = supervisors.jobs(include_ended=include_ended)
                 list_all = partial(supervisors.jobs, include_ended=True)
-                for ended in self._ended.note(jobs, list_all, is_complete=not messages):
-                    self._read_events([ended], supervisors, messages.append)
+                ended = self._ended.note(jobs, list_all, is_complete=not messages)
+                self._read_events(ended, supervisors, messages.append)
                 jobs += self._ended.beside(jobs)
                 supervisors.tell_refusals()
                 if opened and all(job.name != opened for job in jobs):

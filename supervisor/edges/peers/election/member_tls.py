@@ -9,17 +9,16 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 
 from supervisor.edges.peers.transport.cluster_tls import TlsFiles
+from supervisor.edges.peers.transport.token_certificate import VALID_FROM, VALID_UNTIL, derived
 from supervisor.errors import ConfigurationError
 
 PURPOSE = b"holdfast etcd authority 1"
 NAME = "the etcd of a job of Holdfast"
-VALID_FROM, VALID_UNTIL = datetime(2000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)  # any clock is in it
 
 
 class MemberFiles(msgspec.Struct, frozen=True):
@@ -52,24 +51,16 @@ def from_token(token: bytes, host: str, folder: Path) -> MemberFiles:
     """Writes this node's certificate, its key and the authority. Blocks on the disk. Raises OSError."""
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
     from cryptography.x509.oid import NameOID
 
-    signing = Ed25519PrivateKey.from_private_bytes(HKDF(SHA256(), 32, None, PURPOSE).derive(token))
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
-    authority = (
-        x509.CertificateBuilder(issuer, issuer, signing.public_key(), 1, VALID_FROM, VALID_UNTIL)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(signing, None)
-    )
+    signing, authority = derived(token, PURPOSE, NAME)
     key = Ed25519PrivateKey.generate()
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a node of the job")])
     names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
     serial = x509.random_serial_number()
     certificate = (
-        x509.CertificateBuilder(issuer, subject, key.public_key(), serial, VALID_FROM, VALID_UNTIL)
+        x509.CertificateBuilder(authority.subject, subject, key.public_key(), serial, VALID_FROM, VALID_UNTIL)
         .add_extension(names, critical=False)
         .sign(signing, None)
     )
