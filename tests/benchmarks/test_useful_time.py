@@ -10,7 +10,17 @@ from tests.benchmarks.conditions import Conditions
 from tests.benchmarks.pictures import Lane, lanes_picture
 from tests.benchmarks.rows import Group, Row, Target, Unit, judge, show
 from tests.benchmarks.runs import Run
-from tests.benchmarks.useful_time import EXCEPTION, FAULT_EVERY_S, FAULT_JITTER_S, KILL, SILENCE, Step, Steps, plan
+from tests.benchmarks.useful_time import (
+    EXCEPTION,
+    FAULT_EVERY_S,
+    FAULT_JITTER_S,
+    KILL,
+    SILENCE,
+    Step,
+    Steps,
+    plan,
+    split_up,
+)
 
 S = 1_000_000_000
 LABELS = {"torchrun_tuned": "torchrun tuned", "holdfast": "holdfast"}
@@ -24,6 +34,26 @@ def test_a_step_counts_once_in_its_last_execution():
     assert [step.number for step in steps.counted] == list(range(11))
     assert steps.counted[-1].began_ns == 100 * S
     assert sorted(step.number for step in steps.lost) == [10, 11, 12, 13]
+
+
+def test_the_time_of_a_run_is_split_up_without_a_rest():
+    steps, tenth = Steps(), S // 10
+    for number in range(14):
+        steps.add(Step(number, (20 + 11 * number) * tenth, (30 + 11 * number) * tenth))  # 0.1 s apart, up to 17.3 s
+    for number in range(10, 13):
+        steps.add(Step(number, (93 + 10 * number) * tenth, (103 + 10 * number) * tenth))  # back after 2 s, up to 22.3 s
+    steps.add(Step(13, 240 * tenth, 260 * tenth))  # ends too late
+    split = split_up(steps, 0, 25.0)
+    assert (split.counted_s, split.start_s, split.returns, split.again_s) == (13.0, 2.0, 1, 4.0)
+    assert (split.return_s, round(split.between_s, 6)) == (2.0, 4.0)
+
+
+def test_a_return_right_after_a_checkpoint_is_one_too():
+    steps = Steps()
+    for step in (Step(0, 0, S), Step(1, S, 2 * S), Step(2, 3 * S, 4 * S), Step(3, 4 * S + S // 10, 5 * S)):
+        steps.add(step)
+    assert (split := split_up(steps, 0, 5.0)).returns == 1
+    assert (split.return_s, round(split.between_s, 3)) == (1.0, 0.1)
 
 
 def test_the_plan_is_the_same_for_everybody_and_has_each_kind():

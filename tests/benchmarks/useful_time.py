@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tests.benchmarks.bench import Bench, seconds
 from tests.benchmarks.launch import Event, Run, say
 from tests.benchmarks.pictures import Lane, lanes_picture
-from tests.benchmarks.rows import Group, Row, Target, Unit
+from tests.benchmarks.rows import OURS, Group, Row, Target, Unit
 from tests.benchmarks.subjects import Family, JobOptions, Subject
 
 LENGTH_S = 300.0
@@ -62,6 +62,26 @@ class Steps:
         self.counted.append(step)
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where the time of one run went; the parts add up to its length."""
+
+    counted_s: float
+    start_s: float  # from the command to the first step
+    returns: int
+    return_s: float  # from the last step before each fault to the first one after it
+    again_s: float  # in steps that a return to the checkpoint undid
+    between_s: float  # between other steps, and after the last one
+
+    def __str__(self) -> str:
+        each_s = self.return_s / self.returns if self.returns else 0.0
+        return (
+            f"{self.counted_s:.1f} s in steps that count, {self.start_s:.2f} s until the first step, "
+            f"{self.return_s:.2f} s in {self.returns} returns ({each_s:.3f} s each, with the step that the fault cut "
+            f"off), {self.again_s:.2f} s in steps made again, {self.between_s:.2f} s between other steps"
+        )
+
+
 def measure_kills(bench: Bench) -> list[Row]:
     return [_row(bench, "kills", "a rank is killed every 20 s", (KILL,), at_least=0.97)]
 
@@ -93,11 +113,14 @@ def _row(bench: Bench, key: str, title: str, kinds: Sequence[signal.Signals], *,
     )
     faults = plan(length_s, kinds)
     lanes: list[Lane] = []
+    splits: dict[str, list[Split]] = {}
 
     def once(subject: Subject) -> Mapping[str, float]:
         steps, launched_ns = _train(subject, faults, length_s, wrapped=wrapped)
         within = [step for step in steps.counted if seconds(launched_ns, step.ended_ns) <= length_s]
-        share = sum(seconds(step.began_ns, step.ended_ns) for step in within) / length_s
+        split = split_up(steps, launched_ns, length_s)
+        splits.setdefault(subject.label, []).append(split)
+        share = split.counted_s / length_s
         if all(lane.label != subject.label for lane in lanes):
             lanes.append(Lane(
                 f"{subject.label}: {share:.0%}",
@@ -107,9 +130,38 @@ def _row(bench: Bench, key: str, title: str, kinds: Sequence[signal.Signals], *,
         return {row.key: share}
 
     peers = ("reference",) if wrapped else ("torchrun_tuned", "reference")
-    bench.fill([row], {key: bench.runs(1, 1) for key in (*peers, "holdfast")}, once)
+    bench.fill([row], {**{key: bench.runs(1, 1) for key in peers}, OURS: bench.runs(3, 1)}, once)
+    for label, runs in splits.items():
+        middle_run = sorted(runs, key=lambda split: split.counted_s)[(len(runs) - 1) // 2]
+        row.notes.append(f"{label}, where the time of the median run went: {middle_run}.")
     row.picture = lanes_picture(row.title, lanes, [fault.at_s for fault in faults], length_s)
     return row
+
+
+def split_up(steps: Steps, launched_ns: int, length_s: float) -> Split:
+    """Says where the time went from the launch on; what ended later is left out."""
+    counted_s = again_s = return_s = between_s = 0.0
+    returns, before = 0, Step(-1, launched_ns, launched_ns)
+    start_s = length_s
+    made = sorted(
+        ((step, is_lost) for is_lost in (False, True) for step in (steps.counted, steps.lost)[is_lost]),
+        key=lambda each: each[0].began_ns,
+    )
+    for step, is_lost in made:
+        if seconds(launched_ns, step.ended_ns) > length_s:
+            break
+        took_s, pause_s = seconds(step.began_ns, step.ended_ns), seconds(before.ended_ns, step.began_ns)
+        counted_s, again_s = (counted_s, again_s + took_s) if is_lost else (counted_s + took_s, again_s)
+        if before.number < 0:
+            start_s = pause_s
+        elif step.number <= before.number or pause_s > GONE_S:
+            returns, return_s = returns + 1, return_s + pause_s
+        else:
+            between_s += pause_s
+        before = step
+    if before.number >= 0:
+        between_s += length_s - seconds(launched_ns, before.ended_ns)
+    return Split(counted_s, start_s, returns, return_s, again_s, between_s)
 
 
 def _notes(kinds: Sequence[signal.Signals]) -> list[str]:
