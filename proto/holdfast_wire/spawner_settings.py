@@ -49,6 +49,7 @@ class SpawnerSettings(NamedTuple):
     # The memory file with a page for each worker (auto_heartbeat_slots.py), and the silence that is sought; -1: none.
     watch_fd: int = -1
     watch_limit_s: float = 0.0
+    console_line_fd: int = -1  # of the supervisor's ConsoleLine, on whose own stdout and stderr it prints; -1: none
     learn_after_s: float = 5.0  # once no worker has imported anything for this long, all imports are learned
     # Set by spawner_command and by the spawner itself:
     import_folders: tuple[str, ...] = ()  # the folders that hold worker_client/ and holdfast_wire/

@@ -160,9 +160,13 @@ def _forward(client: SteadyClient, submission: Submission, numbers: set[signal.S
 
 
 def _show_output(client: SteadyClient) -> None:
+    line = standard_streams.console_line()
     try:
         for piece in client.logs(LogChoice(), on_note=_unsaid, this_node=True):
-            os.write(2 if piece.is_stderr else 1, piece.data)
+            number = 2 if piece.is_stderr else 1
+            os.write(number, piece.data)
+            if piece.data:
+                line.printed(number, piece.data[-1])
     except HoldfastError:
         return  # The job's end.
     except OSError as error:  # The job goes on.

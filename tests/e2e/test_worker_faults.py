@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -187,6 +190,17 @@ def test_b6_the_death_of_the_spawner_is_a_fault_and_the_job_comes_back(start: "S
     (lost,) = reasons(launch.events(), "spawner_lost")
     assert lost.endswith("; its workers end with it, and what they printed last may be lost")
     assert_nothing_left(launch)
+
+
+def test_what_is_told_begins_on_a_new_line_after_a_ranks_half_line(tmp_path: Path) -> None:
+    """Both go to one file here, as they go to one terminal."""
+    script = tmp_path / "half.py"
+    script.write_text("import os; os.write(2, b'half a line'); os._exit(3)")
+    command = [sys.executable, "-m", "supervisor", "run", "--state-dir", str(tmp_path / "state"), str(script)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+    lines = done.stdout.splitlines()
+    assert "holdfast: warning: rank 0" in lines[lines.index("half a line") + 1], done.stdout
+    assert "" not in lines
 
 
 def parent_of(pid: int) -> int:

@@ -128,7 +128,7 @@ def _take_settings(hook_folder: str) -> tuple[SpawnerSettings, int]:
 
 
 def _own_fds(settings: SpawnerSettings, link_fd: int) -> frozenset[int]:
-    return frozenset({link_fd, settings.return_fd, settings.watch_fd})
+    return frozenset({link_fd, settings.return_fd, settings.watch_fd, settings.console_line_fd})
 
 
 def _restore_open_files(before: int, raised: int) -> None:

@@ -10,9 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from holdfast_wire.console_line import ConsoleLine
+
 # How much may wait for a slow console before the workers that write to it are held back.
 CONSOLE_BACKLOG_BYTES_MAX = 1024 * 1024
 CONSOLE_PIPE_BYTES = 1024 * 1024
+_NEWLINE = 10
 
 _REMEDIES = {
     errno.ENOSPC: "; free space on that disk",
@@ -25,7 +28,9 @@ _REMEDIES = {
 class Console:
     """The spawner's own stdout or stderr, written without blocking; after an error all further output is dropped."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, line: ConsoleLine | None = None) -> None:
+        """`line`: where it is noted whether the last line is finished."""
+        self._number, self._line = fd, line
         self._name = "stderr" if fd == 2 else "stdout"
         self.fd = _own_description(fd)
         mode = os.fstat(self.fd).st_mode
@@ -68,12 +73,15 @@ class Console:
     def splice_from(self, pipe: int, bytes_max: int) -> int:
         """Splices `pipe` into the console; returns how many bytes. Raises BlockingIOError if either is not ready."""
         try:
-            return os.splice(pipe, self.fd, bytes_max, flags=os.SPLICE_F_NONBLOCK)
+            moved = os.splice(pipe, self.fd, bytes_max, flags=os.SPLICE_F_NONBLOCK)
         except BlockingIOError:
             raise
         except OSError as error:
             self._break(error)
             raise BlockingIOError from None
+        if self._line is not None and moved:
+            self._line.printed(self._number, _NEWLINE)  # Nobody has seen the bytes: a whole line is likelier.
+        return moved
 
     def flush(self) -> None:
         """Writes as much of the backlog as it can now."""
@@ -91,12 +99,15 @@ class Console:
 
     def _put(self, parts: tuple[bytes | memoryview, ...]) -> int:
         try:
-            return os.writev(self.fd, parts)
+            sent = os.writev(self.fd, parts)
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
             self._break(error)
             return 0
+        if self._line is not None and sent:
+            self._line.printed(self._number, _byte_at(parts, sent - 1))
+        return sent
 
     def _break(self, error: OSError) -> None:
         """Continues without a console after EPIPE, EIO of a closed terminal, or a full disk behind it."""
@@ -109,6 +120,14 @@ class Console:
 
     def _lose(self, count: int) -> None:
         self.lost_bytes += count if self.trouble else 0
+
+
+def _byte_at(parts: tuple[bytes | memoryview, ...], index: int) -> int:
+    for part in parts:
+        if index < len(part):
+            return part[index]
+        index -= len(part)
+    return 0
 
 
 class LogFile:

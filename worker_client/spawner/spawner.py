@@ -66,7 +66,7 @@ class Spawner:
         self._events = Events()
         self._link = Link(link_fd)
         self._reconnect = SupervisorReconnect(settings)
-        self._output = Output(self._events, self._dropped, self._printed)
+        self._output = Output(self._events, self._dropped, self._printed, settings.console_line_fd)
         self._dropped_bytes: dict[int, int] = {}
         self._children: dict[int, Child] = {}  # pid -> not reaped yet
         self._cycle_ticks: dict[int, int] = {}  # cycle -> when its first worker started

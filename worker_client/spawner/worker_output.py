@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from holdfast_wire.console_line import ConsoleLine
 from holdfast_wire.spawner_link import StreamPlan
 
 from . import terminals
@@ -126,8 +127,9 @@ class Pump:
 class Output:
     """All pumps, the two consoles and the open log files."""
 
-    def __init__(self, events: Events, on_drop: DropReport, on_first: FirstReport) -> None:
+    def __init__(self, events: Events, on_drop: DropReport, on_first: FirstReport, console_line_fd: int = -1) -> None:
         """`on_first` is called when a worker's first output has come through here."""
+        self._line = ConsoleLine(console_line_fd) if console_line_fd >= 0 else None
         self._events = events
         self._on_drop = on_drop
         self._on_first = on_first
@@ -248,7 +250,7 @@ class Output:
     def _console(self, number: int) -> Console | None:
         if number not in self._consoles:
             try:
-                self._consoles[number] = Console(number)
+                self._consoles[number] = Console(number, self._line)
             except OSError:  # The spawner was started without this stream.
                 return None
         return self._consoles[number]

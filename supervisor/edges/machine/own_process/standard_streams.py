@@ -13,6 +13,8 @@ import threading
 from contextlib import suppress
 from typing import TextIO
 
+from holdfast_wire.console_line import ConsoleLine
+
 WAIT_S = 0.5  # for a slow reader of stderr
 PIPE_BYTES = 4096  # PIPE_BUF: a pipe that is ready takes this much without blocking
 
@@ -21,6 +23,7 @@ ERASE = "\r\x1b[K"
 
 _line_lock = threading.Lock()
 _has_line = False  # a temporary line is on the terminal
+_console_line: ConsoleLine | None = None  # of stderr, once somebody else prints there
 
 
 def open_missing() -> None:
@@ -53,7 +56,18 @@ def say(text: str, *, wait_s: float = WAIT_S) -> bool:
 def write(stream: TextIO, text: str, *, wait_s: float = WAIT_S) -> bool:
     """Writes whole lines to any stream in the same way; writes directly to a stream without a descriptor."""
     erase_line()
-    return _write(stream, _fitted(stream, text), wait_s=wait_s)
+    text = _fitted(stream, text)
+    if stream is sys.stderr and _console_line is not None and _console_line.take():
+        text = f"\n{text}"
+    return _write(stream, text, wait_s=wait_s)
+
+
+def console_line() -> ConsoleLine:
+    """Returns where each process that prints on this one's streams notes whether the last line is finished."""
+    global _console_line
+    if _console_line is None:
+        _console_line = ConsoleLine()
+    return _console_line
 
 
 def _fitted(stream: TextIO, text: str) -> str:

@@ -18,7 +18,7 @@ from holdfast_wire.spawner_link import Learned
 from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings, spawner_command
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.edges.machine.own_process import kernel_limits
+from supervisor.edges.machine.own_process import kernel_limits, standard_streams
 from supervisor.edges.machine.processes import process_table
 from supervisor.errors import ExhaustedError, InvalidRequestError
 
@@ -152,6 +152,9 @@ def _start(
             undo.callback(main_threads.close)
             settings = settings._replace(watch_fd=main_threads.fd, watch_limit_s=spec.auto_heartbeat_s)
             passed = (*passed, main_threads.fd)
+        if output_dir is None and (line := standard_streams.console_line()).fd >= 0:
+            settings = settings._replace(console_line_fd=line.fd)
+            passed = (*passed, line.fd)
         command = make_command(settings, marked, theirs.fileno())
         passed = (theirs.fileno(), *passed)
         if command.settings_fd >= 0:
