@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -14,7 +14,7 @@ from supervisor.edges.machine.own_process import threads
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import HoldfastError
 from supervisor.report.formatting import bare
-from supervisor.report.timeline.timeline import Incident, LastWords, Life, Outcome
+from supervisor.report.timeline.timeline import LastWords, Life, Outcome
 
 LINES = 25
 LINE_CHARACTERS_MAX = 500
@@ -32,7 +32,10 @@ def with_last_words(life: Life, read_logs: ReadLogs) -> Life:
     this process are hidden.
     """
     secrets = secret_values((), os.environ)
-    wanted = _wanted(life.incidents)
+    shown = [each for each in life.incidents if each.outcome is not Outcome.TOLERATED][-INCIDENTS_MAX:]
+    chosen = {each.number for each in shown}
+    ends = [each for each in shown if each.outcome is not Outcome.INSIDE]
+    wanted = {(each.cycle, rank): None for each in ends for rank in each.culprits[:RANKS_MAX]}  # A request has none.
     found: dict[tuple[int, int], LastWords] = {}
 
     def read() -> None:
@@ -48,9 +51,11 @@ def with_last_words(life: Life, read_logs: ReadLogs) -> Life:
         msgspec.structs.replace(
             each,
             last_words=tuple(
-                read_in_time.get((each.cycle, rank)) or LastWords(rank, note="its output was not read in time")
+                _went_on(life.job_id, each.cycle, rank)
+                if each.outcome is Outcome.INSIDE
+                else read_in_time.get((each.cycle, rank)) or LastWords(rank, note="its output was not read in time")
                 for rank in each.culprits[:RANKS_MAX]
-                if (each.cycle, rank) in wanted
+                if each.number in chosen
             ),
         )
         for each in life.incidents
@@ -58,10 +63,10 @@ def with_last_words(life: Life, read_logs: ReadLogs) -> Life:
     return msgspec.structs.replace(life, incidents=incidents)
 
 
-def _wanted(incidents: Sequence[Incident]) -> dict[tuple[int, int], None]:
-    """Returns cycle and rank of each culprit. A request has no culprit."""
-    chosen = [each for each in incidents if each.outcome is not Outcome.TOLERATED][-INCIDENTS_MAX:]
-    return {(each.cycle, rank): None for each in chosen for rank in each.culprits[:RANKS_MAX]}
+def _went_on(job_id: str, cycle: int, rank: int) -> LastWords:
+    """Says why no lines are shown: the rank, or the process that replaced it, writes to the same files from then on."""
+    command = f"holdfast logs {job_id} --rank {rank} --cycle {cycle}"
+    return LastWords(rank, note=f"the cycle went on, so its files hold later output too; {command} shows them")
 
 
 def _read(read_logs: ReadLogs, cycle: int, rank: int, secrets: tuple[str, ...]) -> LastWords:
