@@ -17,9 +17,9 @@ from supervisor.cli.event_handlers import event_handlers
 from supervisor.config.environment import ONE_THREAD
 from supervisor.config.job_spec import Entry, JobSpec
 from supervisor.config.many_nodes import shared_token
+from supervisor.config.recorded_settings import with_sources
 from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.config.run_folder import run_folder
-from supervisor.config.told_settings import with_sources
 from supervisor.edges.machine.folders import private_dir, socket_dir, state_dir
 from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.machine.processes import node_places

@@ -13,7 +13,7 @@ import anyio
 from anyio.abc import TaskStatus
 
 from supervisor.core.announcements import Announcement
-from supervisor.core.cluster import announcing, cluster_messages, coordinator, endings, takeover
+from supervisor.core.cluster import cluster_messages, coordinator, coordinator_announcements, endings, takeover
 from supervisor.core.defects import defect_sentence
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import node, node_messages
@@ -93,7 +93,7 @@ class Engine:
         self._machines.node_state = node.with_job(self._machines.node_state, job_id, machines)
         if led is not None:
             self._machines.coordinators[job_id] = led
-            self._performer.announce(job_id, announcing.lead_taken(led))
+            self._performer.announce(job_id, coordinator_announcements.lead_taken(led))
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""
@@ -166,11 +166,11 @@ class Engine:
         """Starts a new leader's coordinator from the ledger, or drops that of a former leader."""
         self._machines.coordinators.pop(job_id, None)
         if isinstance(change, cluster_messages.LeadershipLost):
-            self._performer.announce(job_id, announcing.lead_lost())
+            self._performer.announce(job_id, coordinator_announcements.lead_lost())
             return
         leader, now_s = self._performer.name_in(job_id), self._clock.now_s()
         led = self._machines.coordinators[job_id] = takeover.initial_state(job_id, change, leader=leader, now_s=now_s)
-        self._performer.announce(job_id, announcing.lead_taken(led))
+        self._performer.announce(job_id, coordinator_announcements.lead_taken(led))
 
     def _step_coordinator(self, job_id: str, report: cluster_messages.Event) -> None:
         state = self._machines.coordinators.get(job_id)
@@ -178,10 +178,10 @@ class Engine:
             if not self._performer.leads(job_id):
                 return  # a report that outlived its job
             state = coordinator.initial_state(job_id, leader=self._performer.name_in(job_id))
-            self._performer.announce(job_id, announcing.lead_taken(state))
+            self._performer.announce(job_id, coordinator_announcements.lead_taken(state))
         try:
             if isinstance(report, cluster_messages.NodeLost):
-                self._performer.announce(job_id, announcing.node_lost(report))
+                self._performer.announce(job_id, coordinator_announcements.node_lost(report))
             state, actions = coordinator.step(state, report, now_s=self._clock.now_s(), jitter=self._jitter())
             self._machines.move(job_id, state)
             used, iteration = coordinator.restarts_used(state), coordinator.current_iteration(state)

@@ -15,7 +15,7 @@ import msgspec
 from anyio.abc import TaskGroup
 
 from supervisor.core import checkpoint_times
-from supervisor.core.stragglers import stragglers
+from supervisor.core.stragglers import straggler_reporting
 from supervisor.core.stragglers.straggler_messages import RankSections, SectionsTold
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
@@ -63,7 +63,7 @@ class _Compared(msgspec.Struct):
     """The comparison for one job that this node leads."""
 
     job: JobRecord
-    state: stragglers.State = msgspec.field(default_factory=stragglers.initial_state)
+    state: straggler_reporting.State = msgspec.field(default_factory=straggler_reporting.initial_state)
     checkpoints: checkpoint_times.State = msgspec.field(default_factory=checkpoint_times.initial_state)
     nodes: set[str] = msgspec.field(default_factory=set[str])
 
@@ -115,9 +115,9 @@ class SectionWatch:
         pace_s = max(LOOK_S, PACE_S * len(known.nodes))
         event = SectionsTold(node, told.cycle, told.names, told.ranks)
         now_s, patience_s = self._clock.now_s(), max(PATIENCE_MIN_S, PATIENCE_PACES * pace_s)
-        known.state, found = stragglers.step(known.state, event, now_s=now_s, patience_s=patience_s)
+        known.state, found = straggler_reporting.step(known.state, event, now_s=now_s, patience_s=patience_s)
         known.checkpoints, measured = checkpoint_times.step(known.checkpoints, event, now_s=now_s)
-        self._slow.note(job, stragglers.named(known.state))
+        self._slow.note(job, straggler_reporting.named(known.state))
         actions = (*found, *measured)
         for action in actions:
             self._publisher.publish(job, action.event)

@@ -56,7 +56,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 
 
 class JobNodeReport(msgspec.Struct, frozen=True):
-    """A node's part in a job. `state`: ready or cordoned; in a job on several nodes see core/cluster/roster.py."""
+    """A node's part in a job. `state`: ready or cordoned; in a job on several nodes see core/cluster/status_view.py."""
 
     name: str
     state: str

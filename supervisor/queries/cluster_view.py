@@ -8,7 +8,7 @@ from operator import attrgetter
 import msgspec
 
 from supervisor.core.announcements import Announcement, NodeLost
-from supervisor.core.cluster.roster import Roster, roster
+from supervisor.core.cluster.status_view import Roster, roster
 from supervisor.core.facts import JobEvent
 from supervisor.engine import leaders_events
 from supervisor.engine.event_publisher import EventPublisher

@@ -17,7 +17,7 @@ ANSWER_S = 5.0
 EVENT_WAIT_S = 20.0  # the longest time until the leader is asked again although nothing has happened
 NO_LEADER_S = 1.0
 UNNAMED_S = 10.0  # longer than a new leader waits for the nodes of its job
-_GONE = frozenset({"left", "lost", "refused", "stopped"})  # see core/cluster/roster.py
+_GONE = frozenset({"left", "lost", "refused", "stopped"})  # see core/cluster/status_view.py
 
 
 class Departures:

@@ -13,8 +13,8 @@ import msgspec
 import supervisor
 from supervisor.config import JobSpec
 from supervisor.config.job_spec import OnSigterm
+from supervisor.config.recorded_settings import recorded_settings
 from supervisor.config.run_folder import check_log_dir, run_folder
-from supervisor.config.told_settings import told_settings
 from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.facts import Evidence, HangLimits, JobState, JobView, RankView
 from supervisor.core.node import node, node_messages
@@ -118,7 +118,7 @@ class JobService:
         rules = spec.rules()
         facts = msgspec.structs.replace(rules.facts, submitted_at_ms=submitted_at_ns // NS_PER_MS)
         rules, checks = msgspec.structs.replace(rules, facts=facts), spec.health.plans(job.node_name(self._node_name))
-        told = told_settings(spec)
+        told = recorded_settings(spec)
         self._inbox.post(node_messages.JobSubmitted(rules, checks, spec.memory_rules(), job.node_name(""), told))
         self.begin(spec.job_id)
         return spec.job_id

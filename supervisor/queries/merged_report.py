@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from supervisor.core.cluster.roster import Roster, RosterNode
+from supervisor.core.cluster.status_view import Roster, RosterNode
 from supervisor.core.facts import JobState
 from supervisor.core.node_check_facts import Health
 from supervisor.ports.reports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, SectionReport

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from supervisor.config.launch_settings import RUN_SETTINGS
-from supervisor.core.cluster.agreement import FLAGS
+from supervisor.core.cluster.settings_agreement import FLAGS
 
 
 def test_the_flags_of_a_refusal_are_there():

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.cluster.roster import Roster, RosterNode
+from supervisor.core.cluster.status_view import Roster, RosterNode
 from supervisor.core.facts import JobState
 from supervisor.ports.reports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, SectionReport
 from supervisor.queries.merged_report import HEALTHY_CHECKS_NODES_MAX, Known, apart, merged

@@ -12,12 +12,12 @@ from supervisor.config.attribution_settings import MANAGED_ADDRESS, attribution_
 from supervisor.config.launch_settings import RUN_SETTINGS, settings_by_flag
 from supervisor.config.numa import numactl_prefix
 from supervisor.config.resolve import RunRequest
-from supervisor.core.cluster.placement import place
+from supervisor.core.cluster.active_and_spare_nodes import place
 from supervisor.core.facts import NodeFacts, RendezvousRules, RestartPolicyName
 from supervisor.errors import ConfigurationError, HoldfastError, InvalidRequestError
 from tests.config.runs import request, with_section
 from tests.config.test_slurm_step import STEP
-from tests.core.cluster.test_placement import in_domains, ranked, shown
+from tests.core.cluster.test_active_and_spare_nodes import in_domains, ranked, shown
 from tests.seeds.documents import ROOT, Document, asked
 
 GUIDE = Document("launcher-usage-guide")

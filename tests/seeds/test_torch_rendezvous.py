@@ -26,7 +26,7 @@ from supervisor.core.elastic.elastic_messages import (
     TellWaiting,
 )
 from supervisor.core.elastic.elastic_round import next_deadline_s
-from tests.core.cluster.test_rounds import come, job, ordered, pass_deadline, playing
+from tests.core.cluster.test_rendezvous_round import come, job, ordered, pass_deadline, playing
 from tests.core.elastic.test_elastic_round import FIXED, RULES, join, playbook, running, served
 from tests.seeds.documents import ROOT, Document, asked
 

@@ -12,7 +12,7 @@ import pytest
 
 from supervisor.core import fence_times, orders, terms
 from supervisor.core.cluster import cluster_messages as cluster
-from supervisor.core.cluster import coordinator, endings, membership, restart_policy, rounds, takeover
+from supervisor.core.cluster import coordinator, endings, node_states, rendezvous_round, restart_policy, takeover
 from supervisor.core.election import candidate, lead_renewal, leader_link, node_fence, node_links
 from supervisor.core.fence_times import FENCE_S
 from supervisor.core.leader_ledger import Former, Ledger
@@ -30,7 +30,7 @@ SEEDS = 200
 _Patch = pytest.MonkeyPatch
 
 
-def _none(members: membership.Members) -> int:
+def _none(members: node_states.Members) -> int:
     return 0
 
 
@@ -44,7 +44,7 @@ def _nothing(_: Processes, at_s: float) -> None:
 
 def nobody_is_busy(patch: _Patch) -> None:
     """The next cycle begins while the old one still runs."""
-    patch.setattr(membership.Members, "busy", property(_none))
+    patch.setattr(node_states.Members, "busy", property(_none))
 
 
 def late_fence(patch: _Patch) -> None:
@@ -150,7 +150,7 @@ def dragged_along(patch: _Patch) -> None:
 
 
 def ranks_from_one(patch: _Patch) -> None:
-    order_cycle = rounds._order_cycle  # pyright: ignore[reportPrivateUsage]
+    order_cycle = rendezvous_round._order_cycle  # pyright: ignore[reportPrivateUsage]
 
     def shifted(
         state: coordinator.State, chosen: tuple[str, ...], reason: str, now_s: float
@@ -158,7 +158,7 @@ def ranks_from_one(patch: _Patch) -> None:
         state, actions = order_cycle(state, chosen, reason, now_s)
         return state, tuple(_shifted(each) for each in actions)
 
-    patch.setattr(rounds, "_order_cycle", shifted)
+    patch.setattr(rendezvous_round, "_order_cycle", shifted)
 
 
 def _shifted(action: cluster.Action) -> cluster.Action:

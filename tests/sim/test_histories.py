@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from supervisor.core.cluster import cluster_messages as cluster
-from supervisor.core.cluster.membership import MemberState
+from supervisor.core.cluster.node_states import MemberState
 from supervisor.core.election import candidate
 from tests.sim.faults import Fault, Kind, draw_schedule
 from tests.sim.playing import play

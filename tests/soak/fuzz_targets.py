@@ -27,7 +27,7 @@ from starlette.types import Message, Receive, Scope, Send
 from supervisor.config import job_spec_json, redaction
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.resolve import parse_run
-from supervisor.core.attribution.analysis import Analysis
+from supervisor.core.attribution.log_verdict import Analysis
 from supervisor.core.facts import JobState
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node_check_facts import HealthCheckPolicy
@@ -55,8 +55,8 @@ from supervisor.errors import HoldfastError
 from supervisor.ports.questions import Answer, Question
 from supervisor.ports.rendezvous_backend import BackendRefusedError
 from supervisor.ports.reports import JobReport, RecordedEvent
-from supervisor.programs.attribution.analyses import Analyses
 from supervisor.programs.attribution.service import Service
+from supervisor.programs.attribution.submitted_logs import Analyses
 from tests.edges.peers import every_frame
 from tests.soak import fuzz_rpc
 from tests.soak.fuzz import Target

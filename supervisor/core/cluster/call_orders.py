@@ -10,7 +10,7 @@ from typing import assert_never
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import Action, Publish, Send
 from supervisor.core.cluster.coordinator_states import State
-from supervisor.core.cluster.membership import UNHEARD
+from supervisor.core.cluster.node_states import UNHEARD
 from supervisor.core.facts import JobEvent
 from supervisor.core.wrapped_calls import call_actions
 

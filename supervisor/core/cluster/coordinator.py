@@ -14,20 +14,20 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core.cluster import (
-    agreement,
-    announcing,
     call_orders,
     cluster_messages,
+    coordinator_announcements,
     departure,
     endings,
     evidence,
     exit_deadlock,
     hang_first,
-    membership,
-    node_loss,
+    lost_node_replacement,
+    node_states,
+    rendezvous_round,
     resignation,
     restart_policy,
-    rounds,
+    settings_agreement,
     suspected_nodes,
     takeover,
     wrapped_call,
@@ -46,7 +46,7 @@ from supervisor.core.cluster.coordinator_states import (
     with_member,
     without,
 )
-from supervisor.core.cluster.membership import BUSY, Member, MemberState
+from supervisor.core.cluster.node_states import BUSY, Member, MemberState
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_text import succeeded_sentence
 from supervisor.core.wrapped_calls import call_actions
@@ -71,7 +71,7 @@ def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
     if isinstance(event, cluster_messages.NodeStands) and resignation.is_outranked(state, event):
         return resignation.outranked(state)
     decided = departure.after(*resignation.after(*_step(state, event, now_s, jitter)))
-    return takeover.with_record(*announcing.with_announcements(state, *decided))
+    return takeover.with_record(*coordinator_announcements.with_announcements(state, *decided))
 
 
 def _step(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
@@ -94,8 +94,8 @@ def _go_on(resolved: takeover.Resolved, now_s: float, jitter: float) -> Outcome:
     state, actions, events = resolved
     for event in events:
         state, more = _step(state, event, now_s, jitter)
-        if isinstance(event, cluster_messages.NodeLost) and not event.node.startswith(membership.ABSENTEE):
-            actions += (announcing.node_lost(event),)
+        if isinstance(event, cluster_messages.NodeLost) and not event.node.startswith(node_states.ABSENTEE):
+            actions += (coordinator_announcements.node_lost(event),)
         actions += more
     return state, actions
 
@@ -103,7 +103,7 @@ def _go_on(resolved: takeover.Resolved, now_s: float, jitter: float) -> Outcome:
 def next_deadline_s(state: State) -> float | None:
     match state.phase:
         case Gathering():
-            return rounds.next_deadline_s(state.phase)
+            return rendezvous_round.next_deadline_s(state.phase)
         case Running():
             moments = [evidence.next_deadline_s(state.evidence), hang_first.next_deadline_s(state)]
             moments.append(wrapped_call.next_deadline_s(state.calls) if state.calls is not None else None)
@@ -144,7 +144,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
             cluster_messages.NodeExcluded() | cluster_messages.NodeCordoned() | cluster_messages.NodeSilent()
             | cluster_messages.NodeHeard()
         ):  # fmt: skip
-            state, actions = rounds.keep_out(state, event)
+            state, actions = rendezvous_round.keep_out(state, event)
             state, more = _use_ready(state, now_s, jitter)
             return departure.let_go(state, (*actions, *more), event.node)
         case (
@@ -182,9 +182,9 @@ def _take_request(
 def _node_opened(state: State, event: cluster_messages.JobOpened) -> Outcome:
     """Handles a newcomer. Only a newcomer that disagrees learns of it: the others agree and continue."""
     known = state.members.get(event.node)
-    if known is not None and known.state not in membership.UNHEARD:
+    if known is not None and known.state not in node_states.UNHEARD:
         return state, ()
-    reason = agreement.refusal(event.node, event.rules, state.rules, state.members)
+    reason = settings_agreement.refusal(event.node, event.rules, state.rules, state.members)
     if not reason:
         return with_member(state, event.node, Member(MemberState.OPENED, facts=event.rules.facts)), ()
     state = with_member(state, event.node, Member(MemberState.REFUSED))
@@ -211,8 +211,8 @@ def _node_emptied(
 
 def _use_ready(state: State, now_s: float, jitter: float) -> Outcome:
     """Has the ready nodes take part where they are needed: in the round, or in a wrapped call's vacant part."""
-    offer = node_loss.offer(state)
-    return rounds.close_round(state, now_s) if offer is None else _step_calls(state, offer, now_s, jitter)
+    offer = lost_node_replacement.offer(state)
+    return rendezvous_round.close_round(state, now_s) if offer is None else _step_calls(state, offer, now_s, jitter)
 
 
 def _store_served(state: State, event: cluster_messages.StoreServed) -> Outcome:
@@ -227,7 +227,7 @@ def _store_served(state: State, event: cluster_messages.StoreServed) -> Outcome:
 def _pass_deadline(state: State, now_s: float, jitter: float) -> Outcome:
     match state.phase:
         case Gathering():
-            return rounds.pass_deadline(state, state.phase, now_s)
+            return rendezvous_round.pass_deadline(state, state.phase, now_s)
         case Running():
             state, taken = _step_evidence(state, cluster_messages.DeadlineReached(), now_s)
             state, more = _step_calls(state, cluster_messages.DeadlineReached(), now_s, jitter)
@@ -242,10 +242,10 @@ def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
         case Running():
             reason = f"{reason}; restarting at once, which uses no restart of the budget"
             decided = said(state, "restart_decided", reason)
-            state = msgspec.structs.replace(state, phase=rounds.gathering(state.rules, reason, now_s))
-            return state, (decided, *rounds.announce(state, reason))
+            state = msgspec.structs.replace(state, phase=rendezvous_round.gathering(state.rules, reason, now_s))
+            return state, (decided, *rendezvous_round.announce(state, reason))
         case Gathering():
-            return rounds.end_delay(state, state.phase, now_s)
+            return rendezvous_round.end_delay(state, state.phase, now_s)
         case _:
             return state, ()
 
@@ -276,10 +276,11 @@ def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, 
     if isinstance(state.phase, Running) and not takes_part:
         state = with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED))
         return state, (said(state, "spare_failed", f"node {event.node}, which takes no part: {event.reason}"),)
-    is_waiting = isinstance(state.phase, Running) and event.restart_allowed and node_loss.is_waiting(state, event.node)
+    may_wait = isinstance(state.phase, Running) and event.restart_allowed
+    is_waiting = may_wait and lost_node_replacement.is_waiting(state, event.node)
     state = with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED))
     if is_waiting:  # The others continue without its ranks.
-        lost = node_loss.gone(state, event.node, event.reason)
+        lost = lost_node_replacement.gone(state, event.node, event.reason)
         state, actions = _step_calls(state, lost, now_s, jitter)
         return state, (said(state, "replacement_lost", event.reason), *actions)
     return _decide(state, event, now_s, jitter)
@@ -305,10 +306,10 @@ def _settle_hang(state: State, actions: tuple[Action, ...], now_s: float, jitter
 def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jitter: float) -> Outcome:
     """Handles a lost node like a fault of its workers, except that nothing of it is left to wait for."""
     known = state.members.get(event.node)
-    if known is None or known.state in membership.UNHEARD:
+    if known is None or known.state in node_states.UNHEARD:
         return state, ()
     actions: tuple[Action, ...] = ()
-    if known.state in BUSY and node_loss.is_survived(state, event.node):
+    if known.state in BUSY and lost_node_replacement.is_survived(state, event.node):
         return _lose_node_in_call(state, event, now_s, jitter)
     if known.state in BUSY:
         failed = cluster_messages.NodeFailed(event.node, known.cycle, event.reason)
@@ -319,17 +320,17 @@ def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jit
     if isinstance(state.phase, WindingDown):
         state, more = endings.step_winding_down(state, state.phase, event, now_s)
     else:
-        state, more = rounds.close_round(without(state, event.node), now_s)
+        state, more = rendezvous_round.close_round(without(state, event.node), now_s)
     return state, (*actions, *more)
 
 
 def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: float, jitter: float) -> Outcome:
     """Removes the node's ranks from the call, which continues on the other nodes. A spare may take their place."""
-    may_come_again = node_loss.find_spare(state, instead_of=event.node) is not None
-    lost = node_loss.gone(state, event.node, event.reason, may_come_again=may_come_again)
-    state = node_loss.note(without(state, event.node), event)
+    may_come_again = lost_node_replacement.find_spare(state, instead_of=event.node) is not None
+    lost = lost_node_replacement.gone(state, event.node, event.reason, may_come_again=may_come_again)
+    state = lost_node_replacement.note(without(state, event.node), event)
     state, actions = _step_calls(state, lost, now_s, jitter)
-    offer = node_loss.offer(state)
+    offer = lost_node_replacement.offer(state)
     state, more = _step_calls(state, offer, now_s, jitter) if offer is not None else (state, ())
     told = said(state, "node_lost", f"{event.reason}; the wrapped call goes on without it")
     return state, (told, *actions, *more)
@@ -338,7 +339,7 @@ def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: fl
 def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
     """Returns what the restart policy decides, as orders."""
     state = msgspec.structs.replace(state, first_failure=event.first_failure)
-    lost = rounds.excluded_verdict(state)
+    lost = rendezvous_round.excluded_verdict(state)
     if lost is not None:
         verdict = msgspec.structs.replace(lost, reason=f"{event.reason}; {lost.reason}")
         return endings.wind_down(state, verdict, now_s)
@@ -346,7 +347,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
     fault = restart_policy.FaultHappened(
         node=event.node,
         reason=event.reason,
-        healthy_nodes=rounds.healthy_nodes(state, without=event.node),
+        healthy_nodes=rendezvous_round.healthy_nodes(state, without=event.node),
         lived_s=now_s - state.phase.started_at_s if isinstance(state.phase, Running) else None,
         training_iteration=event.training_iteration,
         restart_allowed=event.restart_allowed,
@@ -362,7 +363,9 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                     actions.append(said(state, kind, reason))
             case restart_policy.Tolerate(reason):
                 actions.append(said(state, "fault_tolerated", reason))
-                state, more = _step_calls(state, node_loss.gone(state, event.node, event.reason), now_s, jitter)
+                state, more = _step_calls(
+                    state, lost_node_replacement.gone(state, event.node, event.reason), now_s, jitter
+                )
                 actions += more
             case restart_policy.GiveUp(verdict):
                 state, more = endings.wind_down(state, verdict, now_s)
@@ -370,16 +373,20 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
             case restart_policy.Restart(delay_s, reason):
                 # Running nodes must stop at once; where nothing runs, even a new spawner waits for the delay.
                 is_announced = runs or not delay_s
-                phase = rounds.gathering(state.rules, reason, now_s, delay_s=delay_s, is_announced=is_announced)
+                phase = rendezvous_round.gathering(
+                    state.rules, reason, now_s, delay_s=delay_s, is_announced=is_announced
+                )
                 phase = msgspec.structs.replace(phase, is_by_fault=runs and not event.may_be_stop)
                 if event.may_be_stop:
-                    phase = msgspec.structs.replace(phase, untold=reason, untold_until_s=now_s + rounds.STOP_FOLLOWS_S)
+                    phase = msgspec.structs.replace(
+                        phase, untold=reason, untold_until_s=now_s + rendezvous_round.STOP_FOLLOWS_S
+                    )
                 else:
                     actions.append(said(state, "restart_decided", reason))
                 state = msgspec.structs.replace(state, phase=phase)
                 if is_announced:
-                    actions += rounds.announce(state, reason)
-                state, more = rounds.close_round(state, now_s)
+                    actions += rendezvous_round.announce(state, reason)
+                state, more = rendezvous_round.close_round(state, now_s)
                 actions += more
             case _:
                 assert_never(decision)
@@ -436,12 +443,12 @@ def _step_calls(state: State, event: wrapped_call.Event, now_s: float, jitter: f
             case call_actions.Replace(_, takes_unit):
                 if takes_unit:
                     state = msgspec.structs.replace(state, policy=restart_policy.take_unit(state.policy))
-                on_living = node_loss.on_living(state, decision)
-                state, filled = node_loss.fill(state, decision)
+                on_living = lost_node_replacement.on_living(state, decision)
+                state, filled = lost_node_replacement.fill(state, decision)
                 actions += (*call_orders.replace(state, on_living), *filled)
             case call_actions.EndCall():
                 actions += call_orders.carry(state, decision)
-                state, stands = node_loss.settle(state, decision)
+                state, stands = lost_node_replacement.settle(state, decision)
                 if stands is not None:
                     failed = cluster_messages.NodeFailed(stands.node, state.cycle, stands.reason)
                     state, more = _decide(state, failed, now_s, jitter)

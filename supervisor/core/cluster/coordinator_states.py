@@ -1,6 +1,6 @@
 """Which states can a job have for its coordinator?
 
-These are the states of the machine coordinator.py; those of its nodes are in membership.py.
+These are the states of the machine coordinator.py; those of its nodes are in node_states.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import msgspec
 
 from supervisor.core.cluster import evidence, restart_policy
 from supervisor.core.cluster.cluster_messages import Action, Event, NodeFailed, NodeLost, NodeStands, Publish
-from supervisor.core.cluster.membership import Member, Members, MemberState
+from supervisor.core.cluster.node_states import Member, Members, MemberState
 from supervisor.core.facts import Evidence, JobEvent, JobRules, RestartRules, Verdict
 from supervisor.core.leader_ledger import Former, Ledger
 from supervisor.core.orders import UseStore

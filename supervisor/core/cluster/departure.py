@@ -11,11 +11,11 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import endings, resignation, rounds
+from supervisor.core.cluster import endings, rendezvous_round, resignation
+from supervisor.core.cluster.active_and_spare_nodes import place
 from supervisor.core.cluster.cluster_messages import Action, LeaveAsked, Send
 from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, Stop, said, with_member
-from supervisor.core.cluster.membership import BUSY, UNHEARD, Member, MemberState
-from supervisor.core.cluster.placement import place
+from supervisor.core.cluster.node_states import BUSY, UNHEARD, Member, MemberState
 from supervisor.core.stop_verdict import left_sentence, left_verdict
 
 _COUNTED = frozenset({MemberState.OPENED, MemberState.JOINED, MemberState.DOWN, *BUSY})  # may run the next cycle
@@ -32,10 +32,10 @@ def ask(state: State, event: LeaveAsked, now_s: float) -> Outcome:
     state = with_member(state, node, msgspec.structs.replace(known, leaves=event.reason))
     if isinstance(state.phase, Running) and known.state in BUSY:
         text = f"node {node} leaves the job ({event.reason}); restarting at once, which uses no restart of the budget"
-        state = msgspec.structs.replace(state, phase=rounds.gathering(state.rules, text, now_s))
-        return state, (said(state, "node_leaves", text), *rounds.announce(state, text))
+        state = msgspec.structs.replace(state, phase=rendezvous_round.gathering(state.rules, text, now_s))
+        return state, (said(state, "node_leaves", text), *rendezvous_round.announce(state, text))
     state, actions = let_go(state, (), node)
-    state, more = rounds.close_round(state, now_s)
+    state, more = rendezvous_round.close_round(state, now_s)
     return state, (*actions, *more)
 
 

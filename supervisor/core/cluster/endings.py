@@ -23,7 +23,7 @@ from supervisor.core.cluster.coordinator_states import (
     with_member,
     without,
 )
-from supervisor.core.cluster.membership import GONE, UNHEARD, Member, MemberState
+from supervisor.core.cluster.node_states import GONE, UNHEARD, Member, MemberState
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_text import succeeded_sentence
 from supervisor.core.root_cause import first_cause

@@ -14,7 +14,7 @@ import msgspec
 from supervisor.core.cluster import evidence
 from supervisor.core.cluster.cluster_messages import Send, StacksTaken, WorkersLinger
 from supervisor.core.cluster.coordinator_states import Gathering, Inquiry, Outcome, State, said
-from supervisor.core.cluster.membership import BUSY
+from supervisor.core.cluster.node_states import BUSY
 from supervisor.core.hangs import lost_rank_deadlock
 from supervisor.core.hangs.hang_text import subject
 from supervisor.core.orders import EndDeadlocked, TakeStacks

@@ -12,7 +12,7 @@ import msgspec
 
 from supervisor.core.cluster.cluster_messages import NodeFailed, StacksWanted
 from supervisor.core.cluster.coordinator_states import Hang, Running, State, with_member
-from supervisor.core.cluster.membership import MemberState
+from supervisor.core.cluster.node_states import MemberState
 
 ENDED_S = 3.0  # after its evidence, a hang is reported as a fault: ranks that may react to a signal have 2 s
 

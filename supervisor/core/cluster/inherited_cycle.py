@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from supervisor.core.cluster import membership
+from supervisor.core.cluster import node_states
 from supervisor.core.cluster.cluster_messages import MemberState, NodeStands
 from supervisor.core.leader_ledger import Ledger
 
@@ -54,7 +54,7 @@ class InheritedCycle(msgspec.Struct, frozen=True):
     def absentee(self, group_rank: int, stands: Mapping[str, NodeStands]) -> str:
         """Returns the node that had this part, or a placeholder name if that node is present without a part."""
         name = self.names[group_rank] if self.names else ""
-        return name if name and name not in stands else f"{membership.ABSENTEE}{group_rank}"
+        return name if name and name not in stands else f"{node_states.ABSENTEE}{group_rank}"
 
 
 def find(ledger: Ledger, stands: Mapping[str, NodeStands]) -> InheritedCycle:

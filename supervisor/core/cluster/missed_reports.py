@@ -5,9 +5,9 @@ The leader handles them as if they came now (takeover.py).
 
 from __future__ import annotations
 
-from supervisor.core.cluster import cluster_messages, membership
+from supervisor.core.cluster import cluster_messages, node_states
 from supervisor.core.cluster.cluster_messages import Event, NodeStands
-from supervisor.core.cluster.membership import MemberState
+from supervisor.core.cluster.node_states import MemberState
 
 
 def of_node(stands: NodeStands) -> tuple[Event, ...]:
@@ -82,7 +82,7 @@ def of_cycle(
             events.append(cluster_messages.NodeSucceeded(node, cycle, each.lost))
         events += of_node(each)[1:]
     for rank, name in absent.items():
-        who = f"node {name}" if not name.startswith(membership.ABSENTEE) else "the node"
+        who = f"node {name}" if not name.startswith(node_states.ABSENTEE) else "the node"
         text = f"{who} of group rank {rank} is lost: it has not reported its state to the new leader"
         text += f", and nothing was heard of the previous one for {unheard_s:.1f} s or more" if unheard_s else ""
         events.append(cluster_messages.NodeLost(name, text))

@@ -15,7 +15,7 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import Action, NodeStands, Send
 from supervisor.core.cluster.coordinator_states import Ended, Gathering, Outcome, State, WindingDown, said
-from supervisor.core.cluster.membership import UNHEARD, MemberState
+from supervisor.core.cluster.node_states import UNHEARD, MemberState
 
 RESIGNATIONS_MAX = 3  # in a row
 

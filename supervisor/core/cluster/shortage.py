@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from supervisor.core.cluster.membership import BUSY, Member, MemberState
-from supervisor.core.cluster.placement import by_domain, complete_groups, ordered
+from supervisor.core.cluster.active_and_spare_nodes import by_domain, complete_groups, ordered
+from supervisor.core.cluster.node_states import BUSY, Member, MemberState
 from supervisor.core.facts import RendezvousRules
 
 NAMES_MAX = 8  # in one list; a sentence about thousands of nodes is of no help

@@ -14,11 +14,11 @@ from supervisor.core.cluster import (
     cluster_messages,
     endings,
     inherited_cycle,
-    membership,
     missed_reports,
+    node_states,
+    rendezvous_round,
     resignation,
     restart_policy,
-    rounds,
     shortage,
     unreported_nodes,
     wrapped_call,
@@ -39,7 +39,7 @@ from supervisor.core.cluster.coordinator_states import (
     with_parts,
 )
 from supervisor.core.cluster.inherited_cycle import InheritedCycle
-from supervisor.core.cluster.membership import Member, MemberState
+from supervisor.core.cluster.node_states import Member, MemberState
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence_times import TAKE_OVER_S
 from supervisor.core.leader_ledger import Ledger
@@ -86,7 +86,7 @@ def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resol
         if _missed_the_end(state, event):
             return state, _told_of_the_end(state, event), ()
         if state.recorded is None or event.cycle < 0:
-            return rounds.held_back(state, event, now_s), (), missed_reports.of_newcomer(event)
+            return rendezvous_round.held_back(state, event, now_s), (), missed_reports.of_newcomer(event)
         # The job is not new: its record is lost, and the nodes know better.
         state = msgspec.structs.replace(state, phase=TakingOver(now_s + TAKE_OVER_S))
         return state, (), (*phase.early, event)
@@ -94,13 +94,13 @@ def open_job(state: State, phase: Unopened, event: Event, now_s: float) -> Resol
         if len(phase.early) < EARLY_REPORTS_MAX:
             phase.early.append(event)
         return state, (), ()
-    members = membership.for_rules(event.rules.rendezvous)
+    members = node_states.for_rules(event.rules.rendezvous)
     members.put(event.node, Member(MemberState.OPENED, facts=event.rules.facts))
     policy = restart_policy.initial_state(event.rules.restart, training_iteration=event.training_iteration)
     opened = msgspec.structs.replace(
         state,
         phase=msgspec.structs.replace(
-            rounds.gathering(event.rules, "first start", now_s, is_first=True),
+            rendezvous_round.gathering(event.rules, "first start", now_s, is_first=True),
             orders_from_s=phase.until_s if phase.until_s > now_s else None,
         ),
         rules=event.rules,
@@ -149,7 +149,7 @@ def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
     if isinstance(state.phase, Gathering) and stands.cycle > state.cycle and not _missed_the_end(state, stands):
         return _begin_again(state, stands, now_s)
     known = state.members.get(stands.node)
-    if known is not None and known.state not in membership.UNHEARD:
+    if known is not None and known.state not in node_states.UNHEARD:
         return state, (), ()
     if _missed_the_end(state, stands):
         return state, _told_of_the_end(state, stands), ()
@@ -160,7 +160,7 @@ def meet(state: State, stands: NodeStands, now_s: float) -> Resolved:
         if granted:
             leaving = Member(MemberState.OPENED, leaves=granted, facts=stands.rules.facts)
             return with_member(state, stands.node, leaving), told, missed_reports.of_node(stands)
-        return rounds.held_back(state, stands, now_s), told, missed_reports.of_newcomer(stands)
+        return rendezvous_round.held_back(state, stands, now_s), told, missed_reports.of_newcomer(stands)
     busy = Member(
         MemberState.FAILED, stands.cycle, excluded=stands.excluded, cordoned=stands.cordoned, leaves=granted,
         facts=stands.rules.facts,
@@ -176,7 +176,7 @@ def _begin_again(state: State, stands: NodeStands, now_s: float) -> Resolved:
     phase = TakingOver(now_s + TAKE_OVER_S)
     kept: list[Event] = []
     for node, each in state.members.items():
-        if each.state in membership.UNHEARD:
+        if each.state in node_states.UNHEARD:
             continue
         rules = msgspec.structs.replace(state.rules, facts=each.facts)
         phase.stands[node] = NodeStands(node, rules, each.state, each.cycle, restarts_used=state.policy.used)
@@ -330,7 +330,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     group_size = inherited.size or rules.restart.min_nodes
     known = (each.assignment.epoch for each in stands.values() if each.assignment is not None)
     epoch = max(state.epoch, ledger.epoch, *known)
-    members = membership.for_rules(rules.rendezvous)
+    members = node_states.for_rules(rules.rendezvous)
     for name in names:
         members.put(name, Member(MemberState.LOST, cycle))
     for node, each in stands.items():
@@ -382,7 +382,7 @@ def _outcome(ledger: Ledger, parts: dict[int, NodeStands]) -> Verdict | Stop | N
 def _member(stands: NodeStands, cycle: int) -> Member:
     """Returns the node's membership. A node that still runs an older cycle is told to stop."""
     facts, took_part = stands.rules.facts, stands.assignment is not None
-    if stands.cycle < cycle and stands.state in membership.BUSY:
+    if stands.cycle < cycle and stands.state in node_states.BUSY:
         state, part, lost = MemberState.FAILED, stands.cycle, ()
     else:
         state, part, lost = stands.state, stands.cycle if took_part else -1, stands.lost
@@ -395,10 +395,10 @@ def _member(stands: NodeStands, cycle: int) -> Member:
 def _gather(state: State, stands: dict[str, NodeStands], now_s: float, *, closes: bool) -> Outcome:
     """Opens the round of a restart that was decided, and counted, before the take-over."""
     reason = next((each.reason for each in stands.values() if each.reason), "the job was being restarted")
-    state = msgspec.structs.replace(state, phase=rounds.gathering(state.rules, reason, now_s))
+    state = msgspec.structs.replace(state, phase=rendezvous_round.gathering(state.rules, reason, now_s))
     text = f"the leader is new; the nodes join cycle {state.cycle + 1}"
-    announced = rounds.announce(state, reason) if state.cycle >= 0 else ()
-    state, closed = rounds.close_round(state, now_s) if closes else (state, ())
+    announced = rendezvous_round.announce(state, reason) if state.cycle >= 0 else ()
+    state, closed = rendezvous_round.close_round(state, now_s) if closes else (state, ())
     return state, (said(state, "leader_changed", text), *announced, *closed)
 
 
@@ -409,7 +409,7 @@ def _run(state: State, inherited: InheritedCycle, absent: dict[int, str], now_s:
     actions: list[Action] = []
     present = set(names.values())
     for node, member in list(state.members.items()):
-        if member.state in membership.BUSY and (member.cycle < state.cycle or node not in present):
+        if member.state in node_states.BUSY and (member.cycle < state.cycle or node not in present):
             actions.append(Send(node, orders.JoinAgain(state.cycle + 1, "the others have begun a newer cycle")))
             earlier = min(member.cycle, state.cycle - 1)  # Its faults are not this cycle's.
             state.members.put(node, msgspec.structs.replace(member, state=MemberState.FAILED, cycle=earlier))
@@ -423,7 +423,7 @@ def _run(state: State, inherited: InheritedCycle, absent: dict[int, str], now_s:
     text += f", {len(waiting)} of them begin it now" if waiting else ""
     state = with_parts(state, tuple(names[rank] for rank in sorted(names)))
     state = msgspec.structs.replace(state, phase=Running(now_s), store=use)
-    begun = tuple(Send(names[rank], rounds.start_order(state, rank, text)) for rank in waiting)
+    begun = tuple(Send(names[rank], rendezvous_round.start_order(state, rank, text)) for rank in waiting)
     others = (each.node for each in (parts | waiting).values() if each is not store)
     told = tuple(Send(node, use) for node in others if use is not None)
     return state, (said(state, "leader_changed", text), *begun, *told, *actions)

@@ -13,7 +13,7 @@ import msgspec
 
 from supervisor.core.facts import Evidence
 from supervisor.core.hangs.hang_text import counted, listed_clauses, said_of, subject
-from supervisor.core.hangs.single_rank_findings import Pattern, RankFinding, find
+from supervisor.core.hangs.hung_rank_diagnosis import Pattern, RankFinding, find
 from supervisor.core.process_facts import Frame, RankFacts
 
 # Explain a hang without regard to other ranks.

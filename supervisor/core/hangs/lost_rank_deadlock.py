@@ -13,7 +13,7 @@ import msgspec
 
 from supervisor.core.facts import Evidence
 from supervisor.core.hangs.hang_text import listed_clauses, said_of
-from supervisor.core.hangs.stack_classification import Doing, activity_of
+from supervisor.core.hangs.library_frames import Doing, activity_of
 from supervisor.core.process_facts import Frame, ProcessState, RankFacts
 
 CPU_SHARE_MAX = 0.05  # of a core, by all threads of a rank: a thread that saves or sends needs more

@@ -1,6 +1,6 @@
 """What does the node notice about its ranks without a word from their script?
 
-Folds what needs no line of code in the script: which configured limits nothing has armed (limit_arming.py), which
+Folds what needs no line of code in the script: which configured limits nothing has armed (ineffective_limits.py), which
 ranks a signal has stopped (stopped_ranks.py), whose main thread executes nothing (auto_heartbeat_monitor.py), when the
 script was seen again after a restart (script_seen.py), and which ranks a stop waits for (slow_exits.py).
 """
@@ -18,7 +18,7 @@ from supervisor.core.node import (
     auto_heartbeat_monitor,
     call_watch,
     hang_response,
-    limit_arming,
+    ineffective_limits,
     node_messages,
     rank_monitor,
     script_seen,
@@ -29,7 +29,7 @@ from supervisor.core.node import (
 
 
 class State(msgspec.Struct, frozen=True):
-    arming: limit_arming.State = msgspec.field(default_factory=limit_arming.initial_state)
+    arming: ineffective_limits.State = msgspec.field(default_factory=ineffective_limits.initial_state)
     stops: stopped_ranks.State = msgspec.field(default_factory=stopped_ranks.initial_state)
     main_threads: auto_heartbeat_monitor.State = msgspec.field(default_factory=auto_heartbeat_monitor.initial_state)
     seen: script_seen.State = msgspec.field(default_factory=script_seen.initial_state)
@@ -43,7 +43,7 @@ Event = (
     | node_messages.ProgressRead | node_messages.RankStopped | node_messages.RankContinued | node_messages.RankPrinted
     | node_messages.RanksLookedAt | node_messages.SupervisorReturned | node_messages.DeadlineReached
 )  # fmt: skip
-Action = limit_arming.Action | slow_exits.Action | hang_response.RankHung
+Action = ineffective_limits.Action | slow_exits.Action | hang_response.RankHung
 Outcome = tuple[State, tuple[Action, ...]]
 
 _NOT_OF_ARMING = (
@@ -95,7 +95,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, ranks: Ranks, 
     arming, stops, main_threads = state.arming, state.stops, state.main_threads
     if not isinstance(event, _NOT_OF_ARMING):
         has_rank_0 = ranks.first_rank == 0
-        arming, more = limit_arming.step(
+        arming, more = ineffective_limits.step(
             arming, event, now_s=now_s, cycle=cycle, has_rank_0=has_rank_0, rules=rules
         )  # fmt: skip
         actions += more
@@ -133,7 +133,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, ranks: Ranks, 
 
 def next_deadline_s(state: State) -> float | None:
     dues_s = (
-        limit_arming.next_deadline_s(state.arming),
+        ineffective_limits.next_deadline_s(state.arming),
         stopped_ranks.next_deadline_s(state.stops),
         auto_heartbeat_monitor.next_deadline_s(state.main_threads),
         slow_exits.next_deadline_s(state.ending),

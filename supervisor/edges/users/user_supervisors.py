@@ -15,16 +15,14 @@ from anyio.abc import TaskGroup
 from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
+from supervisor.edges.users import supervisors_per_user, user_process
 from supervisor.edges.users import user_link_messages as messages
-from supervisor.edges.users import user_process
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders, bind_for_root
 from supervisor.edges.users.user_link import UserLink
 from supervisor.errors import ExhaustedError, HoldfastError, NotNowError
 from supervisor.ports.pauses import pause
 
-SUPERVISORS_MAX = 1_024
-SUPERVISORS_OF_ONE_MAX = 8  # of one login: with other groups, or with its subordinate user ids
 ATTEMPTS = 3  # to hand a connection over: the supervisor may just be leaving
 GONE_TIMEOUT_S = 20.0  # from the end of its link to the end of the process; then it is killed
 END_TIMEOUT_S = 70.0  # for a supervisor to end its jobs when the service ends; with the above less than TimeoutStopSec
@@ -198,7 +196,8 @@ class UserSupervisors:
     async def _start(self, user: _User, limits: Limits) -> None:
         """Starts a supervisor. Raises HoldfastError."""
         if user.record is None:
-            self._check_places(user)
+            others = [each.login for each in self._users.values() if each.record is not None or each.is_starting]
+            supervisors_per_user.check(others, user.login, user.identity.uid)
         user.is_starting = True
         try:
             started = await self._processes.start(
@@ -212,21 +211,6 @@ class UserSupervisors:
             user.is_starting = False
         user.record, user.process = started.record, started.process
         _log.info("supervisor %s serves user id %s", user.record.pid, user.identity.uid)
-
-    def _check_places(self, user: _User) -> None:
-        """Raises ExhaustedError if there are too many supervisors, those that are about to be restarted included."""
-        logins = [each.login for each in self._users.values() if each.record is not None or each.is_starting]
-        if len(logins) >= SUPERVISORS_MAX:
-            raise ExhaustedError(
-                f"cannot answer user id {user.identity.uid}: {SUPERVISORS_MAX} users have supervisors on this node; "
-                "try again later"
-            )
-        if logins.count(user.login) >= SUPERVISORS_OF_ONE_MAX:
-            raise ExhaustedError(
-                f"cannot answer user id {user.identity.uid}: user id {user.login}, with other groups and subordinate "
-                f"user ids, has {SUPERVISORS_OF_ONE_MAX} supervisors on this node; wait until one of them has had no "
-                "job for a minute"
-            )
 
     async def _end_process(self, user: _User) -> None:
         """Returns once the former process is gone; kills one that stays.

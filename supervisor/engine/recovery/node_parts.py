@@ -13,7 +13,7 @@ from typing import TypeVar, cast
 import msgspec
 
 from supervisor.core.cluster import coordinator_states
-from supervisor.core.cluster.membership import Member, Members
+from supervisor.core.cluster.node_states import Member, Members
 from supervisor.core.session_state import JobSessions, NodeSessionState
 from supervisor.engine.job_record import JobRecord, RecordedCycle
 from supervisor.engine.recovery import record_text

@@ -26,14 +26,14 @@ from supervisor.core import (
     worker_messages,
 )
 from supervisor.core.cluster import cluster_messages as cluster
-from supervisor.core.cluster import coordinator_states, evidence, membership, restart_policy
+from supervisor.core.cluster import coordinator_states, evidence, node_states, restart_policy
 from supervisor.core.node import (
     auto_heartbeat_monitor,
     call_watch,
     gpu_reclaim,
     hang_response,
+    ineffective_limits,
     job_machines,
-    limit_arming,
     local_call_messages,
     node_check_round,
     plain_ranks,
@@ -192,16 +192,16 @@ KINDS: Mapping[str, Kind] = {
     "job_state": facts.JobState,
     "ledger": leader_ledger.Ledger,
     "ledger.former": leader_ledger.Former,
-    "limit_arming.state": limit_arming.State,
-    "limit_arming.unarmed": limit_arming.Unarmed,
+    "limit_arming.state": ineffective_limits.State,
+    "limit_arming.unarmed": ineffective_limits.Unarmed,
     "main_thread_watch.state": auto_heartbeat_monitor.State,
     "main_thread_watch.watched": auto_heartbeat_monitor.Watched,
     "local_call_messages.place": local_call_messages.Place,
     "local_call_messages.rank": local_call_messages.Rank,
     "local_call_messages.state": local_call_messages.State,
     "log_server": job_logs.LogServer,
-    "member": membership.Member,
-    "members": membership.Members,
+    "member": node_states.Member,
+    "members": node_states.Members,
     "node.await_gpu_memory": node.AwaitGpuMemory,
     "node.check_node": node.CheckNode,
     "node.client_joined": node.ClientJoined,

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from supervisor.config.redaction import redacted_text
-from supervisor.core.attribution.analysis import Judgement
 from supervisor.core.attribution.log_patterns import Advice
+from supervisor.core.attribution.log_verdict import Judgement
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.errors import ConfigurationError
 from supervisor.programs.attribution.posting import post_json

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from supervisor.core.attribution.analysis import LINE_CHARACTERS_MAX, Analysis
+from supervisor.core.attribution.log_verdict import LINE_CHARACTERS_MAX, Analysis
 
 READ_BYTES = 1 << 20
 FIRST_BYTES_MAX, FIRST_S = 1 << 30, 20.0  # of what is new in a log at one look

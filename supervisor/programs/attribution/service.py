@@ -31,8 +31,8 @@ from supervisor.edges.operators import http_server
 from supervisor.edges.operators.cross_origin_check import is_name_of_here, page_elsewhere
 from supervisor.edges.operators.http_places import as_it_is
 from supervisor.errors import ExhaustedError, InvalidRequestError
-from supervisor.programs.attribution.analyses import Analyses, Asked, Opinion, Result
 from supervisor.programs.attribution.posting import post_json
+from supervisor.programs.attribution.submitted_logs import Analyses, Asked, Opinion, Result
 from supervisor.programs.attribution.work_queue import WorkQueue
 
 WAIT_S = 30.0

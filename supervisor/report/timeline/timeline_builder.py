@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from supervisor.config.told_settings import SOURCE, VALUE
+from supervisor.config.recorded_settings import SOURCE, VALUE
 from supervisor.core.event_weights import ENDS, Weight, weight
 from supervisor.core.facts import JobState
 from supervisor.ports.reports import JobReport, RecordedEvent

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from supervisor.core.attribution.analysis import Judgement, analyse
+from supervisor.core.attribution.log_verdict import Judgement, analyse
 from tests.core.attribution.labelled import Labelled
 
 

@@ -6,7 +6,7 @@ import msgspec
 
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.coordinator_states import said, with_member, with_parts, without
-from supervisor.core.cluster.membership import Member, MemberState
+from supervisor.core.cluster.node_states import Member, MemberState
 from supervisor.core.facts import NodeFacts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.cluster.membership import Member, MemberState
+from supervisor.core.cluster.node_states import Member, MemberState
 from supervisor.core.cluster.shortage import missing_sentence, names
 from supervisor.core.facts import NodeFacts, RendezvousRules
 

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.core import announcements, fence_times
 from supervisor.core.cluster import coordinator, endings, takeover
-from supervisor.core.cluster import roster as rosters
+from supervisor.core.cluster import status_view as rosters
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobOpened,

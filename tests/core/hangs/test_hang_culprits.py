@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from supervisor.core.facts import Evidence, StackGroup
 from supervisor.core.hangs.hang_culprits import CERTAIN, HangVerdict, judge
-from supervisor.core.hangs.single_rank_findings import Pattern
+from supervisor.core.hangs.hung_rank_diagnosis import Pattern
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts
-from tests.core.hangs.test_single_rank_findings import AT_LOAD, DEAD_CHILD, IN_REDUCE, STILL
-from tests.core.hangs.test_stack_classification import BACKWARD, C10D, GET, LOAD, LOGGER, NEXT, TRAIN, WAIT
+from tests.core.hangs.test_hung_rank_diagnosis import AT_LOAD, DEAD_CHILD, IN_REDUCE, STILL
+from tests.core.hangs.test_library_frames import BACKWARD, C10D, GET, LOAD, LOGGER, NEXT, TRAIN, WAIT
 
 STOPPED = ProcessFacts(ProcessState.STOPPED, stop_signal="SIGSTOP")
 IN_D = ProcessFacts(ProcessState.UNINTERRUPTIBLE, is_still=True, kernel_place="nfs_wait")

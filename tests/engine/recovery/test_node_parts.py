@@ -24,7 +24,7 @@ from supervisor.core.cluster.cluster_messages import (
     Send,
     StopAsked,
 )
-from supervisor.core.cluster.membership import Members
+from supervisor.core.cluster.node_states import Members
 from supervisor.core.facts import Cause, JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.node import node
 from supervisor.core.node.job_machines import JobMachines

@@ -12,7 +12,7 @@ from supervisor.config import JobSpec
 from supervisor.config.node_check_plans import HealthChecks
 from supervisor.core.cluster import coordinator_states
 from supervisor.core.cluster.cluster_messages import MemberState
-from supervisor.core.cluster.membership import Member
+from supervisor.core.cluster.node_states import Member
 from supervisor.core.facts import HangLimits, Progress, RestartRules, WatchMode
 from supervisor.core.node import local_call_messages, rank_monitor
 from supervisor.core.node.node_messages import WorkerExited

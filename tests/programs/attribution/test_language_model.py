@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from supervisor.core.attribution.analysis import Judgement
 from supervisor.core.attribution.log_patterns import Advice
+from supervisor.core.attribution.log_verdict import Judgement
 from supervisor.errors import ConfigurationError
 from supervisor.programs.attribution.language_model import SOURCE, LanguageModel, ModelSettings
 from tests.programs.attribution.played import played

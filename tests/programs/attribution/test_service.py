@@ -24,7 +24,7 @@ import pytest
 from supervisor.edges.operators.http_server import CONNECTIONS_MAX
 from tests.etcd_server import free_ports
 from tests.programs.attribution.played import played
-from tests.programs.attribution.test_analyses import FAILED
+from tests.programs.attribution.test_submitted_logs import FAILED
 
 SERVE = "import sys; from supervisor.cli import main; sys.exit(main())"
 

@@ -1,9 +1,9 @@
 """How does a connection get from a listening socket to its handshake with a leader or relay while others connect?
 
 All connections are accepted at once, and wait here: for their first bytes, which show whether they may come in at all,
-then for a place (core/cluster/admission.py). In a job with a token, they must prove that they know it. In a job without
-token and certificates, the kernel must say that the same user, or root, has the other end. With certificates alone, a
-node that was admitted once proves that.
+then for a place (core/cluster/handshake_admission.py). In a job with a token, they must prove that they know it. In a
+job without token and certificates, the kernel must say that the same user, or root, has the other end. With
+certificates alone, a node that was admitted once proves that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import anyio.lowlevel
 import msgspec
 from anyio.abc import TaskGroup
 
-from supervisor.core.cluster.admission import Admission
+from supervisor.core.cluster.handshake_admission import Admission
 from supervisor.edges.machine.processes.tcp_peer_user import refusal_of_user, stranger_at
 from supervisor.edges.peers.handshake.hello_exchange import STRANGER
 from supervisor.edges.peers.transport import preamble

@@ -13,8 +13,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.core.cluster.admission import PLACES
 from supervisor.core.cluster.cluster_messages import NodeJoined, NodeLost, Reported
+from supervisor.core.cluster.handshake_admission import PLACES
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
 from supervisor.edges.peers.handshake import acceptor

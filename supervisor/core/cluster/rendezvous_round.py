@@ -1,7 +1,7 @@
 """When does a round of a job close, and what happens to one that does not?
 
 A part of the machine coordinator.py, which opens rounds after a fault. A round closes once enough nodes have joined,
-nothing of the last cycle is left, and the last call is over. Which nodes take part is decided in placement.py.
+nothing of the last cycle is left, and the last call is over. active_and_spare_nodes.py decides which nodes take part.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 
 from supervisor.core import orders
 from supervisor.core.cluster import endings, evidence, wrapped_call
+from supervisor.core.cluster.active_and_spare_nodes import Placement, place
 from supervisor.core.cluster.cluster_messages import (
     Action,
     NodeCordoned,
@@ -31,8 +32,7 @@ from supervisor.core.cluster.coordinator_states import (
     with_member,
     with_parts,
 )
-from supervisor.core.cluster.membership import UNHEARD, Member, MemberState
-from supervisor.core.cluster.placement import Placement, place
+from supervisor.core.cluster.node_states import UNHEARD, Member, MemberState
 from supervisor.core.cluster.shortage import counted, missing_sentence, names
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
 from supervisor.core.fence_times import LEFT_S

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from supervisor.core.stragglers import stragglers
+from supervisor.core.stragglers import straggler_reporting
 from supervisor.core.stragglers.straggler_messages import RankSections, SectionsTold, Straggler, Tell
-from supervisor.core.stragglers.stragglers import CROWD_MIN, FOUND, GONE, NAMED_MAX
+from supervisor.core.stragglers.straggler_reporting import CROWD_MIN, FOUND, GONE, NAMED_MAX
 
 LOOK_S = 5.0
 STEP_S = 0.5
@@ -25,7 +25,7 @@ class _Job:
         self.slow: dict[int, float] = {}
         self.cycle = 0
         self.names = ("forward", "step")
-        self.state = stragglers.initial_state()
+        self.state = straggler_reporting.initial_state()
         self.told: list[Tell] = []
         self._random = random.Random(seed)
         self._sigma, self._loss = sigma, loss
@@ -65,12 +65,12 @@ class _Job:
             for rank in range(first, first + self.ranks_each)
         )
         told = SectionsTold(f"n{node}", self.cycle, self.names, ranks)
-        self.state, actions = stragglers.step(self.state, told, now_s=self._now_s, patience_s=60.0)
+        self.state, actions = straggler_reporting.step(self.state, told, now_s=self._now_s, patience_s=60.0)
         self.told += actions
 
     @property
     def named(self) -> list[Straggler]:
-        return list(stragglers.named(self.state))
+        return list(straggler_reporting.named(self.state))
 
 
 def test_a_slow_rank_is_named_where_it_computes_and_not_where_it_is_waited_for():
@@ -167,7 +167,9 @@ def test_what_a_rank_says_is_bounded():
     job = _Job(1, 2)
     state = job.state
     wild = RankSections(-1, (5,), (1.0,)), RankSections(1 << 30, (5,), (1.0,)), RankSections(0, (), ())
-    state, actions = stragglers.step(state, SectionsTold("n0", 0, ("a", "b"), wild), now_s=1.0, patience_s=60.0)
+    state, actions = straggler_reporting.step(
+        state, SectionsTold("n0", 0, ("a", "b"), wild), now_s=1.0, patience_s=60.0
+    )
     assert (actions, state.sections, state.node_of) == ((), {}, {0: "n0"})
 
 
@@ -179,11 +181,11 @@ def test_many_names_are_bounded():
 
 
 def test_nothing_has_to_be_waited_for():
-    assert stragglers.next_deadline_s(_Job(1, 1).state) is None
+    assert straggler_reporting.next_deadline_s(_Job(1, 1).state) is None
 
 
 def test_sections_of_a_large_job_are_compared_one_after_the_other(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stragglers, "COMPARED_AT_ONCE_MAX", 3)
+    monkeypatch.setattr(straggler_reporting, "COMPARED_AT_ONCE_MAX", 3)
     job = _Job(4, 2)
     job.slow = {5: 1.5}
     assert job.run(90.0) == [FOUND]

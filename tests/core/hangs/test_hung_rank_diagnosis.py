@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.hangs.single_rank_findings import Pattern, RankFinding, find
+from supervisor.core.hangs.hung_rank_diagnosis import Pattern, RankFinding, find
 from supervisor.core.process_facts import ChildProcess, Frame, ProcessFacts, ProcessState, RankFacts
-from tests.core.hangs.test_stack_classification import ALL_REDUCE, GET, LIB, LOAD, LOGGER, NEXT, TRAIN, WAIT
+from tests.core.hangs.test_library_frames import ALL_REDUCE, GET, LIB, LOAD, LOGGER, NEXT, TRAIN, WAIT
 
 STILL = ProcessFacts(ProcessState.SLEEPING, is_still=True)
 IN_FUTEX = ProcessFacts(ProcessState.SLEEPING, is_still=True, waits_on_futex=True)

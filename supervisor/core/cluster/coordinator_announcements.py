@@ -10,7 +10,7 @@ from supervisor.core.announcements import CycleBegan, CycleEnded, LeadChanged, N
 from supervisor.core.cluster import cluster_messages
 from supervisor.core.cluster.cluster_messages import Action
 from supervisor.core.cluster.coordinator_states import Outcome, Running, State, TakingOver
-from supervisor.core.cluster.membership import UNHEARD
+from supervisor.core.cluster.node_states import UNHEARD
 
 
 def lead_taken(state: State) -> LeadChanged:

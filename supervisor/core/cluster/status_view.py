@@ -19,7 +19,7 @@ from supervisor.core.cluster.coordinator_states import (
     Unopened,
     WindingDown,
 )
-from supervisor.core.cluster.membership import ABSENTEE, BUSY, Member, MemberState
+from supervisor.core.cluster.node_states import ABSENTEE, BUSY, Member, MemberState
 from supervisor.core.cluster.shortage import names
 from supervisor.core.facts import JobState
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.hangs.stack_classification import Activity, Doing, activity_of
+from supervisor.core.hangs.library_frames import Activity, Doing, activity_of
 from supervisor.core.process_facts import Frame
 
 SITE = "/venv/lib/python3.11/site-packages"

@@ -15,7 +15,7 @@ from supervisor.core.cluster.cluster_messages import (
     NodeLost,
     StopAsked,
 )
-from supervisor.core.cluster.roster import Roster, roster
+from supervisor.core.cluster.status_view import Roster, roster
 from supervisor.core.facts import JobRules, JobState, RestartRules
 from supervisor.core.leader_ledger import Ledger
 from tests.core.new_leader import new_leader, stands

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from supervisor.core.cluster import coordinator, membership, node_loss
+from supervisor.core.cluster import coordinator, lost_node_replacement, node_states
 from supervisor.core.cluster.cluster_messages import (
     JobOpened,
     NodeExcluded,
@@ -22,7 +22,7 @@ from supervisor.core.cluster.cluster_messages import (
     StoreServed,
 )
 from supervisor.core.cluster.coordinator_states import State
-from supervisor.core.cluster.membership import Member, MemberState
+from supervisor.core.cluster.node_states import Member, MemberState
 from supervisor.core.facts import Assignment, JobRules, NodeFacts, RendezvousRules, RestartPolicyName
 from supervisor.core.orders import Conclude, JoinAgain, ReplaceRanks, SettleCall, StartCycle, TellMembers, UseStore
 from supervisor.core.wrapped_calls.call_messages import (
@@ -222,7 +222,7 @@ def test_the_survivors_are_interrupted_once() -> None:
 def test_with_segments_a_spare_steps_in_only_within_its_nvlink_domain() -> None:
     for segment, found in ((2, "d"), (None, "c")):
         rendezvous = RendezvousRules(4, segment=segment)
-        members = membership.for_rules(rendezvous)
+        members = node_states.for_rules(rendezvous)
         for node, (state, domain) in {
             "a": (MemberState.RUNNING, "y"),
             "b": (MemberState.LOST, "y"),
@@ -231,4 +231,4 @@ def test_with_segments_a_spare_steps_in_only_within_its_nvlink_domain() -> None:
         }.items():
             members.put(node, Member(state, facts=NodeFacts(ord(node), domain=domain)))
         job = State("job", rules=JobRules("job", 2, rendezvous=rendezvous), members=members)
-        assert node_loss.find_spare(job, instead_of="b") == found
+        assert lost_node_replacement.find_spare(job, instead_of="b") == found

@@ -10,7 +10,7 @@ from typing import cast
 
 import msgspec
 
-from supervisor.core.cluster.membership import Members
+from supervisor.core.cluster.node_states import Members
 from supervisor.core.facts import JobRules
 
 # These may differ: a node's facts about itself, and how it prepares.

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.core.announcements import CycleBegan, CycleEnded, LeadChanged, PartsChanged
-from supervisor.core.cluster import announcing, coordinator
+from supervisor.core.cluster import coordinator, coordinator_announcements
 from supervisor.core.cluster.cluster_messages import (
     Event,
     JobOpened,
@@ -30,7 +30,7 @@ from supervisor.core.facts import JobRules, RendezvousRules, RestartRules
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain
 from supervisor.engine.recovery import record_text
-from tests.core.cluster import test_node_loss
+from tests.core.cluster import test_lost_node_replacement
 from tests.core.new_leader import IN_CYCLE_4, new_leader, of_nodes, stands
 from tests.core.playbook import Playbook
 
@@ -110,7 +110,9 @@ def test_orders_to_a_node_that_takes_no_part_end_no_cycle():
 
 
 def test_a_node_that_takes_the_part_of_a_lost_one_changes_the_parts():
-    play = test_node_loss.spare(test_node_loss.call("a", "b"), "c") >> NodeLost("b", "node b is lost")
+    play = test_lost_node_replacement.spare(test_lost_node_replacement.call("a", "b"), "c") >> NodeLost(
+        "b", "node b is lost"
+    )
     assert play.state.parts == ("a", "c")
     assert play.of(*CYCLES) == [PartsChanged(0, ("a", "c"))]
 
@@ -119,9 +121,9 @@ def test_a_node_that_takes_the_part_of_a_lost_one_changes_the_parts():
 
 
 def test_a_lead_is_announced_with_the_last_cycle_of_any_leader():
-    assert announcing.lead_taken(coordinator.initial_state("job")) == LeadChanged(leads=True)
-    assert announcing.lead_taken(new_leader().state) == LeadChanged(leads=True, cycle=4)
-    assert announcing.lead_lost() == LeadChanged(leads=False)
+    assert coordinator_announcements.lead_taken(coordinator.initial_state("job")) == LeadChanged(leads=True)
+    assert coordinator_announcements.lead_taken(new_leader().state) == LeadChanged(leads=True, cycle=4)
+    assert coordinator_announcements.lead_lost() == LeadChanged(leads=False)
 
 
 LED = of_nodes(IN_CYCLE_4, "a", "b")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.cluster.admission import Admission
+from supervisor.core.cluster.handshake_admission import Admission
 
 A, B, C = "10.0.0.1", "10.0.0.2", "10.0.0.3"
 

@@ -13,7 +13,7 @@ from typing import assert_never
 
 import msgspec
 
-from supervisor.core.hangs.stack_classification import Activity, Doing, activity_of
+from supervisor.core.hangs.library_frames import Activity, Doing, activity_of
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts
 
 BUSY_SHARE = 0.5  # of a core: it computes, or loops endlessly

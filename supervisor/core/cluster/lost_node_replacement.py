@@ -9,10 +9,10 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import placement, restart_policy
+from supervisor.core.cluster import active_and_spare_nodes, restart_policy
 from supervisor.core.cluster.cluster_messages import NodeLost, Send
 from supervisor.core.cluster.coordinator_states import Outcome, Running, State, with_member, with_parts
-from supervisor.core.cluster.membership import BUSY, MemberState
+from supervisor.core.cluster.node_states import BUSY, MemberState
 from supervisor.core.cluster.wrapped_call import RanksGone, RanksOffered
 from supervisor.core.facts import Assignment, RestartPolicyName
 from supervisor.core.wrapped_calls.call_actions import EndCall, Replace
@@ -90,7 +90,7 @@ def find_spare(state: State, *, instead_of: str) -> str | None:
     ready = {node: each.facts for node, each in state.members.items() if each.is_ready}
     if state.rules.rendezvous.segment is not None:
         ready = {node: facts for node, facts in ready.items() if facts.domain == domain}
-    return next(iter(placement.ordered(ready)), None)
+    return next(iter(active_and_spare_nodes.ordered(ready)), None)
 
 
 def offer(state: State) -> RanksOffered | None:

@@ -8,7 +8,7 @@ from time import process_time
 
 import msgspec
 
-from supervisor.core.cluster import coordinator, endings, membership
+from supervisor.core.cluster import coordinator, endings, node_states
 from supervisor.core.cluster.cluster_messages import (
     Event,
     JobOpened,
@@ -22,7 +22,7 @@ from supervisor.core.cluster.cluster_messages import (
     VerdictTaken,
 )
 from supervisor.core.cluster.coordinator_states import Running
-from supervisor.core.cluster.membership import BUSY, GONE, Member, Members, MemberState
+from supervisor.core.cluster.node_states import BUSY, GONE, Member, Members, MemberState
 from supervisor.core.facts import Evidence, JobRules, NodeFacts, RendezvousRules, RestartRules
 
 FEW, MANY = 1_280, 20_480
@@ -77,7 +77,7 @@ def test_the_counters_are_true_after_any_change() -> None:
     for seed in range(60):
         draw = random.Random(seed)
         rules = RendezvousRules(segment=draw.choice([None, 1, 2]), replacement_group_size=draw.choice([None, 2]))
-        members = membership.for_rules(rules)
+        members = node_states.for_rules(rules)
         for _ in range(40):
             node = draw.choice("abcdefgh")
             member = drawn(draw)

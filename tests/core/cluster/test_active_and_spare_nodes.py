@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pytest
 
-from supervisor.core.cluster.placement import Placement, place
+from supervisor.core.cluster.active_and_spare_nodes import Placement, place
 from supervisor.core.facts import NodeFacts, RendezvousRules
 
 SEEDS = 400

@@ -7,8 +7,8 @@ from typing import cast
 import msgspec
 import pytest
 
-from supervisor.core.cluster import agreement
-from supervisor.core.cluster.membership import Member, Members, MemberState
+from supervisor.core.cluster import settings_agreement
+from supervisor.core.cluster.node_states import Member, Members, MemberState
 from supervisor.core.facts import HangLimits, JobRules, NodeFacts, RendezvousRules, RestartPolicyName, RestartRules
 
 OURS = JobRules(
@@ -53,7 +53,7 @@ def changed(rules: msgspec.Struct) -> list[tuple[str, msgspec.Struct]]:
     found: list[tuple[str, msgspec.Struct]] = []
     for field in msgspec.structs.fields(rules):
         value = cast("object", getattr(rules, field.name))
-        if field.name in agreement.OWN:
+        if field.name in settings_agreement.OWN:
             continue
         if isinstance(value, msgspec.Struct):
             found += [
@@ -68,8 +68,8 @@ def changed(rules: msgspec.Struct) -> list[tuple[str, msgspec.Struct]]:
 def test_whatever_differs_is_named_with_both_values() -> None:
     for path, theirs in changed(OURS):
         assert isinstance(theirs, JobRules)
-        text = agreement.refusal("c", theirs, OURS, NODES)
-        assert agreement.FLAGS.get(path, path) in text, path
+        text = settings_agreement.refusal("c", theirs, OURS, NODES)
+        assert settings_agreement.FLAGS.get(path, path) in text, path
         assert text.startswith("node c has "), path
         assert text.endswith("; start it with the same"), path
 
@@ -95,9 +95,9 @@ def test_whatever_differs_is_named_with_both_values() -> None:
     ],
 )  # fmt: skip
 def test_sentences(theirs: JobRules, text: str) -> None:
-    assert agreement.refusal("c", theirs, OURS, NODES) == text
+    assert settings_agreement.refusal("c", theirs, OURS, NODES) == text
 
 
 def test_the_rank_of_a_node_that_is_gone_is_free() -> None:
     for state in (MemberState.LOST, MemberState.REFUSED, MemberState.INFORMED):
-        assert agreement.refusal("c", OURS, OURS, among(a=Member(state, facts=OURS.facts))) == ""
+        assert settings_agreement.refusal("c", OURS, OURS, among(a=Member(state, facts=OURS.facts))) == ""

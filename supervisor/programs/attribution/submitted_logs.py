@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from supervisor.core.attribution.analysis import Judgement
+from supervisor.core.attribution.log_verdict import Judgement
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
 from supervisor.errors import ExhaustedError, InvalidRequestError

@@ -21,7 +21,7 @@ from supervisor.core.cluster.cluster_messages import (
     StopAsked,
     VerdictTaken,
 )
-from supervisor.core.cluster.rounds import STOP_FOLLOWS_S
+from supervisor.core.cluster.rendezvous_round import STOP_FOLLOWS_S
 from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.orders import Conclude, StartCycle, WindDown
 from tests.core.playbook import Playbook

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.attribution import analysis as judging
+from supervisor.core.attribution import log_verdict as judging
 from supervisor.core.attribution import tracebacks
-from supervisor.core.attribution.analysis import ALIKE_CYCLES, Analysis, analyse
 from supervisor.core.attribution.log_patterns import Advice
+from supervisor.core.attribution.log_verdict import ALIKE_CYCLES, Analysis, analyse
 from tests.core.attribution.labelled import Labelled, read
 from tests.core.attribution.measured import judged
 

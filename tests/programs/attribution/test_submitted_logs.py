@@ -11,12 +11,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from supervisor.core.attribution.analysis import Judgement
 from supervisor.core.attribution.log_patterns import Advice
+from supervisor.core.attribution.log_verdict import Judgement
 from supervisor.errors import ExhaustedError, InvalidRequestError
-from supervisor.programs.attribution import analyses as module
-from supervisor.programs.attribution.analyses import Analyses, Asked, Result
+from supervisor.programs.attribution import submitted_logs as module
 from supervisor.programs.attribution.log_file import LogFile
+from supervisor.programs.attribution.submitted_logs import Analyses, Asked, Result
 
 FAILED = '0: Traceback (most recent call last):\n0:   File "a.py", line 3, in f\n0: ValueError: x\n'
 

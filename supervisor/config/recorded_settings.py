@@ -31,7 +31,7 @@ def with_sources(spec: JobSpec, sources: Mapping[str, str]) -> JobSpec:
     return msgspec.structs.replace(spec, sources=told)
 
 
-def told_settings(spec: JobSpec) -> tuple[tuple[str, str], ...]:
+def recorded_settings(spec: JobSpec) -> tuple[tuple[str, str], ...]:
     """Returns what is recorded: value and source of each setting, under keys of their own."""
     known = {setting.name: setting for setting in _recorded()}
     told: list[tuple[str, str]] = []

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.config.job_spec_json import job_spec_from_json, job_spec_to_json
+from supervisor.config.recorded_settings import recorded_settings, with_sources
 from supervisor.config.resolve import parse_run
-from supervisor.config.told_settings import told_settings, with_sources
 
 
 def told(*argv: str, **environ: str) -> dict[str, str]:
     request = parse_run([*argv, "train.py"], environ=environ, cwd="/tmp", count_gpus=lambda _: 0)
     spec = with_sources(request.spec, request.sources)
     assert job_spec_from_json(job_spec_to_json(spec)).sources == spec.sources  # as a daemon gets it
-    return dict(told_settings(spec))
+    return dict(recorded_settings(spec))
 
 
 def test_flags_and_variables():
