@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.cli import doctor, main
 from supervisor.core.facts import JobState
+from supervisor.edges.machine.folders import private_registry
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.programs.doctor import training
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
@@ -18,7 +19,7 @@ from tests.report.timeline.jobs import Told
 
 @pytest.fixture(autouse=True)
 def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Skips the import of torch, which tests/programs/doctor/test_training.py covers."""
+    """Skips the import of torch, which tests/programs/doctor/test_training.py covers. Hides others' supervisors."""
 
     def look(machine: object, python: str) -> list[DoctorFinding]:
         del machine
@@ -26,7 +27,11 @@ def quick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         area.ok("python", python)
         return area.findings
 
+    def registered() -> tuple[()]:
+        return ()
+
     monkeypatch.setattr(training, "look", look)
+    monkeypatch.setattr(private_registry, "registered", registered)
     monkeypatch.setenv("HOLDFAST_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.delenv("HOLDFAST_SOCKET_DIR", raising=False)
 

@@ -19,6 +19,7 @@ class Answer(msgspec.Struct, frozen=True):
 
     stdout: str = ""
     fault: str = ""
+    is_late: bool = False  # it may have answered later
 
 
 class Machine:
@@ -45,6 +46,12 @@ class Machine:
         except OSError:
             return []
 
+    def overload(self) -> float:
+        """Returns the load of the last minute if it exceeds the number of CPUs; else 0."""
+        load = self.text("/proc/loadavg").partition(" ")[0]
+        value = float(load) if load.replace(".", "", 1).isdigit() else 0.0
+        return value if value > (os.cpu_count() or 1) else 0.0
+
     def program(self, name: str) -> str:
         """Returns the path of a program; "" if it is neither in our Python's folder nor in PATH."""
         beside = str(Path(sys.executable).parent)
@@ -64,7 +71,7 @@ class Machine:
                 env=self.environ,
             )
         except subprocess.TimeoutExpired:
-            return Answer(fault=f"no answer within {timeout_s:g} s")
+            return Answer(fault=f"no answer within {timeout_s:g} s", is_late=True)
         except OSError as error:
             return Answer(fault=f"it cannot be started ({error.strerror})")
         if done.returncode:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import socket
 import threading
 import urllib.request
@@ -15,12 +17,13 @@ import msgspec
 
 from supervisor.edges.machine.clock import Clock
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
-from supervisor.programs.doctor.machine_probe import Machine
+from supervisor.programs.doctor.machine_probe import Answer, Machine
 
 ANSWER_TIMEOUT_S = 3.0
 REVERSE_SLOW_S = 0.005
 STORE_PORTS_MIN = 1024  # outside the kernel's range, for stores and the ports next to them
 BACKLOG_MIN = 1024
+ETCD_MIN = (3, 4)  # an older one knows no learners
 T = TypeVar("T")
 INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
@@ -40,6 +43,7 @@ def look(machine: Machine, endpoint: Endpoint | None = None) -> list[DoctorFindi
     _name(area, os.uname().nodename)
     _reverse(area, machine)
     _interfaces(area, machine)
+    _etcd_program(area, machine)
     if endpoint is not None:
         _endpoint(area, endpoint)
     return area.findings
@@ -150,6 +154,23 @@ def _interfaces(area: Area, machine: Machine) -> None:
             )
         else:
             area.ok(variable, value)
+
+
+def _etcd_program(area: Area, machine: Machine) -> None:
+    """Checks whether a node has the program of a job's own etcd, which few jobs use."""
+    path = shutil.which("etcd", path=machine.environ.get("PATH"))  # as a member finds it
+    answer = machine.ask([path, "--version"]) if path else Answer(fault="not found")
+    version = re.search(r"etcd Version: (\d+)\.(\d+)\S*", answer.stdout)
+    is_new = version is not None and (int(version[1]), int(version[2])) >= ETCD_MIN
+    if version is not None and is_new:
+        area.ok("etcd program", f"{version[0].removeprefix('etcd Version: ')}, {path}")
+        return
+    area.note(
+        "etcd program",
+        version[0] if version is not None else f"{path or 'etcd'}: {answer.fault or 'it does not tell its version'}",
+        why="only a job that brings its own etcd (--rdzv-conf members=3) needs it, in version 3.4 or newer",
+        remedy="for such a job: apt-get install etcd-server",
+    )
 
 
 def _endpoint(area: Area, endpoint: Endpoint) -> None:

@@ -40,11 +40,19 @@ print(json.dumps(told))
 """
 
 
-def look(machine: Machine, python: str) -> list[DoctorFinding]:
-    """Checks what the job's interpreter `python` imports. Blocks for IMPORT_TIMEOUT_S at most."""
+def look(machine: Machine, python: str, *, timeout_s: float = IMPORT_TIMEOUT_S) -> list[DoctorFinding]:
+    """Checks what the job's interpreter `python` imports. Blocks for `timeout_s` at most."""
     area = Area("training")
-    answer = machine.ask([python, "-c", PROBE], timeout_s=IMPORT_TIMEOUT_S)
+    answer = machine.ask([python, "-c", PROBE], timeout_s=timeout_s)
     told = _told(answer.stdout)
+    if answer.is_late and (load := machine.overload()):
+        area.note(
+            "python",
+            f"{python} could not be checked in {timeout_s:g} s; the machine has a load of {load:g}",
+            why="under such a load, importing torch takes longer",
+            remedy="run holdfast doctor again once less is running",
+        )
+        return area.findings
     if answer.fault or not told:
         area.problem(
             "python",

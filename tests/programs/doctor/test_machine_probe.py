@@ -28,6 +28,12 @@ def test_a_program_is_asked(tmp_path: Path):
     assert machine.ask(["/none/such"]).fault == "it cannot be started (No such file or directory)"
 
 
+def test_a_load_counts_above_the_number_of_cpus(tmp_path: Path):
+    assert machine_of(tmp_path).overload() == 0
+    assert machine_of(tmp_path, {"/proc/loadavg": "0.01 0.2 0.3 1/9 9"}).overload() == 0
+    assert machine_of(tmp_path, {"/proc/loadavg": "99999.25 0.2 0.3 1/9 9"}).overload() == 99999.25
+
+
 def test_a_program_that_hangs_is_left(tmp_path: Path):
     program(tmp_path, "hang", "exec sleep 60")
     machine = machine_of(tmp_path, environ={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})

@@ -14,7 +14,7 @@ import pytest
 from supervisor.programs.doctor import network
 from supervisor.programs.doctor.doctor_finding import DoctorFinding, Grade
 from supervisor.programs.doctor.network import Endpoint
-from tests.programs.doctor.machines import machine_of, the
+from tests.programs.doctor.machines import machine_of, program, the
 
 NO_DNS = {"/etc/nsswitch.conf": "hosts: files\n"}
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -71,6 +71,29 @@ def test_interfaces(variable: str, value: str, grade: Grade, tmp_path: Path):
 def test_interfaces_that_are_left_out_need_not_be_there(tmp_path: Path):
     found = look(tmp_path, {"/sys/class/net/lo/": ""}, environ={"NCCL_SOCKET_IFNAME": "^docker0"})
     assert [each for each in found if each.check == "NCCL_SOCKET_IFNAME"] == []
+
+
+@pytest.mark.parametrize(
+    ("script", "grade", "says"),
+    [
+        ("echo 'etcd Version: 3.5.9'; echo 'Git SHA: Not provided'", Grade.OK, "3.5.9, "),
+        ("echo 'etcd Version: 3.6.0-rc.1'", Grade.OK, "3.6.0-rc.1, "),
+        ("echo 'etcd Version: 3.3.25'", Grade.NOTE, "etcd Version: 3.3.25"),
+        ("echo something else", Grade.NOTE, "it does not tell its version"),
+        ("echo broken >&2; exit 1", Grade.NOTE, "broken"),
+    ],
+)
+def test_the_program_of_a_jobs_own_etcd(script: str, grade: Grade, says: str, tmp_path: Path):
+    program(tmp_path, "etcd", script)
+    found = the(look(tmp_path, {}), "etcd program")
+    assert found.grade is grade
+    assert says in found.found
+
+
+def test_a_node_without_the_program_etcd_has_no_problem(tmp_path: Path):
+    found = the(look(tmp_path, {}), "etcd program")
+    assert (found.grade, found.found) == (Grade.NOTE, "etcd: not found")
+    assert "--rdzv-conf members=3" in found.why
 
 
 def test_an_endpoint_that_nobody_serves_is_a_leader_to_come_but_no_etcd(tmp_path: Path):

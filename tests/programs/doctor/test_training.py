@@ -65,6 +65,17 @@ def test_a_python_that_is_none(tmp_path: Path):
     assert graded(training.look(machine_of(tmp_path), str(tmp_path / "bin/loud"))) == {"python": Grade.PROBLEM}
 
 
+@pytest.mark.parametrize(("load", "grade"), [("99999.5 1 1 1/9 9", Grade.NOTE), ("0.00 1 1 1/9 9", Grade.PROBLEM)])
+def test_a_python_that_is_late_is_no_problem_of_a_machine_under_load(load: str, grade: Grade, tmp_path: Path):
+    program(tmp_path, "python", "exec sleep 60")
+    machine = machine_of(tmp_path, {"/proc/loadavg": load}, {"PATH": "/usr/bin:/bin"})
+    python = str(tmp_path / "bin/python")
+    found = the(training.look(machine, python, timeout_s=0.1), "python")
+    assert found.grade is grade
+    if grade is Grade.NOTE:
+        assert found.found == f"{python} could not be checked in 0.1 s; the machine has a load of 99999.5"
+
+
 def test_variables_of_restarts_inside_the_process_are_told_where_nccl_is(tmp_path: Path):
     program(
         tmp_path,
