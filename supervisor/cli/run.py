@@ -16,8 +16,8 @@ from supervisor.cli import name_conflicts
 from supervisor.cli.event_handlers import event_handlers
 from supervisor.config.environment import ONE_THREAD
 from supervisor.config.job_spec import Entry, JobSpec
-from supervisor.config.many_nodes import shared_token
 from supervisor.config.recorded_settings import with_sources
+from supervisor.config.rendezvous_settings import shared_token
 from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.config.run_folder import run_folder
 from supervisor.edges.machine.folders import private_dir, socket_dir, state_dir

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.machine.processes.whereabouts import whereabouts
+from supervisor.edges.machine.processes.unresponsive_process import whereabouts
 from supervisor.errors import ExhaustedError
 
 

@@ -22,7 +22,7 @@ from supervisor.config import (
     job_logs,
     launch_settings,
     log_limits,
-    many_nodes,
+    rendezvous_settings,
     slurm_step,
     static_rendezvous,
 )
@@ -180,7 +180,7 @@ def _job_spec(
     cwd: str,
     count_gpus: Callable[[Mapping[str, str]], int],
 ) -> JobSpec:
-    nodes = many_nodes.read(values.given, cwd, environ)
+    nodes = rendezvous_settings.read(values.given, cwd, environ)
     entry, command = _entry(line, values)
     job_id = values.text(launch_settings.JOB_ID) or (values.text(launch_settings.RUN_ID) if nodes is not None else None)
     job_id = job_id or default_job_id(entry, command[0], os.urandom(4).hex())
@@ -202,7 +202,7 @@ def _job_spec(
         if one is not None and setting.path:
             spec = replace_at(spec, setting.path, _in_folder(one, cwd))
     spec = _stop_timeouts(_addresses(spec, values), values)
-    spec = many_nodes.with_nodes(spec, values.given, environ)
+    spec = rendezvous_settings.with_nodes(spec, values.given, environ)
     if spec.log_dir:
         spec = msgspec.structs.replace(spec, log_dir=os.path.join(cwd, spec.log_dir))
         check_log_dir(spec.log_dir)
@@ -376,7 +376,7 @@ def _rank_warnings(values: _Values, spec: JobSpec) -> list[str]:
         )
     options = values.of(launch_settings.RENDEZVOUS_OPTIONS)
     pairs: tuple[tuple[str, str], ...] = options if isinstance(options, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
-    unknown = [key for key, _ in pairs if key not in many_nodes.OWN_OPTIONS | many_nodes.IDLE_OPTIONS]
+    unknown = [key for key, _ in pairs if key not in rendezvous_settings.OWN_OPTIONS | rendezvous_settings.IDLE_OPTIONS]
     if unknown and spec.nodes is None:
         warnings.append(f"--rdzv-conf {unknown[0]} has no effect here: there is no such key")
     backend = values.has(launch_settings.BACKEND)

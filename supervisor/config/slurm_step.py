@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
-from supervisor.config import launch_settings, many_nodes
+from supervisor.config import launch_settings, rendezvous_settings
 from supervisor.config.given import Given, clip, read
 from supervisor.config.setting import Setting
 
@@ -33,7 +33,7 @@ def given_by(environ: Mapping[str, str], known: Mapping[str, Given]) -> dict[str
     found = [_from(environ, launch_settings.NNODES, STEP_NODES, str(nodes))]
     if not any(known.get(each.name) for each in (launch_settings.JOB_ID, launch_settings.RUN_ID)):
         found.append(_from(environ, launch_settings.JOB_ID, JOB, f"slurm-{job}-{step}"))
-    if many_nodes.backend_of(known) == many_nodes.EMBEDDED:
+    if rendezvous_settings.backend_of(known) == rendezvous_settings.EMBEDDED:
         port = PORT_FIRST + (int(job[-12:]) * 31 + int(step[-12:])) % PORTS
         found.append(_from(environ, launch_settings.ENDPOINT, NODE_LIST, f"{host}:{port}"))
     return {one.setting.name: one for one in found if one.setting.name not in known}

@@ -1,6 +1,6 @@
 """What is wrong with the nodes of a submitted job that no flags could express?
 
-A specification that came as JSON is checked as strictly as flags are; many_nodes.py judges what flags say.
+A specification that came as JSON is checked as strictly as flags are; rendezvous_settings.py judges what flags say.
 """
 
 from __future__ import annotations

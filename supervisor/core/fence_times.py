@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-FENCE_S = 4.0  # less than a leader waits before it gives up a node that it knows (node_links.LOST_S)
+FENCE_S = 4.0  # less than a leader waits before it gives up a node that it knows (node_loss_detection.LOST_S)
 TAKE_OVER_S = 5.0  # since the previous lead ended; by then, a node without a leader has ended its workers
 HEARD_S = 2.0  # a node sends two messages within this time
 LEFT_S = 7.0  # FENCE_S, HEARD_S and the travel time of a message, also through a relay

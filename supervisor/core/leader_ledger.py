@@ -50,7 +50,7 @@ def newer(one: Ledger, other: Ledger) -> Ledger:
 
 
 def as_before(ledger: Ledger, term: int) -> Ledger:
-    """Returns it as one that was written before the lead of `term`, even if that term is earlier: see terms.py."""
+    """Returns it as one written before the lead of `term`, even if that term is earlier: see term_numbers.py."""
     return msgspec.structs.replace(ledger, term=term - 1) if ledger.term > term else ledger
 
 

@@ -24,7 +24,7 @@ from supervisor.core import job_phases
 from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.facts import JobEvent, JobState
 from supervisor.core.node import node_messages, rank_monitor
-from supervisor.core.silence import counted_from
+from supervisor.core.rank_silence import counted_from
 from supervisor.edges.machine.folders.worker_tokens import WorkerTokens
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.own_process.threads import in_thread, in_thread_if_any

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from supervisor.config.many_nodes import RELAYED_FAN_OUT
+from supervisor.config.rendezvous_settings import RELAYED_FAN_OUT
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_tls import Pipe, TlsFiles
 from tests.benchmarks.bench import Bench, Measured

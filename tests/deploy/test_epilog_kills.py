@@ -19,7 +19,7 @@ CHAINS, OTHERS = 4, 300
 # What a supervisor does with the leftovers of a spawner that an earlier one started, and that is gone.
 OWN = """
 import os
-from supervisor.edges.workers.spawner.orphans import Orphans
+from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans
 orphans = Orphans(os.environ["HOLDFAST_JOB_ID"], 0, below_us=False)
 while orphans.sweep(others=frozenset()):
     pass

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config import many_nodes
+from supervisor.config import rendezvous_settings
 from supervisor.edges.peers.election import etcd_backend
 from worker_client import inprocess
 
@@ -55,4 +55,4 @@ def _written(default: object) -> str:
 
 def test_each_option_of_the_rendezvous_is_there() -> None:
     named = {word for code in _reference("many-nodes.md").split("`")[1::2] for word in re.findall(r"[a-z_0-9]+", code)}
-    assert named >= many_nodes.OWN_OPTIONS | many_nodes.IDLE_OPTIONS | etcd_backend.OPTIONS
+    assert named >= rendezvous_settings.OWN_OPTIONS | rendezvous_settings.IDLE_OPTIONS | etcd_backend.OPTIONS

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.core.etcd_members import Published
+from supervisor.core.etcd_membership import Published
 from tests.e2e.launch import wait_until
 from tests.e2e.test_cluster_supervisor_returns import pids, start_again, until_shown
 from tests.e2e.test_many_nodes_daemons import LIMIT_S, Job, Node, nodes

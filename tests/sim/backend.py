@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from supervisor.core import terms
+from supervisor.core import term_numbers
 from supervisor.core.leader_ledger import Ledger
 from supervisor.ports.rendezvous_backend import SURE_S
 
@@ -70,7 +70,7 @@ class Backend:
         self._parts = random.Random(f"terms {world.setup.seed}")
         self._revision = self._parts.choice(FIRST_REVISIONS)
         self._last_term = 0  # of the last lead
-        self._added = 0  # to the revision, for the term of the last lead; see core/terms.py
+        self._added = 0  # to the revision, for the term of the last lead; see core/term_numbers.py
         self._kept: list[tuple[int, int, int, Ledger, Elected | None]] = []  # what a backup may have
         self._ages = random.Random(f"age {world.setup.seed}")
         self._held_since_s = -LONG_S if self._ages.random() < HELD_LONG else 0.0
@@ -139,8 +139,8 @@ class Backend:
         held_for_s = now_s - self._held_since_s
         previous_term = self._last_term if was_led and held_for_s >= SURE_S else 0
         self._was_led = True
-        part = self._parts.randrange(terms.PARTS)
-        self._added = terms.added_to(self._revision, added=self._added, newest_term=above, part=part)
+        part = self._parts.randrange(term_numbers.PARTS)
+        self._added = term_numbers.added_to(self._revision, added=self._added, newest_term=above, part=part)
         term = 1 + self._revision + self._added
         self.leader = Elected(term, leader_term.host.name, leader_term)
         self._last_term = term

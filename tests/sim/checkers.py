@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.coordinator_states import Ended, Running
 from supervisor.core.election.link_silence import LATE_S, SILENCE_S
-from supervisor.core.election.node_links import CHECK_S
+from supervisor.core.election.node_loss_detection import CHECK_S
 from supervisor.core.facts import JobEvent, JobState, RestartPolicyName, Verdict
 from supervisor.core.node import node_messages
 from supervisor.core.orders import Conclude, Order, StartCycle

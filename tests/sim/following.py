@@ -1,8 +1,8 @@
 """How does a node of a simulated job find its leader, and stay in touch with it?
 
-core/election/leader_link.py decides, as in edges/peers/stream/cluster_client.py. Heartbeats are played only while
-something is wrong with the connection or one of its ends: otherwise each would find that all is well. A client is then
-at rest; that is the same as one whose last heartbeat was answered just now.
+core/election/leader_loss_detection.py decides, as in edges/peers/stream/cluster_client.py. Heartbeats are played only
+while something is wrong with the connection or one of its ends: otherwise each would find that all is well. A client is
+then at rest; that is the same as one whose last heartbeat was answered just now.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.core.cluster.relays import LATER, Relay
-from supervisor.core.election import leader_heartbeats, leader_link
+from supervisor.core.election import leader_heartbeats, leader_loss_detection
 from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
 from supervisor.core.election.link_silence import ALIVE_S, SILENCE_S
 from supervisor.core.fence_times import FENCE_S
@@ -67,7 +67,7 @@ class Client:
         self.is_at_rest = False
         self._on_lost = on_lost
         self._on_fence = on_fence
-        self._state = leader_link.State(server.leader.name)
+        self._state = leader_loss_detection.State(server.leader.name)
         self._rings_s = math.inf
         self._attempt: Line | None = None
         self._attempts = 0
@@ -106,7 +106,7 @@ class Client:
             return
         if self.line is not None:
             self.line.node_heard_at_s = self.node.now_s()
-        if self.is_at_rest or leader_link.is_obeyed(self._state, self.node.now_s()):
+        if self.is_at_rest or leader_loss_detection.is_obeyed(self._state, self.node.now_s()):
             what()
         elif self.line is not None:
             self._end_line("it was heard too late: this node was stalled")
@@ -116,31 +116,31 @@ class Client:
     def begin(self, join_timeout_s: float, *, again: bool = False) -> None:
         """Looks for the leader. `again`: see leader_link.Begun."""
         if not self.is_over:
-            self._decide(leader_link.Begun(join_timeout_s, again))
+            self._decide(leader_loss_detection.Begun(join_timeout_s, again))
             self._connect()
 
-    def _decide(self, event: leader_link.Event) -> None:
-        self._state, actions = leader_link.step(self._state, event, now_s=self.node.now_s())
+    def _decide(self, event: leader_loss_detection.Event) -> None:
+        self._state, actions = leader_loss_detection.step(self._state, event, now_s=self.node.now_s())
         for action in actions:
             match action:
-                case leader_link.SendHeartbeat():
+                case leader_loss_detection.SendHeartbeat():
                     self._beat()
-                case leader_link.EndLink(why):
+                case leader_loss_detection.EndLink(why):
                     if self.line is not None and is_silence(why):
                         self._world.note_silence(self.node, max(self.line.down.arrived_s, self.down.arrived_s))
                     self._end_line(why)
-                case leader_link.MoveFence(until_s):
+                case leader_loss_detection.MoveFence(until_s):
                     self._world.note_fence(self.node, self.node.moment_s(until_s - FENCE_S), self.heard_s)
                     self._on_fence(until_s)
-                case leader_link.Say():
+                case leader_loss_detection.Say():
                     pass
-                case leader_link.GiveUp(why, may_return):
+                case leader_loss_detection.GiveUp(why, may_return):
                     self.may_return = may_return
                     self._lose(why)
         self._plan()
 
     def _plan(self) -> None:
-        due_s = leader_link.next_deadline_s(self._state)
+        due_s = leader_loss_detection.next_deadline_s(self._state)
         if due_s is not None and due_s < self._rings_s and not self.is_over:
             self._rings_s = due_s
             self.node.ring_at(due_s, partial(self._ring, due_s))
@@ -151,9 +151,9 @@ class Client:
         self._rings_s = math.inf
         if self.is_over or self.is_at_rest:
             return
-        event = leader_link.DeadlineReached()
+        event = leader_loss_detection.DeadlineReached()
         if self.line is not None:
-            event = leader_link.DeadlineReached(self.line.node_heard_at_s)
+            event = leader_loss_detection.DeadlineReached(self.line.node_heard_at_s)
         self._decide(event)
 
     # --- heartbeats
@@ -169,7 +169,7 @@ class Client:
             return
         line.node_heard_at_s = self.node.now_s()
         if not self.is_at_rest:
-            self._decide(leader_link.Answered(said_at_s))
+            self._decide(leader_loss_detection.Answered(said_at_s))
             self._rest_if_all_is_well()
 
     def hear_leader(self, line: Line, heartbeat: LeaderHeartbeat) -> None:
@@ -225,7 +225,7 @@ class Client:
             return
         server, may_be_sent_on = self.server, self._may_be_redirected
         if self._was_put_off:
-            may_be_sent_on = leader_link.may_wait_for_relay(self._state, self.node.now_s())
+            may_be_sent_on = leader_loss_detection.may_wait_for_relay(self._state, self.node.now_s())
         self._may_be_redirected, self._was_put_off = True, False
         if not server.is_open or server.leader.is_dead or not self.is_path_open:
             self._try_again("it can't be reached")
@@ -237,7 +237,7 @@ class Client:
         line = self._attempt = Line(self._world, self.node, self.server.leader, downstream)
         if downstream is not None:
             downstream.lines[line] = self
-        until_s = leader_link.next_deadline_s(self._state)
+        until_s = leader_loss_detection.next_deadline_s(self._state)
         assert until_s is not None, "the leader is not lost yet"
         now_s = self.node.now_s()
         limit_s = min(INTRODUCED_S, max(0.0, until_s - now_s) / 2)
@@ -281,7 +281,7 @@ class Client:
             assert line.up.path is not None and line.down.path is not None  # noqa: PT018
             self.up.go_on(line.up.path)
             self.down.go_on(line.down.path)
-        self._decide(leader_link.LinkUp(said_at_s))
+        self._decide(leader_loss_detection.LinkUp(said_at_s))
         self._rest_if_all_is_well()
 
     def refused(self, line: Line, why: str) -> None:
@@ -299,7 +299,7 @@ class Client:
 
     def _try_again(self, why: str, *, pause_s: float = 0.0) -> None:
         self._attempt = None
-        self._decide(leader_link.NotReached(why))
+        self._decide(leader_loss_detection.NotReached(why))
         if not self.is_over:
             pause_s += AGAIN_S[min(self._attempts, len(AGAIN_S) - 1)]
             self._attempts += 1
@@ -329,7 +329,7 @@ class Client:
         self.line = None
         self.up.stop()
         self.down.stop()
-        self._decide(leader_link.LinkLost(why))
+        self._decide(leader_loss_detection.LinkLost(why))
         self._connect()
 
     # --- as a relay

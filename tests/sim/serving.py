@@ -1,7 +1,7 @@
 """How does the leader of a simulated job serve the other nodes, and when does it give one up?
 
-core/election/node_links.py and core/cluster/relays.py decide, as in edges/peers/stream/cluster_server.py. The machine
-knows only the links with which something is wrong: each of the others was heard just now.
+core/election/node_loss_detection.py and core/cluster/relays.py decide, as in edges/peers/stream/cluster_server.py. The
+machine knows only the links with which something is wrong: each of the others was heard just now.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import msgspec
 
 from supervisor.core.cluster.cluster_messages import NodeHeard, NodeLost, NodeSilent
 from supervisor.core.cluster.relays import Relays
-from supervisor.core.election import node_links
+from supervisor.core.election import node_loss_detection
 from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
-from supervisor.core.election.node_links import CHECK_S, Link
+from supervisor.core.election.node_loss_detection import CHECK_S, Link
 from supervisor.core.node.node_messages import Ordered
 from supervisor.edges.peers.stream.cluster_server import REPLACED
 from supervisor.programs.simulation.simulated_timeline import What
@@ -84,7 +84,7 @@ class Server:
         self._nodes: dict[str, _Known] = {}
         self._tried_at_s: dict[str, float] = {}  # when each node last came, welcome or not
         self._gone: set[Client] = set()
-        self._links = node_links.initial_state(now_s=leader.now_s())
+        self._links = node_loss_detection.initial_state(now_s=leader.now_s())
         self._rings_s = math.inf
         others, fan_out = len(world.setup.names) - 1, world.setup.fan_out
         self._relays = Relays(fan_out, others) if 0 < fan_out < others else None
@@ -92,7 +92,7 @@ class Server:
         self._by_port: list[RelayDownstream] = []
 
     def begin(self) -> None:
-        self._links = node_links.initial_state(now_s=self.leader.now_s())
+        self._links = node_loss_detection.initial_state(now_s=self.leader.now_s())
         self.is_open = True
 
     def close(self, why: str) -> None:
@@ -216,7 +216,7 @@ class Server:
         name = client.node.name
         known = self._nodes.get(name)
         if known is not None and known.client is not client:
-            self._decide(node_links.NodeDropped(name, REPLACED))
+            self._decide(node_loss_detection.NodeDropped(name, REPLACED))
             known = None
         if known is None:
             known = self._nodes[name] = _Known(client)
@@ -229,7 +229,7 @@ class Server:
                 self._relays.joined(line.downstream.relay.name)
             else:
                 self._relays.entered()
-        self._decide(node_links.LinkUp(Link(name)))
+        self._decide(node_loss_detection.LinkUp(Link(name)))
         if line.downstream is None and self._relays is not None and self._relays.is_needed(name, self.leader.now_s()):
             client.down.put(partial(client.take, client.serve_relay))
 
@@ -241,7 +241,7 @@ class Server:
             return
         client.disturb()
         self._let_go(known, line)
-        self._decide(node_links.LinkLost(Link(client.node.name), why, known.heard_at_s))
+        self._decide(node_loss_detection.LinkLost(Link(client.node.name), why, known.heard_at_s))
 
     def _leave(self, client: Client, line: Line, why: str) -> None:
         """Ends a connection, and tells the node if that arrives."""
@@ -286,7 +286,7 @@ class Server:
         downstream = self._downstreams[name] = RelayDownstream(client.node, self, may_answer=self._may_answer)
         self._relays.opened(name, name, len(self._by_port))
         self._by_port.append(downstream)
-        self._decide(node_links.LinkUp(Link(name, is_relay=True)))
+        self._decide(node_loss_detection.LinkUp(Link(name, is_relay=True)))
         downstream.begin()
         return downstream
 
@@ -301,26 +301,26 @@ class Server:
             self.miss(client, line, f"its relay is lost: {why}")
         del self._downstreams[name]
         self._relays.closed(name)
-        self._decide(node_links.LinkLost(Link(name, is_relay=True), why, downstream.leader_heard_at_s))
+        self._decide(node_loss_detection.LinkLost(Link(name, is_relay=True), why, downstream.leader_heard_at_s))
 
     # --- silence
 
-    def _decide(self, event: node_links.Event) -> None:
+    def _decide(self, event: node_loss_detection.Event) -> None:
         now_s = self.leader.now_s()
         if not self._links.links:
             self._begin_again(now_s)
-        self._links, actions = node_links.step(self._links, event, now_s=now_s)
+        self._links, actions = node_loss_detection.step(self._links, event, now_s=now_s)
         for action in actions:
             match action:
-                case node_links.AskHeard(link):
+                case node_loss_detection.AskHeard(link):
                     self._ask_heard(link)
-                case node_links.EndLink(link, why):
+                case node_loss_detection.EndLink(link, why):
                     self._end_link(link, why)
-                case node_links.GiveUp(node):
-                    if isinstance(event, node_links.DeadlineReached):
+                case node_loss_detection.GiveUp(node):
+                    if isinstance(event, node_loss_detection.DeadlineReached):
                         self._world.note_silence(self.leader, self._nodes[node].last_arrived_s, is_loss=True)
                     self._give_up(node)
-                case node_links.Report(report):
+                case node_loss_detection.Report(report):
                     self._on_report(report)
         self._plan()
 
@@ -332,7 +332,7 @@ class Server:
         self._links = msgspec.structs.replace(self._links, checks_at_s=checks_at_s)
 
     def _plan(self) -> None:
-        due_s = node_links.next_deadline_s(self._links)
+        due_s = node_loss_detection.next_deadline_s(self._links)
         if self._links.links and due_s < self._rings_s and self.is_open:
             self._rings_s = due_s
             self.leader.ring_at(due_s, partial(self._ring, due_s))
@@ -341,14 +341,14 @@ class Server:
         if self._rings_s == due_s:
             self._rings_s = math.inf
             if self.is_open and self._links.links:
-                self._decide(node_links.DeadlineReached())
+                self._decide(node_loss_detection.DeadlineReached())
 
     def _ask_heard(self, link: Link) -> None:
         if link.is_relay:
             if (downstream := self._downstreams.get(link.node)) is not None:
-                self._decide(node_links.Heard(link, downstream.leader_heard_at_s))
+                self._decide(node_loss_detection.Heard(link, downstream.leader_heard_at_s))
         elif (known := self._nodes.get(link.node)) is not None:
-            self._decide(node_links.Heard(link, self._heard_at_s(known)))
+            self._decide(node_loss_detection.Heard(link, self._heard_at_s(known)))
 
     def _end_link(self, link: Link, why: str) -> None:
         if link.is_relay:
@@ -390,8 +390,8 @@ class Server:
 
     def _watch(self, link: Link, heard_at_s: float) -> None:
         if self.is_open and not self.leader.is_dead:
-            self._decide(node_links.LinkUp(link))
-            self._decide(node_links.Heard(link, heard_at_s))
+            self._decide(node_loss_detection.LinkUp(link))
+            self._decide(node_loss_detection.Heard(link, heard_at_s))
 
     def disturb(self) -> None:
         """Plays all heartbeats from now on: something is wrong with the leader."""

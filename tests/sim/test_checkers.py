@@ -10,14 +10,14 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from supervisor.core import fence_times, orders, terms
+from supervisor.core import fence_times, orders, term_numbers
 from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster import coordinator, endings, node_states, rendezvous_round, restart_policy, takeover
-from supervisor.core.election import candidate, lead_renewal, leader_link, node_fence, node_links
+from supervisor.core.election import candidate, lead_renewal, leader_loss_detection, node_fence, node_loss_detection
 from supervisor.core.fence_times import FENCE_S
 from supervisor.core.leader_ledger import Former, Ledger
 from supervisor.core.node import node, node_messages
-from supervisor.core.silence import Silence
+from supervisor.core.rank_silence import Silence
 from tests.sim import faults, following, voting
 from tests.sim.backend import Backend
 from tests.sim.faults import Fault, Kind
@@ -49,41 +49,41 @@ def nobody_is_busy(patch: _Patch) -> None:
 
 def late_fence(patch: _Patch) -> None:
     """A node that is cut off ends its workers only after the leader has replaced it."""
-    for module in (leader_link, following):
+    for module in (leader_loss_detection, following):
         patch.setattr(module, "FENCE_S", 9.0)
 
 
 def hasty_leader(patch: _Patch) -> None:
     """A leader replaces a node that is cut off before it has ended its workers."""
-    patch.setattr(node_links, "LOST_S", 3.0)
+    patch.setattr(node_loss_detection, "LOST_S", 3.0)
 
 
 def stalled_judge(patch: _Patch) -> None:
     """A leader that was stopped judges before it has handled what it has received, and calls its stop their silence."""
 
-    def no_stall(state: node_links.State, now_s: float) -> node_links.State:
+    def no_stall(state: node_loss_detection.State, now_s: float) -> node_loss_detection.State:
         del now_s
         return state
 
-    patch.setattr(node_links, "_after_stall", no_stall)
+    patch.setattr(node_loss_detection, "_after_stall", no_stall)
 
 
 def hasty_node(patch: _Patch) -> None:
     """A node that was stopped judges before it has handled what it has received."""
-    patch.setattr(leader_link.link_silence, "LATE_S", 1e9)
+    patch.setattr(leader_loss_detection.link_silence, "LATE_S", 1e9)
 
 
 def fresh_answers(patch: _Patch) -> None:
     """The fence of a node counts from the answer, not from the heartbeat that is answered."""
-    step = leader_link.step
+    step = leader_loss_detection.step
 
     def fresh(
-        state: leader_link.State, event: leader_link.Event, *, now_s: float
-    ) -> tuple[leader_link.State, tuple[leader_link.Action, ...]]:
-        event = leader_link.Answered(now_s) if isinstance(event, leader_link.Answered) else event
+        state: leader_loss_detection.State, event: leader_loss_detection.Event, *, now_s: float
+    ) -> tuple[leader_loss_detection.State, tuple[leader_loss_detection.Action, ...]]:
+        event = leader_loss_detection.Answered(now_s) if isinstance(event, leader_loss_detection.Answered) else event
         return step(state, event, now_s=now_s)
 
-    patch.setattr(leader_link, "step", fresh)
+    patch.setattr(leader_loss_detection, "step", fresh)
 
 
 def no_second_fence(patch: _Patch) -> None:
@@ -106,7 +106,7 @@ def the_same_term(patch: _Patch) -> None:
         return elect(backend, leader_term, 0)
 
     patch.setattr(Backend, "elect", again)
-    patch.setattr(terms, "added_to", nothing_added)
+    patch.setattr(term_numbers, "added_to", nothing_added)
 
 
 def no_own_fence(patch: _Patch) -> None:
@@ -120,7 +120,7 @@ def no_own_fence(patch: _Patch) -> None:
 
 def late_own_fence(patch: _Patch) -> None:
     """A node without a leader ends its workers only after another has replaced it; its spawner, too."""
-    for module in (candidate, node_fence, leader_link, voting, following):
+    for module in (candidate, node_fence, leader_loss_detection, voting, following):
         patch.setattr(module, "FENCE_S", 12.0)
 
 

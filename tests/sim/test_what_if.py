@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.core.election.node_links import LOST_S
+from supervisor.core.election.node_loss_detection import LOST_S
 from supervisor.programs.simulation.picture import picture
 from supervisor.programs.simulation.question import DAY_S, Life, Question
 from supervisor.programs.simulation.what_if import simulate

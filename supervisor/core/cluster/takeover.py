@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core import fencing_epochs, orders, terms
+from supervisor.core import fencing_epochs, orders, term_numbers
 from supervisor.core.cluster import (
     cluster_messages,
     endings,
@@ -316,7 +316,7 @@ def _is_complete(state: State, phase: TakingOver, now_s: float) -> bool:
         return False
     ledger = state.recorded or Ledger()
     inherited = inherited_cycle.find(ledger, phase.stands)
-    has_lost = inherited.number > ledger.cycle or terms.is_of_earlier_era(ledger.term, now=state.term)
+    has_lost = inherited.number > ledger.cycle or term_numbers.is_of_earlier_era(ledger.term, now=state.term)
     return inherited.is_complete and (not has_lost or inherited.is_at_work or now_s >= phase.until_s)
 
 

@@ -25,7 +25,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class LeaderLost(msgspec.Struct, frozen=True):
-    """`may_return`: see leader_link.GiveUp."""
+    """`may_return`: see leader_loss_detection.GiveUp."""
 
     why: str
     may_return: bool = False

@@ -1,7 +1,7 @@
 """When is a connection between two nodes dead, though nothing says so?
 
 A pulled cable sends no end. The node sends a heartbeat every ALIVE_S, and the leader answers. This is not yet the loss
-of a node or a leader: the next connection continues the conversation (leader_link.py, node_links.py).
+of a node or a leader (leader_loss_detection.py, node_loss_detection.py): the next connection continues the talk.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import msgspec
 from supervisor.core import worker_messages
 from supervisor.core.facts import Progress
 from supervisor.core.node import node_messages
-from supervisor.core.silence import REREAD_PAUSE_S, Silence, read_moment_s
+from supervisor.core.rank_silence import REREAD_PAUSE_S, Silence, read_moment_s
 
 _TEXT = "executed no Python code for {age} (limit {limit})"
 

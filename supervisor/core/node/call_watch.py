@@ -16,7 +16,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.facts import CallWatch, Progress, WatchMode
-from supervisor.core.silence import REREAD_PAUSE_S, Silence, read_moment_s
+from supervisor.core.rank_silence import REREAD_PAUSE_S, Silence, read_moment_s
 from supervisor.core.wrapped_calls.call_messages import CallSettings, Interruption
 
 EVIDENCE_MARGIN_S = 0.1  # beyond the budget, for an answer that is under way

@@ -16,8 +16,8 @@ from supervisor.core.node import (
     job,
     local_call,
     node_check_round,
-    plain_ranks,
     rank_monitor,
+    ranks_without_client,
     spawner_deadlines,
     worker_group,
 )
@@ -32,7 +32,7 @@ _OF_NODE: tuple[_Ask, ...] = (
     local_call.next_deadline_s,
     node_check_round.next_deadline_s,
     gpu_reclaim.next_deadline_s,
-    plain_ranks.next_deadline_s,
+    ranks_without_client.next_deadline_s,
 )
 
 

@@ -2,8 +2,8 @@
 
 The machines are its life (job.py), its workers (worker_group.py), its spawner's debts (spawner_deadlines.py), the
 response to hangs (hang_response.py), its ranks' wrapped call (local_call.py), what is noticed without a word from the
-script (plain_ranks.py), and for each rank a monitor (rank_monitor.py) and a watch on its call (call_watch.py). An event
-goes to the machines that it concerns; messages between them are passed on at once, until only actions are left.
+script (ranks_without_client.py), and for each rank a monitor (rank_monitor.py) and a watch on its call (call_watch.py).
+An event goes to the machines that it concerns; messages between them are passed on at once, until actions are left.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from supervisor.core.node import (
     job_commands,
     local_call,
     node_messages,
-    plain_ranks,
     rank_monitor,
+    ranks_without_client,
     spawner_deadlines,
     worker_group,
 )
@@ -43,7 +43,7 @@ _ASKED_KINDS = frozenset(get_args(spawner_deadlines.Asked))
 _OF_SPAWNER = frozenset(get_args(node_messages.SpawnerReport))
 _OF_WORKER = frozenset(get_args(node_messages.WorkerReport))
 _ONLY_PLAIN = frozenset(get_args(node_messages.PlainReport))
-_OF_PLAIN = frozenset(get_args(plain_ranks.Event))
+_OF_PLAIN = frozenset(get_args(ranks_without_client.Event))
 _OF_CLIENT = frozenset(get_args(node_messages.ClientReport))
 _TO_JOB = frozenset(get_args(worker_messages.GroupReport | worker_messages.HangReport)) - {worker_messages.RankExited}
 _OfCycle = orders.TakeStacks | orders.ActOnHang | orders.TellMembers | orders.ReplaceRanks | orders.SettleCall
@@ -82,7 +82,7 @@ class JobFold:
         if spawner_deadlines.is_moot(self._spawner, event):
             return
         if kind in _OF_PLAIN:
-            self._to_plain(cast("plain_ranks.Event", event))
+            self._to_plain(cast("ranks_without_client.Event", event))
         if kind in _OF_SPAWNER:
             self._to_spawner(of_spawner := cast("node_messages.SpawnerReport", event))
             self._to_job(of_spawner)
@@ -274,9 +274,9 @@ class JobFold:
                 case _:
                     assert_never(action)
 
-    def _to_plain(self, event: plain_ranks.Event) -> None:
-        ranks = plain_ranks.Ranks(self._rank(0), self._monitors, self._watches, self._job, self._group)
-        self._plain, actions = plain_ranks.step(
+    def _to_plain(self, event: ranks_without_client.Event) -> None:
+        ranks = ranks_without_client.Ranks(self._rank(0), self._monitors, self._watches, self._job, self._group)
+        self._plain, actions = ranks_without_client.step(
             self._plain, event, now_s=self._now_s, cycle=self._job.cycle, ranks=ranks, rules=self._job.rules
         )
         for action in actions:

@@ -11,8 +11,8 @@ from supervisor.core.node import (
     hang_response,
     local_call,
     node_check_round,
-    plain_ranks,
     rank_monitor,
+    ranks_without_client,
     spawner_deadlines,
     worker_group,
 )
@@ -26,7 +26,7 @@ class JobMachines(msgspec.Struct, frozen=True):
     hangs: hang_response.State
     calls: local_call.State = msgspec.field(default_factory=local_call.initial_state)
     spawner: spawner_deadlines.State = msgspec.field(default_factory=spawner_deadlines.initial_state)
-    plain: plain_ranks.State = msgspec.field(default_factory=plain_ranks.initial_state)
+    plain: ranks_without_client.State = msgspec.field(default_factory=ranks_without_client.initial_state)
     monitors: tuple[rank_monitor.State, ...] = ()
     watches: tuple[call_watch.State, ...] = ()
     fitness: node_check_round.State = msgspec.field(default_factory=node_check_round.initial_state)

@@ -16,7 +16,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.facts import HangLimits, Progress
-from supervisor.core.silence import REREAD_PAUSE_S, Silence, read_moment_s
+from supervisor.core.rank_silence import REREAD_PAUSE_S, Silence, read_moment_s
 
 STEP = "step"
 WARM_UP = "warmup"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import msgspec
 
 from supervisor.config.launch_values import split_endpoint
-from supervisor.config.many_nodes import DEFAULT_PORT, TLS_KEYS
+from supervisor.config.rendezvous_settings import DEFAULT_PORT, TLS_KEYS
 from supervisor.config.values import ValueProblem
 from supervisor.core.elastic.elastic_messages import ElasticRules
 from supervisor.edges.peers.codec.field_bounds import NAME_CHARACTERS_MAX

@@ -23,7 +23,7 @@ from supervisor.core.cluster.coordinator_states import Gathering, Running
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.leader_ledger import Former, Ledger
 from supervisor.core.orders import Conclude, JoinAgain, StartCycle, WindDown
-from supervisor.core.terms import ERA
+from supervisor.core.term_numbers import ERA
 from tests.core.new_leader import IN_CYCLE_4, RULES, kinds, new_leader, of_nodes, orders_to, recorded, stands
 
 FORMER = Verdict(JobState.SUCCEEDED, 0, "all ranks exited with code 0")

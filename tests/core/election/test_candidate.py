@@ -60,7 +60,7 @@ from supervisor.core.election.node_fence import MoveFence, NobodyElse
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.fence_times import FENCE_S, HEARD_S, led_at_s
 from supervisor.core.leader_ledger import Ledger, after_all_know
-from supervisor.core.terms import ERA
+from supervisor.core.term_numbers import ERA
 from tests.core.playbook import Playbook
 
 RULES = JobRules("j", 1)

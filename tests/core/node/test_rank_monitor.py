@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import rank_monitor as monitor
 from supervisor.core.node.rank_monitor import ClientJoined, ClientLeft, DeadlineReached, DeclareHang, ReadPage
-from supervisor.core.silence import COMES_BACK_S, counted_from
+from supervisor.core.rank_silence import COMES_BACK_S, counted_from
 from tests.core import dumb
 from tests.core.playbook import Playbook
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from supervisor.core.cluster.cluster_messages import NodeJoined, NodeLost, Reported
-from supervisor.core.election import leader_link, node_links
+from supervisor.core.election import leader_loss_detection, node_loss_detection
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
 from supervisor.edges.peers.stream.cluster_client import ClusterClient
@@ -60,8 +60,10 @@ class Crowd:
 
 
 async def test_d12_all_nodes_reconnect_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(leader_link, "FENCE_S", 20.0)  # all nodes share one busy core here, unlike in a cluster
-    monkeypatch.setattr(node_links, "LOST_S", 25.0)
+    monkeypatch.setattr(
+        leader_loss_detection, "FENCE_S", 20.0
+    )  # all nodes share one busy core here, unlike in a cluster
+    monkeypatch.setattr(node_loss_detection, "LOST_S", 25.0)
     make_authority(tmp_path)
     tls = cluster_tls.load(make_node(tmp_path))
     port, at_leader = free_port(), Heard()

@@ -11,7 +11,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeDown, NodeFailed, NodeLost, Reported
-from supervisor.core.election import leader_link
+from supervisor.core.election import leader_loss_detection
 from supervisor.edges.peers.codec.cluster_frames import Asked
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import Meeting
@@ -127,7 +127,7 @@ CHANGES: dict[str, Callable[[bytes], bytes]] = {
 async def test_bytes_that_were_changed_end_the_connection_and_nothing_is_lost_or_doubled(
     direction: str, change: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(leader_link, "FENCE_S", LIMIT_S)
+    monkeypatch.setattr(leader_loss_detection, "FENCE_S", LIMIT_S)
     async with a_spied_node(TLS) as (node, spy):
         for number in range(6):
             if number % 2:

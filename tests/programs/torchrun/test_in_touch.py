@@ -18,7 +18,7 @@ from supervisor.core.elastic.elastic_messages import (
     RoundStoreServed,
     ServeRoundStore,
 )
-from supervisor.core.election import leader_link
+from supervisor.core.election import leader_loss_detection
 from supervisor.edges.peers.elastic.elastic_peers import ElasticMeeting
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.programs.torchrun.in_touch import ForAgent, InTouch, Unreachable
@@ -87,7 +87,7 @@ async def agent(node: str, port: int, rules: ElasticRules, *, leads: bool | None
 async def test_without_a_leader_workers_stop_only_where_others_could_go_on(
     port: int, monkeypatch: pytest.MonkeyPatch, rules: ElasticRules, stops: bool
 ):
-    monkeypatch.setattr(leader_link, "FENCE_S", 0.3)
+    monkeypatch.setattr(leader_loss_detection, "FENCE_S", 0.3)
     async with agent("b", port, rules, leads=False) as follower:
         async with agent("a", port, FIXED if rules is FIXED else ElasticRules(1, 2, LIMIT_S, LIMIT_S)) as leader:
             if rules is ELASTIC:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.facts import JobState
-from supervisor.core.silence import Silence
+from supervisor.core.rank_silence import Silence
 from supervisor.ports.reports import RecordedEvent
 from supervisor.report.text import text_of
 from supervisor.report.timeline.event_ordering import moment_ns

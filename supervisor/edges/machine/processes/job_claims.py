@@ -20,7 +20,7 @@ from holdfast_wire import private_files
 from supervisor.edges.machine import records
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.processes import home_folder, process_table
-from supervisor.edges.machine.processes.whereabouts import whereabouts
+from supervisor.edges.machine.processes.unresponsive_process import whereabouts
 from supervisor.errors import AlreadyExistsError
 
 CLAIM_DIR_VARIABLE = "HOLDFAST_CLAIM_DIR"

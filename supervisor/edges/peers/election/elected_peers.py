@@ -24,7 +24,7 @@ from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import FenceMoved, Ordered
 from supervisor.core.session_state import Candidate, JobSessions
 from supervisor.edges.peers.codec.cluster_frames import Aside
-from supervisor.edges.peers.election import candidacy
+from supervisor.edges.peers.election import election_hand_over
 from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.edges.peers.election.leader_term import LeaderTerm, read_ledger
 from supervisor.edges.peers.election.voter import Voter
@@ -90,10 +90,10 @@ class ElectedPeers:
         self._is_due = anyio.Event()
         self._due_s = float("inf")
         kept = self._session_store.kept
-        self._state = candidacy.begun(voter, secrets.token_hex(4), kept, now_s=anyio.current_time())
+        self._state = election_hand_over.begun(voter, secrets.token_hex(4), kept, now_s=anyio.current_time())
         self._goes_on: candidate.Opened | None = None  # with the job of the process before this one
         if kept is not None and kept.candidate is not None:
-            leader = candidacy.followed(kept)
+            leader = election_hand_over.followed(kept)
             self._client = self._client_of(leader, kept) if leader is not None else None
             self._goes_on = candidate.Opened(leader)
             self._is_opened.set()
@@ -103,7 +103,7 @@ class ElectedPeers:
         del whole  # a new leader learns the rest from the nodes
         state, leader_term = self._state, self._leader_term
         known_at_s = state.fence.until_s - FENCE_S
-        return candidacy.session_state(
+        return election_hand_over.session_state(
             JobSessions(known_at_s=known_at_s, has_stopped=state.has_stopped, lost=state.over),
             Candidate(state.process, state.met_term, wishes=state.requests),
             client=self._client,

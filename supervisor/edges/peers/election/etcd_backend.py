@@ -1,7 +1,7 @@
 """How does etcd elect the leader of a job, and keep the data that the next leader needs?
 
 There are three keys per job. `leader` belongs to a short lease; the term is the revision at which it was created, and
-the number that `era` contains. That number grows with each lead (core/terms.py). `ledger` is written only while
+the number that `era` contains. That number grows with each lead (core/term_numbers.py). `ledger` is written only while
 `leader` still belongs to the writer's lease: no other lead has it, even if etcd has gone back to an older state. It
 exists, if only empty, from the first lead on. It has no lease, since etcd may revoke all leases at once.
 etcd_leftovers.py decides how long it outlives its job, and `era` with it.
@@ -20,13 +20,13 @@ import msgspec
 from holdfast_wire import private_files, regular_file
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
-from supervisor.core import terms
+from supervisor.core import term_numbers
 from supervisor.core.election import first_start
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.peers.election.etcd_client import CompactedError, EtcdClient, Login
 from supervisor.edges.peers.election.etcd_data_age import DataAge
 from supervisor.edges.peers.election.etcd_leftovers import KEPT_S, Leftovers
-from supervisor.edges.peers.election.etcd_member import Endpoint, endpoint_of
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint, endpoint_of
 from supervisor.ports.rendezvous_backend import (
     SURE_S,
     BackendRefusedError,
@@ -167,8 +167,8 @@ class EtcdBackend:
             return None
         added, era_at = (_era(eras[0]), eras[0].mod_revision) if eras else (0, 0)
         last_term = era_at + added  # `era` was written when the last lead was made
-        part = secrets.randbelow(terms.PARTS)
-        added = terms.added_to(now.header.revision, added=added, newest_term=above, part=part)
+        part = secrets.randbelow(term_numbers.PARTS)
+        added = term_numbers.added_to(now.header.revision, added=added, newest_term=above, part=part)
         leftovers = Leftovers(self._client, self._prefix, self._unix_ns)
         over_at = await leftovers.over_at(self._keys.job_id)
         lease, ttl_s = await self._client.grant(self._ttl_s)

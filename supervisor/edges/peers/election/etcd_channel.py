@@ -14,7 +14,7 @@ from socket import SOCK_STREAM
 
 import anyio
 
-from supervisor.edges.peers.election.etcd_member import Endpoint, Member
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint, Member
 from supervisor.edges.peers.transport.name_lookup import Found, look_up
 from supervisor.edges.rpc.client import ClientCall, GrpcClient, Metadata
 from supervisor.edges.rpc.statuses import CallError, Status

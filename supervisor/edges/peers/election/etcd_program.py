@@ -19,7 +19,7 @@ import anyio.lowlevel
 import msgspec
 
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.peers.election.etcd_member import Endpoint
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.peers.election.member_tls import MemberFiles
 from supervisor.errors import ConfigurationError
 

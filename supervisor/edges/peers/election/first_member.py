@@ -14,9 +14,9 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from supervisor.core import etcd_members
-from supervisor.core.etcd_members import Published, Seat
-from supervisor.edges.peers.election.etcd_member import Endpoint
+from supervisor.core import etcd_membership
+from supervisor.core.etcd_membership import Published, Seat
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.peers.election.etcd_program import EtcdProgram
 from supervisor.edges.peers.election.member_folder import Membership
 from supervisor.edges.peers.election.member_records import MemberRecords
@@ -96,7 +96,7 @@ class FirstMember:
                     return None
                 if all(names):
                     seat = Seat(0, self._node, self._program.peer_url, at_endpoint=True)
-                    members = etcd_members.published(view.cluster_id, [seat], view.members)
+                    members = etcd_membership.published(view.cluster_id, [seat], view.members)
                     lease = await records.begin(seat, members)
                     own_id = view.members[0].id
                     return Begun(Membership(own_id, 0, lease, at_endpoint=True), members) if lease else None

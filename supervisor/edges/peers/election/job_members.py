@@ -1,6 +1,6 @@
 """How does a job bring its own etcd: how does each node know its members, become one of them, and leave?
 
-The endpoint's node begins it (first_member.py). core/etcd_members.py decides who joins, votes and is removed.
+The endpoint's node begins it (first_member.py). core/etcd_membership.py decides who joins, votes and is removed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import aclosing, asynccontextmanager, suppress
 import anyio
 from anyio.abc import TaskGroup
 
-from supervisor.core import etcd_members
-from supervisor.core.etcd_members import Published, Seat
+from supervisor.core import etcd_membership
+from supervisor.core.etcd_membership import Published, Seat
 from supervisor.edges.peers.election.etcd_client import CompactedError, EtcdClient
-from supervisor.edges.peers.election.etcd_member import Endpoint, endpoint_of
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint, endpoint_of
 from supervisor.edges.peers.election.etcd_program import EtcdProgram
 from supervisor.edges.peers.election.first_member import Begun, FirstMember, can_listen, free_hosts
 from supervisor.edges.peers.election.member_folder import MemberFolder, Membership
@@ -285,7 +285,7 @@ class JobMembers:
     async def _take_seat(self) -> None:
         """Becomes a member, if a seat is free."""
         view = await self._records.view()
-        number = etcd_members.free_seat(view.after)
+        number = etcd_membership.free_seat(view.after)
         if number is None:
             return
         at_endpoint = bool(await self._hosts_of_endpoint())
@@ -347,11 +347,11 @@ class JobMembers:
                 view = await self._records.view()
                 answered_at_s = anyio.current_time()
                 is_late = answered_at_s > begun_s + ENDING_S
-                is_last = etcd_members.is_last(membership.id, view.members)
+                is_last = etcd_membership.is_last(membership.id, view.members)
                 if is_late and is_last and not await self._records.leader():
                     return
                 if is_late and not is_last:
-                    for each in etcd_members.unseated(view.before, view.members, view.after):
+                    for each in etcd_membership.unseated(view.before, view.members, view.after):
                         await self._client.remove_member(each.id)
                     await self._client.remove_member(membership.id)
                     await self._client.revoke(membership.lease)

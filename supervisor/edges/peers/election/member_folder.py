@@ -17,7 +17,7 @@ from typing import TypeVar
 import msgspec
 from holdfast_wire import private_files
 
-from supervisor.core.etcd_members import Published
+from supervisor.core.etcd_membership import Published
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 
 FOLDER = "etcd"  # in the state folder; in it, one folder for each job and node

@@ -12,7 +12,7 @@ from typing import TypeVar
 import msgspec
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
-from supervisor.core.etcd_members import SEAT_TTL_S, Member, Published, Seat
+from supervisor.core.etcd_membership import SEAT_TTL_S, Member, Published, Seat
 from supervisor.edges.peers.election.etcd_backend import leader_in
 from supervisor.edges.peers.election.etcd_client import EtcdClient
 from supervisor.edges.peers.election.etcd_leftovers import FOLDER as ENDED

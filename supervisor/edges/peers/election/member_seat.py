@@ -1,7 +1,7 @@
 """What does a node that has a seat do in the job's own etcd, until it loses the seat?
 
 It keeps the seat, begins to vote when it is time, removes members whose nodes are lost, and publishes who the others
-are. core/etcd_members.py decides all of that.
+are. core/etcd_membership.py decides all of that.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from contextlib import suppress
 import anyio
 import msgspec
 
-from supervisor.core import etcd_members
-from supervisor.core.etcd_members import Published, Seat
+from supervisor.core import etcd_membership
+from supervisor.core.etcd_membership import Published, Seat
 from supervisor.edges.peers.election.etcd_client import EtcdClient
-from supervisor.edges.peers.election.etcd_member import Endpoint, endpoint_of
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint, endpoint_of
 from supervisor.edges.peers.election.etcd_program import EtcdProgram
 from supervisor.edges.peers.election.member_folder import MemberFolder, Membership
 from supervisor.edges.peers.election.member_records import MemberRecords, View
@@ -24,7 +24,7 @@ from supervisor.ports.pauses import pause
 from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError
 
 NO_ANSWER = (BackendUnavailableError, BackendRefusedError)
-KEEP_S = etcd_members.SEAT_TTL_S / 5
+KEEP_S = etcd_membership.SEAT_TTL_S / 5
 TEND_S, JOIN_S = 1.0, 0.3
 ANSWER_S = 3.0
 HUNG_S, HUNG_MAX_S = 15.0, 60.0  # without an answer of this node's member, while etcd answers
@@ -127,12 +127,12 @@ class MemberSeat:
                 view = await self._records.view()
                 own = next((each for each in view.members if each.id == own_id), None)
                 missed = missed + 1 if own is None else 0
-                if missed > 1 or (self._program.is_broken and not etcd_members.is_last(own_id, view.members)):
+                if missed > 1 or (self._program.is_broken and not etcd_membership.is_last(own_id, view.members)):
                     return
                 if own is not None and own.client_url and not is_voter:
                     started_at_s = started_at_s or anyio.current_time()
                     joined_for_s = anyio.current_time() - started_at_s
-                    if own.is_learner and etcd_members.may_vote(view.after, view.members, joined_for_s=joined_for_s):
+                    if own.is_learner and etcd_membership.may_vote(view.after, view.members, joined_for_s=joined_for_s):
                         await self._client.promote(own_id)
                     is_voter = not own.is_learner
                 if is_voter:
@@ -143,12 +143,12 @@ class MemberSeat:
     async def _tidy(self, view: View) -> None:
         """Removes the members whose nodes are lost, and publishes who the others are."""
         now_s = anyio.current_time()
-        unseated = etcd_members.unseated(view.before, view.members, view.after)
+        unseated = etcd_membership.unseated(view.before, view.members, view.after)
         self._unseated_since_s = {each.id: self._unseated_since_s.get(each.id, now_s) for each in unseated}
-        for each in etcd_members.lost(unseated, self._unseated_since_s, now_s=now_s):
+        for each in etcd_membership.lost(unseated, self._unseated_since_s, now_s=now_s):
             _log.warning("the member of the etcd of job %s at %s is lost, and removed", self._job_id, each.peer_url)
             await self._client.remove_member(each.id)
-        members = etcd_members.published(view.cluster_id, view.after, view.members)
+        members = etcd_membership.published(view.cluster_id, view.after, view.members)
         if members != self._published():
             await self._records.publish(members)
 
@@ -156,7 +156,7 @@ class MemberSeat:
         """Has another member lead etcd while this node leads the job."""
         leads_job = await self._records.leader() == self._node
         leading = await alone.leading_member() if leads_job else 0
-        for heir in etcd_members.heirs(own_id, leading, view.members, leads_job=leads_job):
+        for heir in etcd_membership.heirs(own_id, leading, view.members, leads_job=leads_job):
             other = self._open_client([endpoint_of(heir.client_url.partition("://")[2])])
             try:
                 with suppress(*NO_ANSWER):

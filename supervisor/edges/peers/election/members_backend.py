@@ -16,7 +16,7 @@ from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.peers.election import etcd_program, member_tls
 from supervisor.edges.peers.election.etcd_backend import DEFAULT_PREFIX, EtcdBackend
 from supervisor.edges.peers.election.etcd_client import EtcdClient
-from supervisor.edges.peers.election.etcd_member import Endpoint, endpoint_of
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint, endpoint_of
 from supervisor.edges.peers.election.job_members import JobMembers
 from supervisor.edges.peers.election.member_folder import MemberFolder
 from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles

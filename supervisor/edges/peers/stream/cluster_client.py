@@ -1,7 +1,7 @@
 """How does a node find the leader of its job, and stay in touch with it?
 
 The leader may start later than its nodes, and a connection may break: the node retries in both cases, until
-core/election/leader_link.py gives the leader up.
+core/election/leader_loss_detection.py gives the leader up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from anyio.abc import TaskGroup
 from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.cluster_messages import Reported
-from supervisor.core.election import leader_heartbeats, leader_link, link_silence
+from supervisor.core.election import leader_heartbeats, leader_loss_detection, link_silence
 from supervisor.core.node.node_messages import Ordered
 from supervisor.core.session_state import JobSessions
 from supervisor.edges.peers.codec import cluster_codec, cluster_frames, cluster_versions, heartbeats
@@ -98,7 +98,7 @@ class ClusterClient:
         self._conversation = Conversation(
             on_message=self._take, on_beat=self._take_answer, keep=session_store.keep, session=kept.letters
         )
-        self._link = leader_link.State(str(address), kept.known_at_s)
+        self._link = leader_loss_detection.State(str(address), kept.known_at_s)
         self._said_at_s: float | None = None  # the last that the leader may have heard, while there is no connection
         self._leader_ip = ""  # of the last connection
         self._alarm: asyncio.TimerHandle | None = None  # while there is a connection
@@ -109,7 +109,7 @@ class ClusterClient:
         self._on_elastic = on_elastic
         self.was_welcomed = kept.term is not None
         self.is_refused = False  # permanently: looking for the leader again would not help
-        self.may_return = False  # the lost leader; see leader_link.GiveUp
+        self.may_return = False  # the lost leader; see leader_loss_detection.GiveUp
         self.heard_leader: leader_heartbeats.HeardLeader | None = None
         self._is_careful = False  # a connection went silent: large packets may be lost
         self._term = kept.term  # of the leader in this conversation
@@ -158,10 +158,13 @@ class ClusterClient:
         await self._conversation.until_all_is_heard()
 
     async def run(self, *, join_timeout_s: float, again: bool = False) -> None:
-        """Runs until cancelled, or until the leader is lost or refuses this node. `again`: see leader_link.Begun."""
+        """Runs until cancelled, or until the leader is lost or refuses this node.
+
+        `again`: see leader_loss_detection.Begun.
+        """
         async with anyio.create_task_group() as self._tasks:
             try:
-                await self._keep_in_touch(leader_link.Begun(join_timeout_s, again))
+                await self._keep_in_touch(leader_loss_detection.Begun(join_timeout_s, again))
             except (RefusedError, LeaderChangedError, LinkLostError) as error:
                 self.is_refused = isinstance(error, RefusedError)
                 self._on_lost(str(error))
@@ -170,23 +173,23 @@ class ClusterClient:
                 self._conversation.let_go("the node ends", says_all=True)
             self._tasks.cancel_scope.cancel()
 
-    async def _keep_in_touch(self, begun: leader_link.Begun) -> None:
+    async def _keep_in_touch(self, begun: leader_loss_detection.Begun) -> None:
         self._decide(begun)
         while True:
             line, said_at_s = await self._find()
-            self._decide(leader_link.LinkUp(said_at_s))
+            self._decide(leader_loss_detection.LinkUp(said_at_s))
             why = await line.until_ended()
             self._said_at_s = self._loop.time()
             self._note_silence(line)
             # Not after a silence: the leader may not know yet that the relay caused it.
             self._may_be_redirected = self._said_at_s - line.heard_at_s < link_silence.SILENCE_S
-            self._decide(leader_link.LinkLost(why))
+            self._decide(leader_loss_detection.LinkLost(why))
 
     async def _find(self) -> tuple[Line, float]:
         """Returns a connection and when the Hello was sent. Raises LinkLostError once it is too late for one."""
         attempt = 0
         while True:
-            until_s = leader_link.next_deadline_s(self._link)
+            until_s = leader_loss_detection.next_deadline_s(self._link)
             assert until_s is not None, "the leader is not lost yet"
             with anyio.CancelScope(deadline=until_s) as too_late:
                 try:
@@ -197,11 +200,11 @@ class ClusterClient:
                     why = cluster_connect.reason_of(error)
                 except (LinkLostError, SessionError, ClusterProtocolError) as error:
                     why = str(error)
-                self._decide(leader_link.NotReached(why, is_gone=why == cluster_connect.REFUSED))
+                self._decide(leader_loss_detection.NotReached(why, is_gone=why == cluster_connect.REFUSED))
                 await pause(AGAIN_S[min(attempt, len(AGAIN_S) - 1)], why="nothing tells when somebody listens there")
                 attempt += 1
             if too_late.cancelled_caught:
-                self._decide(leader_link.DeadlineReached())
+                self._decide(leader_loss_detection.DeadlineReached())
 
     def _next_host(self, attempt: int) -> str:
         """Returns the IP address at which the leader was reached: then a slow or dead name server does no harm."""
@@ -211,7 +214,7 @@ class ClusterClient:
         """Uses half of the remaining time, to leave time for another connection if this one does not answer."""
         pipe = Pipe(self._tls, leads=False, session=self._session) if self._tls is not None else None
         if self._was_put_off:
-            self._may_be_redirected = leader_link.may_wait_for_relay(self._link, anyio.current_time())
+            self._may_be_redirected = leader_loss_detection.may_wait_for_relay(self._link, anyio.current_time())
         preamble = Preamble(MAY_BE_REDIRECTED if self._may_be_redirected else CONNECTS_HERE, self._preamble_key)
         self._may_be_redirected, self._was_put_off = True, False
         line = Line(pipe=pipe, preamble=preamble)
@@ -312,27 +315,27 @@ class ClusterClient:
             return ""
         return "; if it has a token or certificates, write token_file, or tls_cert, tls_key and tls_ca, in --rdzv-conf"
 
-    def _decide(self, event: leader_link.Event) -> None:
+    def _decide(self, event: leader_loss_detection.Event) -> None:
         """Tells the machine, and does what it wants. Raises LinkLostError if the leader is lost."""
-        self._link, actions = leader_link.step(self._link, event, now_s=self._loop.time())
+        self._link, actions = leader_loss_detection.step(self._link, event, now_s=self._loop.time())
         for action in actions:
             match action:
-                case leader_link.SendHeartbeat():
+                case leader_loss_detection.SendHeartbeat():
                     self._send_heartbeat()
-                case leader_link.EndLink(why):
+                case leader_loss_detection.EndLink(why):
                     if (line := self._conversation.line) is not None:
                         line.end(why)
-                case leader_link.MoveFence(until_s):
+                case leader_loss_detection.MoveFence(until_s):
                     self._on_fence(until_s)
-                case leader_link.Say(text):
+                case leader_loss_detection.Say(text):
                     _log.warning("%s", text, extra={"job_id": self._job_id})
-                case leader_link.GiveUp(why, may_return):
+                case leader_loss_detection.GiveUp(why, may_return):
                     self.may_return = may_return
                     raise LinkLostError(why)
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        due_s = leader_link.next_deadline_s(self._link) if self._link.is_up else None
+        due_s = leader_loss_detection.next_deadline_s(self._link) if self._link.is_up else None
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = self._loop.call_at(due_s, self._ring) if due_s is not None else None
@@ -340,7 +343,7 @@ class ClusterClient:
     def _ring(self) -> None:
         line = self._conversation.line
         if line is not None:  # else `run` hears of it soon
-            self._decide(leader_link.DeadlineReached(line.heard_at_s, self._conversation.waits_since_s))
+            self._decide(leader_loss_detection.DeadlineReached(line.heard_at_s, self._conversation.waits_since_s))
 
     def _send_heartbeat(self) -> None:
         heartbeat = heartbeats.of_node(self._loop.time())
@@ -351,7 +354,7 @@ class ClusterClient:
 
     def _take_answer(self, heartbeat: bytes) -> None:
         if (sent_at_s := heartbeats.sent_at_s(heartbeat)) is not None:
-            self._decide(leader_link.Answered(sent_at_s))
+            self._decide(leader_loss_detection.Answered(sent_at_s))
         elif (leaders := heartbeats.leaders(heartbeat)) is not None:
             self.heard_leader = leader_heartbeats.heard(leaders, self._loop.time())
             self._conversation.beat(heartbeat)
@@ -387,7 +390,7 @@ class ClusterClient:
         await relay.serve(self._line(IS_RELAY), own_ip, lambda line: self._connect(line, host, port, CONNECT_S))
 
     def _take(self, payload: bytes) -> None:
-        if not leader_link.is_obeyed(self._link, self._loop.time()):
+        if not leader_loss_detection.is_obeyed(self._link, self._loop.time()):
             raise ClusterProtocolError("it was heard too late: this node was stalled")
         match cluster_codec.decode(payload):
             case Ordered(job_id) as ordered if job_id == self._job_id:

@@ -1,7 +1,7 @@
 """Which nodes of a job are connected to its leader, and what do they report?
 
 A node is one process: its incarnation. It may lose its connection and come back without any loss of messages. If it is
-lost (core/election/node_links.py), it is lost permanently; a later process with its name is another node.
+lost (core/election/node_loss_detection.py), it is lost permanently; a later process with its name is another node.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.cluster_messages import Reported
 from supervisor.core.cluster.relays import Relays
-from supervisor.core.election import node_links
+from supervisor.core.election import node_loss_detection
 from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
-from supervisor.core.election.node_links import Link
+from supervisor.core.election.node_loss_detection import Link
 from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import Order
 from supervisor.core.session_state import JobSessions, SessionState
@@ -95,7 +95,7 @@ class ClusterServer:
         self._kept = kept.nodes  # nodes that were connected to the previous supervisor
         self._gone = dict.fromkeys(kept.gone)  # abandoned incarnations, oldest first
         self._changed: dict[str, None] = {}  # nodes whose conversation is not as it was kept last
-        self._links = node_links.initial_state(now_s=anyio.current_time())
+        self._links = node_loss_detection.initial_state(now_s=anyio.current_time())
         self._waits_until_s = 0.0
         self._is_due_earlier = anyio.Event()
         self._encoded: tuple[Order | None, bytes] = (None, b"")  # the last order: many nodes may get the same
@@ -116,14 +116,14 @@ class ClusterServer:
         self, listeners: Sequence[socket.socket], *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
         """Serves until cancelled; then closes the listeners and all connections."""
-        self._links = node_links.initial_state(now_s=anyio.current_time())
+        self._links = node_loss_detection.initial_state(now_s=anyio.current_time())
         try:
             async with anyio.create_task_group() as self._tasks:
                 self._tasks.start_soon(self._acceptor.run, listeners)
                 self._tasks.start_soon(self._keep_time)
                 for each in self._kept:
                     self._know(each.node, each.incarnation, each.letters)
-                    self._decide(node_links.NodeKnown(each.node))
+                    self._decide(node_loss_detection.NodeKnown(each.node))
                 task_status.started()
         finally:
             self._tls.close()
@@ -143,7 +143,7 @@ class ClusterServer:
             known.conversation.put(self._encoded[1])
             self._turns.soon(known.conversation.flush)
         except (SessionError, FrameTooLongError) as error:
-            self._decide(node_links.NodeDropped(node, str(error)))
+            self._decide(node_loss_detection.NodeDropped(node, str(error)))
 
     def send_frame(self, node: str, frame: Frame) -> None:
         """Does the same for messages that are not about a job of this supervisor, not in order with the others."""
@@ -153,7 +153,7 @@ class ClusterServer:
         try:
             known.conversation.say(cluster_codec.encode(frame))
         except (SessionError, FrameTooLongError) as error:
-            self._decide(node_links.NodeDropped(node, str(error)))
+            self._decide(node_loss_detection.NodeDropped(node, str(error)))
 
     def say_aside(self, node: str, aside: Aside) -> bool:
         """Sends it once if the node is connected; it may be lost. Returns False if it certainly does not arrive."""
@@ -243,11 +243,11 @@ class ClusterServer:
     def _hold(self, line: Line, hello: Hello, *, is_direct: bool) -> None:
         known = self._nodes.get(hello.node)
         if known is not None and known.incarnation != hello.incarnation:
-            self._decide(node_links.NodeDropped(hello.node, REPLACED))
+            self._decide(node_loss_detection.NodeDropped(hello.node, REPLACED))
             known = None
         known = known or self._know(hello.node, hello.incarnation, SessionState())
         self._count(known, is_direct=is_direct)
-        self._decide(node_links.LinkUp(Link(hello.node)))
+        self._decide(node_loss_detection.LinkUp(Link(hello.node)))
         known.conversation.hold(line, on_end=partial(self._miss, hello.node, known))
         if is_direct and self._relays is not None:
             self._relays.entered()
@@ -287,14 +287,14 @@ class ClusterServer:
             on_end=lambda why: self._end_downstream(hello.node, downstream, why),
         )
         self._relays.opened(hello.node, line.address("peername"), hello.relay_port)
-        self._decide(node_links.LinkUp(Link(hello.node, is_relay=True)))
+        self._decide(node_loss_detection.LinkUp(Link(hello.node, is_relay=True)))
 
     def _end_downstream(self, node: str, downstream: RelayDownstream, why: str) -> None:
         _log.info("node %s is no longer a relay of job %s: %s", node, self._job_id, why)
         if self._downstreams.get(node) is downstream and self._relays is not None:
             del self._downstreams[node]
             self._relays.closed(node)
-            self._decide(node_links.LinkLost(Link(node, is_relay=True), why, downstream.line.heard_at_s))
+            self._decide(node_loss_detection.LinkLost(Link(node, is_relay=True), why, downstream.line.heard_at_s))
 
     def _make_channel_line(self) -> Line:
         """Makes the connection of a node that comes through a relay, before its first message."""
@@ -340,39 +340,39 @@ class ClusterServer:
 
     def _miss(self, name: str, node: KnownNode, why: str) -> None:
         self._count(node, is_direct=False)
-        self._decide(node_links.LinkLost(Link(name), why, node.conversation.heard_at_s))
+        self._decide(node_loss_detection.LinkLost(Link(name), why, node.conversation.heard_at_s))
 
     async def _keep_time(self) -> None:
         while True:
             self._is_due_earlier = anyio.Event()
-            self._waits_until_s = node_links.next_deadline_s(self._links)
+            self._waits_until_s = node_loss_detection.next_deadline_s(self._links)
             with anyio.CancelScope(deadline=self._waits_until_s) as waited:
                 await self._is_due_earlier.wait()
             if waited.cancelled_caught:
-                self._decide(node_links.DeadlineReached())
+                self._decide(node_loss_detection.DeadlineReached())
 
-    def _decide(self, event: node_links.Event) -> None:
-        self._links, actions = node_links.step(self._links, event, now_s=anyio.current_time())
+    def _decide(self, event: node_loss_detection.Event) -> None:
+        self._links, actions = node_loss_detection.step(self._links, event, now_s=anyio.current_time())
         for action in actions:
             match action:
-                case node_links.AskHeard(link):
+                case node_loss_detection.AskHeard(link):
                     self._ask_heard(link)
-                case node_links.EndLink(link, why):
+                case node_loss_detection.EndLink(link, why):
                     self._end_link(link, why)
-                case node_links.GiveUp(node):
+                case node_loss_detection.GiveUp(node):
                     self._give_up(node)
-                case node_links.Report(report):
+                case node_loss_detection.Report(report):
                     self._on_report(Reported(self._job_id, report))
-        if node_links.next_deadline_s(self._links) < self._waits_until_s:
+        if node_loss_detection.next_deadline_s(self._links) < self._waits_until_s:
             self._is_due_earlier.set()
 
     def _ask_heard(self, link: Link) -> None:
         if link.is_relay:
             if (downstream := self._downstreams.get(link.node)) is not None:
-                self._decide(node_links.Heard(link, downstream.line.heard_at_s))
+                self._decide(node_loss_detection.Heard(link, downstream.line.heard_at_s))
         elif (known := self._nodes.get(link.node)) is not None:
             talk = known.conversation
-            self._decide(node_links.Heard(link, talk.last_heard_s, talk.waits_since_s))
+            self._decide(node_loss_detection.Heard(link, talk.last_heard_s, talk.waits_since_s))
 
     def _end_link(self, link: Link, why: str) -> None:
         if link.is_relay:

@@ -11,7 +11,7 @@ import msgspec
 from holdfast_wire.page_layout import SECTION_SLOTS_MAX
 
 from supervisor.core.facts import Progress
-from supervisor.core.silence import without_absences
+from supervisor.core.rank_silence import without_absences
 from supervisor.edges.workers.channel.progress_page_reader import NS_PER_S, ProgressPage, TrueStamps, now_ns
 from supervisor.edges.workers.channel.rank_client import CLIENT_SHARE
 from supervisor.edges.workers.page_hand_over import PageNote, ReturnedPage

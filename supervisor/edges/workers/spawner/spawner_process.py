@@ -130,7 +130,7 @@ def _start(
         undo.callback(ours.close)
         held.enter_context(theirs)
         ours.setblocking(False)
-        # If all are orphaned, this marker tells the job's processes from another job's (orphans.py).
+        # If all are orphaned, this marker tells the job's processes from another job's (lost_spawner_processes.py).
         marked = dict(env) | {JOB_ID_VARIABLE: spec.job_id}
         # Copies: the job may have released its claim before a hanging folder lets us continue.
         passed = tuple(_copy(each, held) for each in claim)

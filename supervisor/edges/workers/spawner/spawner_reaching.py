@@ -15,7 +15,7 @@ import anyio
 
 from supervisor.core.process_facts import SilentSpawner
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.machine.processes.whereabouts import whereabouts
+from supervisor.edges.machine.processes.unresponsive_process import whereabouts
 from supervisor.edges.workers.spawner import return_places
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
 from supervisor.ports.pauses import pause

@@ -24,7 +24,7 @@ from supervisor.core.elastic.elastic_messages import (
     TellClosed,
     TellWaiting,
 )
-from supervisor.core.election import node_links
+from supervisor.core.election import node_loss_detection
 from supervisor.edges.peers.elastic.elastic_peers import ElasticMeeting, ElasticPeers, open_elastic
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls, from_token, load
@@ -115,7 +115,7 @@ async def test_the_first_leads_and_takes_part_like_any_other(place: Place):
 
 
 async def test_an_agent_that_vanishes_is_a_lost_member(place: Place, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(node_links, "LOST_S", 0.2)
+    monkeypatch.setattr(node_loss_detection, "LOST_S", 0.2)
     async with place.agent("a") as first:
         async with place.agent("b") as second:
             await begin(first, second)

@@ -25,7 +25,7 @@ from supervisor.core.cluster.cluster_messages import (
     Reported,
     StopAsked,
 )
-from supervisor.core.election import candidate, leader_link, link_silence, node_fence
+from supervisor.core.election import candidate, leader_loss_detection, link_silence, node_fence
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.leader_ledger import Former, Ledger, after_all_know
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
@@ -146,7 +146,7 @@ async def test_the_spawner_hears_that_this_supervisor_does_not_stand_still_whoev
         moved_s = [each.until_s for each in a.events if isinstance(each, FenceMoved)]
     assert moved_s == sorted(moved_s)
     steps_s = [later - before for before, later in itertools.pairwise(moved_s)]
-    assert max(steps_s) < leader_link.FENCE_S / 2
+    assert max(steps_s) < leader_loss_detection.FENCE_S / 2
 
 
 async def test_a_supervisor_that_comes_back_goes_on_with_the_words_to_the_leader_as_the_same_node():
@@ -204,7 +204,7 @@ WITH_BOTH = Ledger(4, 4, 1, parts=("a", "b"), witnesses=("a", "b"))
 
 @pytest.fixture
 def short_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (fence_times, node_fence, candidate, elected_peers, leader_link):
+    for module in (fence_times, node_fence, candidate, elected_peers, leader_loss_detection):
         monkeypatch.setattr(module, "FENCE_S", 1.0)
     monkeypatch.setattr(fence_times, "HEARD_S", 0.6)
     monkeypatch.setattr(candidate, "HEARD_S", 0.6)

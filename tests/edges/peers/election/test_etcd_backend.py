@@ -16,7 +16,7 @@ import anyio
 import msgspec
 import pytest
 
-from supervisor.core.terms import ERA
+from supervisor.core.term_numbers import ERA
 from supervisor.edges.peers.election import etcd_backend
 from supervisor.edges.peers.election.etcd_backend import EtcdBackend, EtcdLead
 from supervisor.ports.rendezvous_backend import (

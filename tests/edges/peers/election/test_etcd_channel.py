@@ -14,7 +14,7 @@ import pytest
 from supervisor.edges.machine.processes.socket_stream import SocketStream
 from supervisor.edges.peers.election import etcd_channel
 from supervisor.edges.peers.election.etcd_channel import EtcdChannel
-from supervisor.edges.peers.election.etcd_member import Endpoint
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.peers.transport.name_lookup import Found, look_up
 from supervisor.edges.rpc.grpc_connection import Call
 from supervisor.edges.rpc.grpc_server import GrpcServer

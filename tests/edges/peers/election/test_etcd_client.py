@@ -6,7 +6,7 @@ import pytest
 
 from supervisor.edges.peers.election import etcd_client
 from supervisor.edges.peers.election.etcd_client import EtcdClient, Login
-from supervisor.edges.peers.election.etcd_member import Endpoint
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.rpc.statuses import CallError, Status
 from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError
 from tests.etcd_server import free_ports

@@ -12,7 +12,7 @@ import pytest
 from supervisor.edges.peers.election import etcd_backend
 from supervisor.edges.peers.election.etcd_client import EtcdClient, Login
 from supervisor.edges.peers.election.etcd_data_age import DataAge
-from supervisor.edges.peers.election.etcd_member import Endpoint, endpoint_of
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint, endpoint_of
 from supervisor.ports.rendezvous_backend import Place, ProvesItsAge
 from tests.etcd_server import Etcd, etcd
 

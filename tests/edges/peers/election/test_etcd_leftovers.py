@@ -14,7 +14,7 @@ from supervisor.edges.peers.election import etcd_leftovers
 from supervisor.edges.peers.election.etcd_backend import EtcdBackend, EtcdLead
 from supervisor.edges.peers.election.etcd_client import EtcdClient, Login
 from supervisor.edges.peers.election.etcd_leftovers import CLOCKS_DIFFER_MAX_S, KEPT_S, Leftovers
-from supervisor.edges.peers.election.etcd_member import Endpoint, endpoint_of
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint, endpoint_of
 from supervisor.ports.rendezvous_backend import BackendUnavailableError, Place
 from tests.etcd_server import Etcd, etcd
 

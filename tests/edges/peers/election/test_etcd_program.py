@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.edges.peers.election import etcd_program
-from supervisor.edges.peers.election.etcd_member import Endpoint
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.peers.election.etcd_program import EtcdProgram
 from supervisor.edges.peers.election.member_tls import MemberFiles
 from supervisor.errors import ConfigurationError

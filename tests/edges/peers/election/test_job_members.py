@@ -16,10 +16,10 @@ import anyio
 import pytest
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
-from supervisor.core import etcd_members
+from supervisor.core import etcd_membership
 from supervisor.edges.peers.election import first_member, job_members, member_seat, member_tls
 from supervisor.edges.peers.election.etcd_client import EtcdClient
-from supervisor.edges.peers.election.etcd_member import Endpoint
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.peers.election.etcd_program import EtcdProgram
 from supervisor.edges.peers.election.job_members import JobMembers
 from supervisor.edges.peers.election.member_folder import MemberFolder
@@ -140,7 +140,7 @@ async def test_the_endpoints_node_is_lost_replaced_and_begins_no_second_etcd(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(first_member, "UNHEARD_S", 1.0)
-    monkeypatch.setattr(etcd_members, "GRACE_S", 1.0)
+    monkeypatch.setattr(etcd_membership, "GRACE_S", 1.0)
     nodes = Nodes(tmp_path)
     async with nodes.running(2) as second, nodes.running(3):
         client = second.new_client()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.core.etcd_members import Published
+from supervisor.core.etcd_membership import Published
 from supervisor.edges.peers.election.member_folder import LOCK, UNUSED_S, MemberFolder, Membership
 
 MEMBERSHIP = Membership(7, 0, 8, at_endpoint=True)

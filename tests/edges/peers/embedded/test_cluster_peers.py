@@ -24,7 +24,7 @@ from supervisor.core.cluster.cluster_messages import (
     NodeStopped,
     Reported,
 )
-from supervisor.core.election import leader_link, node_links
+from supervisor.core.election import leader_loss_detection, node_loss_detection
 from supervisor.core.facts import JobState, RendezvousRules, Verdict
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.machine.gpus import nvlink_domain
@@ -167,7 +167,7 @@ async def breaking_wire(port: int) -> AsyncGenerator[int]:
 
 async def test_a_wire_that_breaks_all_the_time_loses_and_doubles_nothing(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cluster_peers, "PARTING_S", 0.1)
-    monkeypatch.setattr(leader_link, "FENCE_S", LIMIT_S)
+    monkeypatch.setattr(leader_loss_detection, "FENCE_S", LIMIT_S)
     port = free_port()
     async with peers("a", port) as (leader, at_leader), breaking_wire(port) as broken:
         heard = Heard()
@@ -190,7 +190,7 @@ async def test_a_wire_that_breaks_all_the_time_loses_and_doubles_nothing(monkeyp
 
 
 async def test_a_lost_node_is_told(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(node_links, "LOST_S", 0.5)
+    monkeypatch.setattr(node_loss_detection, "LOST_S", 0.5)
     port = free_port()
     async with peers("a", port) as (leader, at_leader):
         async with peers("gone", port) as (gone, _):
@@ -203,7 +203,7 @@ async def test_a_lost_node_is_told(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_a_process_that_was_given_up_can_not_come_back(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(node_links, "LOST_S", 0.3)
+    monkeypatch.setattr(node_loss_detection, "LOST_S", 0.3)
     port, lost = free_port(), list[str]()
     async with peers("a", port) as (_, at_leader):
         client = cluster_client.ClusterClient(
@@ -222,7 +222,7 @@ async def test_a_process_that_was_given_up_can_not_come_back(monkeypatch: pytest
 
 
 async def test_the_fence_holds_while_connections_that_say_nothing_are_tried(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(leader_link, "FENCE_S", 1.0)
+    monkeypatch.setattr(leader_loss_detection, "FENCE_S", 1.0)
     port, weather = free_port(), Weather(random.Random(1))
     wire = (await anyio.create_tcp_listener(local_host="127.0.0.1")).listeners[0]
     async with peers("a", port), wire, anyio.create_task_group() as tasks:
@@ -238,8 +238,8 @@ async def test_the_fence_holds_while_connections_that_say_nothing_are_tried(monk
 
 
 async def test_a_leader_that_stood_still_gives_a_node_its_whole_time_to_come_back(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(node_links, "LOST_S", 1.0)
-    monkeypatch.setattr(leader_link, "FENCE_S", LIMIT_S)
+    monkeypatch.setattr(node_loss_detection, "LOST_S", 1.0)
+    monkeypatch.setattr(leader_loss_detection, "FENCE_S", LIMIT_S)
     port = free_port()
     async with peers("a", port) as (_, at_leader):
         client = cluster_client.ClusterClient(
@@ -259,7 +259,7 @@ async def test_a_leader_that_stood_still_gives_a_node_its_whole_time_to_come_bac
 
 
 async def test_a_node_whose_leader_is_lost_ends_its_part_of_the_job(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(leader_link, "FENCE_S", 0.3)
+    monkeypatch.setattr(leader_loss_detection, "FENCE_S", 0.3)
     port = free_port()
     heard = Heard()
     ended = anyio.Event()
@@ -286,7 +286,7 @@ async def test_a_node_whose_leader_is_lost_ends_its_part_of_the_job(monkeypatch:
 
 async def test_a_node_that_waits_for_its_verdict_as_the_leader_is_lost_ends_too(monkeypatch: pytest.MonkeyPatch):
     """Found by the simulator, seed 20: it had stopped, was cut off, and waited indefinitely."""
-    monkeypatch.setattr(leader_link, "FENCE_S", 0.3)
+    monkeypatch.setattr(leader_loss_detection, "FENCE_S", 0.3)
     port = free_port()
     heard = Heard()
     ended = anyio.Event()

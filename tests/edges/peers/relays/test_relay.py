@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from supervisor.core.cluster.cluster_messages import NodeDown, NodeJoined, NodeLost, Reported
-from supervisor.core.election import leader_link, link_silence, node_links
+from supervisor.core.election import leader_loss_detection, link_silence, node_loss_detection
 from supervisor.edges.peers.embedded import cluster_peers
 from supervisor.edges.peers.embedded.cluster_peers import LeaderPeers, Meeting
 from supervisor.edges.peers.stream import cluster_server
@@ -129,9 +129,9 @@ async def test_nodes_that_come_at_once_wait_for_the_relays():
 async def test_heartbeats_by_a_relay_keep_both_sides_sure_of_each_other(monkeypatch: pytest.MonkeyPatch):
     """For longer than a silence that would end a connection."""
     monkeypatch.setattr(link_silence, "SILENCE_S", 1.5)
-    monkeypatch.setattr(leader_link, "FENCE_S", 2.0)
-    monkeypatch.setattr(node_links, "LOST_S", 2.5)
-    monkeypatch.setattr(node_links, "CHECK_S", 0.1)
+    monkeypatch.setattr(leader_loss_detection, "FENCE_S", 2.0)
+    monkeypatch.setattr(node_loss_detection, "LOST_S", 2.5)
+    monkeypatch.setattr(node_loss_detection, "CHECK_S", 0.1)
     monkeypatch.setattr(link_silence, "ALIVE_S", 0.1)
     monkeypatch.setattr("supervisor.edges.peers.relays.relay.TICK_S", 0.1)
     async with crowd() as nodes:
@@ -149,7 +149,7 @@ async def test_heartbeats_by_a_relay_keep_both_sides_sure_of_each_other(monkeypa
 
 
 async def test_d11_the_nodes_of_a_lost_relay_come_back_and_nobody_else_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(node_links, "LOST_S", 3.0)
+    monkeypatch.setattr(node_loss_detection, "LOST_S", 3.0)
     async with crowd() as nodes:
         others = set(nodes.clients) - {"node-0"}
         nodes.scopes["node-0"].cancel()
@@ -167,7 +167,7 @@ async def test_d11_nodes_that_only_their_relay_was_heard_of_for_long_are_not_giv
     monkeypatch: pytest.MonkeyPatch,
 ):
     """Heartbeats end at the relay: its word counts, too."""
-    monkeypatch.setattr(node_links, "LOST_S", 1.5)
+    monkeypatch.setattr(node_loss_detection, "LOST_S", 1.5)
     monkeypatch.setattr(link_silence, "ALIVE_S", 0.1)
     monkeypatch.setattr("supervisor.edges.peers.relays.relay.TICK_S", 0.1)
     async with crowd() as nodes:

@@ -8,13 +8,13 @@ import anyio
 import pytest
 
 from supervisor.core import orders
-from supervisor.core.election import leader_link, link_silence
+from supervisor.core.election import leader_loss_detection, link_silence
 from tests.edges.peers.embedded.test_cluster_peers import JOB, again, free_port, peers
 
 
 async def test_an_order_that_a_node_hears_only_after_it_stood_still_is_not_obeyed(monkeypatch: pytest.MonkeyPatch):
     """Found by the simulator: the node began a cycle that the others had left, in parallel to their next one."""
-    monkeypatch.setattr(leader_link, "FENCE_S", 1.0)
+    monkeypatch.setattr(leader_loss_detection, "FENCE_S", 1.0)
     monkeypatch.setattr(link_silence, "ALIVE_S", 0.1)
     port = free_port()
     async with peers("a", port) as (leader, _), peers("b", port) as (_, at_b):

@@ -11,7 +11,7 @@ import pytest
 from supervisor.config.job_spec import KEPT_NODES_MAX
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeDown, NodeHeard, NodeLost, NodeSilent, Reported
-from supervisor.core.election import leader_link, node_links
+from supervisor.core.election import leader_loss_detection, node_loss_detection
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.session_state import JobSessions, NodeSessionState, SessionState
 from supervisor.edges.peers.embedded import cluster_peers
@@ -126,7 +126,7 @@ async def test_no_word_is_lost_or_doubled_however_often_a_side_is_killed(killed:
 
 
 async def test_a_leader_that_comes_back_gives_a_node_up_that_does_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(node_links, "LOST_S", 0.3)
+    monkeypatch.setattr(node_loss_detection, "LOST_S", 0.3)
     port = free_port()
     kept = JobSessions(leads=True, nodes=(NodeSessionState("gone", "of gone", SessionState()),), gone=("older",))
     lost: list[NodeLost] = []
@@ -155,7 +155,7 @@ async def test_a_leader_that_comes_back_gives_a_node_up_that_does_not(monkeypatc
 async def test_a_node_that_comes_back_too_late_ends_its_workers():
     port = free_port()
     said: list[FromPeers] = []
-    known_at_s = anyio.current_time() - leader_link.FENCE_S - 1.0
+    known_at_s = anyio.current_time() - leader_loss_detection.FENCE_S - 1.0
     kept = JobSessions(incarnation="of b", term=1, known_at_s=known_at_s)
     meeting = Meeting(JOB, "b", PeerAddress("127.0.0.1", port), LIMIT_S, TLS)
     async with cluster_peers.open_peers(meeting, said.append, SessionStore(None, kept)) as peers:

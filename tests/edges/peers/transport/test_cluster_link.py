@@ -14,7 +14,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeDown, NodeJoined, NodeLost, Reported
-from supervisor.core.election import leader_link, link_silence, node_links
+from supervisor.core.election import leader_loss_detection, link_silence, node_loss_detection
 from supervisor.edges.peers.codec import cluster_codec
 from supervisor.edges.peers.codec.cluster_frames import Frame
 from supervisor.edges.peers.embedded import cluster_peers
@@ -85,7 +85,7 @@ async def test_a_node_that_the_leader_does_not_hear_ends_its_workers_though_it_h
     monkeypatch: pytest.MonkeyPatch,
 ):
     """The leader will give the node up, so orders must not keep the node from noticing."""
-    monkeypatch.setattr(leader_link, "FENCE_S", 0.5)
+    monkeypatch.setattr(leader_loss_detection, "FENCE_S", 0.5)
     monkeypatch.setattr(link_silence, "ALIVE_S", 0.1)
     monkeypatch.setattr(cluster_peers, "PARTING_S", 0.1)
     port = free_port()
@@ -124,8 +124,8 @@ async def test_a_node_that_reads_nothing_is_given_up_and_the_others_hear_all(mon
 
 async def test_a_node_that_confirms_nothing_is_reconnected_in_time(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(link_silence, "UNCONFIRMED_S", 0.2)
-    monkeypatch.setattr(node_links, "CHECK_S", 0.05)
-    monkeypatch.setattr(node_links, "LOST_S", 0.2)
+    monkeypatch.setattr(node_loss_detection, "CHECK_S", 0.05)
+    monkeypatch.setattr(node_loss_detection, "LOST_S", 0.2)
     monkeypatch.setattr(link_silence, "LATE_S", LIMIT_S)
     port = free_port()
     async with peers("a", port) as (leader, at_leader), node_behind_gates(port) as (_, gates):
@@ -165,7 +165,7 @@ async def test_an_order_for_all_is_encoded_once(monkeypatch: pytest.MonkeyPatch)
 async def test_a_node_whose_leader_takes_connections_and_says_nothing_ends_its_workers_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(leader_link, "FENCE_S", 1.0)
+    monkeypatch.setattr(leader_loss_detection, "FENCE_S", 1.0)
     monkeypatch.setattr(link_silence, "ALIVE_S", 0.1)
     monkeypatch.setattr(link_silence, "SILENCE_S", 0.3)
     monkeypatch.setattr(cluster_peers, "PARTING_S", 0.1)
@@ -223,7 +223,7 @@ async def test_a_dead_connection_is_noticed_in_time_for_another_one(monkeypatch:
     async with peers("a", port) as (leader, at_leader), node_behind_gates(port) as (at_b, gates):
         await at_leader.until(lambda: at_leader.events)
         gates.to_leader = gates.to_node = anyio.Event()
-        with anyio.fail_after(leader_link.FENCE_S):
+        with anyio.fail_after(leader_loss_detection.FENCE_S):
             await gates.came_again.wait()
         gates.to_leader.set()
         gates.to_node.set()

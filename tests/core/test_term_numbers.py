@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.terms import ERA, PARTS, added_to, is_of_earlier_era
+from supervisor.core.term_numbers import ERA, PARTS, added_to, is_of_earlier_era
 
 PART = st.integers(0, PARTS - 1)
 

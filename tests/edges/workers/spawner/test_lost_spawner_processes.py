@@ -14,7 +14,7 @@ import pytest
 from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.workers.spawner.orphans import Orphans, kill_cgroup, wait_for_end
+from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
 from tests.edges.workers.worker_side import until
 
 # A parent that starts an orphan in a separate session, prints its pid, and dies.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from supervisor.core.session_state import Candidate, JobSessions, SessionState
-from supervisor.edges.peers.election import candidacy
+from supervisor.edges.peers.election import election_hand_over
 from supervisor.edges.peers.stream.cluster_client import ClusterClient
 from supervisor.ports.rendezvous_backend import Leader
 
@@ -21,7 +21,7 @@ class Client:
 
 def left(leader: Leader | None, *, own_term: int = 0) -> JobSessions:
     client = cast("ClusterClient", Client())
-    return candidacy.session_state(KNOWN, Candidate("p"), client=client, leader=leader, own_term=own_term)
+    return election_hand_over.session_state(KNOWN, Candidate("p"), client=client, leader=leader, own_term=own_term)
 
 
 def test_the_words_with_the_leader_of_now_are_left_with_where_it_is() -> None:
@@ -29,14 +29,14 @@ def test_the_words_with_the_leader_of_now_are_left_with_where_it_is() -> None:
     assert (kept.incarnation, kept.letters, kept.known_at_s, kept.has_stopped) == ("i", SAID.letters, 4.0, True)
     assert kept.candidate is not None
     assert (kept.candidate.process, kept.candidate.met_term) == ("p", 7)
-    assert candidacy.followed(kept) == LEADER
+    assert election_hand_over.followed(kept) == LEADER
 
 
 def test_words_with_a_leader_that_leads_no_more_are_of_no_use() -> None:
     for leader in (None, Leader(8, "c", "10.0.0.3:9", 2.0)):
         kept = left(leader)
         assert (kept.incarnation, kept.letters, kept.known_at_s) == ("", SessionState(), 3.0)
-        assert candidacy.followed(kept) is None
+        assert election_hand_over.followed(kept) is None
 
 
 def test_a_leader_leaves_its_term() -> None:
@@ -44,4 +44,4 @@ def test_a_leader_leaves_its_term() -> None:
     assert (kept.leads, kept.term, kept.incarnation) == (True, 9, "")
     assert kept.candidate is not None
     assert kept.candidate.met_term == 9
-    assert candidacy.followed(kept) is None
+    assert election_hand_over.followed(kept) is None

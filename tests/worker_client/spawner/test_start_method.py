@@ -7,8 +7,8 @@ import sys
 
 from holdfast_wire import spawner_link
 
-from worker_client.spawner.method import Method
 from worker_client.spawner.runnable import Refusal
+from worker_client.spawner.start_method import Method
 
 
 def test_it_says_what_it_is_and_how_it_starts_workers() -> None:

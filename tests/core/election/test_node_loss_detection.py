@@ -9,9 +9,9 @@ import random
 import pytest
 
 from supervisor.core.cluster.cluster_messages import NodeHeard, NodeLost, NodeSilent
-from supervisor.core.election import node_links
+from supervisor.core.election import node_loss_detection
 from supervisor.core.election.link_silence import LATE_S, SILENCE_S, UNCONFIRMED_S
-from supervisor.core.election.node_links import (
+from supervisor.core.election.node_loss_detection import (
     CHECK_S,
     LOST_S,
     STALLS_MAX,
@@ -37,13 +37,13 @@ CLOSED = "the other side has closed the connection"
 
 
 def links(now_s: float = 0.0) -> Playbook[State]:
-    return Playbook(node_links.step, node_links.initial_state(now_s=now_s)).at(now_s)
+    return Playbook(node_loss_detection.step, node_loss_detection.initial_state(now_s=now_s)).at(now_s)
 
 
-def keep_time(play: Playbook[State], until_s: float) -> list[node_links.Action]:
+def keep_time(play: Playbook[State], until_s: float) -> list[node_loss_detection.Action]:
     """Reaches each deadline in time; returns what was done."""
-    done: list[node_links.Action] = []
-    while (deadline_s := node_links.next_deadline_s(play.state)) < until_s:
+    done: list[node_loss_detection.Action] = []
+    while (deadline_s := node_loss_detection.next_deadline_s(play.state)) < until_s:
         play.at(max(deadline_s, play.now_s)) >> DeadlineReached()
         done += play.last
     play.at(until_s)
@@ -112,7 +112,7 @@ def test_a_node_that_does_not_come_back_to_the_leaders_new_process_is_lost() -> 
     play = links(now_s=100.0)
     play >> NodeKnown("b") << Report(NodeSilent("b"))
     assert keep_time(play, 100.0 + LOST_S) == []
-    play >> DeadlineReached() << lost(node_links.NOT_BACK)
+    play >> DeadlineReached() << lost(node_loss_detection.NOT_BACK)
 
 
 def test_a_dropped_node_is_lost_at_once() -> None:
@@ -135,7 +135,7 @@ def test_the_time_in_which_the_leader_stalled_is_no_silence(heard_at_s: float, l
     keep_time(play, 9.0)
     play >> LinkLost(B, CLOSED, heard_at_s=heard_at_s)
     keep_time(play, 10.01)
-    stalled_at_s = node_links.next_deadline_s(play.state)
+    stalled_at_s = node_loss_detection.next_deadline_s(play.state)
     play.at(stalled_at_s + 60.0) >> DeadlineReached() << ()
     assert keep_time(play, lost_at_s - 0.001) == []
     play.at(lost_at_s + 0.001) >> DeadlineReached()
@@ -149,7 +149,7 @@ def test_whatever_comes_first_after_a_stall_nothing_is_judged_before_the_rest_is
         play.at(30.0) >> event
         assert len(play.state.stalls) == 1
         play >> DeadlineReached() << ()
-        assert node_links.next_deadline_s(play.state) == 30.0 + CHECK_S
+        assert node_loss_detection.next_deadline_s(play.state) == 30.0 + CHECK_S
 
 
 def test_what_is_remembered_is_bounded() -> None:
@@ -176,7 +176,7 @@ def test_a_node_is_lost_once_the_leader_has_listened_for_a_window_in_vain() -> N
         stalls: list[tuple[float, float]] = []
         gone_s, is_down = draw.uniform(0.0, 6.0), False
         while not play.of(GiveUp):
-            due_s = node_links.next_deadline_s(play.state)
+            due_s = node_loss_detection.next_deadline_s(play.state)
             if not is_down and due_s >= gone_s:
                 gone_s, is_down = max(gone_s, play.now_s), True
                 play.at(gone_s) >> LinkLost(B, CLOSED, heard_at_s=gone_s)

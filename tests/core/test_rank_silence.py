@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.facts import CallWatch, Progress, WatchMode
-from supervisor.core.silence import Silence, read_moment_s, without_absences
+from supervisor.core.rank_silence import Silence, read_moment_s, without_absences
 
 TEXT = "sent nothing for {age} (limit {limit})"
 

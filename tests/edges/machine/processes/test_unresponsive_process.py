@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine.processes.whereabouts import whereabouts
+from supervisor.edges.machine.processes.unresponsive_process import whereabouts
 from tests.edges.workers.worker_side import until
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.election import leader_link
-from supervisor.core.election.leader_link import (
+from supervisor.core.election import leader_loss_detection
+from supervisor.core.election.leader_loss_detection import (
     MISSED_S,
     Answered,
     Begun,
@@ -29,7 +29,7 @@ from tests.core.playbook import Playbook
 
 
 def link(known_at_s: float | None = None) -> Playbook[State]:
-    return Playbook(leader_link.step, State("h:1", known_at_s))
+    return Playbook(leader_loss_detection.step, State("h:1", known_at_s))
 
 
 def connected() -> Playbook[State]:
@@ -41,11 +41,11 @@ def connected() -> Playbook[State]:
 def test_a_leader_that_was_never_reached_is_waited_for_as_long_as_the_user_says() -> None:
     play = link()
     play.at(5.0) >> Begun(10.0) << ()
-    assert leader_link.next_deadline_s(play.state) == 15.0
+    assert leader_loss_detection.next_deadline_s(play.state) == 15.0
     play >> NotReached("connection refused") << ()
     play.at(14.9) >> DeadlineReached() << ()
     play.at(15.0) >> DeadlineReached() << GiveUp("the leader at h:1 is lost: connection refused")
-    assert leader_link.next_deadline_s(play.state) is None
+    assert leader_loss_detection.next_deadline_s(play.state) is None
     play >> DeadlineReached() << ()
 
 
@@ -70,10 +70,10 @@ def test_people_learn_of_a_leader_that_has_never_answered_once_it_is_late() -> N
 def test_a_node_waits_for_a_relay_unless_it_was_connected_or_has_little_time_left() -> None:
     play = link()
     play >> Begun(FENCE_S)
-    assert leader_link.may_wait_for_relay(play.state, FENCE_S - leader_link.DIRECTLY_S - 0.01)
-    assert not leader_link.may_wait_for_relay(play.state, FENCE_S - leader_link.DIRECTLY_S)
+    assert leader_loss_detection.may_wait_for_relay(play.state, FENCE_S - leader_loss_detection.DIRECTLY_S - 0.01)
+    assert not leader_loss_detection.may_wait_for_relay(play.state, FENCE_S - leader_loss_detection.DIRECTLY_S)
     play >> LinkUp(0.0) >> LinkLost("reset")
-    assert not leader_link.may_wait_for_relay(play.state, 0.0)
+    assert not leader_loss_detection.may_wait_for_relay(play.state, 0.0)
 
 
 def test_without_an_attempt_the_reason_is_that_it_was_never_reached() -> None:
@@ -89,7 +89,7 @@ def test_without_an_attempt_the_reason_is_that_it_was_never_reached() -> None:
 def test_heartbeats_go_out_while_there_is_a_connection_and_their_answers_move_the_fence() -> None:
     play = link()
     play.at(1.0) >> Begun(10.0) >> LinkUp(0.5) << (MoveFence(0.5 + FENCE_S), SendHeartbeat())
-    assert leader_link.next_deadline_s(play.state) == 1.0 + ALIVE_S
+    assert leader_loss_detection.next_deadline_s(play.state) == 1.0 + ALIVE_S
     play.at(1.1) >> Answered(1.0) << MoveFence(1.0 + FENCE_S)
     play >> Answered(0.7) << MoveFence(1.0 + FENCE_S), "an older answer"
     play >> Answered(9.0) << MoveFence(1.1 + FENCE_S), "never ahead of now"
@@ -100,9 +100,9 @@ def test_a_silent_connection_is_ended_in_time_for_another_one_and_the_loss_tells
     play = connected()
     for at_s in (1.0, 2.0):
         play.at(at_s) >> DeadlineReached(heard_at_s=0.0) << SendHeartbeat()
-    assert leader_link.next_deadline_s(play.state) == SILENCE_S
+    assert leader_loss_detection.next_deadline_s(play.state) == SILENCE_S
     play.at(SILENCE_S) >> DeadlineReached(heard_at_s=0.0) << EndLink("nothing was heard for 2.5 s")
-    assert leader_link.next_deadline_s(play.state) is None, "its end is awaited"
+    assert leader_loss_detection.next_deadline_s(play.state) is None, "its end is awaited"
     play >> LinkLost("nothing was heard for 2.5 s")
     play.has(Say("the leader at h:1 is looked for: nothing was heard for 2.5 s"))
     (
@@ -132,17 +132,19 @@ def test_a_leader_that_listens_no_more_does_not_return() -> None:
 def test_a_node_that_seeks_its_leader_again_gives_up_soon_after_nobody_listens() -> None:
     play = link()
     play >> Begun(600.0, again=True) >> NotReached("no route")
-    assert leader_link.next_deadline_s(play.state) == leader_link.RETURNS_S
+    assert leader_loss_detection.next_deadline_s(play.state) == leader_loss_detection.RETURNS_S
     play.at(20.0) >> NotReached("refused", is_gone=True)
     play.at(21.0) >> NotReached("refused", is_gone=True)
-    assert leader_link.next_deadline_s(play.state) == 20.0 + FENCE_S
+    assert leader_loss_detection.next_deadline_s(play.state) == 20.0 + FENCE_S
     play.at(20.0 + FENCE_S) >> DeadlineReached() << GiveUp("the leader at h:1 is lost: refused")
     play = link()
     play >> Begun(15.0, again=True)
-    assert leader_link.next_deadline_s(play.state) == 15.0, "no longer than it would wait for its first leader"
+    assert leader_loss_detection.next_deadline_s(play.state) == 15.0, (
+        "no longer than it would wait for its first leader"
+    )
     play = link()
     play >> Begun(600.0) >> NotReached("refused", is_gone=True)
-    assert leader_link.next_deadline_s(play.state) == 600.0, "it may start later than this node"
+    assert leader_loss_detection.next_deadline_s(play.state) == 600.0, "it may start later than this node"
 
 
 def test_a_leader_that_speaks_but_answers_nothing_is_lost() -> None:
@@ -158,15 +160,15 @@ def test_a_leader_that_speaks_but_answers_nothing_is_lost() -> None:
 def test_after_a_stall_what_was_received_is_handled_before_the_silence_is_judged() -> None:
     play = connected()
     play.at(3.0) >> DeadlineReached(heard_at_s=0.0) << SendHeartbeat()
-    assert leader_link.next_deadline_s(play.state) == 3.0 + LATE_S
+    assert leader_loss_detection.next_deadline_s(play.state) == 3.0 + LATE_S
     play.at(3.0 + LATE_S) >> DeadlineReached(heard_at_s=0.0) << EndLink("nothing was heard for 3.1 s")
 
 
 def test_an_order_that_is_heard_too_late_is_not_obeyed() -> None:
     play = connected()
-    assert leader_link.is_obeyed(play.state, FENCE_S - 0.01)
-    assert not leader_link.is_obeyed(play.state, FENCE_S)
-    assert leader_link.is_obeyed(State("h:1"), 1e9), "the first message of a leader"
+    assert leader_loss_detection.is_obeyed(play.state, FENCE_S - 0.01)
+    assert not leader_loss_detection.is_obeyed(play.state, FENCE_S)
+    assert leader_loss_detection.is_obeyed(State("h:1"), 1e9), "the first message of a leader"
 
 
 def test_a_connection_made_too_late_is_not_kept() -> None:
@@ -179,12 +181,12 @@ def test_a_connection_made_too_late_is_not_kept() -> None:
 def test_the_leader_is_lost_at_the_fence_exactly_and_never_before(script: list[tuple[float, str]]) -> None:
     """Each pair: how long after the one before something happens. Deadlines are kept; the leader is heard, too."""
     state, now_s = State("h:1", 0.0), 0.0
-    state, _ = leader_link.step(state, Begun(60.0), now_s=now_s)
+    state, _ = leader_loss_detection.step(state, Begun(60.0), now_s=now_s)
     for after_s, what in script:
         until_s = now_s + after_s
-        while (due_s := leader_link.next_deadline_s(state)) is not None and due_s <= until_s:
+        while (due_s := leader_loss_detection.next_deadline_s(state)) is not None and due_s <= until_s:
             now_s = max(now_s, due_s)
-            state, actions = leader_link.step(state, DeadlineReached(heard_at_s=now_s), now_s=now_s)
+            state, actions = leader_loss_detection.step(state, DeadlineReached(heard_at_s=now_s), now_s=now_s)
             assert state.known_at_s is not None
             fence_s = state.known_at_s + FENCE_S
             for action in actions:
@@ -194,22 +196,22 @@ def test_the_leader_is_lost_at_the_fence_exactly_and_never_before(script: list[t
                         return
                     case EndLink(why):
                         assert now_s >= fence_s
-                        state, _ = leader_link.step(state, LinkLost(why), now_s=now_s)
+                        state, _ = leader_loss_detection.step(state, LinkLost(why), now_s=now_s)
                     case _:
                         assert now_s < fence_s
         now_s = until_s
         match what:
             case "answer" if state.is_up:
-                state, _ = leader_link.step(state, Answered(now_s), now_s=now_s)
+                state, _ = leader_loss_detection.step(state, Answered(now_s), now_s=now_s)
             case "break" if state.is_up:
-                state, _ = leader_link.step(state, LinkLost("it broke"), now_s=now_s)
+                state, _ = leader_loss_detection.step(state, LinkLost("it broke"), now_s=now_s)
             case "up" if not state.is_up:
-                state, _ = leader_link.step(state, LinkUp(now_s), now_s=now_s)
+                state, _ = leader_loss_detection.step(state, LinkUp(now_s), now_s=now_s)
             case "fail" if not state.is_up:
-                state, _ = leader_link.step(state, NotReached("refused"), now_s=now_s)
+                state, _ = leader_loss_detection.step(state, NotReached("refused"), now_s=now_s)
             case _:
                 pass
-        deadline_s = leader_link.next_deadline_s(state)
+        deadline_s = leader_loss_detection.next_deadline_s(state)
         assert state.known_at_s is not None
         assert deadline_s is not None
         assert deadline_s <= state.known_at_s + FENCE_S, "no moment at which the fence could be missed"

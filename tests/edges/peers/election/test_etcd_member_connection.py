@@ -8,8 +8,8 @@ import socket
 import anyio
 import pytest
 
-from supervisor.edges.peers.election import etcd_member
-from supervisor.edges.peers.election.etcd_member import Endpoint, Member, MemberStream, endpoint_of
+from supervisor.edges.peers.election import etcd_member_connection
+from supervisor.edges.peers.election.etcd_member_connection import Endpoint, Member, MemberStream, endpoint_of
 from supervisor.edges.peers.transport.name_lookup import Found
 from supervisor.edges.rpc.statuses import CallError
 
@@ -50,7 +50,7 @@ async def test_no_descriptor_is_a_reason_like_any_other(monkeypatch: pytest.Monk
     def fail(*_: object) -> MemberStream:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(etcd_member, "MemberStream", fail)
+    monkeypatch.setattr(etcd_member_connection, "MemberStream", fail)
     with pytest.raises(CallError, match="cannot reach e:1: too many open files"):
         await Member(Endpoint("e", 1), found(("127.0.0.1", 1)), None).connected()
 

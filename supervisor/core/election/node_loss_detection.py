@@ -1,8 +1,8 @@
 """When does a leader end a silent connection, and when is a node lost to it?
 
 A node may lose its connection and come back. It is lost after LOST_S of silence: by then it has ended its own workers
-(leader_link.py). Only time in which the leader listened counts, since it may be new or may have stalled. Waiting longer
-is always safe.
+(leader_loss_detection.py). Only time in which the leader listened counts, since it may be new or may have stalled.
+Waiting longer is always safe.
 """
 
 from __future__ import annotations

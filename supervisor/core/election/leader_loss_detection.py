@@ -1,8 +1,8 @@
 """How long does a node wait for its leader, and when is the leader lost to it?
 
 The leader may start later than its nodes, and a connection may break. The leader is lost FENCE_S after the node sent
-the last message that the leader answered: soon after, the leader may replace the node (node_links.py), and two groups
-of one job must never train at the same time.
+the last message that the leader answered: soon after, the leader may replace the node (node_loss_detection.py), and two
+groups of one job must never train at the same time.
 """
 
 from __future__ import annotations
