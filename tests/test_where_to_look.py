@@ -1,4 +1,7 @@
-"""Does where-to-look.md name existing files, one per row, none twice, and each file of the core that decides?"""
+"""Does where-to-look.md name existing files, one per row, none twice, and each file of the core that decides?
+
+And does the short index on the page of the architecture name files of these rows only?
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "docs" / "architecture" / "where-to-look.md"
+INDEX = ROOT / "docs" / "architecture" / "README.md"
 # What these hold, others decide.
 RECORDS = re.compile(r"_messages$|_states?$|^(call_actions|hang_facts|job_phases|node_check_facts)$")
 HEAD = "| symptom | the file that decides |"
@@ -30,3 +34,12 @@ def test_every_file_of_the_core_that_decides_is_where_some_symptom_leads():
     }
     assert len(deciding) > 80
     assert not deciding - set(re.findall(r"`([\w/]+\.py)`", TABLE.read_text()))
+
+
+def test_the_index_of_the_architecture_page_names_files_of_these_rows_none_twice():
+    page = INDEX.read_text()
+    section = page[page.index("## Which file decides") : page.index("## The path of one fault")]
+    named = re.findall(r"`((?:supervisor|worker_client)/[\w/]+\.py)`", section)
+    assert len(named) > 60
+    assert len(set(named)) == len(named)
+    assert not set(named) - set(re.findall(r"`([\w/]+\.py)`", TABLE.read_text()))
