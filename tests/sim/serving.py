@@ -216,7 +216,7 @@ class Server:
         name = client.node.name
         known = self._nodes.get(name)
         if known is not None and known.client is not client:
-            self._decide(node_loss_detection.NodeDropped(name, REPLACED))
+            self._decide(node_loss_detection.NodeDropped(name, REPLACED, comes_again=True))
             known = None
         if known is None:
             known = self._nodes[name] = _Known(client)

@@ -88,6 +88,7 @@ class NodeLost(msgspec.Struct, frozen=True):
 
     node: str
     reason: str
+    comes_again: bool = False  # its next process is connected, and soon says how it stands
 
 
 class NodeSilent(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
     """Takes one event. `jitter` is a random value from 0 to 1."""
     if isinstance(event, cluster_messages.NodeStands) and resignation.is_outranked(state, event):
         return resignation.outranked(state)
-    decided = departure.after(*resignation.after(*_step(state, event, now_s, jitter)))
+    decided = departure.after(*resignation.after(*departure.ask_again(*_step(state, event, now_s, jitter), now_s)))
     return takeover.with_record(*coordinator_announcements.with_announcements(state, *decided))
 
 
@@ -307,7 +307,7 @@ def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jit
     """Handles a lost node like a fault of its workers, except that nothing of it is left to wait for."""
     known = state.members.get(event.node)
     if known is None or known.state in node_states.UNHEARD:
-        return state, ()
+        return (without(state, event) if known is not None and known.state is MemberState.LOST else state), ()
     actions: tuple[Action, ...] = ()
     if known.state in BUSY and lost_node_replacement.is_survived(state, event.node):
         return _lose_node_in_call(state, event, now_s, jitter)
@@ -320,7 +320,7 @@ def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jit
     if isinstance(state.phase, WindingDown):
         state, more = endings.step_winding_down(state, state.phase, event, now_s)
     else:
-        state, more = rendezvous_round.close_round(without(state, event.node), now_s)
+        state, more = rendezvous_round.close_round(without(state, event), now_s)
     return state, (*actions, *more)
 
 
@@ -328,7 +328,7 @@ def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: fl
     """Removes the node's ranks from the call, which continues on the other nodes. A spare may take their place."""
     may_come_again = lost_node_replacement.find_spare(state, instead_of=event.node) is not None
     lost = lost_node_replacement.gone(state, event.node, event.reason, may_come_again=may_come_again)
-    state = lost_node_replacement.note(without(state, event.node), event)
+    state = lost_node_replacement.note(without(state, event), event)
     state, actions = _step_calls(state, lost, now_s, jitter)
     offer = lost_node_replacement.offer(state)
     state, more = _step_calls(state, offer, now_s, jitter) if offer is not None else (state, ())

@@ -8,7 +8,15 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.cluster import evidence, restart_policy
-from supervisor.core.cluster.cluster_messages import Action, Event, NodeFailed, NodeLost, NodeStands, Publish
+from supervisor.core.cluster.cluster_messages import (
+    Action,
+    Event,
+    LeaveAsked,
+    NodeFailed,
+    NodeLost,
+    NodeStands,
+    Publish,
+)
 from supervisor.core.cluster.node_states import Member, Members, MemberState
 from supervisor.core.facts import Evidence, JobEvent, JobRules, RestartRules, Verdict
 from supervisor.core.leader_ledger import Former, Ledger
@@ -123,6 +131,7 @@ class State(msgspec.Struct, frozen=True):
     calls: call_state.State | None = None  # of the last cycle; changes in place
     store: UseStore | None = None  # of the last cycle, once it is served
     lost_in_call: tuple[NodeLost, ...] = ()  # nodes that the wrapped call continues without, or with a spare instead
+    leaves_asked: tuple[LeaveAsked, ...] = ()  # they are answered once it is clear which nodes are there
     evidence: evidence.State = msgspec.field(default_factory=evidence.initial_state)
     hang: Hang | None = None  # until it is decided
     resigned: tuple[str, ...] = ()  # nodes that have given up the lead since the last cycle (resignation.py)
@@ -147,13 +156,14 @@ def with_parts(state: State, parts: tuple[str, ...]) -> State:
     return msgspec.structs.replace(state, parts=parts, processes=processes)
 
 
-def without(state: State, node: str) -> State:
+def without(state: State, event: NodeLost) -> State:
     """Marks the node as lost. What it had reported about its last cycle stands.
 
     It is silent no more: whatever is heard of it next comes by another connection, and nobody says NodeHeard.
     """
-    lost = msgspec.structs.replace(state.members[node], state=MemberState.LOST, is_silent=False)
-    return with_member(state, node, lost)
+    known = state.members[event.node]
+    lost = msgspec.structs.replace(known, state=MemberState.LOST, is_silent=False, comes_again=event.comes_again)
+    return with_member(state, event.node, lost)
 
 
 def said(state: State, kind: str, reason: str) -> Publish:

@@ -3,7 +3,8 @@
 A part of the machine coordinator.py. A node without ranks leaves at once. One with ranks leaves once the other nodes
 run without it: the job restarts there, and no restart of the budget is used. Before the first cycle, every node counts
 as one with ranks. A leader that was not elected stays, since the job ends with it. An elected one first gives up the
-lead.
+lead. If other nodes are needed and one of them does not answer just now, the answer waits until that one is heard or
+lost: after a stall, a leader hears its nodes one after the other.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ def ask(state: State, event: LeaveAsked, now_s: float) -> Outcome:
     node, known = event.node, state.members.get(event.node)
     if known is None or known.state in UNHEARD or known.leaves:
         return state, ()
+    waiting = tuple(each for each in state.leaves_asked if each.node != node)
+    state = msgspec.structs.replace(state, leaves_asked=waiting)
     why_not = _hindrance(state, event)
+    if not why_not and (why_not := _missing_without(state, event)) and state.members.awaited:
+        return msgspec.structs.replace(state, leaves_asked=(*waiting, event)), ()
     if why_not:
         return _kept(state, event, why_not, now_s)
     state = with_member(state, node, msgspec.structs.replace(known, leaves=event.reason))
@@ -37,6 +42,18 @@ def ask(state: State, event: LeaveAsked, now_s: float) -> Outcome:
     state, actions = let_go(state, (), node)
     state, more = rendezvous_round.close_round(state, now_s)
     return state, (*actions, *more)
+
+
+def ask_again(state: State, actions: tuple[Action, ...], now_s: float) -> Outcome:
+    """Answers the requests that have waited, once no node is awaited any more."""
+    if not state.leaves_asked or state.members.awaited:
+        return state, actions
+    asked, state = state.leaves_asked, msgspec.structs.replace(state, leaves_asked=())
+    for each in asked:
+        if isinstance(state.phase, Gathering | Running):
+            state, more = ask(state, each, now_s)
+            actions += more
+    return state, actions
 
 
 def let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
@@ -67,13 +84,20 @@ def after(state: State, actions: tuple[Action, ...]) -> Outcome:
 
 
 def _hindrance(state: State, event: LeaveAsked) -> str:
-    """Returns why the node can't leave; "": it can."""
+    """Returns why the node can't leave, whichever others are there; "": nothing says so."""
     if event.node == state.leader and state.recorded is None:
         return "it leads the job, which ends with it; with --rdzv-backend etcd any node may leave"
-    if state.cycle >= 0 and event.node not in state.parts:
+    return "it holds ranks of the job" if _is_needed(state, event) and not event.with_ranks else ""
+
+
+def _is_needed(state: State, event: LeaveAsked) -> bool:
+    return state.cycle < 0 or event.node in state.parts
+
+
+def _missing_without(state: State, event: LeaveAsked) -> str:
+    """Returns what a cycle without the node lacks; "": nothing."""
+    if not _is_needed(state, event):
         return ""
-    if not event.with_ranks:
-        return "it holds ranks of the job"
     rules, needed = state.rules.rendezvous, state.policy.rules.min_nodes
     others = {node: each.facts for node, each in state.members.items() if node != event.node and _may_run(each)}
     if place(others, rules, wanted=needed, before=state.parts) is not None:

@@ -35,6 +35,7 @@ class Member(msgspec.Struct, frozen=True):
     cordoned: str = ""  # why an operator keeps it out of later cycles for now
     leaves: str = ""  # why it leaves the job as soon as nothing runs there
     is_silent: bool = False  # nothing is heard from it now, and it is not lost yet
+    comes_again: bool = False  # it was lost, but its next process is connected
     lost: tuple[int, ...] = ()  # ranks that a wrapped call has continued without
     cause: Cause | None = None  # of the first failure on it, when it stopped
     all_succeeded: bool = False  # when it stopped for good
@@ -50,6 +51,11 @@ class Member(msgspec.Struct, frozen=True):
         return self.state is MemberState.DOWN and self.may_take_part
 
     @property
+    def is_awaited(self) -> bool:
+        """Whether the node does not answer now, and will soon be heard or be lost."""
+        return self.comes_again if self.state is MemberState.LOST else self.is_silent and self.state not in GONE
+
+    @property
     def may_take_part(self) -> bool:
         """Whether nobody keeps the node out of later cycles."""
         return not self.excluded and not self.cordoned and not self.leaves
@@ -61,6 +67,7 @@ class Members(msgspec.Struct):
     segment: int | None = None
     group_size: int | None = None
     ready: int = 0
+    awaited: int = 0
     candidates: int = 0  # ready nodes whose replacement group is complete
     segments: int = 0  # complete ones among the candidates, where `segment` is set
     witnesses: tuple[str, ...] = ()  # some nodes that are heard: the first ones, while they stay (see fence_times.py)
@@ -168,6 +175,8 @@ class Members(msgspec.Struct):
         self._counts[state] += by
         if member.excluded:
             self._excluded[state] += by
+        if member.is_awaited:
+            self.awaited += by
         rank = facts.infrastructure_rank
         if rank is not None and state not in GONE:
             if by > 0:

@@ -58,10 +58,11 @@ class Heard(msgspec.Struct, frozen=True):
 
 
 class NodeDropped(msgspec.Struct, frozen=True):
-    """Nothing more can be said to this process of the node."""
+    """Nothing more can be said to this process of the node. `comes_again`: its next one is connected."""
 
     node: str
     why: str
+    comes_again: bool = False
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):
@@ -152,8 +153,8 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
                 return state, (EndLink(link, why),)
             _check_later(state, link, now_s, heard_at_s=at_s)
             return state, ()
-        case NodeDropped(node, why):
-            return state, _give_up(state, Link(node), why)
+        case NodeDropped(node, why, comes_again):
+            return state, _give_up(state, Link(node), why, comes_again=comes_again)
         case DeadlineReached():
             return _check(state, now_s)
         case _:
@@ -229,6 +230,6 @@ def _due(state: State, heap: list[tuple[float, Link]], now_s: float, *, is_up: b
     return list(due)
 
 
-def _give_up(state: State, link: Link, why: str) -> tuple[Action, ...]:
+def _give_up(state: State, link: Link, why: str, *, comes_again: bool = False) -> tuple[Action, ...]:
     state.links.pop(link, None)
-    return GiveUp(link.node), Report(NodeLost(link.node, f"node {link.node} is lost: {why}"))
+    return GiveUp(link.node), Report(NodeLost(link.node, f"node {link.node} is lost: {why}", comes_again))

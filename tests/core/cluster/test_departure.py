@@ -13,8 +13,10 @@ from supervisor.core.cluster.cluster_messages import (
     LeaveAsked,
     MemberState,
     NodeCordoned,
+    NodeHeard,
     NodeJoined,
     NodeLost,
+    NodeSilent,
     NodeStands,
     Send,
     VerdictTaken,
@@ -156,8 +158,81 @@ def test_a_signal_to_leave_that_cannot_be_followed_stops_the_job_and_says_why() 
     assert play.state.phase.outcome.reason.startswith(f"{ASKED}; node b cannot leave the job: 1 other node is there")
 
 
-def test_a_silent_or_cordoned_spare_replaces_nobody() -> None:
+def test_a_cordoned_spare_replaces_nobody() -> None:
     play = running("a", "b", "c") >> NodeCordoned("c", "a bad fan") >> LeaveAsked("b", "by kim", with_ranks=True)
+    assert orders_to(play, Stay) == ["b"]
+
+
+DRAINED = LeaveAsked("b", "holdfast drain by kim", with_ranks=True)
+
+
+def asked_while_the_spare_is_silent(asked: LeaveAsked = DRAINED) -> Playbook[coordinator.State]:
+    play = running("a", "b", "c") >> NodeSilent("c")
+    play >> asked << ()
+    play >> asked << ()
+    return play
+
+
+def test_a_request_that_needs_a_silent_node_is_granted_once_that_is_heard() -> None:
+    play = asked_while_the_spare_is_silent() >> NodeHeard("c")
+    assert orders_to(play, JoinAgain) == ["a", "b", "c"]
+    assert kinds(play) == ["node_leaves"]
+    play >> NodeJoined("a", 0) >> NodeJoined("b", 0)
+    assert verdict(play, "b").exit_code == 0
+    assert play.state.parts == ("a", "c")
+
+
+def test_a_request_that_needs_a_silent_node_is_refused_once_that_is_lost() -> None:
+    play = asked_while_the_spare_is_silent() >> NodeLost("c", "node c is lost")
+    assert orders_to(play, Stay) == ["b"]
+    play >> NodeStands("c", play.state.rules, MemberState.JOINED, -1)
+    assert isinstance(play.state.phase, Running), "it was refused"
+
+
+def test_a_signal_to_leave_that_needs_a_silent_node_stops_the_job_only_once_that_is_lost() -> None:
+    play = asked_while_the_spare_is_silent(LeaveAsked("b", ASKED, TERM, with_ranks=True, or_stop=True))
+    play >> NodeLost("c", "node c is lost")
+    assert isinstance(play.state.phase, WindingDown)
+
+
+def test_a_request_of_a_node_that_is_lost_meanwhile_is_forgotten() -> None:
+    play = asked_while_the_spare_is_silent() >> NodeLost("b", "node b is lost")
+    play >> NodeHeard("c") << ()
+    assert not play.state.leaves_asked
+
+
+def test_a_stop_of_the_job_ends_the_wait_for_a_silent_node() -> None:
+    play = asked_while_the_spare_is_silent() >> signalled("a")
+    assert isinstance(play.state.phase, WindingDown)
+    play >> NodeHeard("c") << ()
+
+
+def after_a_stall_of_the_leader() -> Playbook[coordinator.State]:
+    """Returns a job whose nodes have ended their ranks and come back as new processes, one after the other.
+
+    The drained one has said how it stands, the spare has not.
+    """
+    play = running("a", "b", "c") >> NodeSilent("b") >> NodeSilent("c")
+    play >> NodeLost("b", "node b is lost: another process has come in its place", comes_again=True)
+    play >> NodeStands("b", play.state.rules, MemberState.FAILED, 0, cordoned="by kim", leave=DRAINED)
+    assert (orders_to(play, JoinAgain), orders_to(play, Stay)) == (["b"], [])
+    play >> NodeLost("c", "node c is lost: another process has come in its place", comes_again=True)
+    assert not orders_to(play, Stay)
+    return play
+
+
+def test_after_a_stall_of_the_leader_a_drained_node_is_answered_once_the_spare_has_come_back() -> None:
+    play = after_a_stall_of_the_leader()
+    play >> NodeStands("c", play.state.rules, MemberState.JOINED, -1) >> NodeJoined("a", 0)
+    play >> NodeJoined("b", 0)
+    assert verdict(play, "b").exit_code == 0
+    assert play.state.parts == ("a", "c")
+
+
+def test_after_a_stall_of_the_leader_a_spare_that_goes_before_it_has_said_how_it_stands_is_awaited_no_more() -> None:
+    play = after_a_stall_of_the_leader()
+    play >> NodeSilent("c") << ()
+    play >> NodeLost("c", "node c is lost: its connection ended")
     assert orders_to(play, Stay) == ["b"]
 
 

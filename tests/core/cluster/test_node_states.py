@@ -39,6 +39,8 @@ def drawn(draw: random.Random) -> Member:
         draw.choice(list(MemberState)),
         cycle=draw.randint(-1, 2),
         excluded=draw.choice(["", "", "bad link"]),
+        is_silent=draw.random() < 0.2,
+        comes_again=draw.random() < 0.2,
         facts=facts,
     )
 
@@ -46,8 +48,12 @@ def drawn(draw: random.Random) -> Member:
 def check(members: Members, rules: RendezvousRules) -> None:
     """Counts everything again."""
     known = dict(members.items())
-    ready = [each.facts for each in known.values() if each.state is MemberState.JOINED and not each.excluded]
+    joined = [each for each in known.values() if each.state is MemberState.JOINED]
+    ready = [each.facts for each in joined if not each.excluded and not each.is_silent]
     assert members.ready == len(ready)
+    silent = [each for each in known.values() if each.is_silent and each.state not in GONE]
+    back = [each for each in known.values() if each.comes_again and each.state is MemberState.LOST]
+    assert members.awaited == len(silent) + len(back)
     assert members.excluded == sum(bool(each.excluded) for each in known.values())
     gone = [each for each in known.values() if each.excluded]
     assert members.leaving == sum(each.state in BUSY for each in gone)

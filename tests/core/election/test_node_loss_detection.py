@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from supervisor.core.cluster.cluster_messages import NodeHeard, NodeLost, NodeSilent
@@ -118,7 +119,11 @@ def test_a_node_that_does_not_come_back_to_the_leaders_new_process_is_lost() -> 
 def test_a_dropped_node_is_lost_at_once() -> None:
     play = links()
     play >> LinkUp(B)
-    play >> NodeDropped("b", "another process has come in its place") << lost("another process has come in its place")
+    why = "another process has come in its place"
+    gives_up, told = lost(why)
+    assert isinstance(told, Report)
+    comes = msgspec.structs.replace(told.report, comes_again=True)
+    play >> NodeDropped("b", why, comes_again=True) << (gives_up, Report(comes))
     assert keep_time(play, 20.0) == []
 
 

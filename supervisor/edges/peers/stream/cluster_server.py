@@ -243,7 +243,7 @@ class ClusterServer:
     def _hold(self, line: Line, hello: Hello, *, is_direct: bool) -> None:
         known = self._nodes.get(hello.node)
         if known is not None and known.incarnation != hello.incarnation:
-            self._decide(node_loss_detection.NodeDropped(hello.node, REPLACED))
+            self._decide(node_loss_detection.NodeDropped(hello.node, REPLACED, comes_again=True))
             known = None
         known = known or self._know(hello.node, hello.incarnation, SessionState())
         self._count(known, is_direct=is_direct)
