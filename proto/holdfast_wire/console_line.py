@@ -18,13 +18,13 @@ class ConsoleLine:
         self._is_shared = _is_same(1, 2)
         self._was_finished = True  # when this process last printed
         self.fd = fd
-        if fd < 0:
-            try:
+        try:
+            if fd < 0:
                 self.fd = os.memfd_create("holdfast-console-line", os.MFD_CLOEXEC)
-            except OSError:
-                return
-        else:
-            os.set_inheritable(fd, False)
+            else:
+                os.set_inheritable(fd, False)
+        except OSError:  # A wrapper of the interpreter may have closed it.
+            self.fd = -1
 
     def printed(self, number: int, last: int) -> None:
         """Notes the last byte that was written to stdout (1) or stderr (2)."""

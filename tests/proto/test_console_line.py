@@ -21,3 +21,9 @@ def test_a_line_that_another_process_has_begun_is_finished_once() -> None:
     finally:
         os.close(theirs.fd)
         os.close(ours.fd)
+
+
+def test_without_the_file_every_line_counts_as_finished() -> None:
+    line = ConsoleLine(1_000_000)  # A number that no process gets.
+    line.printed(2, ord("x"))
+    assert not line.take()
