@@ -80,8 +80,8 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             if known is None or known.state in UNHEARD:  # A lost node is a new process now, or has come back.
                 known = Member(MemberState.OPENED)
             return with_member(state, node, known), (Send(node, orders.WindDown(phase.outcome.reason)),)
-        case cluster_messages.NodeLost(node) if node in state.members:
-            return _conclude_if_stopped(without(state, node), phase, now_s, ())
+        case cluster_messages.NodeLost() if event.node in state.members:
+            return _conclude_if_stopped(without(state, event), phase, now_s, ())
         case cluster_messages.StopAsked():
             return _stop_again(state, phase, event, now_s)
         case cluster_messages.StacksTaken(_, cycle):
@@ -109,8 +109,8 @@ def step_ended(state: State, phase: Ended, event: Event, now_s: float) -> Outcom
     match event:
         case cluster_messages.VerdictTaken(node):
             return with_member(state, node, Member(MemberState.INFORMED)), ()
-        case cluster_messages.NodeLost(node) if node in state.members:
-            return without(state, node), ()
+        case cluster_messages.NodeLost() if event.node in state.members:
+            return without(state, event), ()
         case (
             cluster_messages.JobOpened(node) | cluster_messages.NodeJoined(node) | cluster_messages.NodeFailed(node)
             | cluster_messages.NodeStopped(node) | cluster_messages.NodeStands(node)

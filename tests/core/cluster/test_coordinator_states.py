@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core.cluster import coordinator
+from supervisor.core.cluster.cluster_messages import NodeLost
 from supervisor.core.cluster.coordinator_states import said, with_member, with_parts, without
 from supervisor.core.cluster.node_states import Member, MemberState
 from supervisor.core.facts import NodeFacts
@@ -19,8 +20,9 @@ def test_a_part_is_given_to_a_node_and_to_the_process_that_it_has_then():
 
 def test_a_lost_node_keeps_what_it_had_reported():
     reported = Member(MemberState.RUNNING, cycle=4, excluded="bad memory")
-    state = without(with_member(coordinator.initial_state("j", leader="a"), "a", reported), "a")
-    assert state.members["a"] == msgspec.structs.replace(reported, state=MemberState.LOST)
+    state = with_member(coordinator.initial_state("j", leader="a"), "a", reported)
+    state = without(state, NodeLost("a", "node a is lost", comes_again=True))
+    assert state.members["a"] == msgspec.structs.replace(reported, state=MemberState.LOST, comes_again=True)
 
 
 def test_what_is_said_before_the_first_cycle_belongs_to_it():
