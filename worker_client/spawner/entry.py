@@ -19,8 +19,8 @@ from .auto_heartbeat import AutoHeartbeat
 from .background import Background
 from .children import BecomeWorkerError
 from .learning import Learning
-from .method import Method
 from .spawner import Spawner
+from .start_method import Method
 
 _DROPPED_MAX = 8  # modules left out one by one, each with a new load; after that, all are
 _DROPPED_REMEDY = "; all else is loaded ahead, and --preload MODULES says what may be"

@@ -27,11 +27,11 @@ from .exit_records import ExitRecords
 from .killing import Killing
 from .learning import Learning
 from .link import Link
-from .method import Method
 from .oom_kills import OomCounter, oom_counter
 from .prefork_pool import PreforkPool
 from .spawner_cycle_logs import CycleLogs
 from .spawner_fence import Fence
+from .start_method import Method
 from .stores import Stores, Waiting
 from .supervisor_reconnect import SupervisorReconnect
 from .worker_output import Output
