@@ -243,6 +243,8 @@ class Processes:
     def _fork(self, cycle: int, local_rank: int, number: int) -> None:
         world, host = self._world, self._host
         if world.timeline.now_s >= self._fence_s:
+            self._read_fences()
+        if world.timeline.now_s >= self._fence_s:
             self._end_at_once(cycle, local_rank, number)
             return
         now_s = world.timeline.now_s
@@ -254,6 +256,15 @@ class Processes:
         world.timeline.after(world.random.uniform(0.0, START_MAX_S), partial(self._hello, rank))
         life_s = world.random.uniform(*world.setup.life_s)
         world.timeline.after(life_s, partial(self.finish, rank))
+
+    def _read_fences(self) -> None:
+        """Hears the fences that wait: a spawner reads what has come during a start before it ends anything."""
+        waiting, self._told = self._told, deque()
+        for at_s, spawner, what in waiting:
+            if spawner == self.spawner and isinstance(what, partial) and what.func == self._move_fence:
+                what()
+            else:
+                self._told.append((at_s, spawner, what))
 
     def _end_at_once(self, cycle: int, local_rank: int, number: int) -> None:
         """Kills a new process before it has done anything: the fence has passed."""

@@ -84,6 +84,9 @@ def test_every_seed_keeps_every_promise(first: int):
         (70070987, 5, (0, 1, 9)),  # a node that was paused says something to a relay that has ended
         (91032081, 5, (0,)),  # a silent node comes as another process, and tells its old fault before its state
         (110002281, 2, (0, 1)),  # a spare that nobody confirms leads, and begins a cycle on its own node
+        (110008242, 3, (0,)),  # a spawner starts its workers so slowly that the fence passes, which was moved meanwhile
+        (110020960, 4, (0, 1)),
+        (110030794, 5, (0, 1)),
         (50008426, 3, (0,)),  # a message waits for a relay that is cut off, and its node has another connection
     ],
 )

@@ -42,15 +42,20 @@ class Events:
         self._timers.pop(name, None)
 
     def run_once(self) -> None:
-        """Waits until something is ready or due, and runs its callbacks."""
+        """Waits until something is ready or due, and runs its callbacks.
+
+        What falls due during a callback waits until the descriptors have been looked at again: a message that came
+        meanwhile may set another time.
+        """
         timeout_s = -1.0
         if self._timers:
             timeout_s = max(0.0, min(due_s for due_s, _ in self._timers.values()) - time.monotonic())
-        for fd, _ in self._epoll.poll(timeout_s, _EVENTS_MAX):
+        ready = self._epoll.poll(timeout_s, _EVENTS_MAX)
+        now_s = time.monotonic()
+        for fd, _ in ready:
             callback = self._callbacks.get(fd)
             if callback is not None:  # Forgotten by an earlier callback of this turn.
                 callback()
-        now_s = time.monotonic()
         for name, (due_s, callback) in list(self._timers.items()):
             if due_s <= now_s and self._timers.get(name, (0, None))[1] is callback:
                 del self._timers[name]

@@ -25,6 +25,9 @@ class Fence:
         self._events.set_timer("fence", max(0.0, until_ns / 1e9 - time.monotonic()), self._end)
 
     def hold_back(self) -> None:
-        """Ends what has started after the fence. Call it after each start."""
+        """Ends what has started after the fence, unless a message that waits to be read moves it.
+
+        Call it after each start: that may have taken long.
+        """
         if 0 < self._until_ns <= time.monotonic_ns():
-            self._end()
+            self._events.set_timer("fence", 0.0, self._end)

@@ -112,3 +112,27 @@ def test_a_timer_that_another_one_of_the_same_turn_cancels_or_replaces_is_not_ca
     events.set_timer("replaced", 0.0, lambda: called.append("replaced"))
     events.run_once()
     assert called == ["first"]
+
+
+def test_what_falls_due_during_a_callback_waits_for_what_has_come_meanwhile(
+    events: Events, pipe: tuple[int, int]
+) -> None:
+    reader, writer = pipe
+    called: list[str] = []
+
+    def read() -> None:
+        if os.read(reader, 1) == b"a":
+            os.write(writer, b"b")
+            while time.monotonic() < due_s:
+                time.sleep(0.01)
+        else:
+            events.cancel_timer("it")
+
+    events.watch(reader, READ, read)
+    os.write(writer, b"a")
+    due_s = time.monotonic() + 0.2
+    events.set_timer("it", 0.2, lambda: called.append("it"))
+    events.set_timer("another", 0.2, lambda: called.append("another"))
+    while not called:
+        events.run_once()
+    assert called == ["another"]

@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from holdfast_wire.spawner_link import Fence, KillTree
+from holdfast_wire.spawner_link import Exited, Fence, KillTree, Spawn, Spawned
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
@@ -35,3 +35,20 @@ def test_nothing_begins_after_a_fence_that_the_supervisor_has_not_moved(script: 
         (started,) = rig.spawn(worker(1))
         rig.send(KillTree(0))
         assert (rig.exited(1).signal, is_alive(started.pid)) == (signal.SIGKILL, False)
+
+
+def test_a_fence_that_was_moved_while_the_spawner_was_busy_ends_nothing(script: Script, tmp_path: Path) -> None:
+    """It reads what has come meanwhile before it ends anything."""
+    with Rig(script("import time; time.sleep(60)"), str(tmp_path)) as rig:
+        rig.spawn(worker())
+        until_ns = time.monotonic_ns() + 1_000_000_000
+        rig.send(Fence(until_ns))
+        rig.process.send_signal(signal.SIGSTOP)
+        rig.send(Spawn(0, (worker(1),)))
+        rig.send(Fence(until_ns + 600_000_000_000))
+        until(lambda: time.monotonic_ns() > until_ns, what="the first fence")
+        rig.process.send_signal(signal.SIGCONT)
+        rig.receive(Spawned, lambda each: each.local_rank == 1)
+        rig.spawn(worker(2))  # by then it has read all
+        assert not rig.pending(Exited)
+        assert all(is_alive(pid) for pid in rig.seen)
