@@ -261,7 +261,7 @@ class Processes:
         """Hears the fences that wait: a spawner reads what has come during a start before it ends anything."""
         waiting, self._told = self._told, deque()
         for at_s, spawner, what in waiting:
-            if spawner == self.spawner and isinstance(what, partial) and what.func == self._move_fence:
+            if spawner == self.spawner and getattr(what, "func", None) == self._move_fence:
                 what()
             else:
                 self._told.append((at_s, spawner, what))
