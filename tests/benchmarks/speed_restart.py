@@ -49,14 +49,14 @@ def measure_restart_torch(bench: Bench) -> list[Row]:
         Group.SPEED,
         "cold start with torch: the command → first gloo barrier of 4 workers",
         Unit.SECONDS,
-        Target(at_most=1.6, share_of={"torchrun_tuned": 1 / 3}),
+        Target(at_most=0.8, share_of={"torchrun_tuned": 1 / 3}),
     )
     restart = Row(
         "restart_torch",
         Group.SPEED,
         "restart with torch: rank 1 of 4 kills itself → the new workers' gloo barrier",
         Unit.SECONDS,
-        Target(at_most=0.25, share_of={"torchrun_tuned": 1 / 20, "reference": 1 / 30}),
+        Target(at_most=0.06, share_of={"torchrun_tuned": 1 / 20, "reference": 1 / 30}),
         notes=[
             "Where the first new cycle fails too, its successors count: the time ends when all ranks are back.",
             "torchrun without its tuning seldom comes back from this (see the jobs that end well): no figure.",
