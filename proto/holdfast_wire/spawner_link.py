@@ -10,6 +10,7 @@ CLOCK_MONOTONIC ns.
 from __future__ import annotations
 
 import json
+from signal import SIGCONT, SIGKILL
 from typing import NamedTuple, cast
 
 PROTOCOL = 1
@@ -93,6 +94,11 @@ class Signal(NamedTuple):
     tree: bool = True
     resume: bool = False  # SIGCONT first
     sessions: tuple[int, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """What each process gets, in that order. SIGKILL ends one that is stopped; it must not run a moment before."""
+        return (SIGCONT, self.signal) if self.resume and self.signal != SIGKILL else (self.signal,)
 
 
 class KillTree(NamedTuple):

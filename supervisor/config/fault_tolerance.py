@@ -205,7 +205,7 @@ WORKING: tuple[Setting, ...] = (
         values.SIGNAL,
         Group.HANGS,
         "rank_termination_signal",
-        "signal that ends a rank that hangs, sent after SIGCONT",
+        "signal that ends a rank that hangs; SIGCONT is sent before it, unless it is SIGKILL",
     ),
     _works(
         "install-exception-hook",

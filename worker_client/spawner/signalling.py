@@ -37,7 +37,7 @@ class Signalling:
             if child.cycle == message.cycle and child.local_rank >= 0 and wanted:
                 child.killed_by_us |= message.signal == signal.SIGKILL
                 chosen.append(child.pid)
-        numbers = (signal.SIGCONT, message.signal) if message.resume else (message.signal,)
+        numbers = message.numbers
         # A pid that belongs to a live child again no longer means a dead one.
         leaders = [pid for pid in message.sessions if pid not in self._children]
         if not message.tree or not self._workers_first or message.signal == signal.SIGKILL:

@@ -67,6 +67,20 @@ def test_a_stopped_worker_hears_a_signal_that_resumes(script: Script) -> None:
     assert end.signal == signal.SIGTERM or end.code == 0  # the script may have ended before the signal came
 
 
+def test_a_stopped_worker_that_is_killed_never_runs_again(script: Script, tmp_path: Path) -> None:
+    assert Signal(0, signal.SIGTERM, resume=True).numbers == (signal.SIGCONT, signal.SIGTERM)
+    assert Signal(0, signal.SIGKILL, resume=True).numbers == (signal.SIGKILL,)
+    went_on = tmp_path / "went on"
+    text = f"import os, signal; os.kill(os.getpid(), signal.SIGSTOP); open({str(went_on)!r}, 'w')"
+    with Rig(script(text)) as rig:
+        (spawned,) = rig.spawn(worker())
+        stat = Path(f"/proc/{spawned.pid}/stat")
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the stop")
+        rig.send(Signal(0, signal.SIGKILL, resume=True))
+        assert rig.exited().signal == signal.SIGKILL
+    assert not went_on.exists()
+
+
 def test_a_signal_for_another_cycle_does_nothing(script: Script) -> None:
     with Rig(script("import time; time.sleep(60)")) as rig:
         rig.spawn(worker(), cycle=2)

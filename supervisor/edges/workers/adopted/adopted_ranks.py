@@ -203,9 +203,8 @@ class _Ranks:
             if pidfd is None:
                 continue
             with contextlib.suppress(OSError):  # It is ending in this moment.
-                if message.resume:
-                    signals.pidfd_send_signal(pidfd, signals.SIGCONT)
-                signals.pidfd_send_signal(pidfd, message.signal)
+                for number in message.numbers:
+                    signals.pidfd_send_signal(pidfd, number)
 
     def _changed(self) -> None:
         self._left.set()

@@ -76,7 +76,8 @@ def test_a_journal_is_readable_whenever_its_supervisor_is_killed(tmp_path: Path)
     with contextlib.closing(sqlite3.connect(state / "journal.db")) as found:
         assert found.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert found.execute("SELECT count(*) FROM jobs").fetchone() == (ROUNDS,)
-    assert sorted(path.name for path in state.iterdir()) == ["journal.db", "journal.db-journal", "journal.lock"]
+    left = {path.name for path in state.iterdir()}
+    assert left - {"journal.db-journal"} == {"journal.db", "journal.lock"}  # SQLite may keep its own, or remove it
 
 
 def seen_by_reader(state: Path, submitted_at_ns: int) -> list[int]:
