@@ -124,10 +124,14 @@ class Launch:
 
     def holdfast(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Runs another holdfast command of the same user."""
-        return subprocess.run(
+        done = subprocess.run(
             [sys.executable, "-m", "supervisor", *arguments],
-            env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=30, check=check,
+            env=self.env, cwd=self.folder, capture_output=True, text=True, timeout=30, check=False,
         )  # fmt: skip
+        assert not check or done.returncode == 0, (
+            f"{arguments} ended with {done.returncode}: {done.stdout}{done.stderr}"
+        )
+        return done
 
     def events(self) -> list[dict[str, object]]:
         """Returns the events of an ended job, asked once: the command costs a second on a busy machine."""
