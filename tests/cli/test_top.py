@@ -50,7 +50,7 @@ def test_a_narrow_terminal_shows_whole_columns_and_marks_what_is_cut(home: Home)
     name = "a-job-whose-name-is-longer-than-a-third-of-the-terminal"
     job = running(name, submitted_at_ns=time.time_ns() - 10**12)
     with home.supervisor(job), terminal(home.root, 80, 24, *TOP, environment=home.environment) as opened:
-        screen = opened.shows("a-job-whose", "AGE", "? Keys", "Open")
+        screen = opened.shows("\n a-job-whose", "AGE", "? Keys", "Open")  # the row, not the title alone
         (row,) = [line for line in screen.splitlines() if line.startswith(" a-job")]
         assert re.match(r" a-job-[a-z-]*…  running ", row)
         assert "16m" in row, "its age is whole"
