@@ -92,7 +92,7 @@ class Signal(NamedTuple):
     signal: int
     local_ranks: tuple[int, ...] = ()
     tree: bool = True
-    resume: bool = False  # SIGCONT first
+    resume: bool = False  # one that is stopped shall act on the signal
     sessions: tuple[int, ...] = ()
 
     @property

@@ -18,9 +18,9 @@ from supervisor.core.cluster.cluster_messages import (
     Publish,
 )
 from supervisor.core.cluster.node_states import Member, Members, MemberState
-from supervisor.core.facts import Evidence, JobEvent, JobRules, RestartRules, Verdict
+from supervisor.core.facts import Assignment, Evidence, JobEvent, JobRules, RestartRules, Verdict
 from supervisor.core.leader_ledger import Former, Ledger
-from supervisor.core.orders import UseStore
+from supervisor.core.orders import StartCycle, UseStore
 from supervisor.core.wrapped_calls import call_state
 
 # --- phases --------------------------------------------------------------------------------------------------------
@@ -164,6 +164,20 @@ def without(state: State, event: NodeLost) -> State:
     known = state.members[event.node]
     lost = msgspec.structs.replace(known, state=MemberState.LOST, is_silent=False, comes_again=event.comes_again)
     return with_member(state, event.node, lost)
+
+
+def start_order(state: State, group_rank: int, reason: str) -> StartCycle:
+    """Returns the order for the node with this part in the cycle decided last."""
+    local_world_size = state.rules.local_world_size
+    part = Assignment(
+        cycle=state.cycle,
+        group_rank=group_rank,
+        group_world_size=len(state.parts),
+        world_size=len(state.parts) * local_world_size,
+        first_rank=group_rank * local_world_size,
+        epoch=state.epoch,
+    )
+    return StartCycle(part, reason, state.policy.used)
 
 
 def said(state: State, kind: str, reason: str) -> Publish:

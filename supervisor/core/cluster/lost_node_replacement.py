@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core import orders
 from supervisor.core.cluster import active_and_spare_nodes, restart_policy
 from supervisor.core.cluster.cluster_messages import NodeLost, Send
-from supervisor.core.cluster.coordinator_states import Outcome, Running, State, with_member, with_parts
+from supervisor.core.cluster.coordinator_states import Outcome, Running, State, start_order, with_member, with_parts
 from supervisor.core.cluster.node_states import BUSY, MemberState
 from supervisor.core.cluster.wrapped_call import RanksGone, RanksOffered
-from supervisor.core.facts import Assignment, RestartPolicyName
+from supervisor.core.facts import RestartPolicyName
 from supervisor.core.wrapped_calls.call_actions import EndCall, Replace
 
 
@@ -127,15 +126,8 @@ def fill(state: State, decision: Replace) -> Outcome:
         started.append((place, spare))
     actions: list[Send] = []
     for place, spare in started:
-        part = Assignment(
-            cycle=state.cycle,
-            group_rank=place,
-            group_world_size=len(state.parts),
-            world_size=len(state.parts) * size,
-            first_rank=place * size,
-            epoch=state.epoch,
-        )
-        actions.append(Send(spare, orders.StartCycle(part, decision.reason, state.policy.used, is_running=True)))
+        order = start_order(state, place, decision.reason)
+        actions.append(Send(spare, msgspec.structs.replace(order, is_running=True)))
         if place != 0 and state.store is not None:
             actions.append(Send(spare, state.store))
     return state, tuple(actions)

@@ -29,12 +29,13 @@ from supervisor.core.cluster.coordinator_states import (
     State,
     Unopened,
     said,
+    start_order,
     with_member,
     with_parts,
 )
 from supervisor.core.cluster.node_states import UNHEARD, Member, MemberState
 from supervisor.core.cluster.shortage import counted, missing_sentence, names
-from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
+from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.fence_times import LEFT_S
 
 STOP_FOLLOWS_S = 0.5  # a scheduler that ends a job ends its ranks, and within this time asks for a stop
@@ -260,20 +261,6 @@ def _placed(state: State, placed: Placement, before: tuple[str, ...]) -> tuple[A
     if placed.spares:
         text += f"; spare{'s' if len(placed.spares) > 1 else ''}: {names(placed.spares)}"
     return (said(state, "nodes_placed", text),)
-
-
-def start_order(state: State, group_rank: int, reason: str) -> orders.StartCycle:
-    """Returns the order for the node with this part in the cycle decided last."""
-    local_world_size = state.rules.local_world_size
-    part = Assignment(
-        cycle=state.cycle,
-        group_rank=group_rank,
-        group_world_size=len(state.parts),
-        world_size=len(state.parts) * local_world_size,
-        first_rank=group_rank * local_world_size,
-        epoch=state.epoch,
-    )
-    return orders.StartCycle(part, reason, state.policy.used)
 
 
 def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: float) -> Outcome:

@@ -35,6 +35,7 @@ from supervisor.core.cluster.coordinator_states import (
     Unopened,
     WindingDown,
     said,
+    start_order,
     with_member,
     with_parts,
 )
@@ -423,7 +424,7 @@ def _run(state: State, inherited: InheritedCycle, absent: dict[int, str], now_s:
     text += f", {len(waiting)} of them begin it now" if waiting else ""
     state = with_parts(state, tuple(names[rank] for rank in sorted(names)))
     state = msgspec.structs.replace(state, phase=Running(now_s), store=use)
-    begun = tuple(Send(names[rank], rendezvous_round.start_order(state, rank, text)) for rank in waiting)
+    begun = tuple(Send(names[rank], start_order(state, rank, text)) for rank in waiting)
     others = (each.node for each in (parts | waiting).values() if each is not store)
     told = tuple(Send(node, use) for node in others if use is not None)
     return state, (said(state, "leader_changed", text), *begun, *told, *actions)

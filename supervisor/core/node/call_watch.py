@@ -143,7 +143,7 @@ class TakeStacks(msgspec.Struct, frozen=True):
 
 
 class SignalRank(msgspec.Struct, frozen=True):
-    """Sends a signal after SIGCONT. `tree`: also to the processes that the rank has started."""
+    """Sends a signal, after SIGCONT unless it is SIGKILL. `tree`: also to the processes that the rank has started."""
 
     signal: int
     tree: bool

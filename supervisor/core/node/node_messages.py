@@ -351,7 +351,8 @@ class ReconnectRanks(msgspec.Struct, frozen=True):
 
 
 class SignalWorkers(msgspec.Struct, frozen=True):
-    """Send a signal to workers; no local ranks: to all. `tree`: to their whole sessions. `resume`: SIGCONT first.
+    """Send a signal to workers; no local ranks: to all. `tree`: to their whole sessions. `resume`: SIGCONT first, but
+    not before SIGKILL.
 
     `sessions`: pids of ended workers; the processes that they left behind get the signal.
     """
