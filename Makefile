@@ -90,6 +90,8 @@ bench: $(VENV)/.dev ## measure against torchrun and the reference product, write
 
 soak: $(VENV)/.e2e packages ## the tests that take long, 2,000 restarts, chaos, other people's scripts, torn networks, an hour of pauses, a hostile user: hours; shorter: make soak RESTARTS=200 CHAOS_S=60 PAUSES_S=60
 	$(BIN)/python -m pytest -m soak tests
+	$(BIN)/python -m pytest -n auto -m 'not soak and not alone' --hypothesis-profile=soak \
+		$$(grep -rl --include='test_*.py' 'from hypothesis import' tests)
 	$(BIN)/python -m tests.soak restarts --restarts $(RESTARTS)
 	$(BIN)/python -m tests.soak chaos --seconds $(CHAOS_S) $(ARGS)
 	$(BIN)/python -m tests.soak others --seconds $(CHAOS_S) $(ARGS)

@@ -28,8 +28,11 @@ except ModuleNotFoundError:  # `make gpu` runs without it
     pass
 else:
     # A stalled machine must not fail a property: benchmarks judge the cost of a step.
-    hypothesis.settings.register_profile("no-deadline", deadline=None)
-    hypothesis.settings.load_profile("no-deadline")
+    hypothesis.settings.register_profile("random", deadline=None)
+    # CI judges a change: each run plays the same examples. `make soak` and runs by hand look for new ones.
+    hypothesis.settings.register_profile("same-examples", deadline=None, derandomize=True, database=None)
+    hypothesis.settings.register_profile("soak", deadline=None, max_examples=1000, print_blob=True)
+    hypothesis.settings.load_profile("random")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
