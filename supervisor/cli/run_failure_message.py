@@ -46,7 +46,9 @@ def tell_failure(
         return
     text = [f"job {report.job_id} failed with exit code {report.exit_code}"]
     rank = culprit(report)
-    if rank is not None:
+    if rank is not None and _is_replaced(report, rank):
+        text.append(f"rank {rank} was replaced in cycle {report.cycle}: its logs hold the new process's output, too")
+    elif rank is not None:
         choice = LogChoice(rank=rank, cycle=report.cycle, tail_lines=LINES)
         lines = _read_bounded(lambda: last_lines((read_logs or _from_folder(report))(choice), secrets))
         where = f"rank {rank} in cycle {report.cycle}"
@@ -74,6 +76,13 @@ def culprit(report: JobReport) -> int | None:
     named = re.search(r"\brank (\d+)\b", report.reason)
     rank = int(named[1]) if named else None
     return rank if any(each.rank == rank for each in report.ranks) else None
+
+
+def _is_replaced(report: JobReport, rank: int) -> bool:
+    """Returns whether the process that the verdict names has given its place, and its log files, to another one."""
+    named = re.search(rf"\brank {rank} \(pid (\d+)\)", report.reason)
+    pids = {each.pid for each in report.ranks if each.rank == rank} - {None}
+    return named is not None and bool(pids) and int(named[1]) not in pids
 
 
 def last_lines(pieces: Iterable[LogPiece], secrets: tuple[str, ...] = ()) -> list[str]:

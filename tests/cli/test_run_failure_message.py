@@ -73,6 +73,27 @@ def test_nobody_is_blamed_whom_the_verdict_does_not_name(capsys: pytest.CaptureF
     assert "last lines" not in capsys.readouterr().err
 
 
+def test_lines_of_a_process_that_has_replaced_the_culprit_are_not_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    """After a restart inside the processes, both print to the same files."""
+    asked: list[LogChoice] = []
+
+    def read(choice: LogChoice) -> Iterator[LogPiece]:
+        asked.append(choice)
+        yield LogPiece(1, 2, True, b"step 1000\n")
+
+    report = failed()
+    pid = next(each.pid for each in report.ranks if each.rank == 1)
+    tell_failure(replace(report, reason=f"rank 1 (pid {pid}) was killed by SIGKILL"), read)
+    assert "holdfast:   step 1000" in capsys.readouterr().err
+    asked.clear()
+    tell_failure(replace(report, reason="rank 1 (pid 12) was killed by SIGKILL"), read)
+    told = capsys.readouterr().err
+    assert "rank 1 was replaced in cycle 2" in told
+    assert f"holdfast logs {report.job_id} --rank 1" in told
+    assert "step 1000" not in told
+    assert not asked
+
+
 def test_output_that_can_not_be_had_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     def nothing(choice: LogChoice) -> Iterator[LogPiece]:
         raise NotFoundError(f"nothing of rank {choice.rank}")
