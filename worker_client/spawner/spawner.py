@@ -22,6 +22,7 @@ from .binding import Binding
 from .cgroup import CycleCgroups
 from .child_state import IGNORED, Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
+from .dropped_output import DroppedOutput
 from .event_loop import READ, WRITE, Events
 from .exit_records import ExitRecords
 from .killing import Killing
@@ -66,8 +67,8 @@ class Spawner:
         self._events = Events()
         self._link = Link(link_fd)
         self._reconnect = SupervisorReconnect(settings)
-        self._output = Output(self._events, self._dropped, self._printed, settings.console_line_fd)
-        self._dropped_bytes: dict[int, int] = {}
+        self._dropped = DroppedOutput(self._events, "output", self._send)
+        self._output = Output(self._events, self._dropped.add, self._printed, settings.console_line_fd)
         self._children: dict[int, Child] = {}  # pid -> not reaped yet
         self._cycle_ticks: dict[int, int] = {}  # cycle -> when its first worker started
         self._cgroups = CycleCgroups(settings.job_id, wanted=settings.cgroup)
@@ -358,6 +359,7 @@ class Spawner:
         def emptied(killed: int, stuck_pids: tuple[int, ...]) -> None:
             self._cgroups.remove(cycle)
             self._cycle_ticks.pop(cycle, None)
+            self._dropped.report()
             self._send(spawner_link.Emptied(cycle, killed, stuck_pids))
             self._cycle_logs.over(cycle)
 
@@ -371,6 +373,7 @@ class Spawner:
         self._cycle_logs.end(self._say_ended, alone=self._link.lost)
 
     def _say_ended(self) -> None:
+        self._dropped.report()
         self._send(spawner_link.Ended())
         self._reconnect.save()
         self._leave_when(lambda: not self._output.has_waiting() and not self._link.has_unsent, END_DRAIN_S)
@@ -419,16 +422,6 @@ class Spawner:
     def _printed(self, cycle: int, local_rank: int) -> None:
         if cycle:  # At the start, nobody asks how long it took.
             self._send(spawner_link.FirstOutput(cycle, local_rank, time.monotonic_ns()))
-
-    def _dropped(self, local_rank: int, dropped_bytes: int, reason: str) -> None:
-        """Reports dropped output at most once a second for each rank, because a full disk drops every write."""
-        first = local_rank not in self._dropped_bytes
-        self._dropped_bytes[local_rank] = self._dropped_bytes.get(local_rank, 0) + dropped_bytes
-
-        def report() -> None:
-            self._send(spawner_link.OutputDropped(local_rank, self._dropped_bytes[local_rank], reason))
-
-        self._events.set_timer(f"dropped {local_rank}", 0.0 if first else 1.0, report)
 
 
 def _nothing(*_: object) -> None:

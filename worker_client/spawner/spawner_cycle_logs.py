@@ -15,6 +15,7 @@ from holdfast_wire.spawner_link import CycleLogClosed, OutputDropped, Report, Wo
 from . import children, error_file, identity
 from .child_state import Inherited
 from .children import Start
+from .dropped_output import DroppedOutput
 from .event_loop import Events
 from .killing import Killing
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from .cycle_log.feeds import Feeds
 
 END_WAIT_S = 4.0  # for a slow disk, when the job is over
-TELL_S = 1.0  # between two reports of a loss
 ALL_RANKS = -1
 RECORD_VARIABLE = "NVRX_CURRENT_CYCLE_INFO"
 LINK_NAME = "cycle.log"  # to the file of the cycle, in the folder of a rank's logs
@@ -37,7 +37,7 @@ class CycleLogs:
         self._killing = killing
         self._send = send
         self._feeds: Feeds | None = None
-        self._lost_bytes: dict[int, int] = {}
+        self._dropped = DroppedOutput(events, "log", send)
         self._record = ("", -1)  # the link to the newest cycle's record, and the cycle's number
 
     def streams(self, cycle: int, plan: WorkerPlan) -> dict[int, int]:
@@ -79,6 +79,7 @@ class CycleLogs:
 
     def _end(self, then: Callable[[], None]) -> None:
         """Tells what is not written by now."""
+        self._dropped.report()
         for path, lines, late_bytes, reason in self._feeds.late.values() if self._feeds is not None else ():
             if not late_bytes:  # Only the end of the log has no receipt.
                 continue
@@ -93,25 +94,18 @@ class CycleLogs:
         return pid
 
     def _on_closed(self, cycle: int, path: str, written: int, lines: int, lost_bytes: int, reason: str) -> None:
-        if lost_bytes:  # The final report of the loss; earlier ones were partial.
-            self._events.cancel_timer(_loss_timer(ALL_RANKS))
-            if lost_bytes != self._lost_bytes.pop(ALL_RANKS, 0):
-                self._send(OutputDropped(ALL_RANKS, lost_bytes, f"cannot write {path}: {reason}"))
+        if lost_bytes:
+            self._dropped.set_total(ALL_RANKS, lost_bytes, f"cannot write {path}: {reason}")
+            self._dropped.report()
+            self._dropped.start_again(ALL_RANKS)
         self._send(CycleLogClosed(cycle, path, written, lines, lost_bytes, reason))
 
     def _on_lost(self, cycle: int, local_rank: int, lost_bytes: int, reason: str) -> None:
         """Reports a loss. `lost_bytes`: in total for ALL_RANKS, else since the last report."""
-        known = self._lost_bytes.get(local_rank)
-        self._lost_bytes[local_rank] = lost_bytes + (known or 0 if local_rank != ALL_RANKS else 0)
-
-        def report() -> None:
-            self._send(OutputDropped(local_rank, self._lost_bytes[local_rank], reason))
-
-        self._events.set_timer(_loss_timer(local_rank), 0.0 if known is None else TELL_S, report)
-
-
-def _loss_timer(local_rank: int) -> str:
-    return f"log of {local_rank} lost"
+        if local_rank == ALL_RANKS:
+            self._dropped.set_total(local_rank, lost_bytes, reason)
+        else:
+            self._dropped.add(local_rank, lost_bytes, reason)
 
 
 def _link(plan: WorkerPlan) -> None:
