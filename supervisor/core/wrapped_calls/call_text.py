@@ -10,6 +10,7 @@ from supervisor.core.wrapped_calls.replacement_ranks import Plan
 from supervisor.core.wrapped_calls.retry_backoff import FailedInARow
 
 NAMED_MAX = 4
+REASON_CHARACTERS_MAX = 140  # of each fault in a list; the rank's output has all of it
 
 # A rank reports its exception; its supervisor reports a predicate, such as "was killed by SIGKILL".
 _BY_ITSELF = {Interruption.EXCEPTION: "failed: ", Interruption.BASE_EXCEPTION: "left the call: "}
@@ -22,10 +23,15 @@ def fault_sentence(member: int, record: FaultRecord) -> str:
 
 
 def faults_sentence(faults: Faults) -> str:
-    """Names the first faults and counts the others."""
-    named = [fault_sentence(member, next(iter(told.values()))) for member, told in list(faults.items())[:NAMED_MAX]]
+    """Names the first faults, each in short, and counts the others."""
+    first = [(member, next(iter(told.values()))) for member, told in list(faults.items())[:NAMED_MAX]]
+    named = [_in_short(fault_sentence(member, record)) for member, record in first]
     more = len(faults) - NAMED_MAX
     return "; ".join(named) + (f"; and {more} more ranks" if more > 0 else "")
+
+
+def _in_short(text: str) -> str:
+    return text if len(text) <= REASON_CHARACTERS_MAX else f"{text[:REASON_CHARACTERS_MAX].rstrip()}…"
 
 
 def ranks_sentence(members: Iterable[int]) -> str:

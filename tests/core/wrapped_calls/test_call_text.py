@@ -17,6 +17,15 @@ def test_faults_are_named_and_the_rest_counted() -> None:
     assert text.endswith("; and 2 more ranks")
 
 
+def test_a_long_error_is_cut_where_several_are_named() -> None:
+    """Each rank of a broken collective raises a sentence of gloo's or NCCL's with hundreds of characters."""
+    told = {Interruption.EXCEPTION: FaultRecord(1, Interruption.EXCEPTION, "RuntimeError: " + "x" * 1000)}
+    text = call_text.faults_sentence({0: told, 1: told, 2: told, 3: told})
+    assert text.startswith("rank 0 failed: RuntimeError: xxx")
+    assert text.count("x…") == 4
+    assert len(text) < 4 * (call_text.REASON_CHARACTERS_MAX + 3)
+
+
 def test_a_member_that_is_known_by_its_number_alone_is_named_by_that() -> None:
     record = FaultRecord(3, Interruption.UNRESPONSIVE, "did not come back")
     assert call_text.fault_sentence(-4, record) == "rank 3 did not come back"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import weakref
 
+import pytest
+
+from worker_client.inprocess import Compose
 from worker_client.inprocess.call.failed_iteration import STORY_CHARACTERS_MAX, forget, in_a_line, story
 
 
@@ -40,6 +43,27 @@ def test_a_very_long_story_is_told_in_part():
     assert len(told) < STORY_CHARACTERS_MAX + 100
     assert "in fail" in told
     assert "characters are left out" in told
+
+
+class _Failing:
+    def __call__(self) -> None:
+        raise RuntimeError("loss is nan")
+
+
+def test_a_story_begins_at_the_function_of_the_user_and_not_in_the_wrapper():
+    with pytest.raises(RuntimeError) as raised:
+        Compose(_Failing())()
+    trace = raised.value.__traceback__
+    assert trace is not None
+    assert "compose.py" in story(raised.value)
+    told = story(raised.value.with_traceback(trace.tb_next))  # without the frame of this test
+    assert "compose.py" not in told
+    assert "in __call__" in told
+    with pytest.raises(TypeError) as own:
+        Compose()
+    trace = own.value.__traceback__
+    assert trace is not None
+    assert "compose.py" in story(own.value.with_traceback(trace.tb_next))  # nothing else would be left
 
 
 def test_an_error_is_told_in_a_line():
