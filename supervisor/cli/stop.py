@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal as signals
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from contextlib import suppress
@@ -10,9 +12,12 @@ from supervisor.cli import output
 from supervisor.cli.control import ask_live
 from supervisor.cli.owners import who_asks
 from supervisor.cli.steady_client import SteadyClient
-from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.cli.supervisors import Answering, FoundJob, Supervisors, add_place_arguments
+from supervisor.edges.machine.processes import process_table
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError, NoSupervisorError
+
+PRIVATE_ENDS_WITHIN_S = 10.0  # after it has closed its connections: it then writes the rest of its journal
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -55,6 +60,8 @@ def _last_words(supervisors: Supervisors, client: ControlClient, steady: SteadyC
             for each in told_by:
                 last = each.reason
         except NoSupervisorError:
+            if job.supervisor is not None and job.supervisor.is_private:
+                _await_end(job.supervisor)
             found = supervisors.find(job.name, verb="wait for")
             if found.report.state.has_ended:
                 return found.report.reason
@@ -64,6 +71,16 @@ def _last_words(supervisors: Supervisors, client: ControlClient, steady: SteadyC
             told_by = found.supervisor.client.watch(job.report.job_id, follow=True)
         else:
             return last
+
+
+def _await_end(supervisor: Answering) -> None:
+    """Returns once a private supervisor has ended: only then is its record of the job complete."""
+    with suppress(OSError):  # It has ended already.
+        descriptor = process_table.descriptor(supervisor.pid)
+        try:
+            select.select([descriptor], [], [], PRIVATE_ENDS_WITHIN_S)
+        finally:
+            os.close(descriptor)
 
 
 def _signal(text: str) -> int:
