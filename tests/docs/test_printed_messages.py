@@ -30,6 +30,8 @@ _WORDS = (
 )
 VALUES = frozenset(_WORDS.split())
 AROUND = "();:,."  # a word
+ELIDED = re.compile(r"\s*…\s*|\b(?:N|M|NAME|FILE)\b")  # in a quotation: for values, or for a part that is left out
+SUBJECT = "rank N "  # of sentences whose text in the sources begins with the verb
 VALUE = re.compile(r"[^a-z]*|.*\d.*|.*[/…].*|'.*'")
 
 
@@ -89,6 +91,18 @@ def _unknown(message: str) -> list[str]:
     ]
 
 
+def _is_in_one_text(quotation: str) -> bool:
+    """Returns whether a single text of the sources has all of its words, next to each other and in this order."""
+    parts = ELIDED.split(quotation.removeprefix(SUBJECT))
+    pattern = re.compile(".*".join(re.escape(part.lower()) for part in parts))
+    return any(pattern.search(text) for text in _texts())
+
+
+def _quotations() -> list[tuple[str, str]]:
+    """Returns each message that troubleshooting.md quotes in a sentence or a table, with its place."""
+    return [(place, message) for place, message in _shown() if place.startswith("docs/troubleshooting.md:")]
+
+
 def _printed(block: Block) -> Iterator[str]:
     console = block.language == "console"
     yield from (line for line in block.lines if line.strip() and not (console and line.startswith("$ ")))
@@ -122,6 +136,25 @@ def test_each_message_is_one_that_holdfast_prints() -> None:
     wrong = [(place, message, unknown) for place, message in shown if (unknown := _unknown(message))]
     assert len(shown) > 60
     assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_what_people_search_for_is_printed_word_for_word() -> None:
+    """Other texts may cover a word that a message has lost; here they do not count."""
+    quotations = _quotations()
+    assert len(quotations) > 15
+    assert not [each for each in quotations if not _is_in_one_text(each[1])]
+
+
+@pytest.mark.parametrize(
+    "quotation",
+    [
+        "no supervisor is still running",
+        "rank N sent quite no heartbeat for … (limit …)",
+        "cannot serve a store …, on …",
+    ],
+)
+def test_a_word_more_than_the_message_has_is_noticed(quotation: str) -> None:
+    assert not _is_in_one_text(quotation)
 
 
 @pytest.mark.parametrize(
