@@ -189,4 +189,8 @@ def _check(code: int) -> None:
 def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
-    return str(error) if isinstance(error, ssl.SSLError) else reason_of(error)
+    if not isinstance(error, ssl.SSLError):
+        return reason_of(error)
+    # With TLS 1.2, as etcd 3.5 speaks it, the member judges this node's certificate within the handshake.
+    is_distrust = any(sign in str(error) for sign in ("ALERT_BAD_CERTIFICATE", "ALERT_UNKNOWN_CA"))
+    return f"it does not trust this node: {error}" if is_distrust else str(error)

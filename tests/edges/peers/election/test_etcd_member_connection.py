@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import errno
 import socket
+import ssl
+import threading
+from contextlib import suppress
+from pathlib import Path
 
 import anyio
 import pytest
@@ -12,6 +16,7 @@ from supervisor.edges.peers.election import etcd_member_connection
 from supervisor.edges.peers.election.etcd_member_connection import Endpoint, Member, MemberStream, endpoint_of
 from supervisor.edges.peers.transport.name_lookup import Found
 from supervisor.edges.rpc.statuses import CallError
+from tests.edges.peers.certificates import make_authority, make_node
 
 
 @pytest.mark.parametrize(
@@ -74,3 +79,31 @@ async def test_a_handshake_goes_on_where_it_was_left():
         server.setblocking(False)
         with pytest.raises(BlockingIOError):
             server.accept()
+
+
+async def test_a_member_that_does_not_trust_this_node_within_the_handshake_is_quoted(tmp_path: Path):
+    """So it is with TLS 1.2, as etcd 3.5.1 speaks it. With TLS 1.3 the member says so later."""
+    trusted, other = make_authority(tmp_path), make_authority(tmp_path, "other")
+    of_member = make_node(tmp_path, "member", address="127.0.0.1")
+    of_node = make_node(tmp_path, "node", authority="other")
+    server_side = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_side.maximum_version = ssl.TLSVersion.TLSv1_2
+    server_side.load_cert_chain(of_member.certificate, of_member.key)
+    server_side.load_verify_locations(trusted)
+    server_side.verify_mode = ssl.CERT_REQUIRED
+    client_side = ssl.create_default_context(cafile=str(trusted))
+    client_side.load_cert_chain(of_node.certificate, of_node.key)
+    assert other.exists()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            peer, _ = server.accept()
+            with peer, suppress(ssl.SSLError):
+                server_side.wrap_socket(peer, server_side=True)
+
+        member_side = threading.Thread(target=refuse)
+        member_side.start()
+        port = int(server.getsockname()[1])
+        with pytest.raises(CallError, match=r"^cannot reach 127.0.0.1:\d+: it does not trust this node: .*alert"):
+            await Member(Endpoint("127.0.0.1", port), found(("127.0.0.1", port)), client_side).connected()
+        member_side.join()
