@@ -10,6 +10,7 @@ import argparse
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ RELEASES = ("bookworm", "trixie", "forky")
 MIRROR = "http://deb.debian.org/debian"
 EPOCH = "1700000000"
 STEP_S = 900.0
+BOOTSTRAP_S = 3600.0  # of a release, on a machine that does other things too
 PROTOBUFS = ("3.20.3", "4.25.8", "5.29.5")  # as training environments pin it
 
 SCRIPT = """
@@ -169,7 +171,7 @@ def _on_torch(folder: Path, dist: Path, versions: Sequence[str]) -> Iterator[tup
 
 
 def _trained(command: Sequence[str]) -> str:
-    code, text = _run(command)
+    code, text = run_bounded(command)
     if code or text.count("ends well") != 2 or NOISE in text:
         return f"exit code {code}: {text[-3000:]}"
     return ""
@@ -218,7 +220,9 @@ def _bootstrapped(release: str, root: Path) -> str:
     include = "--include=python3,python3-venv"
     script = Path("/usr/share/debootstrap/scripts", release)
     more = [] if script.exists() else [str(script.with_name("sid"))]
-    error = _error(["debootstrap", "--variant=minbase", include, release, str(making), MIRROR, *more])
+    alone = ["unshare", "-m"]  # so that the /proc that it mounts inside ends with it
+    command = [*alone, "debootstrap", "--variant=minbase", include, release, str(making), MIRROR, *more]
+    error = _error(command, BOOTSTRAP_S)
     if not error:
         making.rename(root)
     return error
@@ -240,14 +244,21 @@ def _debian_minor() -> str:
     return Path("/usr/bin/python3").readlink().name.removeprefix("python3.")
 
 
-def _error(command: Sequence[str]) -> str:
-    code, text = _run(command)
+def _error(command: Sequence[str], limit_s: float = STEP_S) -> str:
+    code, text = run_bounded(command, limit_s)
     return f"exit code {code}: {text[-1500:]}" if code else ""
 
 
-def _run(command: Sequence[str]) -> tuple[int, str]:
-    done = subprocess.run(
+def run_bounded(command: Sequence[str], limit_s: float = STEP_S) -> tuple[int, str]:
+    """Returns exit code and output. At the limit, ends the command with all that it has started in its session."""
+    with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        timeout=STEP_S, check=False, errors="replace",
-    )  # fmt: skip
-    return done.returncode, done.stdout
+        errors="replace", start_new_session=True,
+    ) as started:  # fmt: skip
+        try:
+            text, _ = started.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            os.killpg(started.pid, signal.SIGKILL)
+            text, _ = started.communicate()
+            return 124, f"{text}\nnot done within {limit_s:g} s"
+    return started.returncode, text
