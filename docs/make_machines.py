@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from supervisor.core.cluster import coordinator, evidence, wrapped_call
+from supervisor.core.cluster import coordinator, hang_evidence, wrapped_call
 from supervisor.core.facts import (
     Assignment,
     CallWatch,
@@ -108,7 +108,7 @@ def subjects() -> list[Subject]:
             ({"cycle": 0, "rules": RULES},),
         ),
         Subject(job, opened),
-        Subject(evidence, evidence.initial_state(), ({"cycle": 0, "nodes": ("", "b")},)),
+        Subject(hang_evidence, hang_evidence.initial_state(), ({"cycle": 0, "nodes": ("", "b")},)),
     ]
 
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Generator
 from pathlib import Path
 
-from worker_client import commit_record, fencing_tokens, lease
+from worker_client import commit_record, fencing_tokens, lease_check
 from worker_client.endpoint import from_environment
 from worker_client.errors import LeaseLostError
 from worker_client.workload_monitoring import Monitoring, acquire
@@ -112,7 +112,7 @@ def _monitoring(token: int) -> Generator[Monitoring | None]:
 
 
 def _check_lease(monitoring: Monitoring, path: Path) -> None:
-    if not lease.holds(monitoring):
+    if not lease_check.holds(monitoring):
         raise LeaseLostError(
             f"cannot commit {path}: this rank's lease has ended, since its node has had no contact with the job's "
             "leader, and another may have taken its place; end this process"

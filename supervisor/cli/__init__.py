@@ -13,7 +13,7 @@ from importlib import import_module
 
 from supervisor.cli import name_conflicts
 from supervisor.cli.commands import ADOPT, COMMANDS, LATER, LOG_TIER, SERVE_USER, Command, near_miss, usage
-from supervisor.edges.machine.own_process import kernel_limits, standard_streams
+from supervisor.edges.machine.own_process import kernel_error_remedies, standard_streams
 from supervisor.errors import HoldfastError
 
 USAGE_ERROR = 2
@@ -66,7 +66,7 @@ def _fault(error: Exception, arguments: Sequence[str]) -> int:
     from supervisor.cli.internal_error import alone, told
 
     error = alone(error)
-    if why := kernel_limits.in_words(error):
+    if why := kernel_error_remedies.in_words(error):
         return _say(f"cannot run holdfast {' '.join(arguments[:1])}: {why}", TRY_AGAIN)
     return _say(told(error, arguments), FAULT)
 

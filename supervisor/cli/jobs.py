@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
-from supervisor.cli import json_documents, output
+from supervisor.cli import command_json, output
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
@@ -30,10 +30,10 @@ def execute(arguments: Namespace) -> int:
         if arguments.limit > 0:
             found = found[: arguments.limit]
         if arguments.output == "json":
-            output.write_json(json_documents.status_document(found), one_line=False)
+            output.write_json(command_json.status_document(found), one_line=False)
         elif arguments.output == "jsonl":
             for each in found:
-                output.write_json(json_documents.job_document(each), one_line=True)
+                output.write_json(command_json.job_document(each), one_line=True)
         elif found:
             output.write(output.table(HEADS, [row(each) for each in found], output.paper(arguments.no_color)))
         elif not supervisors.silence.exit_code:

@@ -6,7 +6,6 @@ import logging
 import logging.handlers
 import os
 import queue
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,11 +20,10 @@ def execute_argv(argv: Sequence[str]) -> int:
     import anyio
     import msgspec
 
-    from supervisor.programs.log_service.tier import run
-    from supervisor.programs.log_service.tier_settings import Settings
+    from supervisor.programs.log_service.log_tier_lifecycle import ignore_signals, run
+    from supervisor.programs.log_service.log_tier_settings import Settings
 
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):  # Meant for the job: its supervisor ends this one.
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     settings = msgspec.json.decode(_first_line(), type=Settings)
     Path("/proc/self/comm").write_text(f"hf-log-{settings.tier}")  # For ps.
     listener = _open_log(settings.log_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from supervisor.cli import json_documents, node_check_table, output
+from supervisor.cli import command_json, node_check_table, output
 from supervisor.cli.owners import name_of, user_name
 from supervisor.cli.supervisors import Answering, Supervisors, add_place_arguments
 from supervisor.errors import NoSupervisorError
@@ -31,10 +31,10 @@ def execute(arguments: Namespace) -> int:
             supervisors.silence.check("list nodes")
             raise NoSupervisorError("cannot list nodes: no supervisor is running; start one with holdfast daemon")
     if arguments.output == "json":
-        output.write_json(json_documents.nodes_document(report for report, _ in nodes), one_line=False)
+        output.write_json(command_json.nodes_document(report for report, _ in nodes), one_line=False)
     elif arguments.output == "jsonl":
         for report, _ in nodes:
-            output.write_json(json_documents.node_document(report), one_line=True)
+            output.write_json(command_json.node_document(report), one_line=True)
     else:
         rows = [_row(report, each) for report, each in nodes]
         output.write(output.table(HEADS, rows, output.paper(arguments.no_color)))

@@ -79,11 +79,11 @@ def _output(word: str) -> str:
 
 def _show(life: Life, arguments: Namespace) -> None:
     if arguments.output == "text":
-        from supervisor.report.text import text_of
+        from supervisor.report.terminal_report import text_of
 
         output.write(text_of(life, width=output.paper(arguments.no_color).width))
     elif arguments.output == "json":
-        from supervisor.report.document import document_of
+        from supervisor.report.report_json import document_of
 
         output.write_json(document_of(life), one_line=False)
     else:
@@ -104,7 +104,7 @@ def rendered(life: Life, suffix: str) -> str:
         return picture_of(life)
     import json
 
-    from supervisor.report.document import document_of
+    from supervisor.report.report_json import document_of
 
     return json.dumps(document_of(life), indent=2) + "\n"
 

@@ -204,7 +204,7 @@ def _show_waiting(spec: JobSpec, stack: ExitStack) -> None:
     """
     if not standard_streams.stderr_is_terminal():
         return
-    from supervisor.cli.waiting import waiting
+    from supervisor.cli.startup_progress import waiting
 
     stack.enter_context(_handled_by(waiting(spec, stack)))
 

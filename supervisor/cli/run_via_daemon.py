@@ -95,7 +95,7 @@ def _unknown_end(job_id: str, directory: Path, *, has_begun: bool) -> str:
 def _heard(spec: JobSpec, listeners: Sequence[Hear], stack: ExitStack) -> Hear:
     """Returns all that hear events, with the line that a person at a terminal reads before the first workers start."""
     if standard_streams.stderr_is_terminal():
-        from supervisor.cli.waiting import waiting
+        from supervisor.cli.startup_progress import waiting
 
         shown = waiting(spec, stack)
         listeners = (lambda event: shown.hear(event.kind), *listeners)

@@ -14,7 +14,7 @@ from supervisor.cli import output
 from supervisor.cli.simulate_history import fields_of
 from supervisor.errors import InvalidRequestError
 from supervisor.programs.simulation.picture import picture
-from supervisor.programs.simulation.question import Life, Question
+from supervisor.programs.simulation.scenario import Life, Scenario
 from supervisor.programs.simulation.what_if import simulate
 
 SCHEMA = "holdfast.simulation/v1"
@@ -104,22 +104,22 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def execute(arguments: Namespace) -> int:
-    question = _question(arguments)
-    _check(question, arguments)
+    scenario = _scenario(arguments)
+    _check(scenario, arguments)
     seeds = range(arguments.seed, arguments.seed + arguments.runs)
-    lives = [simulate(question, seed=seed) for seed in seeds]
+    lives = [simulate(scenario, seed=seed) for seed in seeds]
     if arguments.output == "json":
-        output.write_json(_document(question, lives, seeds), one_line=False)
+        output.write_json(_document(scenario, lives, seeds), one_line=False)
     elif arguments.output == "table":
-        output.write(_text(question, lives, output.paper(arguments.no_color)))
+        output.write(_text(scenario, lives, output.paper(arguments.no_color)))
     else:
-        _draw(Path(arguments.output), question, lives, seeds)
+        _draw(Path(arguments.output), scenario, lives, seeds)
     return 0
 
 
 # --- what is asked -------------------------------------------------------------------------------------------------
 
-_DEFAULTS = Question(1)
+_DEFAULTS = Scenario(1)
 
 
 def _shown(kind: _Kind, value: float) -> str:
@@ -129,18 +129,18 @@ def _shown(kind: _Kind, value: float) -> str:
     return f"{value:g}" if kind is share else str(value)
 
 
-def _question(arguments: Namespace) -> Question:
+def _scenario(arguments: Namespace) -> Scenario:
     found = (
         {}
         if arguments.from_report is None
         else fields_of(_read(arguments.from_report), name=str(arguments.from_report))
     )
-    found.update({name: getattr(arguments, name) for name in Question.__struct_fields__ if name in arguments})
+    found.update({name: getattr(arguments, name) for name in Scenario.__struct_fields__ if name in arguments})
     if "nodes" not in found:
         raise InvalidRequestError(
             "cannot simulate: the number of nodes is not given; give --nodes N or --from-report F.json"
         )
-    return Question(**found)  # type: ignore[arg-type]
+    return Scenario(**found)  # type: ignore[arg-type]
 
 
 def _read(path: Path) -> bytes:
@@ -152,27 +152,27 @@ def _read(path: Path) -> bytes:
         ) from error
 
 
-def _check(question: Question, arguments: Namespace) -> None:
+def _check(scenario: Scenario, arguments: Namespace) -> None:
     def refuse(why: str, remedy: str) -> None:
         raise InvalidRequestError(f"cannot simulate: {why}; {remedy}")
 
-    if not 1 <= question.nodes <= NODES_MAX or question.spares > NODES_MAX:
-        refuse(f"{question.nodes} nodes and {question.spares} spares", f"give --nodes from 1 to {NODES_MAX}")
-    if not question.ranks_per_node:
+    if not 1 <= scenario.nodes <= NODES_MAX or scenario.spares > NODES_MAX:
+        refuse(f"{scenario.nodes} nodes and {scenario.spares} spares", f"give --nodes from 1 to {NODES_MAX}")
+    if not scenario.ranks_per_node:
         refuse("a node without ranks trains nothing", "give --ranks-per-node 1 or more")
-    if question.lost_share + question.hang_share > 1:
+    if scenario.lost_share + scenario.hang_share > 1:
         refuse("--lost-share and --hang-share are more than all faults", "make their sum 1 or less")
     for flag, value_s in (
-        ("--mtbf", question.mtbf_s),
-        ("--duration", question.duration_s),
-        ("--checkpoint-every", question.checkpoint_interval_s),
+        ("--mtbf", scenario.mtbf_s),
+        ("--duration", scenario.duration_s),
+        ("--checkpoint-every", scenario.checkpoint_interval_s),
     ):
         if value_s < 1:
             refuse(f"{flag} is less than a second", f"give {flag} 1s or more")
     if not 1 <= arguments.runs <= RUNS_MAX:
         refuse(f"{arguments.runs} runs", f"give --runs from 1 to {RUNS_MAX}")
-    nodes = question.nodes + question.spares
-    faults = question.duration_s / question.mtbf_s * nodes
+    nodes = scenario.nodes + scenario.spares
+    faults = scenario.duration_s / scenario.mtbf_s * nodes
     if faults * nodes * arguments.runs > EVENTS_MAX:
         refuse(
             f"{arguments.runs} runs with about {faults:,.0f} faults on {nodes:,} nodes would take minutes or more",
@@ -185,9 +185,9 @@ def _check(question: Question, arguments: Namespace) -> None:
 # --- what came of it -----------------------------------------------------------------------------------------------
 
 
-def _numbers(question: Question, life: Life) -> dict[str, float]:
+def _numbers(scenario: Scenario, life: Life) -> dict[str, float]:
     """Returns the numbers by their names in JSON."""
-    whole_s = question.duration_s
+    whole_s = scenario.duration_s
     return {
         "goodput": life.goodput,
         "redone_share": life.redone_s / whole_s,
@@ -222,14 +222,14 @@ _LABELS = {
 }
 
 
-def _text(question: Question, lives: Sequence[Life], page: output.Paper) -> str:
-    numbers = [_numbers(question, life) for life in lives]
+def _text(scenario: Scenario, lives: Sequence[Life], page: output.Paper) -> str:
+    numbers = [_numbers(scenario, life) for life in lives]
     rows: list[tuple[str, ...]] = []
     for name, label in _LABELS.items():
         values = [each[name] for each in numbers]
         shown = _percent if name == "goodput" or name.endswith("_share") else _whole
         rows.append((label, shown(statistics.median(values)), shown(min(values)), shown(max(values))))
-    text = output.folded(_headline(question, len(lives)), page, indent=0) + output.table(HEADS, rows, page)
+    text = output.folded(_headline(scenario, len(lives)), page, indent=0) + output.table(HEADS, rows, page)
     end = next((life.last_end for life in lives if life.last_end), "")
     return text + (output.folded(f"a job ended: {end}", page, indent=2, first_indent=0) if end else "")
 
@@ -242,32 +242,32 @@ def _whole(value: float) -> str:
     return f"{value:g}"
 
 
-def _headline(question: Question, runs: int) -> str:
-    days = f"{question.duration_s / UNITS_S['d']:g} days"
+def _headline(scenario: Scenario, runs: int) -> str:
+    days = f"{scenario.duration_s / UNITS_S['d']:g} days"
     return (
-        f"{output.plural(runs, 'run')} of {days}: {output.plural(question.nodes, 'node')} with "
-        f"{output.plural(question.spares, 'spare')}, a fault per node every {output.duration(question.mtbf_s)}"
+        f"{output.plural(runs, 'run')} of {days}: {output.plural(scenario.nodes, 'node')} with "
+        f"{output.plural(scenario.spares, 'spare')}, a fault per node every {output.duration(scenario.mtbf_s)}"
     )
 
 
-def _document(question: Question, lives: Sequence[Life], seeds: Sequence[int]) -> dict[str, object]:
-    numbers = [_numbers(question, life) for life in lives]
+def _document(scenario: Scenario, lives: Sequence[Life], seeds: Sequence[int]) -> dict[str, object]:
+    numbers = [_numbers(scenario, life) for life in lives]
     runs: list[dict[str, object]] = [
         {"seed": seed, **each, "last_end": life.last_end}
         for seed, each, life in zip(seeds, numbers, lives, strict=True)
     ]
     return {
         "schema": SCHEMA,
-        "question": msgspec.structs.asdict(question),
+        "question": msgspec.structs.asdict(scenario),
         "median": {name: statistics.median(each[name] for each in numbers) for name in _LABELS},
         "runs": runs,
     }
 
 
-def _draw(path: Path, question: Question, lives: Sequence[Life], seeds: Sequence[int]) -> None:
+def _draw(path: Path, scenario: Scenario, lives: Sequence[Life], seeds: Sequence[int]) -> None:
     labelled = [(f"seed {seed}", life) for seed, life in zip(seeds, lives, strict=True)]
     try:
-        path.write_text(picture(_headline(question, len(lives)), labelled, question.duration_s))
+        path.write_text(picture(_headline(scenario, len(lives)), labelled, scenario.duration_s))
     except OSError as error:
         raise InvalidRequestError(f"cannot write {path}: {error.strerror}; give another file to -o") from error
     output.say(f"wrote {path}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.errors import InvalidRequestError
-from supervisor.report.document import SCHEMA
 from supervisor.report.phases import TROUBLES
+from supervisor.report.report_json import SCHEMA
 from supervisor.report.timeline.checkpoint_interval import loses_steps
 from supervisor.report.timeline.timeline import Outcome, Trouble
 
@@ -42,7 +42,7 @@ class _Report(msgspec.Struct):
 
 
 def fields_of(text: bytes, *, name: str) -> dict[str, int | float]:
-    """Returns fields of a Question from the JSON that `holdfast report JOB -o json` writes.
+    """Returns fields of a Scenario from the JSON that `holdfast report JOB -o json` writes.
 
     `name` is the file's, for errors. Raises InvalidRequestError if it is something else, or shows no cycle with nodes.
     """

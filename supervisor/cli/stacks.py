@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
-from supervisor.cli import json_documents, output
+from supervisor.cli import command_json, output
 from supervisor.cli.control import ask_live
 from supervisor.cli.supervisors import Supervisors, add_place_arguments
 from supervisor.core.facts import Evidence
@@ -23,7 +23,7 @@ def execute(arguments: Namespace) -> int:
         job, client = ask_live(supervisors, arguments.job, verb="take stacks of")
         evidence = client.stacks(job.report.job_id, arguments.rank)
     if arguments.output == "json":
-        output.write_json(json_documents.stacks_document(job.report.job_id, evidence), one_line=False)
+        output.write_json(command_json.stacks_document(job.report.job_id, evidence), one_line=False)
     else:
         output.write(stacks_text(evidence))
     return 0

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Callable
 
-from supervisor.cli import json_documents, node_check_table, output
+from supervisor.cli import command_json, node_check_table, output
 from supervisor.cli.jobs import restarts_cell
 from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
 from supervisor.core.printable import one_line
@@ -103,9 +103,9 @@ def _show_all(supervisors: Supervisors, arguments: Namespace, page: output.Paper
     jobs = supervisors.jobs(include_ended=False)
     if arguments.output == "jsonl":
         for job in jobs:
-            output.write_json(json_documents.job_document(job), one_line=True)
+            output.write_json(command_json.job_document(job), one_line=True)
     elif arguments.output == "json":
-        output.write_json(json_documents.status_document(jobs), one_line=arguments.watch)
+        output.write_json(command_json.status_document(jobs), one_line=arguments.watch)
     elif jobs:
         output.write(output.table(LIVE_HEADS, [live_row(job) for job in jobs], page))
     elif not supervisors.silence.exit_code:
@@ -116,9 +116,9 @@ def _show_all(supervisors: Supervisors, arguments: Namespace, page: output.Paper
 
 def _show_one(found: FoundJob, arguments: Namespace, page: output.Paper) -> None:
     if arguments.output == "jsonl":
-        output.write_json(json_documents.job_document(found), one_line=True)
+        output.write_json(command_json.job_document(found), one_line=True)
     elif arguments.output == "json":
-        output.write_json(json_documents.status_document([found]), one_line=arguments.watch)
+        output.write_json(command_json.status_document([found]), one_line=arguments.watch)
     else:
         output.write(job_text(found, page))
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from supervisor.cli import output, owners
-from supervisor.cli.at_once import ask_all
+from supervisor.cli.concurrent_queries import ask_all
 from supervisor.cli.next_supervisor import RETURNS_WITHIN_S, wait_for_next
 from supervisor.cli.unresponsive_supervisor import Silence, silence
 from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir

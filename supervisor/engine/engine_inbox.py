@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from supervisor.core.cluster import cluster_messages
 from supervisor.core.node import node_messages
-from supervisor.engine.inbox import Inbox
+from supervisor.engine.fair_queue import FairQueue
 
 EngineEvent = node_messages.Event | cluster_messages.Reported
 
 
-class EngineInbox(Inbox[EngineEvent]):
+class EngineInbox(FairQueue[EngineEvent]):
     """The inbox of a supervisor. Only for the event loop's thread."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from supervisor.core.event_weights import Weight, weight
 from supervisor.core.facts import JobEvent
 from supervisor.core.stop_verdict import was_said
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.ports.edges import Clock, Journal
 from supervisor.ports.reports import RecordedEvent
@@ -43,7 +43,7 @@ class EventPublisher:
     """Numbers every event of every job and passes it on. Never blocks and never raises."""
 
     def __init__(
-        self, *, journal: Journal, clock: Clock, node_name: str, news: UntoldNews, unkept: WaitingJobs | None
+        self, *, journal: Journal, clock: Clock, node_name: str, news: UnsentEvents, unkept: WaitingJobs | None
     ) -> None:
         """`news`: for the leaders of jobs with other nodes. `unkept` gets jobs whose events wait to be kept, because an
         event between two turns would wait for the next turn; None: no supervisor returns, and none waits.

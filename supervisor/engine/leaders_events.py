@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from supervisor.engine.untold_news import KEPT_EVENTS_MAX, JobNews
+from supervisor.engine.unsent_events import KEPT_EVENTS_MAX, UnsentOfJob
 from supervisor.ports.questions import NodeEvents, TellNews
 from supervisor.ports.reports import RecordedEvent
 
@@ -40,13 +40,13 @@ def next_of(kept: Iterable[RecordedEvent], *, after: int) -> tuple[RecordedEvent
     return tuple(chosen)
 
 
-def own_next(kept: JobNews, own: NodeEvents, told: TellNews) -> NodeEvents:
+def own_next(kept: UnsentOfJob, own: NodeEvents, told: TellNews) -> NodeEvents:
     """Returns the events of this leader, `own`, that follow those which the node has by its own word."""
     through = told.leader_through if told.leader_submitted_at_ns == own.submitted_at_ns else 0
     return _part(own, kept.events, through)
 
 
-def keep(kept: JobNews, told: NodeEvents) -> None:
+def keep(kept: UnsentOfJob, told: NodeEvents) -> None:
     """Keeps what a leader has told of itself. A leader that is new here is owed the events of the others."""
     life = told.node, told.submitted_at_ns
     if life != kept.leader:
@@ -57,7 +57,7 @@ def keep(kept: JobNews, told: NodeEvents) -> None:
     known.extend(event for event in told.events if event.sequence > last)
 
 
-def has_through(kept: JobNews) -> tuple[int, int]:
+def has_through(kept: UnsentOfJob) -> tuple[int, int]:
     """Returns the submission of the leader heard last, and its newest event that is kept here."""
     known = kept.heard.get(kept.leader)
     return kept.leader[1], known[-1].sequence if known else 0

@@ -30,12 +30,12 @@ from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.failure_text import failure_sentence, failure_text
 from supervisor.engine.job_record import CycleRecord, JobRecord
 from supervisor.engine.machines import Machines
-from supervisor.engine.node_looking import NodeLooking
+from supervisor.engine.node_probing import NodeProbing
+from supervisor.engine.node_stacks import NodeStacks
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.report_saving import ReportSaving
 from supervisor.engine.spawner_orders import SpawnerAction, order_of
 from supervisor.engine.spawner_reports import SpawnerReports
-from supervisor.engine.stack_taking import StackTaking
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.errors import NotNowError
 from supervisor.ports.edges import (
@@ -84,7 +84,7 @@ class EnginePerformer:
         publisher: EventPublisher,
         inbox: EngineInbox,
         machines: Machines,
-        stacks: StackTaking,
+        stacks: NodeStacks,
         start_soon: StartSoon,
         followed_by: Sequence[Follow] = (),
         reports: dict[str, ReportQueue],
@@ -100,7 +100,7 @@ class EnginePerformer:
         self._stacks = stacks
         self._start_soon = start_soon
         self._followers = followed_by
-        self._looking = NodeLooking(checks=edges.checks, gpus=edges.gpus, post=inbox.post)
+        self._looking = NodeProbing(checks=edges.checks, gpus=edges.gpus, post=inbox.post)
         self._reports = reports
         self._saving = saving
         self._keeper = keeper

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.ports.edges import Journal
 from supervisor.ports.reports import JobReport
 
@@ -19,7 +19,12 @@ class ReportSaving:
     """Saves the reports of jobs that the publisher names. Never blocks and never raises."""
 
     def __init__(
-        self, *, publisher: EventPublisher, journal: Journal, news: UntoldNews, report: Callable[[JobRecord], JobReport]
+        self,
+        *,
+        publisher: EventPublisher,
+        journal: Journal,
+        news: UnsentEvents,
+        report: Callable[[JobRecord], JobReport],
     ) -> None:
         """`report` makes a job's report."""
         self._publisher = publisher

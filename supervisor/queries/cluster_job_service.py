@@ -12,9 +12,10 @@ from contextlib import AbstractAsyncContextManager
 import anyio
 import msgspec
 
-from supervisor.core.cluster import evidence
+from supervisor.core.cluster import hang_evidence
 from supervisor.core.facts import Evidence
 from supervisor.edges.machine.own_process.threads import in_thread
+from supervisor.engine.node_stacks import STACKS_FOR_PEOPLE_S
 from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoAnswerError, NotFoundError
 from supervisor.ports.job_requests import JobHistory, RendezvousRequest
 from supervisor.ports.pauses import pause
@@ -43,7 +44,7 @@ from supervisor.ports.reports import JobReport, LogBytes, NodeReport, RecordedEv
 from supervisor.queries import remote_logs
 from supervisor.queries.cluster_view import ClusterView
 from supervisor.queries.drained_nodes import Departures
-from supervisor.queries.job_service import STACKS_FOR_PEOPLE_S, JobService
+from supervisor.queries.job_service import JobService
 
 NODE_ANSWER_S = 1.0  # a node that takes longer to answer is shown as last heard
 LEADER_ANSWER_S = NODE_ANSWER_S + 1.0
@@ -247,7 +248,7 @@ class ClusterJobService:
         async with anyio.create_task_group() as tasks:
             for node, of in by_node.items():
                 tasks.start_soon(ask, node, of)
-        return evidence.merged(tuple(parts)) if parts else Evidence(notes=("no rank runs at this moment",))
+        return hang_evidence.merged(tuple(parts)) if parts else Evidence(notes=("no rank runs at this moment",))
 
     async def _node_stacks(self, job_id: str, node: str, rank: int | None) -> Evidence:
         if node == self._view.own_name(job_id):

@@ -11,11 +11,11 @@ from supervisor.core.announcements import Announcement, NodeLost
 from supervisor.core.cluster.status_view import Roster, roster
 from supervisor.core.facts import JobEvent
 from supervisor.engine import leaders_events
+from supervisor.engine.event_deduplication import take_leaders_news, take_news
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.machines import Machines
-from supervisor.engine.news_taking import take_leaders_news, take_news
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.ports.edges import Clock
 from supervisor.ports.questions import NodeEvents, Part, TellNews, Whole
 from supervisor.ports.reports import JobReport, NodeReport
@@ -54,7 +54,7 @@ class ClusterView:
         job_service: JobService,
         machines: Machines,
         publisher: EventPublisher,
-        news: UntoldNews,
+        news: UnsentEvents,
         jobs: Mapping[str, JobRecord],
         clock: Clock,
     ) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import anyio
 
 from supervisor.engine import leaders_events
-from supervisor.engine.untold_news import JobNews, UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents, UnsentOfJob
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Clock
 from supervisor.ports.pauses import pause
@@ -35,7 +35,7 @@ class EventForwarder:
     def __init__(
         self,
         *,
-        news: UntoldNews,
+        news: UnsentEvents,
         colleagues: Colleagues,
         own_part: Callable[[str], Part | None],
         record: Callable[[str, NodeEvents], None],
@@ -65,7 +65,7 @@ class EventForwarder:
                         kept.is_served = True
                         tasks.start_soon(self._serve, job_id, kept)
 
-    async def _serve(self, job_id: str, kept: JobNews) -> None:
+    async def _serve(self, job_id: str, kept: UnsentOfJob) -> None:
         """Sends the news of one job until there are none."""
         while kept.has_news:
             await pause(TOGETHER_S, why="what follows from it in a moment is told together, and takes no time from it")
@@ -82,7 +82,7 @@ class EventForwarder:
             await pause(max(pause_s, kept.pace_s), why="what happens meanwhile is told together")
         kept.is_served = False
 
-    async def _tell_last(self, job_id: str, kept: JobNews, told_last: anyio.Event) -> None:
+    async def _tell_last(self, job_id: str, kept: UnsentOfJob, told_last: anyio.Event) -> None:
         """Sends what the leader does not have yet of a job that has ended."""
         if kept.pace_s > PACE_S:
             spread_s = min(kept.pace_s, SPREAD_LAST_S) * self._jitter()
@@ -96,7 +96,7 @@ class EventForwarder:
         finally:
             told_last.set()
 
-    async def _tell(self, job_id: str, kept: JobNews) -> bool:
+    async def _tell(self, job_id: str, kept: UnsentOfJob) -> bool:
         """Sends once. Returns False if it has to be repeated later."""
         part = self._own_part(job_id)
         if part is None or self._colleagues.leads(job_id):

@@ -25,8 +25,8 @@ from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import ENDED_JOBS_MAX, JobRecord
 from supervisor.engine.known_stragglers import KnownStragglers
 from supervisor.engine.machines import Machines
+from supervisor.engine.node_stacks import STACKS_FOR_PEOPLE_S, NodeStacks
 from supervisor.engine.recovery.expected_jobs import ExpectedJobs, with_stopped
-from supervisor.engine.stack_taking import StackTaking
 from supervisor.errors import AlreadyExistsError, CordonedError, NotFoundError, NotNowError
 from supervisor.ports.edges import Claims, Clock, Meetings, Peers, Workers
 from supervisor.ports.reports import (
@@ -40,7 +40,6 @@ from supervisor.ports.reports import (
 )
 
 NS_PER_MS = 1_000_000
-STACKS_FOR_PEOPLE_S = 2.0  # a person may wait longer than a hang verdict does
 
 
 class JobService:
@@ -51,7 +50,7 @@ class JobService:
         *,
         inbox: EngineInbox,
         machines: Machines,
-        stacks: StackTaking,
+        stacks: NodeStacks,
         peers: Peers,
         jobs: dict[str, JobRecord],
         publisher: EventPublisher,

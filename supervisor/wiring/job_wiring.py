@@ -29,11 +29,11 @@ from supervisor.engine.job_record import JobRecord
 from supervisor.engine.known_stragglers import KnownStragglers
 from supervisor.engine.loop import Engine
 from supervisor.engine.machines import Machines
+from supervisor.engine.node_stacks import NodeStacks
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.report_saving import ReportSaving
-from supervisor.engine.stack_taking import StackTaking
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.ports.edges import Meetings, Spawners
@@ -56,7 +56,7 @@ class Base(msgspec.Struct, frozen=True):
     machines: Machines
     journal: Journal
     publisher: EventPublisher
-    news: UntoldNews
+    news: UnsentEvents
     unkept: WaitingJobs | None  # jobs that a spawner must keep between two turns; None: no supervisor returns
     questions: QuestionInbox
     workers: WorkerServer
@@ -106,7 +106,7 @@ def wired(
             inbox=base.inbox, machines=base.machines, jobs=base.jobs, publisher=base.publisher, clock=base.clock,
             reports=reports, unkept=base.unkept, meetings=meetings,
         )  # fmt: skip
-    stacks = StackTaking(workers=base.workers, stacks=StackCollector())
+    stacks = NodeStacks(workers=base.workers, stacks=StackCollector())
     slow = KnownStragglers(peers.leads)
     job_service = JobService(
         inbox=base.inbox, machines=base.machines, stacks=stacks, peers=peers, jobs=base.jobs, publisher=base.publisher,

@@ -25,7 +25,7 @@ from supervisor.engine.job_record import JobRecord
 from supervisor.wiring.place import Place
 
 if TYPE_CHECKING:
-    from supervisor.edges.machine.logs.tier_process import LogTier
+    from supervisor.edges.machine.logs.log_tier_supervision import LogTier
 
 SENDER_BACKLOG = 64
 SENDER_LOG = "log_sender.log"  # in the folder of the run's logs
@@ -157,7 +157,7 @@ class LogFunnel:
     # --- one process -----------------------------------------------------------------------------------------------
 
     def _start(self, tiers: _JobTiers, settings: Mapping[str, object], what: str) -> LogTier:
-        from supervisor.edges.machine.logs.tier_process import LogTier
+        from supervisor.edges.machine.logs.log_tier_supervision import LogTier
 
         is_sender = settings["tier"] == "sender"
         tier = LogTier(
@@ -233,7 +233,7 @@ class LogFunnel:
         }
 
     def _sender_settings(self, job: JobRecord, listening_fd: int) -> dict[str, object]:
-        from supervisor.edges.machine.logs.tier_process import END_MARGIN_S
+        from supervisor.edges.machine.logs.log_tier_supervision import END_MARGIN_S
 
         assert job.spec.nodes is not None
         name = job.spec.nodes.name

@@ -34,7 +34,7 @@ from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.spawner import leftovers, return_places
 from supervisor.edges.workers.spawner.leftovers import Leftover
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
-from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
+from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.edges.workers.spawner.spawner_reaching import Reaching
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
@@ -71,7 +71,7 @@ def make_room(journal: Journal) -> NoReturn:
 class EndedJobs:
     """Removes a job's kept data once its end is on the disk: else the next supervisor would not know it."""
 
-    def __init__(self, journal: Journal, spawners: SpawnerKeeper, tasks: TaskGroup) -> None:
+    def __init__(self, journal: Journal, spawners: SpawnerLifecycle, tasks: TaskGroup) -> None:
         self._journal = journal
         self._spawners = spawners
         self._tasks = tasks
@@ -101,7 +101,7 @@ class Returning(msgspec.Struct, frozen=True):
     workers: WorkerServer
     tokens: WorkerTokens
     claims: JobClaims
-    spawners: SpawnerKeeper
+    spawners: SpawnerLifecycle
     recall: Recall | None  # see shared_jobs.Counter
     faults: dict[str, str] = msgspec.field(default_factory=dict[str, str])  # job id -> why its record is unreadable
 

@@ -38,14 +38,14 @@ from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.page_hand_over import PageOffers
-from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
+from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.machines import Machines
 from supervisor.engine.output_plan import Console
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.errors import HoldfastError, one_refusal
 from supervisor.ports.edges import Spawners
@@ -142,7 +142,7 @@ async def open_supervisor(
 
 
 def _base(place: Place, claims: JobClaims, pages: PageOffers, main_threads: MainThreads) -> Base:
-    clock, inbox, news, section_jobs = Clock(), EngineInbox(), UntoldNews(), WaitingJobs()
+    clock, inbox, news, section_jobs = Clock(), EngineInbox(), UnsentEvents(), WaitingJobs()
     unkept = None if place.private else WaitingJobs()
     journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"), starts_thread=True)
     workers = WorkerServer(
@@ -203,7 +203,7 @@ def _jobs(
 
     records = cycle_recording.follow(closes, base.inbox, base.publisher, base.clock, tasks.all)
     ended: list[Follow] = [run_logs.announced]
-    if isinstance(spawners, SpawnerKeeper) and spawners.return_folder is not None:
+    if isinstance(spawners, SpawnerLifecycle) and spawners.return_folder is not None:
         from supervisor.wiring.returning import EndedJobs  # Late: a private supervisor does not come back.
 
         ended.append(EndedJobs(base.journal, spawners, tasks.all).announced)
@@ -214,7 +214,7 @@ def _jobs(
 
 
 def _returning(base: Base, jobs: Jobs, spawners: Spawners, recall: Recall | None) -> Returning | None:
-    if not isinstance(spawners, SpawnerKeeper) or spawners.return_folder is None:
+    if not isinstance(spawners, SpawnerLifecycle) or spawners.return_folder is None:
         return None
     from supervisor.wiring.returning import Returning  # Late: a private supervisor does not come back.
 
@@ -226,9 +226,9 @@ def _returning(base: Base, jobs: Jobs, spawners: Spawners, recall: Recall | None
 
 def _keeper(
     base: Base, limit: RaisedLimit, early: Sequence[SpawnerProcess], pages: PageOffers, main_threads: MainThreads
-) -> SpawnerKeeper:
+) -> SpawnerLifecycle:
     place = base.place
-    return SpawnerKeeper(
+    return SpawnerLifecycle(
         private=place.private,
         output_dir=None if place.private else place.log_dir,
         exits_dir=place.log_dir if place.private else None,

@@ -9,15 +9,15 @@ from holdfast_wire.v1 import control_pb2 as wire
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from supervisor.cli import jobs, json_documents, output, status
+from supervisor.cli import command_json, jobs, output, status
 from supervisor.cli.live import rows
 from supervisor.cli.site.rank_rows import ranks_document
 from supervisor.cli.supervisors import FoundJob
 from supervisor.edges.operators import control_answers as answers
-from supervisor.edges.operators.event_document import event_document
-from supervisor.report.document import document_of
+from supervisor.edges.operators.event_json import event_document
 from supervisor.report.page import page_of
-from supervisor.report.text import text_of
+from supervisor.report.report_json import document_of
+from supervisor.report.terminal_report import text_of
 from supervisor.report.timeline.timeline_builder import life_of
 
 NOW_NS = 1_800_000_000 * 10**9
@@ -85,7 +85,7 @@ def test_each_command_shows_something_harmless(job: wire.Job, events: list[wire.
         page_of(life, made_at_ns=NOW_NS, version="1"),
     ]
     documents_told = [
-        json_documents.job_document(found),
+        command_json.job_document(found),
         document_of(life),
         ranks_document(report, now_ns=NOW_NS, aged_s=1.0, every_s=2.0),
         *map(event_document, told),

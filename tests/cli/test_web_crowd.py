@@ -20,7 +20,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
-from supervisor.edges.operators import http_places, http_server
+from supervisor.edges.operators import http_connection_limit, http_server
 from tests.cli.supervised import Home
 from tests.cli.test_web import JOB, Web, news
 from tests.edges.operators.fake_job_service import running
@@ -158,7 +158,7 @@ async def test_other_users_get_so_many_connections_per_second(uid: int, monkeypa
     def user_at(*_: object) -> int:
         return uid
 
-    monkeypatch.setattr(http_places, "user_at", user_at)
+    monkeypatch.setattr(http_connection_limit, "user_at", user_at)
     answered = 0
     async with served() as address:
         for _ in range(4):

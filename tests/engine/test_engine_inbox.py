@@ -8,7 +8,7 @@ from supervisor.core.cluster.cluster_messages import Reported, StopAsked
 from supervisor.core.facts import JobRules
 from supervisor.core.node import node_messages
 from supervisor.engine.engine_inbox import EngineEvent, EngineInbox
-from supervisor.engine.inbox import SHARE_MAX
+from supervisor.engine.fair_queue import SHARE_MAX
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from supervisor.core.facts import JobEvent
 from supervisor.engine import event_publisher as publishers
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
 from tests.engine.world import FakeJournal, SetClock
 from tests.queries.colleagues import SHARED
@@ -21,7 +21,7 @@ from tests.queries.colleagues import SHARED
 class JobService:
     def __init__(self) -> None:
         self.journal = FakeJournal()
-        self.news, self.unkept = UntoldNews(), WaitingJobs()
+        self.news, self.unkept = UnsentEvents(), WaitingJobs()
         self.publisher = EventPublisher(
             journal=self.journal, clock=SetClock(), node_name="n0", news=self.news, unkept=self.unkept
         )

@@ -5,20 +5,20 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.engine import leaders_events
-from supervisor.engine.untold_news import JobNews
+from supervisor.engine.unsent_events import UnsentOfJob
 from supervisor.ports.questions import NodeEvents, TellNews
 from tests.queries.colleagues import happened, part
 
 OWN = NodeEvents("n0", 7)
 
 
-def kept(*sequences: int) -> JobNews:
-    news = JobNews()
+def kept(*sequences: int) -> UnsentOfJob:
+    news = UnsentOfJob()
     news.events.extend(happened("n0", *sequences))
     return news
 
 
-def told(news: JobNews) -> TellNews:
+def told(news: UnsentOfJob) -> TellNews:
     said = part("n1", 2, 3)
     return TellNews(said.part, said.node, (), 0, 0, 0, *leaders_events.has_through(news))
 
@@ -28,7 +28,7 @@ def sequences(part: NodeEvents) -> list[int]:
 
 
 def test_a_leader_tells_what_the_node_does_not_have_and_begins_again_with_one_that_has_another_leaders():
-    leader, node = kept(1, 2, 5), JobNews()
+    leader, node = kept(1, 2, 5), UnsentOfJob()
     first = leaders_events.own_next(leader, OWN, told(node))
     assert (sequences(first), first.after) == ([1, 2, 5], 0)
     leaders_events.keep(node, first)
@@ -42,7 +42,7 @@ def test_a_leader_tells_what_the_node_does_not_have_and_begins_again_with_one_th
 
 
 def test_the_next_leader_is_owed_all_that_is_kept_of_the_one_before_in_parts():
-    node, many = JobNews(), leaders_events.AT_ONCE_MAX + 10
+    node, many = UnsentOfJob(), leaders_events.AT_ONCE_MAX + 10
     leaders_events.keep(node, NodeEvents("n0", 7, happened("n0", *range(1, many + 1))))
     assert not node.owed
     leaders_events.keep(node, NodeEvents("n2", 8))

@@ -11,7 +11,7 @@ from supervisor.core.facts import JobState, Verdict
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.report_saving import ReportSaving
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.ports.reports import JobReport
 from tests.engine.world import FakeJournal, SetClock
 from tests.queries.colleagues import SHARED
@@ -23,7 +23,7 @@ class Saving:
     """The reports of jobs, of which the one called "broken" can't be made."""
 
     def __init__(self) -> None:
-        self.journal, self.news = FakeJournal(), UntoldNews()
+        self.journal, self.news = FakeJournal(), UnsentEvents()
         self.publisher = EventPublisher(
             journal=self.journal, clock=SetClock(), node_name="n0", news=self.news, unkept=None
         )

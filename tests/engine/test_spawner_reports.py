@@ -14,7 +14,7 @@ from supervisor.core.node import node_messages
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import CycleRecord, JobRecord
 from supervisor.engine.spawner_reports import SpawnerReports
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents
 from tests.engine.world import FakeJournal, FakeWorkers, SetClock
 
 
@@ -26,7 +26,7 @@ class JobService:
         self.job.begin_cycle(CycleRecord(Assignment(2, first_rank=4), 7, "/tokens/j", "h", 1))
         self.workers, self.journal = FakeWorkers(), FakeJournal()
         publisher = EventPublisher(
-            journal=self.journal, clock=SetClock(), node_name="n0", news=UntoldNews(), unkept=None
+            journal=self.journal, clock=SetClock(), node_name="n0", news=UnsentEvents(), unkept=None
         )
         self.reports = SpawnerReports(self.job, 3, workers=self.workers, publisher=publisher)
 

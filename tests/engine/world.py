@@ -28,13 +28,13 @@ from supervisor.engine.job_record import JobRecord
 from supervisor.engine.known_stragglers import KnownStragglers
 from supervisor.engine.loop import Engine
 from supervisor.engine.machines import Machines
+from supervisor.engine.node_stacks import NodeStacks
 from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.recovery.turn_outbox import TurnOutbox
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.report_saving import ReportSaving
-from supervisor.engine.stack_taking import StackTaking
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.engine.worker_plan import WorkerPlanner
 from supervisor.ports.edges import Meetings, Spawner, Spawners, StackSource, nobody_asks
@@ -339,7 +339,7 @@ class World:
         self.jobs: dict[str, JobRecord] = {}
         self.followers: list[Follow] = []  # a test adds its own after the job service
         self.inbox, self.machines = EngineInbox(), Machines("n0")
-        self.news, self.unkept = UntoldNews(), WaitingJobs()
+        self.news, self.unkept = UnsentEvents(), WaitingJobs()
         self.publisher = EventPublisher(
             journal=self.journal, clock=self.clock, node_name="n0", news=self.news,
             unkept=self.unkept if keeps else None,
@@ -352,11 +352,11 @@ class World:
         peers = LocalPeers(node_name="n0", post=self.inbox.post)
         reports: dict[str, ReportQueue] = {}
         self.keeper = self._outbox(reports, meetings) if keeps else None
-        self.stack_taking = StackTaking(workers=self.workers, stacks=stacks or self.stacks)
+        self.node_stacks = NodeStacks(workers=self.workers, stacks=stacks or self.stacks)
         self.slow = KnownStragglers(peers.leads)
         self.prepared: list[str] = []
         self.job_service = JobService(
-            inbox=self.inbox, machines=self.machines, stacks=self.stack_taking, peers=peers, jobs=self.jobs,
+            inbox=self.inbox, machines=self.machines, stacks=self.node_stacks, peers=peers, jobs=self.jobs,
             publisher=self.publisher, workers=self.workers, clock=self.clock, claims=self.claims,
             log_dir=str(log_dir), prepare=self.prepared.append, slow=self.slow, meetings=meetings,
             keep=self.keeper.keep_now if self.keeper is not None else None,
@@ -369,7 +369,7 @@ class World:
             publisher=self.publisher,
             inbox=self.inbox,
             machines=self.machines,
-            stacks=self.stack_taking,
+            stacks=self.node_stacks,
             start_soon=start_soon,
             followed_by=self.followers,
             reports=reports,

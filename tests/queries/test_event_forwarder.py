@@ -9,8 +9,8 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from supervisor.engine import leaders_events, untold_news
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine import leaders_events, unsent_events
+from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.ports.questions import LEADER, Answer, NewsTaken, NodeEvents, Question, TellNews
 from supervisor.queries import event_forwarder
 from supervisor.queries.event_forwarder import EventForwarder
@@ -54,8 +54,8 @@ class Leader:
 @asynccontextmanager
 async def working(
     colleagues: FakeColleagues, record: Callable[[str, NodeEvents], None] = lambda _, __: None
-) -> AsyncGenerator[UntoldNews]:
-    news = UntoldNews()
+) -> AsyncGenerator[UnsentEvents]:
+    news = UnsentEvents()
     forwarder = EventForwarder(
         news=news,
         colleagues=colleagues,
@@ -117,7 +117,7 @@ async def test_what_has_happened_between_events_of_other_nodes_is_told_with_what
 
 
 async def test_too_many_are_given_up_from_the_oldest(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(untold_news, "KEPT_EVENTS_MAX", 10)
+    monkeypatch.setattr(unsent_events, "KEPT_EVENTS_MAX", 10)
     leader, colleagues = Leader(), FakeColleagues(leads=False)
     async with working(colleagues) as news:
         for event in happened("n1", *range(1, 31)):

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.core.facts import JobState
-from supervisor.report.document import document_of
 from supervisor.report.page import page_of
+from supervisor.report.report_json import document_of
 from supervisor.report.svg import picture_of
-from supervisor.report.text import text_of
+from supervisor.report.terminal_report import text_of
 from supervisor.report.timeline.timeline import LastWords, Life
 from supervisor.report.timeline.timeline_builder import life_of
 from tests.deploy.sources import ROOT

@@ -34,7 +34,7 @@ from supervisor.core.node_check_facts import HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import Reply, judge
 from supervisor.edges.operators import control_answers, control_codec
 from supervisor.edges.operators.http_connection import Connections
-from supervisor.edges.operators.http_places import Places
+from supervisor.edges.operators.http_connection_limit import Places
 from supervisor.edges.peers.codec import cluster_codec, question_codec
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.election import etcd_backend, leader_term

@@ -24,7 +24,7 @@ from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.machines import Machines
 from supervisor.engine.output_plan import Console
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.queries.question_inbox import QuestionInbox
 from supervisor.wiring.job_wiring import Base, Jobs, wired
@@ -42,7 +42,7 @@ class Made(msgspec.Struct, frozen=True):
 
 def base_in(folder: Path, state: Path) -> Base:
     place = Place(folder, state, Console(present=False), private=True, node_name="n0")
-    clock, inbox, news, section_jobs = Clock(), EngineInbox(), UntoldNews(), WaitingJobs()
+    clock, inbox, news, section_jobs = Clock(), EngineInbox(), UnsentEvents(), WaitingJobs()
     journal = Journal(state, on_alarm=print)
     return Base(
         place=place,

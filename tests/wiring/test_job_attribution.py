@@ -16,7 +16,7 @@ from supervisor.edges.machine.clock import Clock
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.untold_news import UntoldNews
+from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.wiring import job_attribution
 from supervisor.wiring.job_attribution import Attributions
 from tests.engine.test_attributed_job import PlayedService
@@ -35,7 +35,7 @@ async def test_a_job_is_asked_about_while_this_node_leads_it(monkeypatch: pytest
 
     monkeypatch.setattr(job_attribution, "AttributionClient", made)
     inbox, clock, journal = EngineInbox(), Clock(), FakeJournal()
-    publisher = EventPublisher(journal=journal, clock=clock, node_name="n0", news=UntoldNews(), unkept=None)
+    publisher = EventPublisher(journal=journal, clock=clock, node_name="n0", news=UnsentEvents(), unkept=None)
     job = JobRecord(ASKS, {}, 5, "/logs")
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:

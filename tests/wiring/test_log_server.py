@@ -17,7 +17,7 @@ from supervisor.config.job_logs import JobLogs, LogServer, log_sender_socket
 from supervisor.config.job_spec import Nodes
 from supervisor.core.announcements import JobEnded, LeadChanged
 from supervisor.core.facts import JobEvent, JobState, Verdict
-from supervisor.edges.machine.logs import tier_process
+from supervisor.edges.machine.logs import log_tier_supervision
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.output_plan import Console
 from supervisor.wiring.log_server import LogFunnel
@@ -64,7 +64,7 @@ async def funnel_of(
     spec: JobSpec, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[tuple[LogFunnel, JobRecord, Path]]:
     Tier.made, Tier.order = [], []
-    monkeypatch.setattr(tier_process, "LogTier", Tier)
+    monkeypatch.setattr(log_tier_supervision, "LogTier", Tier)
     job, published = JobRecord(spec, {}, 5, "/logs"), list[JobEvent]()
     with tempfile.TemporaryDirectory() as name:
         place = Place(Path(name), Path(name), Console(present=False), private=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.worker_client.fake_supervisor import FakeSupervisor
-from worker_client import LeaseLostError, commit, commit_record, committing, fencing_token, fencing_tokens, lease
+from worker_client import LeaseLostError, commit, commit_record, committing, fencing_token, fencing_tokens, lease_check
 from worker_client.rank_monitor_client import RankMonitorClient
 
 EPOCH = 1_800_000_000_000
@@ -31,7 +31,7 @@ def _no_iteration() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
 @pytest.fixture
 def leased(supervisor: FakeSupervisor, monkeypatch: pytest.MonkeyPatch) -> FakeSupervisor:
     monkeypatch.setenv("HOLDFAST_FENCING_EPOCH", str(EPOCH))
-    monkeypatch.setattr(lease, "WAIT_S", 0.3)
+    monkeypatch.setattr(lease_check, "WAIT_S", 0.3)
     supervisor.lease_s = math.inf
     return supervisor
 

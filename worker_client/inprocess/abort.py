@@ -13,10 +13,9 @@ from worker_client.bounded_threads import BoundedThread, join_all
 from worker_client.inprocess.compose import flattened
 from worker_client.inprocess.releasing import flight_recorder
 from worker_client.inprocess.releasing.gloo_groups import KeptGroups
-from worker_client.inprocess.releasing.gloo_listeners import hang_up
-from worker_client.inprocess.releasing.gloo_sockets import gloo_listeners, shut_down_gloo_connections
-from worker_client.inprocess.releasing.missing_server import StandIns
-from worker_client.inprocess.releasing.store_sockets import expected, shut_down_store_connections
+from worker_client.inprocess.releasing.gloo_waits import gloo_listeners, hang_up, shut_down_gloo_connections
+from worker_client.inprocess.releasing.missing_store_server import StandIns
+from worker_client.inprocess.releasing.store_waits import expected, shut_down_store_connections
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

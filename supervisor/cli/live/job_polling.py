@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from supervisor.cli.at_once import ask_all
+from supervisor.cli.concurrent_queries import ask_all
 from supervisor.cli.control import ask_live
 from supervisor.cli.events import events_of
 from supervisor.cli.live.ended_jobs import EndedJobs, Run

@@ -24,7 +24,7 @@ from supervisor.cli.supervisors import FoundJob, Supervisors
 from supervisor.core.event_weights import Weight, weight
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient
-from supervisor.edges.operators.event_document import timestamp
+from supervisor.edges.operators.event_json import timestamp
 from supervisor.errors import ExhaustedError, HoldfastError
 from supervisor.ports.reports import JobReport, RecordedEvent
 

@@ -25,7 +25,7 @@ from supervisor.cli.supervisors import Supervisors
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_dir, state_dir
 from supervisor.edges.machine.folders.inotify import DirectoryWatch
-from supervisor.edges.machine.own_process.kernel_limits import NoThreadError
+from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators.cross_origin_check import page_elsewhere
 from supervisor.errors import HoldfastError, NotFoundError

@@ -13,7 +13,7 @@ from supervisor.cli.control import ask_live
 from supervisor.cli.owners import who_asks
 from supervisor.cli.stacks import stacks_text
 from supervisor.cli.supervisors import Supervisors
-from supervisor.edges.machine.own_process.kernel_limits import NoThreadError
+from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.cross_origin_check import is_name_of_here

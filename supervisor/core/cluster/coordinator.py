@@ -19,8 +19,8 @@ from supervisor.core.cluster import (
     coordinator_announcements,
     departure,
     endings,
-    evidence,
     exit_deadlock,
+    hang_evidence,
     hang_first,
     lost_node_replacement,
     node_states,
@@ -105,7 +105,7 @@ def next_deadline_s(state: State) -> float | None:
         case Gathering():
             return rendezvous_round.next_deadline_s(state.phase)
         case Running():
-            moments = [evidence.next_deadline_s(state.evidence), hang_first.next_deadline_s(state)]
+            moments = [hang_evidence.next_deadline_s(state.evidence), hang_first.next_deadline_s(state)]
             moments.append(wrapped_call.next_deadline_s(state.calls) if state.calls is not None else None)
             return min((moment for moment in moments if moment is not None), default=None)
         case WindingDown(until_s=until_s):
@@ -410,7 +410,7 @@ def _node_succeeded(state: State, event: cluster_messages.NodeSucceeded, now_s: 
 # --- hangs and wrapped calls ---------------------------------------------------------------------------------------
 
 
-def _step_evidence(state: State, event: evidence.Event, now_s: float) -> Outcome:
+def _step_evidence(state: State, event: hang_evidence.Event, now_s: float) -> Outcome:
     if not isinstance(event, cluster_messages.DeadlineReached) and event.cycle != state.cycle:
         return state, ()
     if isinstance(event, cluster_messages.StacksTaken) and exit_deadlock.awaits(state, event):
@@ -420,9 +420,9 @@ def _step_evidence(state: State, event: evidence.Event, now_s: float) -> Outcome
         if not isinstance(state.phase, Running):
             return state, ()  # Its workers are being stopped for another reason.
         state = hang_first.found(state, event, now_s)
-        if isinstance(state.evidence, evidence.Quiet):
+        if isinstance(state.evidence, hang_evidence.Quiet):
             nodes = tuple(node for node in state.parts if state.members[node].state is MemberState.RUNNING)
-    taken, actions = evidence.step(state.evidence, event, now_s=now_s, cycle=state.cycle, nodes=nodes)
+    taken, actions = hang_evidence.step(state.evidence, event, now_s=now_s, cycle=state.cycle, nodes=nodes)
     return msgspec.structs.replace(state, evidence=taken), actions
 
 

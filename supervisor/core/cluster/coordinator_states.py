@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.cluster import evidence, restart_policy
+from supervisor.core.cluster import hang_evidence, restart_policy
 from supervisor.core.cluster.cluster_messages import (
     Action,
     Event,
@@ -132,7 +132,7 @@ class State(msgspec.Struct, frozen=True):
     store: UseStore | None = None  # of the last cycle, once it is served
     lost_in_call: tuple[NodeLost, ...] = ()  # nodes that the wrapped call continues without, or with a spare instead
     leaves_asked: tuple[LeaveAsked, ...] = ()  # they are answered once it is clear which nodes are there
-    evidence: evidence.State = msgspec.field(default_factory=evidence.initial_state)
+    evidence: hang_evidence.State = msgspec.field(default_factory=hang_evidence.initial_state)
     hang: Hang | None = None  # until it is decided
     resigned: tuple[str, ...] = ()  # nodes that have given up the lead since the last cycle (resignation.py)
     recorded: Ledger | None = None  # what a later leader will know; None: there will be none

@@ -11,7 +11,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import cluster_messages, evidence
+from supervisor.core.cluster import cluster_messages, hang_evidence
 from supervisor.core.cluster.cluster_messages import Action, Event, Send
 from supervisor.core.cluster.coordinator_states import (
     Ended,
@@ -87,7 +87,7 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
         case cluster_messages.StacksTaken(_, cycle):
             if cycle != state.cycle:
                 return state, ()
-            taken, actions = evidence.step(state.evidence, event, now_s=now_s, cycle=cycle, nodes=state.parts)
+            taken, actions = hang_evidence.step(state.evidence, event, now_s=now_s, cycle=cycle, nodes=state.parts)
             return msgspec.structs.replace(state, evidence=taken), actions
         case cluster_messages.DeadlineReached():
             return _conclude(state, phase, now_s) if now_s >= phase.until_s else (state, ())

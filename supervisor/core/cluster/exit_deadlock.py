@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.cluster import evidence
+from supervisor.core.cluster import hang_evidence
 from supervisor.core.cluster.cluster_messages import Send, StacksTaken, WorkersLinger
 from supervisor.core.cluster.coordinator_states import Gathering, Inquiry, Outcome, State, said
 from supervisor.core.cluster.node_states import BUSY
@@ -34,7 +34,7 @@ def ask(state: State, event: WorkersLinger, now_s: float) -> Outcome:
     nodes = tuple(node for node, each in state.members.items() if each.state in BUSY and each.cycle == state.cycle)
     if phase.inquiry is not None and not phase.inquiry.awaited.keys().isdisjoint(nodes):
         return state, ()  # A late answer could be taken for one to the next question.
-    if not isinstance(state.evidence, evidence.Quiet):
+    if not isinstance(state.evidence, hang_evidence.Quiet):
         return state, ()
     inquiry = Inquiry(nodes, now_s + BUDGET_S, dict.fromkeys(nodes))
     take = TakeStacks(state.cycle, (), BUDGET_S, APART_S)

@@ -11,7 +11,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import endings, evidence, wrapped_call
+from supervisor.core.cluster import endings, hang_evidence, wrapped_call
 from supervisor.core.cluster.active_and_spare_nodes import Placement, place
 from supervisor.core.cluster.cluster_messages import (
     Action,
@@ -33,8 +33,8 @@ from supervisor.core.cluster.coordinator_states import (
     with_member,
     with_parts,
 )
+from supervisor.core.cluster.missing_nodes import counted, missing_sentence, names
 from supervisor.core.cluster.node_states import UNHEARD, Member, MemberState
-from supervisor.core.cluster.shortage import counted, missing_sentence, names
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.fence_times import LEFT_S
 
@@ -281,6 +281,6 @@ def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: floa
         store=None,
         lost_in_call=(),
         resigned=(),
-        evidence=evidence.initial_state(),
+        evidence=hang_evidence.initial_state(),
     )
     return state, tuple(Send(node, start_order(state, part, reason)) for part, node in enumerate(chosen))

@@ -19,8 +19,8 @@ from supervisor.core.cluster.coordinator_states import (
     Unopened,
     WindingDown,
 )
+from supervisor.core.cluster.missing_nodes import names
 from supervisor.core.cluster.node_states import ABSENTEE, BUSY, Member, MemberState
-from supervisor.core.cluster.shortage import names
 from supervisor.core.facts import JobState
 
 _KEPT_OUT = (MemberState.JOINED, MemberState.DOWN)  # nodes that would take part if they were not cordoned

@@ -15,11 +15,11 @@ from supervisor.core.cluster import (
     endings,
     inherited_cycle,
     missed_reports,
+    missing_nodes,
     node_states,
     rendezvous_round,
     resignation,
     restart_policy,
-    shortage,
     unreported_nodes,
     wrapped_call,
 )
@@ -284,7 +284,7 @@ def _resigned(state: State, phase: TakingOver) -> Outcome:
         return state, ()
     witnesses = state.recorded.witnesses
     if witnesses and phase.stands.keys().isdisjoint(witnesses):
-        state, resigns = resignation.unheard(state, shortage.names(witnesses))
+        state, resigns = resignation.unheard(state, missing_nodes.names(witnesses))
     else:
         needed = phase.stands[state.leader].rules.restart.min_nodes
         known = {*phase.stands, *state.recorded.parts, *witnesses}
@@ -302,7 +302,7 @@ def _why_it_waits(witnesses: tuple[str, ...]) -> tuple[str, str]:
             "the job has ended, or still runs on other nodes: its ledger is lost, nothing of it runs on the nodes that"
         )
         return f"{text} have reached the new leader, and the others are missing", "start the job again if it has to run"
-    had = shortage.names(witnesses)
+    had = missing_nodes.names(witnesses)
     text = f"the job may still run on the nodes that it had ({had}): none of them has reached the new leader"
     return text, "start one of them again, or another --rdzv-id, or delete the job's ledger if they are dead"
 

@@ -1,8 +1,9 @@
 """What is done about hung ranks, from the first verdict to the fault?
 
 Evidence comes first: nothing is signalled before the stacks of all ranks on all nodes have arrived or are overdue. The
-coordinator collects them (cluster/evidence.py) and decides which ranks hang and which only wait. Then the silent ranks
-get their termination signal, and the job gets one fault, however many ranks are silent and whatever fails meanwhile.
+coordinator collects them (cluster/hang_evidence.py) and decides which ranks hang and which only wait. Then the silent
+ranks get their termination signal, and the job gets one fault, however many ranks are silent and whatever fails
+meanwhile.
 """
 
 from __future__ import annotations

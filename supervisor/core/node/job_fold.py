@@ -92,10 +92,10 @@ class JobFold:
         elif kind in _OF_CLIENT:
             self._take_of_client(cast("node_messages.ClientReport", event))
         elif kind not in _ONLY_PLAIN:
-            self._take_else(cast("node_messages.JobNews", event))
+            self._take_else(cast("node_messages.UnsentOfJob", event))
         self._settle()
 
-    def _take_else(self, event: node_messages.JobNews) -> None:
+    def _take_else(self, event: node_messages.UnsentOfJob) -> None:
         match event:
             case node_messages.Ordered(order=order):
                 self._obey(order)

@@ -284,11 +284,11 @@ SpawnerReport = SpawnerReady | SpawnerLost | StoreReady | StoreFailed
 WorkerReport = WorkerSpawned | SpawnFailed | WorkerExited | WorkersEmptied
 ClientReport = ClientJoined | ClientLeft | ProgressRead | RankSaid
 PlainReport = RankStopped | RankContinued | RankPrinted | RanksLookedAt  # what is seen of a rank that says nothing
-JobNews = (
+UnsentOfJob = (
     SpawnerBroken | WorkerEndSeen | LimitsCalculated | ControlRequested | EvidenceCollected | StopRequested
     | LeaveRequested | CordonRequested | RestartRequested | Ordered | FenceMoved | SupervisorReturned
 )  # fmt: skip
-News = SpawnerReport | WorkerReport | PlainReport | ClientReport | JobNews
+News = SpawnerReport | WorkerReport | PlainReport | ClientReport | UnsentOfJob
 NodeNews = JobSubmitted | JobAbandoned | DeadlineReached
 Event = NodeNews | News | NodeChecked | GpuMemorySeen
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from supervisor.edges.codec.bounds import Bounds
 from supervisor.edges.codec.record_codec import union_shape
+from supervisor.edges.codec.value_bounds import Bounds
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor

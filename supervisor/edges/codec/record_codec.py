@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union, cast, get_args, get_or
 
 import msgspec
 
-from supervisor.edges.codec.bounds import ITEMS_MAX, Bounds
 from supervisor.edges.codec.scalars import Read, Shape, Write, as_it_is, scalar_shape
+from supervisor.edges.codec.value_bounds import ITEMS_MAX, Bounds
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from supervisor.edges.codec.bounds import BYTES_MAX, INT64, INT64_BOUNDS, TEXT_CHARACTERS_MAX, Bounds
+from supervisor.edges.codec.value_bounds import BYTES_MAX, INT64, INT64_BOUNDS, TEXT_CHARACTERS_MAX, Bounds
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import FieldDescriptor

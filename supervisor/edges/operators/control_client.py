@@ -23,7 +23,7 @@ from supervisor.config.job_spec_json import job_spec_to_json
 from supervisor.core.facts import Evidence
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.own_process import threads
-from supervisor.edges.machine.own_process.kernel_limits import NoThreadError
+from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError
 from supervisor.edges.operators.control_answers import (
     event_from_wire,
     evidence_from_wire,

@@ -16,7 +16,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from supervisor.edges.operators.http_places import Place, Places
+from supervisor.edges.operators.http_connection_limit import Place, Places
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -23,7 +23,7 @@ from supervisor.edges.machine.own_process.handed_socket import handed
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
-from supervisor.edges.operators.http_places import Places, Source, as_it_is
+from supervisor.edges.operators.http_connection_limit import Places, Source, as_it_is
 from supervisor.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from pathlib import Path
 from supervisor.config.event_hooks import EventHooks
 from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.operators import notify_process
-from supervisor.edges.operators.event_document import event_document
+from supervisor.edges.operators.event_json import event_document
 from supervisor.ports.reports import RecordedEvent
 
 UNSENT_BYTES_MAX = 1 << 20  # in the memory of a supervisor with a slow notifier

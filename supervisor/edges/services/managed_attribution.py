@@ -26,7 +26,7 @@ from supervisor.config.attribution_settings import (
     attribution_log_path,
     read_key,
 )
-from supervisor.edges.machine.own_process import kernel_limits
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.services.attribution_client import AttributionClient
@@ -155,7 +155,7 @@ class ManagedAttribution:
 
 
 def _cannot_start(error: OSError) -> str:
-    remedy = kernel_limits.remedy(error) if error.strerror else ""  # else the error names it itself
+    remedy = kernel_error_remedies.remedy(error) if error.strerror else ""  # else the error names it itself
     return f"cannot start the attribution service: {error.strerror or error}{remedy and f'; {remedy}'}"
 
 

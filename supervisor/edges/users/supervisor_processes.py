@@ -9,7 +9,7 @@ from typing import Protocol
 
 import anyio
 
-from supervisor.edges.machine.own_process import kernel_limits
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
@@ -76,7 +76,7 @@ class SupervisorProcesses:
             try:
                 return await of_login.calls.call(start, timeout_s=START_TIMEOUT_S, discard=self._discard)
             except OSError as error:
-                kind = ExhaustedError if kernel_limits.remedy(error) else NotNowError
+                kind = ExhaustedError if kernel_error_remedies.remedy(error) else NotNowError
                 raise kind(f"cannot start the supervisor of user id {identity.uid}: {error}; see the log") from error
 
     async def kill(self, record: Record) -> bool:

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from supervisor.edges.machine.own_process import kernel_limits
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, raise_hard, user_variables
 from supervisor.edges.machine.processes.process_table import ProcessEntry
@@ -68,7 +68,7 @@ def start_supervisor(
                 failed.pop_all()
             return StartedSupervisor(process, record)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
-        remedy = kernel_limits.remedy(error)
+        remedy = kernel_error_remedies.remedy(error)
         kind = ExhaustedError if remedy else NotNowError
         raise kind(
             f"cannot start the supervisor of user id {identity.uid}: {error}; {remedy or 'see the log'}"

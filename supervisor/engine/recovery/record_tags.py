@@ -26,7 +26,7 @@ from supervisor.core import (
     worker_messages,
 )
 from supervisor.core.cluster import cluster_messages as cluster
-from supervisor.core.cluster import coordinator_states, evidence, node_states, restart_policy
+from supervisor.core.cluster import coordinator_states, hang_evidence, node_states, restart_policy
 from supervisor.core.node import (
     auto_heartbeat_monitor,
     call_watch,
@@ -147,8 +147,8 @@ KINDS: Mapping[str, Kind] = {
     "coordinator.winding_down": coordinator_states.WindingDown,
     "entry": job_spec.Entry,
     "evidence": facts.Evidence,
-    "evidence.quiet": evidence.Quiet,
-    "evidence.taking": evidence.Taking,
+    "evidence.quiet": hang_evidence.Quiet,
+    "evidence.taking": hang_evidence.Taking,
     "fitness.round": node_check_round.Round,
     "fitness.state": node_check_round.State,
     "gpu.holder": gpu_memory.Holder,

@@ -29,7 +29,7 @@ from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes.tcp_peer_user import stranger_at
 from supervisor.edges.operators import http_server
 from supervisor.edges.operators.cross_origin_check import is_name_of_here, page_elsewhere
-from supervisor.edges.operators.http_places import as_it_is
+from supervisor.edges.operators.http_connection_limit import as_it_is
 from supervisor.errors import ExhaustedError, InvalidRequestError
 from supervisor.programs.attribution.posting import post_json
 from supervisor.programs.attribution.submitted_logs import Analyses, Asked, Opinion, Result

@@ -7,6 +7,7 @@ import os
 import re
 import resource
 
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.processes import process_table
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine_probe import Machine
@@ -62,7 +63,7 @@ def _process_descriptors(area: Area) -> None:
             "process descriptors",
             str(error.strerror),
             why="no spawner can be started: processes are held and waited for by descriptors",
-            remedy=process_table.NO_DESCRIPTORS_REMEDY,
+            remedy=kernel_error_remedies.NO_DESCRIPTORS_REMEDY,
         )
 
 

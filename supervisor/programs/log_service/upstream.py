@@ -25,7 +25,7 @@ from supervisor.edges.peers.transport.preamble import CONNECTS_HERE, Preamble, k
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service import log_hello_exchange
 from supervisor.programs.log_service.log_senders import ALIVE_S
-from supervisor.programs.log_service.tier_settings import Settings
+from supervisor.programs.log_service.log_tier_settings import Settings
 from supervisor.programs.log_service.wakeup import Wakeup
 
 HANDSHAKE_S = 10.0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from string import Template
 
-from supervisor.programs.simulation.question import DAY_S, HOUR_S, Life
+from supervisor.programs.simulation.scenario import DAY_S, HOUR_S, Life
 from supervisor.programs.simulation.time_accounting import Spent
 
 WIDTH, LANE_HEIGHT, BAR_HEIGHT, LABEL_WIDTH, HEAD_HEIGHT, FOOT_HEIGHT = 960, 44, 26, 200, 76, 44

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from supervisor.programs.simulation.question import Life, Question
+from supervisor.programs.simulation.scenario import Life, Scenario
 
 SPANS_MAX = 20_000  # kept for a picture
 
@@ -19,8 +19,8 @@ class Spent(enum.StrEnum):
 
 
 class TimeAccounting:
-    def __init__(self, question: Question) -> None:
-        self._question = question
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
         self._since_s = 0.0
         self._now: Spent | None = None
         self._sums: dict[Spent, float] = dict.fromkeys(Spent, 0.0)
@@ -84,7 +84,7 @@ class TimeAccounting:
 
     def _note_training(self, at_s: float, *, is_end: bool) -> None:
         """Notes training time. Steps since the last complete checkpoint are lost, except at the simulation's end."""
-        interval_s, pause_s = self._question.checkpoint_interval_s, self._question.checkpoint_pause_s
+        interval_s, pause_s = self._scenario.checkpoint_interval_s, self._scenario.checkpoint_pause_s
         whole, rest_s = divmod(at_s - self._since_s, interval_s + pause_s)
         kept_s = whole * interval_s
         last_s = min(rest_s, interval_s)

@@ -1,7 +1,7 @@
 """How does a job fare on a cluster whose nodes fail at a given rate? Simulates it with the production coordinator.
 
 The real machine decides on rounds, placement, spares, the restart policy and the ends of jobs. Its surroundings are
-modelled: nodes answer at once, ranks start and load for as long as the question says, and nodes fail at random.
+modelled: nodes answer at once, ranks start and load for as long as the scenario says, and nodes fail at random.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from supervisor.core import orders
 from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.cluster import coordinator, endings
 from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
-from supervisor.programs.simulation.question import Life, Question
+from supervisor.programs.simulation.scenario import Life, Scenario
 from supervisor.programs.simulation.simulated_timeline import Alarm, Timeline
 from supervisor.programs.simulation.time_accounting import Spent, TimeAccounting
 
 JOB = "job"
 
 
-def simulate(question: Question, *, seed: int) -> Life:
-    """Returns one simulated life; the same question and seed give the same one."""
-    return _Play(question, seed).run()
+def simulate(scenario: Scenario, *, seed: int) -> Life:
+    """Returns one simulated life; the same scenario and seed give the same one."""
+    return _Play(scenario, seed).run()
 
 
 class _Play:
-    def __init__(self, question: Question, seed: int) -> None:
-        self._question = question
+    def __init__(self, scenario: Scenario, seed: int) -> None:
+        self._scenario = scenario
         self._random = random.Random(seed)
         self._timeline = Timeline()
-        self._time = TimeAccounting(question)
-        self._names = tuple(f"node{number:05}" for number in range(question.nodes + question.spares))
+        self._time = TimeAccounting(scenario)
+        self._names = tuple(f"node{number:05}" for number in range(scenario.nodes + scenario.spares))
         self._away: set[str] = set()
         self._state = coordinator.initial_state(JOB)
         self._alarm = Alarm(
@@ -48,7 +48,7 @@ class _Play:
         self._is_queued = False  # the job has ended, and there are too few nodes to start it again
 
     def run(self) -> Life:
-        end_s = self._question.duration_s
+        end_s = self._scenario.duration_s
         self._submit()
         self._plan_fault()
         while (next_s := self._timeline.next_s) is not None and next_s < end_s:
@@ -58,13 +58,13 @@ class _Play:
     # --- the job
 
     def _rules(self, number: int) -> JobRules:
-        question = self._question
+        scenario = self._scenario
         return JobRules(
             JOB,
-            question.ranks_per_node,
-            restart=RestartRules(max_restarts=question.max_restarts, min_nodes=question.nodes),
+            scenario.ranks_per_node,
+            restart=RestartRules(max_restarts=scenario.max_restarts, min_nodes=scenario.nodes),
             rendezvous=RendezvousRules(
-                max_nodes=question.nodes + question.spares, join_timeout_s=question.join_timeout_s
+                max_nodes=scenario.nodes + scenario.spares, join_timeout_s=scenario.join_timeout_s
             ),
             facts=NodeFacts(infrastructure_rank=number),
         )
@@ -118,11 +118,11 @@ class _Play:
     def _end_job(self) -> None:
         self._part = frozenset()
         self._time.spend(self._timeline.now_s, Spent.REQUEUED)
-        self._timeline.after(self._question.requeue_s, self._submit_again)
+        self._timeline.after(self._scenario.requeue_s, self._submit_again)
 
     def _submit_again(self) -> None:
         """Starts the job again once the scheduler has the nodes for it."""
-        self._is_queued = len(self._names) - len(self._away) < self._question.nodes
+        self._is_queued = len(self._names) - len(self._away) < self._scenario.nodes
         if not self._is_queued:
             self._time.jobs += 1
             self._submit()
@@ -142,10 +142,10 @@ class _Play:
             self._time.restarts += 1
         self._time.units_used(order.restarts_used)
         self._part, self._is_hit = part, False
-        question = self._question
+        scenario = self._scenario
         self._time.spend(self._timeline.now_s, Spent.STARTING)
-        starts_s = question.restart_s if cycle else question.cold_start_s
-        self._timeline.after(starts_s + question.load_s, lambda: self._train(cycle))
+        starts_s = scenario.restart_s if cycle else scenario.cold_start_s
+        self._timeline.after(starts_s + scenario.load_s, lambda: self._train(cycle))
 
     def _train(self, cycle: int) -> None:
         if self._part and cycle == self._cycle and not self._is_hit:
@@ -155,7 +155,7 @@ class _Play:
 
     def _plan_fault(self) -> None:
         """Plans a fault of any node. Nodes that are away have none, which keeps the rate right."""
-        rate = len(self._names) / self._question.mtbf_s
+        rate = len(self._names) / self._scenario.mtbf_s
         self._timeline.after(self._random.expovariate(rate), self._strike)
 
     def _strike(self) -> None:
@@ -164,14 +164,14 @@ class _Play:
         name, kind = self._names[number], self._random.random()
         if name in self._away:
             return
-        question = self._question
-        if kind < question.lost_share:
+        scenario = self._scenario
+        if kind < scenario.lost_share:
             self._lose(name, number)
         elif name in self._part:
-            is_hang = kind < question.lost_share + question.hang_share
+            is_hang = kind < scenario.lost_share + scenario.hang_share
             self._hit()
             cycle, reason = self._cycle, f"a rank of {name} {'hangs' if is_hang else 'has failed'}"
-            delay_s = question.hang_timeout_s if is_hang else 0.0
+            delay_s = scenario.hang_timeout_s if is_hang else 0.0
             self._timeline.after(delay_s, lambda: self._fail(name, cycle, reason))
 
     def _hit(self) -> None:
@@ -190,9 +190,9 @@ class _Play:
             self._hit()
         self._away.add(name)
         self._time.away(len(self._away))
-        question = self._question
-        self._timeline.after(question.notice_loss_s, lambda: self._notice(name))
-        self._timeline.after(max(question.repair_s, question.notice_loss_s), lambda: self._come_back(name, number))
+        scenario = self._scenario
+        self._timeline.after(scenario.notice_loss_s, lambda: self._notice(name))
+        self._timeline.after(max(scenario.repair_s, scenario.notice_loss_s), lambda: self._come_back(name, number))
 
     def _notice(self, name: str) -> None:
         self._tell(cluster.NodeLost(name, f"node {name} is lost"))

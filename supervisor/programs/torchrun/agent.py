@@ -21,7 +21,7 @@ import anyio
 from supervisor.core.elastic.elastic_messages import AgentClosed, RoundStoreServed, TellClosed
 from supervisor.edges.peers.transport.own_address import own_address
 from supervisor.programs.torchrun import node_daemon
-from supervisor.programs.torchrun.in_touch import ForAgent, InTouch, Unreachable
+from supervisor.programs.torchrun.leader_connection import ForAgent, LeaderConnection, Unreachable
 from supervisor.programs.torchrun.options import AgentOptions
 
 EXIT_S = 2.0  # for the last message of a process that ends without one
@@ -39,7 +39,7 @@ class Agent:
         self._thread: threading.Thread | None = None
         self._is_ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop
-        self._touch: InTouch | None = None
+        self._touch: LeaderConnection | None = None
         self._stop: Callable[[], None]
 
     @property
@@ -100,7 +100,7 @@ class Agent:
         thread.join(timeout_s)
         return is_heard
 
-    def _start(self) -> InTouch:
+    def _start(self) -> LeaderConnection:
         if self._thread is None:
             self._is_ready.clear()
             self._thread = threading.Thread(target=self._in_thread, name="holdfast rendezvous", daemon=True)
@@ -128,7 +128,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         request = options.request
         is_led_here = None if request is None else lambda: node_daemon.leads(request)
-        self._touch = InTouch(options.meeting, options.rules, self._take, is_led_here)
+        self._touch = LeaderConnection(options.meeting, options.rules, self._take, is_led_here)
         async with anyio.create_task_group() as tasks:
             self._stop = tasks.cancel_scope.cancel
             tasks.start_soon(self._find_host)

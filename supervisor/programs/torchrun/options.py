@@ -12,7 +12,7 @@ from supervisor.config.launch_values import split_endpoint
 from supervisor.config.rendezvous_settings import DEFAULT_PORT, TLS_KEYS
 from supervisor.config.values import ValueProblem
 from supervisor.core.elastic.elastic_messages import ElasticRules
-from supervisor.edges.peers.codec.field_bounds import NAME_CHARACTERS_MAX
+from supervisor.edges.peers.codec.cluster_stream_bounds import NAME_CHARACTERS_MAX
 from supervisor.edges.peers.elastic.elastic_peers import ElasticMeeting
 from supervisor.edges.peers.handshake import job_secrets
 from supervisor.edges.peers.transport.cluster_link import PeerAddress

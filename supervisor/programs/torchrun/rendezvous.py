@@ -32,7 +32,7 @@ from torch.distributed.elastic.rendezvous.api import (
 from supervisor.core.elastic.elastic_messages import BeginRound, Refusal, RefuseAgent, ServeRoundStore
 from supervisor.programs.torchrun import options
 from supervisor.programs.torchrun.agent import Agent
-from supervisor.programs.torchrun.in_touch import Unreachable
+from supervisor.programs.torchrun.leader_connection import Unreachable
 
 BACKEND = "holdfast"
 AGENTS_PREFIX = "holdfast agents"  # separates the agents' keys from those of the workers

@@ -20,7 +20,7 @@ from supervisor.cli import main
 from supervisor.config import JobSpec
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.operators.control_service import ControlService
-from supervisor.edges.workers.spawner import spawner_keeper
+from supervisor.edges.workers.spawner import spawner_lifecycle
 from supervisor.edges.workers.spawner.return_places import ReturnPlace
 from supervisor.edges.workers.spawner.spawner_succession import SpawnerSuccession
 from supervisor.engine.recovery.snapshot_texts import EVENTS
@@ -93,7 +93,7 @@ ControlService._find, JobService.submit = find_and_note, submit_or_end  # pyrigh
 if MOMENT == "before-flush":
     Journal.start, Journal.flush = start_never, end_instead
 elif MOMENT == "unstarted":
-    spawner_keeper.start_process = end_once_watched
+    spawner_lifecycle.start_process = end_once_watched
 elif MOMENT == "unrecorded":
     ReturnPlace.note = end_once_watched
 elif MOMENT == "unkept":

@@ -15,9 +15,9 @@ from supervisor.core.wrapped_calls.call_messages import (
     Leaving,
     RankFault,
 )
-from supervisor.edges.codec.bounds import SECONDS_MAX, Bounds
 from supervisor.edges.codec.message_codec import MessageCodec
 from supervisor.edges.codec.record_codec import UnknownKindError
+from supervisor.edges.codec.value_bounds import SECONDS_MAX, Bounds
 
 
 class WireError(ValueError):

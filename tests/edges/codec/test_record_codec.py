@@ -14,7 +14,7 @@ from holdfast_wire.v1 import cluster_pb2
 from supervisor.core.cluster.cluster_messages import NodeJoined
 from supervisor.core.facts import JobRules, RendezvousRules
 from supervisor.edges.codec.record_codec import member_name, record_shape
-from supervisor.edges.peers.codec.field_bounds import STREAM
+from supervisor.edges.peers.codec.cluster_stream_bounds import STREAM
 
 
 class Grown(msgspec.Struct, frozen=True):

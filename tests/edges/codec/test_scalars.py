@@ -10,8 +10,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from holdfast_wire.v1 import cluster_pb2, worker_pb2
 
 from supervisor.core.wrapped_calls.call_messages import Interruption
-from supervisor.edges.codec.bounds import INT64_BOUNDS, SECONDS_MAX, Bounds
 from supervisor.edges.codec.scalars import Shape, as_it_is, scalar_shape
+from supervisor.edges.codec.value_bounds import INT64_BOUNDS, SECONDS_MAX, Bounds
 
 
 class WireError(ValueError):

@@ -31,7 +31,7 @@ from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.node_messages import JobSubmitted
 from supervisor.core.orders import StartCycle
 from supervisor.core.session_state import JobSessions, NodeSessionState, SessionState
-from supervisor.edges.workers.spawner.keeping import Keeping
+from supervisor.edges.workers.spawner.spawner_kept_state import SpawnerKeptState
 from supervisor.engine.job_record import JobRecord, RecordedCycle
 from supervisor.engine.recovery import node_parts, record_text, snapshot_texts
 from supervisor.engine.recovery.record_text import UnreadableError
@@ -76,7 +76,7 @@ class Leader:
         self.texts = SnapshotTexts()
         self.kept: dict[str, str] = {}
         self.now_s = 0.0
-        self.keeping, self.is_new = Keeping(), True
+        self.keeping, self.is_new = SpawnerKeptState(), True
 
     def happen(self, event: Event) -> None:
         self.now_s += 0.7
@@ -149,7 +149,7 @@ class Leader:
         found.record.spawner = ObedientSpawner(print)
         self.job, self.led, self.texts = found.record, found.snapshot.coordinator, SnapshotTexts()
         self.said, self.changed = {each.node: each for each in found.sessions.nodes}, {}
-        self.keeping, self.is_new = Keeping.of(self.kept, taken=0), True
+        self.keeping, self.is_new = SpawnerKeptState.of(self.kept, taken=0), True
 
 
 def seen(members: Members) -> object:
@@ -262,7 +262,7 @@ def test_a_spawner_that_has_nothing_gets_all() -> None:
     leader.happen(JobOpened(NAMES[0], rules(0)))
     leader.turn()
     leader.kept.clear()
-    leader.job.spawner, leader.keeping, leader.is_new = ObedientSpawner(print), Keeping(), True
+    leader.job.spawner, leader.keeping, leader.is_new = ObedientSpawner(print), SpawnerKeptState(), True
     leader.turn()
     check(leader)
 

@@ -17,10 +17,10 @@ from anyio.abc import TaskGroup
 from holdfast_wire.log_pieces import Piece, Receipt, file_of_cycle
 
 from supervisor.core.log_funnel.log_relay import Relay
-from supervisor.edges.machine.logs.tier_process import LogTier
+from supervisor.edges.machine.logs.log_tier_supervision import LogTier
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_tls import Tls
-from supervisor.programs.log_service.tier_settings import Settings, address_of
+from supervisor.programs.log_service.log_tier_settings import Settings, address_of
 from supervisor.programs.log_service.upstream import Upstream
 from supervisor.programs.log_service.wakeup import Wakeup
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor.core.facts import JobState
-from supervisor.programs.simulation.question import Question
+from supervisor.programs.simulation.scenario import Scenario
 from supervisor.programs.simulation.what_if import simulate
 from supervisor.report import summary
 from supervisor.report.timeline.checkpoint_interval import best_interval_s, cost_share
@@ -121,11 +121,11 @@ def test_the_simulation_of_a_cluster_agrees():
     best_s = best_interval_s(pause_s, mtbf_s / nodes)
 
     def goodput(interval_s: float) -> float:
-        question = Question(
+        scenario = Scenario(
             nodes=nodes, spares=4, mtbf_s=mtbf_s, lost_share=0.0, hang_share=0.0, load_s=0.0,
             checkpoint_interval_s=interval_s, checkpoint_pause_s=pause_s,
         )  # fmt: skip
-        return simulate(question, seed=1).goodput
+        return simulate(scenario, seed=1).goodput
 
     least = 1 - goodput(best_s)
     assert least == pytest.approx(cost_share(best_s, pause_s, mtbf_s / nodes), rel=0.1)

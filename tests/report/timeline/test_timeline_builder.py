@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from supervisor.core.facts import JobState
 from supervisor.core.rank_silence import Silence
 from supervisor.ports.reports import RecordedEvent
-from supervisor.report.text import text_of
+from supervisor.report.terminal_report import text_of
 from supervisor.report.timeline.event_ordering import moment_ns
 from supervisor.report.timeline.incidents import silence_s
 from supervisor.report.timeline.timeline import Life, LongestSilence, Outcome, Phase, RunEnd, Trouble

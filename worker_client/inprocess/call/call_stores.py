@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, cast
 
 from worker_client.inprocess.call.wrapper_parameters import WrapperParameters
-from worker_client.inprocess.releasing import store_sockets
+from worker_client.inprocess.releasing import store_waits
 from worker_client.inprocess.store import KeyStore, PrefixStore
 
 
@@ -38,7 +38,7 @@ class CallStores:
         if self._is_over:
             raise ValueError("cannot open a store: its call is over; ask for it in the wrapped function")
         if self._base is None:
-            with self._as_launched(), store_sockets.kept():
+            with self._as_launched(), store_waits.kept():
                 self._base = open_store(self._parameters)
         return self._base
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from worker_client import job_nodes
-from worker_client.inprocess.releasing import store_sockets
-from worker_client.inprocess.releasing.awaited_server import InterruptibleWaits
-from worker_client.inprocess.releasing.missing_server import served_while_waiting
+from worker_client.inprocess.releasing import store_waits
+from worker_client.inprocess.releasing.awaited_store_server import InterruptibleWaits
+from worker_client.inprocess.releasing.missing_store_server import served_while_waiting
 from worker_client.inprocess.state import State
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -53,7 +53,7 @@ class RankVariables:
         state.set_distributed_vars()
         if (self._has_store or self._has_nodes) and (call, state.iteration) != (1, 0):
             self._enter_store(state, call, exchange)
-        store_sockets.begin_iteration(
+        store_waits.begin_iteration(
             state.iteration,
             self._before[MASTER_PORT],
             os.environ.get(MASTER_PORT),
@@ -94,7 +94,7 @@ class RankVariables:
 
     def restore(self) -> None:
         """Resets all of them to their values before the call. Idempotent."""
-        store_sockets.end_call()
+        store_waits.end_call()
         self._waits.end()
         self._server = None
         _set(self._before)

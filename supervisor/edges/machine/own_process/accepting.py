@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 
 import anyio
 
-from supervisor.edges.machine.own_process import kernel_limits
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.ports.pauses import pause
 
 AT_ONCE_MAX = 256  # accepted before those that are in are served: a turn of the event loop for each would cost as much
@@ -31,7 +31,7 @@ async def connections(
             except (InterruptedError, ConnectionAbortedError):
                 continue
             except OSError as error:
-                if error.errno not in kernel_limits.OF_DESCRIPTORS:
+                if error.errno not in kernel_error_remedies.OF_DESCRIPTORS:
                     raise
                 if tell_shortage is not None:
                     tell_shortage(error)

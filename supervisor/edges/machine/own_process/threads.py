@@ -13,7 +13,7 @@ from typing import TypeVar
 import anyio
 from anyio import to_thread
 
-from supervisor.edges.machine.own_process.kernel_limits import NoThreadError
+from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError
 
 _T = TypeVar("_T")
 _ARENA_BYTES = 4096

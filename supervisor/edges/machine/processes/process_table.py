@@ -15,10 +15,6 @@ from holdfast_wire.process_sweep import all_pids, look_up
 from holdfast_wire.process_sweep import send as send
 
 ANCESTORS_MAX = 64
-NO_DESCRIPTORS_REMEDY = (
-    "use Linux 5.4 or newer and, in a container, a runtime whose seccomp profile knows pidfd_open (Docker 20.10.0, "
-    "Podman 2.1, with libseccomp 2.5.0), or seccomp=unconfined"
-)
 
 _PR_SET_CHILD_SUBREAPER = 36
 

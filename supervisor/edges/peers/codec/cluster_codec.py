@@ -15,7 +15,7 @@ from supervisor.edges.codec.message_codec import MessageCodec
 from supervisor.edges.codec.record_codec import UnknownKindError
 from supervisor.edges.peers.codec import frame_sizes
 from supervisor.edges.peers.codec.cluster_frames import Frame, Unknown
-from supervisor.edges.peers.codec.field_bounds import STREAM
+from supervisor.edges.peers.codec.cluster_stream_bounds import STREAM
 
 
 @cache

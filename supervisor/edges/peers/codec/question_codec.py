@@ -8,7 +8,7 @@ from typing import cast, get_args
 from supervisor.edges.codec.message_codec import MessageCodec
 from supervisor.edges.codec.record_codec import UnknownKindError
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
-from supervisor.edges.peers.codec.field_bounds import STREAM
+from supervisor.edges.peers.codec.cluster_stream_bounds import STREAM
 from supervisor.ports.questions import Answer, Question
 
 

@@ -10,7 +10,7 @@ from supervisor.core.facts import HangLimits, Progress
 from supervisor.core.node import node_messages
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel import worker_frames as frames
-from supervisor.edges.workers.channel.leases import Leases
+from supervisor.edges.workers.channel.lease_expiry import Leases
 from supervisor.edges.workers.channel.progress_page_reader import (
     NS_PER_S,
     ProgressPage,

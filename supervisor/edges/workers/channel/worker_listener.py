@@ -14,7 +14,7 @@ import anyio
 from supervisor.edges.machine.folders import socket_claim, socket_dir
 from supervisor.edges.machine.folders.inotify import RENAMED_OR_DELETED, DirectoryWatch
 from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
-from supervisor.edges.machine.own_process import kernel_limits
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.errors import HoldfastError
 from supervisor.ports.pauses import pause
 
@@ -138,7 +138,7 @@ class WorkerListener:
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
             return True
         except OSError as error:
-            if error.errno not in kernel_limits.OF_DESCRIPTORS:
+            if error.errno not in kernel_error_remedies.OF_DESCRIPTORS:
                 raise
             if self._reserve < 0:
                 return False

@@ -26,7 +26,7 @@ from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel import worker_frames as frames
-from supervisor.edges.workers.channel.leases import Leases
+from supervisor.edges.workers.channel.lease_expiry import Leases
 from supervisor.edges.workers.channel.progress_page_reader import ProgressPage, TrueStamps, now_ns
 from supervisor.edges.workers.channel.rank_client import RankClient
 from supervisor.edges.workers.channel.recalled_ranks import RecalledRanks

@@ -12,9 +12,9 @@ from holdfast_wire import spawner_link as wire
 from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.workers.spawner.keeping import Keeping
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
 from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace, turns
+from supervisor.edges.workers.spawner.spawner_kept_state import SpawnerKeptState
 
 KEPT_BYTES_MAX = 64 << 20
 EMPTIED_TIMEOUT_S = 5.0  # processes that can't be killed by then are abandoned
@@ -81,7 +81,7 @@ async def end(lodger: Lodger, leftover: Leftover | None) -> tuple[int, ...]:
     if leftover is not None:
         cgroup = leftover.cgroup
         if lodger.pid:  # else its workers' pids may be of other processes by now
-            workers = tuple(Keeping.of(leftover.texts, taken=0).workers())
+            workers = tuple(SpawnerKeptState.of(leftover.texts, taken=0).workers())
     orphans = Orphans(lodger.job_id, lodger.pid, below_us=False, since_ticks=lodger.started_ticks)
     for cycle, _, pid in workers:
         orphans.note_session(pid, cycle)

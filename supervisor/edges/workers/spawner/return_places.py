@@ -23,7 +23,7 @@ from holdfast_wire.framing import SPAWNER_FRAME_BYTES_MAX, Decoder, FrameTooLong
 from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 
 from supervisor.edges.machine import records
-from supervisor.edges.machine.own_process import kernel_limits
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.workers.auto_heartbeat_pages import AutoHeartbeatPages
@@ -245,7 +245,7 @@ async def _held(lodger: Lodger) -> int:
         try:
             return os.pidfd_open(lodger.pid)
         except OSError as error:
-            if error.errno not in kernel_limits.OF_DESCRIPTORS:
+            if error.errno not in kernel_error_remedies.OF_DESCRIPTORS:
                 return -1
         await pause(ASK_AGAIN_HELD_S, why="the kernel does not tell when a descriptor is free again")
 
@@ -284,7 +284,7 @@ async def _connect(place: ReturnPlace, lodger: Lodger) -> socket.socket | None:
                 undo.pop_all()
                 return link
         except OSError as error:
-            is_short = error.errno in kernel_limits.OF_DESCRIPTORS
+            is_short = error.errno in kernel_error_remedies.OF_DESCRIPTORS
             if not is_short and (error.errno not in (errno.ECONNREFUSED, errno.EAGAIN) or not lodger.is_alive):
                 return None
         if is_held := is_short or lodger.is_held:  # it may have been stopped before it listens

@@ -19,10 +19,10 @@ from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.unresponsive_process import whereabouts
 from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
-from supervisor.edges.workers.spawner.keeping import Keeping
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
 from supervisor.edges.workers.spawner.page_sending import PageSending
 from supervisor.edges.workers.spawner.return_places import FoundSpawner, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_kept_state import SpawnerKeptState
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.edges.workers.spawner.worker_ends import OnEndSeen, WorkerEnds
 from supervisor.errors import ConfigurationError
@@ -74,7 +74,7 @@ class SpawnerLink:
         self._socket = started.socket
         self._on_message = on_message
         self._on_lost = on_lost
-        self._keeping = Keeping()
+        self._keeping = SpawnerKeptState()
         self._decoder = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
         self._unsent = bytearray()
         self._unsent_came = anyio.Event()
@@ -100,7 +100,7 @@ class SpawnerLink:
         self._decoder, self._first = found.decoder, found.reports
         self._cgroup = found.welcome.ready.cgroup
         self._pages.note_ready(found.welcome.ready)
-        self._keeping = Keeping.of(found.texts, taken=found.welcome.taken)
+        self._keeping = SpawnerKeptState.of(found.texts, taken=found.welcome.taken)
         for cycle, local_rank, pid in self._keeping.workers():
             self._orphans.note_session(pid, cycle)
             self._worker_ends.note(cycle, local_rank, pid)

@@ -18,7 +18,7 @@ from holdfast_wire.spawner_link import Learned
 from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings, spawner_command
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.edges.machine.own_process import kernel_limits, standard_streams
+from supervisor.edges.machine.own_process import kernel_error_remedies, standard_streams
 from supervisor.edges.machine.processes import process_table
 from supervisor.errors import ExhaustedError, InvalidRequestError
 
@@ -111,7 +111,7 @@ def start_process(
     try:
         return _start(settings, spec, env, output_dir, make_command or _make_command, claim, return_folder, on_step)
     except (OSError, ValueError, ImportError, subprocess.SubprocessError) as error:
-        kind = ExhaustedError if kernel_limits.remedy(error) else InvalidRequestError
+        kind = ExhaustedError if kernel_error_remedies.remedy(error) else InvalidRequestError
         raise kind(f"cannot start the spawner of job {spec.job_id}: {_in_words(error)}; {_remedy(error)}") from error
 
 
@@ -241,7 +241,7 @@ def _printable(text: str) -> str:
 
 def _remedy(error: Exception) -> str:
     if isinstance(error, process_table.NoDescriptorsError):
-        return process_table.NO_DESCRIPTORS_REMEDY
+        return kernel_error_remedies.NO_DESCRIPTORS_REMEDY
     if isinstance(error, OSError) and error.errno == errno.E2BIG:
         return _TOO_LONG
-    return kernel_limits.remedy(error) or "check --python, the command and the folder"
+    return kernel_error_remedies.remedy(error) or "check --python, the command and the folder"

@@ -11,7 +11,7 @@ from holdfast_wire.v1 import worker_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.edges.codec.bounds import SECONDS_MAX
+from supervisor.edges.codec.value_bounds import SECONDS_MAX
 from supervisor.edges.workers.channel import worker_codec as codec
 from supervisor.edges.workers.channel import worker_frames as frames
 

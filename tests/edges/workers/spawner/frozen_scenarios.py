@@ -14,7 +14,7 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
 from supervisor.edges.workers.spawner import spawner_link, spawner_succession
-from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
+from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.ports.edges import Spawner
 from tests.edges.workers.spawner.frozen_disk import frozen_disk, waiting
 from tests.edges.workers.worker_side import until
@@ -38,7 +38,7 @@ class Job:
         self.heard: list[link.FromSpawner] = []
         self.reason = ""
 
-    async def keep(self, keeper: SpawnerKeeper, spec: JobSpec) -> None:
+    async def keep(self, keeper: SpawnerLifecycle, spec: JobSpec) -> None:
         self.reason = await keeper.keep(spec, os.environ, on_started=self.spawners.append, on_message=self.heard.append)
 
     def workers(self) -> list[int]:
@@ -57,7 +57,7 @@ async def longest_pause() -> float:
 
 async def start(spec: JobSpec, frozen: Path, *, in_folder: bool) -> None:
     """A start on the disk is given up, and the event loop turns meanwhile."""
-    keeper = SpawnerKeeper(private=False, output_dir=None if in_folder else frozen / "x", start_timeout_s=0.5)
+    keeper = SpawnerLifecycle(private=False, output_dir=None if in_folder else frozen / "x", start_timeout_s=0.5)
     there = msgspec.structs.replace(spec, cwd=str(frozen / "x")) if in_folder else spec
     job = Job()
     async with anyio.create_task_group() as tasks:
@@ -70,7 +70,7 @@ async def start(spec: JobSpec, frozen: Path, *, in_folder: bool) -> None:
 async def stuck_spawner(spec: JobSpec, frozen: Path) -> None:
     """A spawner stuck on the disk is killed with its workers and named; another job's continues."""
     job, other = Job(), Job()
-    keeper = SpawnerKeeper(private=True, output_dir=None)
+    keeper = SpawnerLifecycle(private=True, output_dir=None)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(job.keep, keeper, spec)
         tasks.start_soon(other.keep, keeper, msgspec.structs.replace(spec, job_id="other"))
@@ -97,7 +97,7 @@ async def given_up(spec: JobSpec, frozen: Path) -> int:
     """Returns the pid of a spawner that was stuck, killed and given up."""
     job = Job()
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(job.keep, SpawnerKeeper(private=True, output_dir=None), spec)
+        tasks.start_soon(job.keep, SpawnerLifecycle(private=True, output_dir=None), spec)
         await until(lambda: job.heard, at_most_s=LIMIT_S)
         await get_stuck(job.spawners[0], frozen, cycle=0)
         job.spawners[0].kill("it is stuck")

@@ -21,7 +21,7 @@ from holdfast_wire.spawner_settings import SpawnerSettings
 from supervisor.config import JobSpec
 from supervisor.core.facts import RestartRules
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.workers.spawner.spawner_keeper import SpawnerKeeper
+from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.ports.edges import Spawner
 
 LIMIT_S = 60
@@ -118,7 +118,7 @@ async def kept(spec: JobSpec) -> AsyncGenerator[Job]:
     env = {**os.environ, "PYTHONPATH": str(folder / "library")}
 
     async def keep() -> None:
-        keeper = SpawnerKeeper(private=True, output_dir=None)
+        keeper = SpawnerLifecycle(private=True, output_dir=None)
         job.reason = await keeper.keep(spec, env, on_started=job.spawners.append, on_message=job.take)
 
     _of_earlier_tests.clear()

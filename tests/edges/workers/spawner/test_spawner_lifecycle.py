@@ -1,0 +1,228 @@
+"""Real spawners from start to end: a normal one, a killed one, one that can't be started."""
+
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Awaitable, Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import anyio
+import msgspec
+import psutil
+import pytest
+from holdfast_wire import spawner_link as link
+
+from supervisor.config import JobSpec
+from supervisor.edges.workers.spawner import leftovers, return_places, spawner_process
+from supervisor.edges.workers.spawner.spawner_lifecycle import STUCK_STARTS_MAX, SpawnerLifecycle
+from supervisor.ports.edges import Spawner
+from tests.edges.workers.worker_side import until
+
+LIMIT_S = 30
+
+
+class Ear:
+    """Receives the spawner's messages; `when` acts at the first one of a kind."""
+
+    def __init__(self) -> None:
+        self.spawners: list[Spawner] = []
+        self.heard: list[link.FromSpawner] = []
+        self.ready = anyio.Event()
+        self.spawned = anyio.Event()
+
+    def take(self, message: link.FromSpawner) -> None:
+        self.heard.append(message)
+        if isinstance(message, link.Ready):
+            self.ready.set()
+        if isinstance(message, link.Spawned):
+            self.spawned.set()
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> JobSpec:
+    script = tmp_path / "wait.py"
+    script.write_text("import time; time.sleep(600)\n")
+    return JobSpec("kept", (str(script),), cwd=str(tmp_path), python=sys.executable)
+
+
+async def test_one_that_was_told_to_end_is_no_loss(spec: JobSpec) -> None:
+    ear = Ear()
+    reasons: list[str] = []
+
+    async def keep() -> None:
+        keeper = SpawnerLifecycle(private=True, output_dir=None)
+        reasons.append(await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take))
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep)
+            await ear.ready.wait()
+            ear.spawners[0].send(link.End())
+    assert reasons == ["the spawner ended because it was asked to"]
+    assert isinstance(ear.heard[-1], link.Ended)
+
+
+async def test_an_interpreter_that_is_no_python_is_refused_before_the_loss_is_told(spec: JobSpec) -> None:
+    ear = Ear()
+    spec = msgspec.structs.replace(spec, python="/bin/false")
+    with anyio.fail_after(LIMIT_S):
+        keeper = SpawnerLifecycle(private=True, output_dir=None)
+        why = await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
+    (ready,) = ear.heard
+    assert isinstance(ready, link.Ready)
+    assert ready.refusal.startswith("cannot run with /bin/false: it exited with code 1 instead of starting workers;")
+    assert (ready.refusal_code, "exited with code 1" in why) == (78, True)
+
+
+async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: JobSpec, tmp_path: Path) -> None:
+    ear = Ear()
+    folder = tmp_path / "spawners"
+    folder.mkdir(mode=0o700)
+    keeper = SpawnerLifecycle(private=False, output_dir=None, return_folder=folder)
+
+    async def keep() -> None:
+        await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep)
+            await ear.ready.wait()
+            ear.spawners[0].keep({"state": "all of it"}, (link.End(),), lambda: None)
+    (place,) = return_places.places(folder)
+    left = leftovers.read(place)
+    assert left is not None
+    assert left.texts["state"] == "all of it"
+    keeper.forget(spec.job_id)
+    assert return_places.places(folder) == []
+
+
+async def test_one_that_is_killed_is_a_loss_and_takes_its_workers_with_it(spec: JobSpec) -> None:
+    ear = Ear()
+    reasons: list[str] = []
+
+    async def keep() -> None:
+        keeper = SpawnerLifecycle(private=True, output_dir=None)
+        reasons.append(await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take))
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep)
+            await ear.ready.wait()
+            ear.spawners[0].send(link.Spawn(0, (link.WorkerPlan(local_rank=0, rank=0, env={}),)))
+            await ear.spawned.wait()
+            os.kill(ear.spawners[0].pid, signal.SIGKILL)
+    assert "was killed by signal 9" in reasons[0]
+    (worker,) = [message.pid for message in ear.heard if isinstance(message, link.Spawned)]
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
+
+
+async def test_an_interpreter_that_is_not_there_is_said_at_once(spec: JobSpec) -> None:
+    keeper = SpawnerLifecycle(private=True, output_dir=None)
+    missing = JobSpec("kept", spec.command, cwd=spec.cwd, python="/nonexistent/python")
+    with anyio.fail_after(LIMIT_S):
+        reason = await keeper.keep(missing, os.environ, on_started=lambda _: None, on_message=lambda _: None)
+    assert "/nonexistent/python" in reason
+
+
+def _keep(keeper: SpawnerLifecycle, spec: JobSpec, environment: Mapping[str, str] = os.environ) -> Awaitable[str]:
+    return keeper.keep(spec, environment, on_started=lambda _: None, on_message=lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"cwd": "/nonexistent/\ud800"}, "surrogates not allowed"),
+        ({"cwd": "x" * 5000}, "File name too long"),
+        ({"python": "nul\0"}, "embedded null"),
+        ({"command": ("x" * 200_000,)}, "Argument list too long"),
+    ],
+)
+async def test_whatever_is_wrong_with_a_start_is_a_sentence(
+    spec: JobSpec, change: dict[str, object], reason: str
+) -> None:
+    keeper = SpawnerLifecycle(private=True, output_dir=None)
+    with anyio.fail_after(LIMIT_S):
+        told = await _keep(keeper, msgspec.structs.replace(spec, **change))
+    assert told.startswith("cannot start the spawner of job kept: ")
+    assert reason in told
+
+
+@pytest.mark.parametrize("left", range(6))
+async def test_without_descriptors_left_it_is_the_reason_and_nothing_leaks(spec: JobSpec, left: int) -> None:
+    keeper = SpawnerLifecycle(private=False, output_dir=Path(spec.cwd) / "output")
+    plugs = _plug_gaps()  # the limit is a highest number: free numbers below it would be used
+    open_before = len(os.listdir("/proc/self/fd")) - 1  # without the listing's own
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_highest_fd() + 1 + left, hard))
+    try:
+        with anyio.fail_after(LIMIT_S):
+            told = await _keep(keeper, spec)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert "Too many open files" in told
+    assert "ulimit -n" in told
+    assert len(os.listdir("/proc/self/fd")) - 1 == open_before
+    for plug in plugs:
+        os.close(plug)
+
+
+def _plug_gaps() -> list[int]:
+    """Opens a descriptor on every free number below the highest open one."""
+    highest = _highest_fd()
+    plugs: list[int] = []
+    while (plug := os.open(os.devnull, os.O_RDONLY)) < highest:
+        plugs.append(plug)
+    os.close(plug)
+    return plugs
+
+
+def _highest_fd() -> int:
+    return max(int(name) for name in os.listdir("/proc/self/fd")[:-1])
+
+
+async def test_a_pipe_in_the_place_of_its_output_is_refused_and_blocks_nothing(spec: JobSpec) -> None:
+    folder = Path(spec.cwd) / "output"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "spawner.stdout.log")
+    with anyio.fail_after(LIMIT_S):
+        told = await _keep(SpawnerLifecycle(private=False, output_dir=folder), spec)
+    assert "spawner.stdout.log" in told
+
+
+def _living_children() -> set[psutil.Process]:
+    """Returns those of this process; one that a killed spawner had, and that has ended, is nobody's to wait for."""
+    found: set[psutil.Process] = set()
+    for each in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if each.status() != psutil.STATUS_ZOMBIE:
+                found.add(each)
+    return found
+
+
+async def test_a_start_that_is_stuck_is_given_up_and_named_and_what_comes_of_it_is_killed(
+    spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder answers late: the loop continues meanwhile, and the process that starts after all is killed."""
+    go_on = threading.Event()
+    slow_folder = spawner_process._open_output  # pyright: ignore[reportPrivateUsage]
+
+    def open_late(path: Path, files: ExitStack) -> int:
+        assert go_on.wait(LIMIT_S)
+        return slow_folder(path, files)
+
+    monkeypatch.setattr(spawner_process, "_open_output", open_late)
+    keeper = SpawnerLifecycle(private=False, output_dir=Path(spec.cwd) / "output", start_timeout_s=0.05)
+    before = _living_children()
+    with anyio.fail_after(LIMIT_S):
+        for _ in range(STUCK_STARTS_MAX):
+            told = await _keep(keeper, spec)
+            assert f"opening its output in {spec.cwd}/output: it has not ended within 0.05 s" in told
+        assert "2 earlier calls are stuck" in await _keep(keeper, spec)
+        assert "within 0.05 s" in await _keep(keeper, msgspec.structs.replace(spec, job_id="other")), "a bulkhead"
+        go_on.set()
+        await until(lambda: not any(threads.stuck for threads in keeper.threads.values()))
+        await until(lambda: not _living_children() - before)

@@ -1,0 +1,74 @@
+"""How is a socket of other code looked at without changing it?"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from worker_client.inprocess.releasing import foreign_sockets
+
+HOST, OTHER_HOST = "127.0.0.77", "127.0.0.78"
+
+
+WAIT_S = 10.0
+
+
+class Pair:
+    """A server with one client."""
+
+    def __init__(self, host: str = HOST, *, no_delay: bool = True, blocks: bool = True) -> None:
+        self.listener = socket.create_server((host, 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.client = socket.create_connection(self.listener.getsockname(), WAIT_S, source_address=(host, 0))
+        self.server, _ = self.listener.accept()
+        self.client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, no_delay)
+        self.client.setblocking(blocks)
+        self.server.settimeout(WAIT_S)
+
+    def is_alive(self) -> bool:
+        with contextlib.suppress(OSError):
+            self.server.sendall(b"x")
+            self.client.setblocking(True)
+            return self.client.recv(1) == b"x"
+        return False
+
+    def close(self) -> None:
+        for each in (self.client, self.server, self.listener):
+            each.close()
+
+
+@pytest.fixture
+def new_pair() -> Iterator[Callable[..., Pair]]:
+    made: list[Pair] = []
+
+    def make(host: str = HOST, **more: bool) -> Pair:
+        made.append(Pair(host, **more))  # pyright: ignore[reportArgumentType]
+        return made[-1]
+
+    yield make
+    for pair in made:
+        pair.close()
+
+
+def test_a_number_that_was_given_away_is_not_taken_for_the_old_socket(new_pair: Callable[..., Pair]):
+    pair = new_pair()
+    inode = os.fstat(pair.client.fileno()).st_ino
+    with foreign_sockets.borrowed(pair.client.fileno(), inode) as own:
+        assert own is not None
+        assert foreign_sockets.peer(own) == foreign_sockets.Endpoint(socket.inet_aton(HOST), pair.port)
+    for descriptor, number in ((pair.server.fileno(), inode), (1 << 20, inode)):
+        with foreign_sockets.borrowed(descriptor, number) as own:
+            assert own is None
+    near, far = socket.socketpair()
+    with near, far, foreign_sockets.borrowed(near.fileno(), os.fstat(near.fileno()).st_ino) as own:
+        assert own is None, "no TCP"
+
+
+def test_addresses_compare_whatever_the_family():
+    assert foreign_sockets.packed("::ffff:10.1.2.3") == foreign_sockets.packed("10.1.2.3") == bytes([10, 1, 2, 3])
+    assert foreign_sockets.packed("fe80::1%eth0") == foreign_sockets.packed("fe80::1")
+    assert foreign_sockets.packed("localhost") is None
