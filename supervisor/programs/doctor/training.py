@@ -138,7 +138,7 @@ def _torch(area: Area, told: Mapping[str, str], python: str) -> None:
 def _nccl(area: Area, told: Mapping[str, str]) -> None:
     text = told.get("nccl", "")
     if not text:
-        area.skip("nccl", "this torch has none")
+        area.skip("nccl", "no torch to ask" if told.get("torch_fault") else "this torch has none")
         return
     version = version_of(text)
     low, high = NCCL_BAD

@@ -53,6 +53,11 @@ def test_what_is_not(changes: dict[str, str], check: str, grade: Grade):
     assert the(judged(**changes), check).grade is grade
 
 
+def test_without_torch_nothing_is_said_of_its_nccl():
+    assert the(judged(nccl="", cuda=""), "nccl").found == "this torch has none"
+    assert the(judged(nccl="", torch_fault="No module named 'torch'"), "nccl").found == "no torch to ask"
+
+
 def test_this_python():
     found = graded(training.look(Machine(), sys.executable))
     assert found["python"] is Grade.OK
