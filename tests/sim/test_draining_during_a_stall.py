@@ -1,4 +1,7 @@
-"""Does a node leave if it is drained while its leader is stalled, which then hears its nodes one after the other?"""
+"""Does a node leave if it is drained while its leader is stalled, or as another leader takes over?
+
+Afterwards, the leader hears its nodes one after the other.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,15 @@ from tests.sim.world import World
 
 STALLS_AT_S = 12.0
 SEEDS = 40
+ELECTED_SEEDS = 15  # each with three games
+DRAINED = "n0001"
 
 
-def led_by_the_first(seed: int) -> Setup:
-    """Two nodes and a spare."""
+def two_and_a_spare(seed: int, *, is_elected: bool = False) -> Setup:
+    """Returns two nodes and a spare. The first leads, or one that is elected."""
     numbers = range(1000 * seed, 1000 * (seed + 1))
     setups = (draw_setup(number, nodes=3) for number in numbers)
-    drawn = next(each for each in setups if not each.is_elected and not each.fan_out)
+    drawn = next(each for each in setups if each.is_elected is is_elected and not each.fan_out)
     restart = msgspec.structs.replace(drawn.rules.restart, max_restarts=5, min_nodes=2)
     rendezvous = msgspec.structs.replace(drawn.rules.rendezvous, max_nodes=3, elastic=False)
     rules = msgspec.structs.replace(drawn.rules, restart=restart, rendezvous=rendezvous)
@@ -30,20 +35,51 @@ def led_by_the_first(seed: int) -> Setup:
     return replace(drawn, rules=rules, life_s=(60.0, 70.0), answer_max_s=0.02, delay_max_s=delay_max_s)
 
 
-def drained(seed: int, kind: Kind) -> World:
+def drained(setup: Setup, seed: int, kind: Kind, node: str = "n0000", *, longest_s: float = 9.0) -> World:
     draw = random.Random(seed)
-    lasts_s = draw.uniform(2.4, 9.0)  # the nodes connect again, or come back as new processes
+    lasts_s = draw.uniform(2.4, longest_s)  # the nodes connect again, or come back as new processes
     asked_at_s = STALLS_AT_S + draw.uniform(0.1, lasts_s)
-    stall = Fault(STALLS_AT_S, kind, "n0000", 0, lasts_s)
-    return play(led_by_the_first(seed), (stall, Fault(asked_at_s, Kind.DRAIN, "n0001")))
+    return play(setup, (Fault(STALLS_AT_S, kind, node, 0, lasts_s), Fault(asked_at_s, Kind.DRAIN, DRAINED)))
+
+
+def is_refused(world: World) -> bool:
+    return "leave_refused" in {event.kind for _, _, event in world.story}
+
+
+def has_drained(world: World) -> bool:
+    verdict = world.hosts[DRAINED].verdict
+    return verdict is not None and has_left(verdict)
+
+
+def is_lost(world: World, node: str) -> bool:
+    return any(event.reason.startswith(f"node {node} is lost: nothing was heard") for _, _, event in world.story)
 
 
 @pytest.mark.parametrize("kind", [Kind.SUPERVISOR_PAUSE, Kind.NODE_PAUSE])
 def test_a_node_that_is_drained_while_its_leader_is_stalled_is_replaced_by_the_spare(kind: Kind):
     for seed in range(SEEDS):
-        world = drained(seed, kind)
+        world = drained(two_and_a_spare(seed), seed, kind)
         assert not world.complaints
-        assert "leave_refused" not in {event.kind for _, _, event in world.story}, f"seed {seed}"
-        verdict = world.hosts["n0001"].verdict
-        assert verdict is not None, f"seed {seed}"
-        assert has_left(verdict), f"seed {seed}"
+        assert not is_refused(world), f"seed {seed}"
+        assert has_drained(world), f"seed {seed}"
+
+
+@pytest.mark.parametrize("kind", [Kind.BACKEND_CUT, Kind.BACKEND_LOST, Kind.LEASES_REVOKED])
+def test_a_node_that_is_drained_as_another_leader_takes_over_is_replaced_by_the_spare(kind: Kind):
+    """The spare may come last."""
+    for seed in range(ELECTED_SEEDS):
+        for node in ("n0000", "n0001", "n0002"):
+            world = drained(two_and_a_spare(seed, is_elected=True), seed, kind, node, longest_s=5.0)
+            assert not world.complaints
+            assert has_drained(world), f"seed {seed}, {node}"
+
+
+@pytest.mark.parametrize("kind", [Kind.SUPERVISOR_PAUSE, Kind.CUT])
+def test_a_node_that_is_drained_while_another_is_away_stays_only_if_that_one_is_lost(kind: Kind):
+    """It leaves also if it was away itself, and has lost its part by then."""
+    for seed in range(ELECTED_SEEDS):
+        for node in ("n0000", "n0001", "n0002"):
+            world = drained(two_and_a_spare(seed, is_elected=True), seed, kind, node, longest_s=5.0)
+            assert not world.complaints
+            stays = is_refused(world) and node != DRAINED and is_lost(world, node)
+            assert has_drained(world) or stays, f"seed {seed}, {node}"

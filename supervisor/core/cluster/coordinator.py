@@ -70,7 +70,8 @@ def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
     """Takes one event. `jitter` is a random value from 0 to 1."""
     if isinstance(event, cluster_messages.NodeStands) and resignation.is_outranked(state, event):
         return resignation.outranked(state)
-    decided = departure.after(*resignation.after(*departure.ask_again(*_step(state, event, now_s, jitter), now_s)))
+    decided = departure.ask_again(*_step(state, event, now_s, jitter), event, now_s)
+    decided = departure.after(*resignation.after(*decided))
     return takeover.with_record(*coordinator_announcements.with_announcements(state, *decided))
 
 
@@ -103,11 +104,11 @@ def _go_on(resolved: takeover.Resolved, now_s: float, jitter: float) -> Outcome:
 def next_deadline_s(state: State) -> float | None:
     match state.phase:
         case Gathering():
-            return rendezvous_round.next_deadline_s(state.phase)
+            return departure.next_deadline_s(state, rendezvous_round.next_deadline_s(state.phase))
         case Running():
-            moments = [hang_evidence.next_deadline_s(state.evidence), hang_first.next_deadline_s(state)]
-            moments.append(wrapped_call.next_deadline_s(state.calls) if state.calls is not None else None)
-            return min((moment for moment in moments if moment is not None), default=None)
+            of_calls_s = wrapped_call.next_deadline_s(state.calls) if state.calls is not None else None
+            of_hang_s = hang_evidence.next_deadline_s(state.evidence), hang_first.next_deadline_s(state)
+            return departure.next_deadline_s(state, of_calls_s, *of_hang_s)
         case WindingDown(until_s=until_s):
             return until_s
         case Ended(until_s=until_s):
@@ -332,8 +333,7 @@ def _lose_node_in_call(state: State, event: cluster_messages.NodeLost, now_s: fl
     state, actions = _step_calls(state, lost, now_s, jitter)
     offer = lost_node_replacement.offer(state)
     state, more = _step_calls(state, offer, now_s, jitter) if offer is not None else (state, ())
-    told = said(state, "node_lost", f"{event.reason}; the wrapped call goes on without it")
-    return state, (told, *actions, *more)
+    return state, (said(state, "node_lost", f"{event.reason}; the wrapped call goes on without it"), *actions, *more)
 
 
 def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:

@@ -132,6 +132,7 @@ class State(msgspec.Struct, frozen=True):
     store: UseStore | None = None  # of the last cycle, once it is served
     lost_in_call: tuple[NodeLost, ...] = ()  # nodes that the wrapped call continues without, or with a spare instead
     leaves_asked: tuple[LeaveAsked, ...] = ()  # they are answered once it is clear which nodes are there
+    others_until_s: float = 0.0  # by then, a new leader has met the nodes of the last one
     evidence: hang_evidence.State = msgspec.field(default_factory=hang_evidence.initial_state)
     hang: Hang | None = None  # until it is decided
     resigned: tuple[str, ...] = ()  # nodes that have given up the lead since the last cycle (resignation.py)

@@ -4,7 +4,8 @@ A part of the machine coordinator.py. A node without ranks leaves at once. One w
 run without it: the job restarts there, and no restart of the budget is used. Before the first cycle, every node counts
 as one with ranks. A leader that was not elected stays, since the job ends with it. An elected one first gives up the
 lead. If other nodes are needed and one of them does not answer just now, the answer waits until that one is heard or
-lost: after a stall, a leader hears its nodes one after the other.
+lost: after a stall, a leader hears its nodes one after the other. A new leader that lacks nodes waits until the last
+leader's nodes have had the time to come.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.cluster import endings, rendezvous_round, resignation
 from supervisor.core.cluster.active_and_spare_nodes import place
-from supervisor.core.cluster.cluster_messages import Action, LeaveAsked, Send
+from supervisor.core.cluster.cluster_messages import Action, Event, JobOpened, LeaveAsked, NodeStands, Send
 from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, Stop, said, with_member
 from supervisor.core.cluster.node_states import BUSY, UNHEARD, Member, MemberState
 from supervisor.core.stop_verdict import left_sentence, left_verdict
@@ -30,12 +31,12 @@ def ask(state: State, event: LeaveAsked, now_s: float) -> Outcome:
     waiting = tuple(each for each in state.leaves_asked if each.node != node)
     state = msgspec.structs.replace(state, leaves_asked=waiting)
     why_not = _hindrance(state, event)
-    if not why_not and (why_not := _missing_without(state, event)) and state.members.awaited:
+    if not why_not and (why_not := _missing_without(state, event)) and _may_others_come(state, now_s):
         return msgspec.structs.replace(state, leaves_asked=(*waiting, event)), ()
     if why_not:
         return _kept(state, event, why_not, now_s)
     state = with_member(state, node, msgspec.structs.replace(known, leaves=event.reason))
-    if isinstance(state.phase, Running) and known.state in BUSY:
+    if isinstance(state.phase, Running) and known.state in BUSY and node in state.parts:
         text = f"node {node} leaves the job ({event.reason}); restarting at once, which uses no restart of the budget"
         state = msgspec.structs.replace(state, phase=rendezvous_round.gathering(state.rules, text, now_s))
         return state, (said(state, "node_leaves", text), *rendezvous_round.announce(state, text))
@@ -44,9 +45,10 @@ def ask(state: State, event: LeaveAsked, now_s: float) -> Outcome:
     return state, (*actions, *more)
 
 
-def ask_again(state: State, actions: tuple[Action, ...], now_s: float) -> Outcome:
-    """Answers the requests that have waited, once no node is awaited any more."""
-    if not state.leaves_asked or state.members.awaited:
+def ask_again(state: State, actions: tuple[Action, ...], event: Event, now_s: float) -> Outcome:
+    """Answers the requests that have waited, once another node has come, or none is awaited any more."""
+    has_come = isinstance(event, NodeStands | JobOpened)
+    if not state.leaves_asked or (_may_others_come(state, now_s) and not has_come):
         return state, actions
     asked, state = state.leaves_asked, msgspec.structs.replace(state, leaves_asked=())
     for each in asked:
@@ -54,6 +56,12 @@ def ask_again(state: State, actions: tuple[Action, ...], now_s: float) -> Outcom
             state, more = ask(state, each, now_s)
             actions += more
     return state, actions
+
+
+def next_deadline_s(state: State, *others_s: float | None) -> float | None:
+    """Returns the earliest of these deadlines and that of the requests that wait."""
+    own_s = state.others_until_s if state.leaves_asked and not state.members.awaited else None
+    return min((each_s for each_s in (own_s, *others_s) if each_s is not None), default=None)
 
 
 def let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
@@ -109,6 +117,10 @@ def _missing_without(state: State, event: LeaveAsked) -> str:
     kept = [node for node, each in state.members.items() if node != event.node and each.cordoned]
     cordoned = f" beside {', '.join(kept)}, cordoned" if kept else ""
     return f"{has}{cordoned}, and a cycle needs {needed}; {remedy}"
+
+
+def _may_others_come(state: State, now_s: float) -> bool:
+    return state.members.awaited > 0 or now_s < state.others_until_s
 
 
 def _may_run(member: Member) -> bool:

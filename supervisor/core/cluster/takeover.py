@@ -343,6 +343,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         policy=msgspec.structs.replace(policy, used=used),
         members=members,
         calls=wrapped_call.initial_state(group_size * rules.local_world_size),
+        others_until_s=phase.until_s,
         epoch=epoch,
         own_epoch=fencing_epochs.next_epoch(epoch, began_at_ms=rules.facts.submitted_at_ms),
     )

@@ -51,6 +51,7 @@ class Asking(msgspec.Struct, frozen=True):
 
 class Following(msgspec.Struct, frozen=True):
     leader: Leader
+    is_new: bool = False  # it hears first how this node stands: that includes earlier reports
 
 
 class Leaving(msgspec.Struct, frozen=True):
@@ -339,7 +340,7 @@ def _decide(state: State, now_s: float, jitter: float) -> _Result:
         return _give_up(state, f"no leader of job {state.job_id} was found for {state.join_timeout_s:g} s")
     leader = state.seen
     if leader is not None and leader.node != state.node:
-        state = msgspec.structs.replace(state, phase=Following(leader))
+        state = msgspec.structs.replace(state, phase=Following(leader, is_new=True))
         return state, (Follow(leader), Obey(orders.Introduce()))
     if state.stands_from_s is not None and now_s < state.stands_from_s:
         return msgspec.structs.replace(state, phase=Waiting(state.stands_from_s)), ()
@@ -391,8 +392,7 @@ def _win(state: State, won: LeadWon, now_s: float) -> _Result:
     found, former = of_this_run(newer(won.ledger, state.ledger), term=term, met_term=state.met_term)
     state = msgspec.structs.replace(state, phase=Leading(term), waits_since_s=None, seen_at_s=now_s)
     state = msgspec.structs.replace(state, newest_term=newest_term, ledger=found)
-    others_may_train = first_start.may_train(won.held_for_s)
-    taken = cluster.LeadershipTaken(term, found, former, others_may_train, won.previous_term)
+    taken = cluster.LeadershipTaken(term, found, former, first_start.may_train(won.held_for_s), won.previous_term)
     witnesses = found.witnesses if found == won.ledger else ()
     return state, (Lead(term, found, former, witnesses), Coordinate(taken), Obey(orders.Introduce()))
 
@@ -462,10 +462,8 @@ def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _R
         state = msgspec.structs.replace(state, requests=(*state.requests, (now_s, report)))
     if isinstance(report, cluster.NodeStopped):
         state = msgspec.structs.replace(state, has_stopped=True)
-        if isinstance(state.phase, Over):
-            return state, (_failed(state.phase.why),)
     if isinstance(state.phase, Over):
-        return state, ()
+        return state, (_failed(state.phase.why),) if isinstance(report, cluster.NodeStopped) else ()
     said: list[cluster.Event] = [report]
     if isinstance(report, cluster.NodeStands):
         kept = (each for at_s, each in state.requests if now_s - at_s < KEPT_S)
@@ -474,8 +472,10 @@ def _say(state: State, report: cluster.Event, now_s: float, jitter: float) -> _R
     match state.phase:
         case Leading():
             actions = tuple(Coordinate(each) for each in said)
-        case Following():
-            actions = tuple(Report(each) for each in said)
+        case Following(leader, is_new):
+            is_new = is_new and not isinstance(report, cluster.NodeStands)
+            state = msgspec.structs.replace(state, phase=Following(leader, is_new))
+            actions = () if is_new else tuple(Report(each) for each in said)
         case _:
             if state.waits_since_s is None and not isinstance(report, Request | LastingRequest):
                 state = msgspec.structs.replace(state, waits_since_s=now_s)

@@ -9,6 +9,7 @@ import pytest
 
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.cluster_messages import (
+    DeadlineReached,
     JobOpened,
     LeaveAsked,
     MemberState,
@@ -23,6 +24,7 @@ from supervisor.core.cluster.cluster_messages import (
 )
 from supervisor.core.cluster.coordinator_states import Gathering, Running, WindingDown
 from supervisor.core.facts import JobRules, JobState, RestartRules, Verdict
+from supervisor.core.fence_times import TAKE_OVER_S
 from supervisor.core.orders import Conclude, JoinAgain, Order, Resign, StartCycle, Stay, WindDown
 from tests.core.new_leader import IN_CYCLE_4, kinds, new_leader, of_nodes, orders_to, stands
 from tests.core.playbook import Playbook
@@ -277,6 +279,46 @@ def test_an_elected_leader_with_ranks_leads_until_others_run_them() -> None:
         play >> NodeJoined(node, 4)
     assert orders_to(play, StartCycle) == ["b", "c"]
     assert orders_to(play, Resign) == ["a"]
+
+
+def test_a_new_leader_that_lacks_a_node_answers_once_the_spare_has_come() -> None:
+    play = elected()
+    play.at(TAKE_OVER_S - 1.0) >> DRAINED << ()
+    play >> NodeHeard("a") << ()
+    play >> stands("c", None, MemberState.JOINED)
+    assert orders_to(play, JoinAgain) == ["a", "b", "c"]
+    assert kinds(play) == ["node_leaves"]
+    assert coordinator.next_deadline_s(play.state) != TAKE_OVER_S
+
+
+def test_a_new_leader_that_lacks_a_node_refuses_once_each_node_has_had_the_time_to_come() -> None:
+    play = elected()
+    play.at(TAKE_OVER_S - 1.0) >> DRAINED << ()
+    assert coordinator.next_deadline_s(play.state) == TAKE_OVER_S
+    play.at(TAKE_OVER_S) >> DeadlineReached()
+    assert orders_to(play, Stay) == ["b"]
+    assert coordinator.next_deadline_s(play.state) is None
+    play >> DRAINED
+    assert orders_to(play, Stay) == ["b"], "at once"
+
+
+def test_a_new_leader_that_hears_of_a_request_as_it_takes_over_waits_for_the_spare() -> None:
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"))
+    play >> stands("a", 0, store_host="h", store_port=1) >> stands("b", 1, leave=DRAINED, cordoned="by kim")
+    assert not orders_to(play, Stay)
+    play >> stands("c", None, MemberState.JOINED)
+    assert orders_to(play, JoinAgain) == ["a", "b", "c"]
+
+
+def test_a_cycle_goes_on_as_a_node_leaves_that_comes_back_with_ranks_of_an_older_one() -> None:
+    play = running("a", "b", "c") >> NodeLost("b", "node b is lost") >> NodeJoined("a", 0)
+    assert play.state.parts == ("a", "c")
+    play >> NodeStands("b", play.state.rules, MemberState.FAILED, 0, cordoned="by kim", leave=DRAINED)
+    assert isinstance(play.state.phase, Running)
+    assert orders_to(play, JoinAgain) == ["b"]
+    play >> NodeJoined("b", 0)
+    assert verdict(play, "b").exit_code == 0
+    assert isinstance(play.state.phase, Running)
 
 
 def test_the_next_leader_learns_from_the_node_that_it_leaves() -> None:

@@ -109,6 +109,17 @@ def test_a_node_that_sees_nobody_asks_to_lead_and_begins_with_the_ledger() -> No
 def test_a_node_follows_the_leader_that_it_sees_and_reports_to_it() -> None:
     play = following()
     play.has(Follow(B), INTRODUCE)
+    play >> Said(STANDS) >> Said(NodeDown("a", 3)) << Report(NodeDown("a", 3))
+
+
+def test_a_leader_hears_first_how_the_node_stands_which_includes_earlier_reports() -> None:
+    play = following()
+    play >> Said(NodeDown("a", 3)) << ()
+    stop = StopAsked("by kim", 0)
+    play >> Said(stop) << ()
+    play >> Said(STANDS)
+    said = [each.report for each in play.of(Report)]
+    assert [type(each) for each in said] == [NodeStands, StopAsked]
     play >> Said(NodeDown("a", 3)) << Report(NodeDown("a", 3))
 
 
@@ -125,7 +136,7 @@ def test_an_earlier_leader_is_news_that_comes_too_late() -> None:
     play = following()
     play >> LeaderSeen(C) >> LinkLost("", None, was_heard=False)
     play >> LeaderSeen(B) << ()
-    assert play.state.phase == Following(C)
+    assert play.state.phase == Following(C, is_new=True)
 
 
 def test_a_leader_that_is_no_longer_heard_is_tried_again_or_another_one() -> None:
@@ -339,7 +350,7 @@ def test_a_leader_that_has_resigned_lets_others_lead_for_a_while() -> None:
     assert play.state.phase == Waiting(JITTER_S + STANDS_AGAIN_S)
     play >> LeaderSeen(C) >> LinkLost("", None, was_heard=False)
     play.at(play.now_s + AGAIN_S) >> DeadlineReached()
-    assert play.state.phase == Following(C), "tried again"
+    assert play.state.phase == Following(C, is_new=True), "tried again"
     play >> LeaderSeen(None) >> LinkLost("", None, was_heard=False)
     assert isinstance(play.state.phase, Waiting)
     play.at(JITTER_S + STANDS_AGAIN_S) >> DeadlineReached()
