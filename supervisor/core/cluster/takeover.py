@@ -186,8 +186,10 @@ def _begin_again(state: State, stands: NodeStands, now_s: float) -> Resolved:
         kept += (cluster_messages.NodeCordoned(node, each.cordoned),) if each.cordoned else ()
         kept += (cluster_messages.LeaveAsked(node, each.leaves, with_ranks=True),) if each.leaves else ()
         kept += (cluster_messages.NodeSilent(node),) if each.is_silent else ()
+    kept += state.leaves_asked
     text = f"node {stands.node} knows cycle {stands.cycle}, of which the ledger says nothing; the nodes know better"
-    return msgspec.structs.replace(state, phase=phase), (said(state, "leader_changed", text),), (stands, *kept)
+    state = msgspec.structs.replace(state, phase=phase, leaves_asked=())
+    return state, (said(state, "leader_changed", text),), (stands, *kept)
 
 
 def _missed_the_end(state: State, stands: NodeStands) -> bool:

@@ -25,6 +25,7 @@ from supervisor.core.cluster.cluster_messages import (
 from supervisor.core.cluster.coordinator_states import Gathering, Running, WindingDown
 from supervisor.core.facts import JobRules, JobState, RestartRules, Verdict
 from supervisor.core.fence_times import TAKE_OVER_S
+from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, Order, Resign, StartCycle, Stay, WindDown
 from tests.core.new_leader import IN_CYCLE_4, kinds, new_leader, of_nodes, orders_to, stands
 from tests.core.playbook import Playbook
@@ -319,6 +320,19 @@ def test_a_cycle_goes_on_as_a_node_leaves_that_comes_back_with_ranks_of_an_older
     play >> NodeJoined("b", 0)
     assert verdict(play, "b").exit_code == 0
     assert isinstance(play.state.phase, Running)
+
+
+def test_a_request_that_waits_is_kept_as_nodes_of_a_newer_cycle_show_that_the_ledger_is_old() -> None:
+    play = new_leader(of_nodes(Ledger(2, 3, 0), "a", "b"))
+    for group_rank, node in enumerate("ab"):
+        play >> stands(node, group_rank, MemberState.FAILED, cycle=2)
+    assert isinstance(play.state.phase, Gathering)
+    play.at(1.0) >> DRAINED << ()
+    for group_rank, node in enumerate("cd"):
+        play >> stands(node, group_rank, cycle=4)
+    assert isinstance(play.state.phase, Running)
+    play >> NodeJoined("b", 2)
+    assert verdict(play, "b").exit_code == 0
 
 
 def test_the_next_leader_learns_from_the_node_that_it_leaves() -> None:
