@@ -110,10 +110,12 @@ class KillTree(NamedTuple):
 class Fence(NamedTuple):
     """Kills everything that was started at `until_ns`, unless a later Fence comes first. Not answered.
 
-    By then the supervisor may have stalled, and another node may begin the job's next cycle.
+    By then the supervisor may have stalled, and another node may begin the job's next cycle. If it moves the fence only
+    after that (`at_ns`, when it gives this order), what it has ordered before is outdated.
     """
 
     until_ns: int
+    at_ns: int = 0  # 0: an older supervisor, which does not say it
 
 
 class End(NamedTuple):

@@ -241,7 +241,7 @@ class EnginePerformer:
         elif isinstance(action, node_messages.KillSpawner):
             spawner.kill(f"{action.reason}; {_whereabouts(spawner)}")
         else:
-            self._order(job, spawner, order_of(action, job.spec))
+            self._order(job, spawner, order_of(action, job.spec, now_s=self._edges.clock.now_s()))
         if isinstance(action, node_messages.MoveFence):
             job.fence_until_s = action.until_s
             self._edges.workers.extend_lease(action.job_id, action.until_s)

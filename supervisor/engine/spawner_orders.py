@@ -19,7 +19,7 @@ SpawnerAction = (
 )
 
 
-def order_of(action: SpawnerAction, spec: JobSpec) -> link.Order:
+def order_of(action: SpawnerAction, spec: JobSpec, *, now_s: float) -> link.Order:
     match action:
         case node_messages.PrepareStore(cycle=cycle):
             first, last = spec.store_ports or (0, 0)
@@ -33,7 +33,7 @@ def order_of(action: SpawnerAction, spec: JobSpec) -> link.Order:
         case node_messages.KillTree(cycle=cycle):
             return link.KillTree(cycle)
         case node_messages.MoveFence(until_s=until_s):
-            return link.Fence(int(until_s * 1e9))
+            return link.Fence(int(until_s * 1e9), int(now_s * 1e9))
         case node_messages.EndSpawner():
             return link.End()
         case _:

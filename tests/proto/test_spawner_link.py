@@ -40,6 +40,7 @@ def _plans(count: int, *, own_characters: int, shared_characters: int) -> tuple[
         PrepareStore(3, "127.0.0.1", 0, serve=False),
         ForkAhead(3, 8),
         Fence(2**62),
+        Fence(2**62, 2**61),
         Spawn(1, (WorkerPlan(0, 5, {"A": "\udcff"}, StreamPlan(file="/x"), exec_prefix=("numactl",)),)),
         Spawn(1, _plans(3, own_characters=5, shared_characters=2000), more=True),
         Exited(0, 1, 2, 1, None, False, False, 9, "ValueError: no", 1.5, 8.25, 60.0),

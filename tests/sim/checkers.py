@@ -154,7 +154,12 @@ class Budget(Checker):
         self._used = used
 
     def _units_at_most(self, fault: Fault) -> int:
-        """A stopped leader loses each of its nodes at a separate moment; so does an elected one."""
+        """A stopped leader loses each of its nodes at a separate moment; so does an elected one.
+
+        A slow link is harmful only with relays. Then an answer takes seconds, and its node is lost again and again.
+        """
+        if fault.kind is Kind.SLOW_LINK:
+            return 1 + int(fault.lasts_s // SILENCE_S)
         is_of_leader = fault.kind in _OF_LEADER and (
             self.world.leader.name in fault.nodes or self.world.backend is not None
         )

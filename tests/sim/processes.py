@@ -258,10 +258,14 @@ class Processes:
         world.timeline.after(life_s, partial(self.finish, rank))
 
     def _read_fences(self) -> None:
-        """Hears the fences that wait: a spawner reads what has come during a start before it ends anything."""
+        """Hears the fences that wait: a spawner reads what has come during a start before it ends anything.
+
+        One that was ordered after the present fence saves nothing.
+        """
         waiting, self._told = self._told, deque()
         for at_s, spawner, what in waiting:
-            if spawner == self.spawner and getattr(what, "func", None) == self._move_fence:
+            is_fence = spawner == self.spawner and isinstance(what, partial) and what.func == self._move_fence
+            if is_fence and what.args[1] <= self._fence_s:
                 what()
             else:
                 self._told.append((at_s, spawner, what))

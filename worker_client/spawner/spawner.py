@@ -75,7 +75,11 @@ class Spawner:
         self._signalling = signalling.Signalling(self._events, self._children, settings)
         self._killing = Killing(self._events, self._cgroups, self._children, self._cycle_ticks, self.reap_all)
         self._cycle_logs = CycleLogs(self._events, inherited, self._killing, self._send)
-        self._fence = Fence(self._events, lambda: self._killing.start(None, _nothing))
+        self._fence = Fence(
+            self._events,
+            lambda: self._killing.start(None, _nothing),
+            is_told=lambda: not self._link.lost and self._link.is_readable,
+        )
         self._records = ExitRecords(settings.exit_record_dir, settings.job_id)
         self._stores = Stores(
             self._events,
@@ -166,8 +170,8 @@ class Spawner:
                 self._signalling.carry_out(message)
             case spawner_link.KillTree(cycle):
                 self._kill(cycle)
-            case spawner_link.Fence(until_ns):
-                self._fence.move(until_ns)
+            case spawner_link.Fence(until_ns, at_ns):
+                self._fence.move(until_ns, at_ns)
             case spawner_link.End():
                 self._prefork_pool.dismiss()
                 self._killing.start(None, self._on_end)

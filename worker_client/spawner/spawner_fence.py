@@ -13,21 +13,37 @@ from .event_loop import Events
 
 
 class Fence:
-    """The fence. It calls `end`, which ends everything, when due, and again for what starts after that."""
+    """The fence. It calls `end`, which ends everything, when due, and again for what starts after that.
 
-    def __init__(self, events: Events, end: Callable[[], None]) -> None:
+    `is_told`: whether a message waits to be read, which may move it. A process that was stopped finds both at once.
+    """
+
+    def __init__(self, events: Events, end: Callable[[], None], is_told: Callable[[], bool]) -> None:
         self._events = events
         self._end = end
+        self._is_told = is_told
         self._until_ns = 0  # 0: none was set
+        self._has_late_starts = False  # something has started after the fence
 
-    def move(self, until_ns: int) -> None:
+    def move(self, until_ns: int, at_ns: int) -> None:
+        """Moves the fence, as was ordered at `at_ns`. An order that was given after the fence saves no late starts."""
+        if self._has_late_starts and at_ns > self._until_ns:
+            self._end()
+        self._has_late_starts = False
         self._until_ns = until_ns
-        self._events.set_timer("fence", max(0.0, until_ns / 1e9 - time.monotonic()), self._end)
+        self._events.set_timer("fence", max(0.0, until_ns / 1e9 - time.monotonic()), self._on_time)
 
     def hold_back(self) -> None:
-        """Ends what has started after the fence, unless a message that waits to be read moves it.
+        """Ends what has started after the fence, unless a message that waits to be read moved it in time.
 
         Call it after each start: that may have taken long.
         """
         if 0 < self._until_ns <= time.monotonic_ns():
-            self._events.set_timer("fence", 0.0, self._end)
+            self._has_late_starts = True
+            self._events.set_timer("fence", 0.0, self._on_time)
+
+    def _on_time(self) -> None:
+        if self._is_told():
+            self._events.set_timer("fence", 0.0, self._on_time)
+        else:
+            self._end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -11,6 +12,21 @@ from holdfast_wire.spawner_link import Exited, Fence, KillTree, Spawn, Spawned
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, is_alive, until, worker
 from tests.worker_client.spawner.test_killing import ESCAPES, escaped
+
+
+def stop(rig: Rig) -> None:
+    """Returns once the spawner stands still: it may be in its wait, which then finds no message as it continues."""
+    rig.process.send_signal(signal.SIGSTOP)
+    stat = Path(f"/proc/{rig.process.pid}/stat")
+    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", what="the stop")
+
+
+def assert_others_run(rig: Rig) -> None:
+    """Starts and kills one more: by then the spawner has read all, and has reported who was killed before."""
+    (started,) = rig.spawn(worker(2))
+    os.kill(started.pid, signal.SIGKILL)
+    rig.exited(2)
+    assert not rig.pending(Exited)
 
 
 def test_everything_ends_at_a_fence_that_the_supervisor_does_not_move(script: Script, tmp_path: Path) -> None:
@@ -43,12 +59,53 @@ def test_a_fence_that_was_moved_while_the_spawner_was_busy_ends_nothing(script: 
         rig.spawn(worker())
         until_ns = time.monotonic_ns() + 1_000_000_000
         rig.send(Fence(until_ns))
-        rig.process.send_signal(signal.SIGSTOP)
+        stop(rig)
         rig.send(Spawn(0, (worker(1),)))
         rig.send(Fence(until_ns + 600_000_000_000))
         until(lambda: time.monotonic_ns() > until_ns, what="the first fence")
         rig.process.send_signal(signal.SIGCONT)
         rig.receive(Spawned, lambda each: each.local_rank == 1)
-        rig.spawn(worker(2))  # by then it has read all
-        assert not rig.pending(Exited)
-        assert all(is_alive(pid) for pid in rig.seen)
+        assert_others_run(rig)
+
+
+def test_a_fence_that_was_moved_while_the_spawner_was_stopped_ends_nothing(script: Script, tmp_path: Path) -> None:
+    """As it continues, its wait is over and finds nothing, though the message is there."""
+    with Rig(script("import time; time.sleep(60)"), str(tmp_path)) as rig:
+        rig.spawn(worker())
+        until_ns = time.monotonic_ns() + 3_000_000_000
+        rig.send(Fence(until_ns))
+        rig.spawn(worker(1))  # by then it has read all
+        stop(rig)
+        rig.send(Fence(until_ns + 600_000_000_000))
+        until(lambda: time.monotonic_ns() > until_ns, what="the first fence")
+        rig.process.send_signal(signal.SIGCONT)
+        assert_others_run(rig)
+
+
+def test_a_fence_that_was_moved_too_late_saves_nothing_that_was_ordered_before(script: Script, tmp_path: Path) -> None:
+    """The supervisor was stalled. It sends what it had decided before, then sees that the fence has passed."""
+    with Rig(script("import time; time.sleep(60)"), str(tmp_path)) as rig:
+        rig.spawn(worker())
+        until_ns = time.monotonic_ns() + 200_000_000
+        rig.send(Fence(until_ns))
+        assert rig.exited().signal == signal.SIGKILL
+        stop(rig)
+        rig.send(Spawn(0, (worker(1),)))
+        rig.send(Fence(until_ns + 600_000_000_000, time.monotonic_ns()))
+        rig.process.send_signal(signal.SIGCONT)
+        assert rig.exited(1).signal == signal.SIGKILL
+        assert_others_run(rig)
+
+
+def test_a_fence_that_was_moved_in_time_saves_what_started_late(script: Script, tmp_path: Path) -> None:
+    with Rig(script("import time; time.sleep(60)"), str(tmp_path)) as rig:
+        rig.spawn(worker())
+        until_ns = time.monotonic_ns() + 1_000_000_000
+        rig.send(Fence(until_ns))
+        stop(rig)
+        rig.send(Spawn(0, (worker(1),)))
+        rig.send(Fence(until_ns + 600_000_000_000, until_ns - 1))
+        until(lambda: time.monotonic_ns() > until_ns, what="the first fence")
+        rig.process.send_signal(signal.SIGCONT)
+        rig.receive(Spawned, lambda each: each.local_rank == 1)
+        assert_others_run(rig)
