@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anyio
+
 from supervisor.config import JobSpec
 from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.cluster.cluster_messages import JobOpened, NodeJoined, NodeLost, Reported
@@ -55,6 +57,9 @@ async def test_a_node_that_is_lost_is_shown_so_by_the_leader(tmp_path: Path):
         ):
             all_of_it.base.inbox.post(Reported("j", report))
         await settled()
+        with anyio.fail_after(30):
+            while len(all_of_it.jobs.view.nodes("j")) < 2:  # noqa: ASYNC110 - its own node joins by way of a thread
+                await anyio.sleep(0.01)
         assert [(node.name, node.state, node.reason) for node in all_of_it.jobs.view.nodes("j")] == [
             ("n0", "ready", ""), ("n1", "lost", "node n1 is lost: silence"),
         ]  # fmt: skip
