@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import signal as signals
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from supervisor.core.facts import Evidence, Progress, StackGroup, WorkerExit
 from supervisor.core.node import node_messages
@@ -74,6 +75,17 @@ class Spoilt:
     term_ignored: bool = False
 
 
+class FenceMove(NamedTuple):
+    """An order to the spawner, which waits to be read. `ordered_at_s`: in the world's time."""
+
+    perform: Callable[[float, float], None]
+    until_s: float
+    ordered_at_s: float
+
+    def __call__(self) -> None:
+        self.perform(self.until_s, self.ordered_at_s)
+
+
 class Processes:
     """The processes that one supervisor has started."""
 
@@ -109,7 +121,7 @@ class Processes:
             case node_messages.PrepareStore(cycle=cycle):
                 self.by_spawner(partial(self._serve_store, cycle))
             case node_messages.MoveFence(until_s=until_s):
-                self.by_spawner(partial(self._move_fence, until_s, self._world.timeline.now_s), 0.0)
+                self.by_spawner(FenceMove(self._move_fence, until_s, self._world.timeline.now_s), 0.0)
             case node_messages.EndSpawner():
                 number = self.spawner
                 self.by_spawner(lambda: self.lose_spawner("it ended as it was told", number))
@@ -264,8 +276,7 @@ class Processes:
         """
         waiting, self._told = self._told, deque()
         for at_s, spawner, what in waiting:
-            is_fence = spawner == self.spawner and isinstance(what, partial) and what.func == self._move_fence
-            if is_fence and what.args[1] <= self._fence_s:
+            if spawner == self.spawner and isinstance(what, FenceMove) and what.ordered_at_s <= self._fence_s:
                 what()
             else:
                 self._told.append((at_s, spawner, what))
