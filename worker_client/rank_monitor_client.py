@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from worker_client import across_ranks
+from worker_client import all_reduce_max
 from worker_client.endpoint import from_environment
 from worker_client.errors import RankMonitorClientError
 from worker_client.heartbeat_intervals import HeartbeatIntervals
@@ -124,7 +124,7 @@ class RankMonitorClient:
         """
         monitoring = self._initialised()
         mine = monitoring.progress.maxima()
-        initial_s, gap_s = across_ranks.maxima([mine.initial_heartbeat_s, mine.heartbeat_s])
+        initial_s, gap_s = all_reduce_max.maxima([mine.initial_heartbeat_s, mine.heartbeat_s])
         if initial_s <= 0 or gap_s <= 0:
             return _not_ready("heartbeat timeouts", "no rank has sent two heartbeats yet", skip=skip_if_not_ready)
         calculated = calculate_heartbeat(
@@ -158,7 +158,7 @@ class RankMonitorClient:
                 "name them in the job's section timeouts"
             )
         mine = monitoring.progress.maxima()
-        outside_s, *sections_s = across_ranks.maxima(_section_values(mine, names))
+        outside_s, *sections_s = all_reduce_max.maxima(_section_values(mine, names))
         longest_s = dict(zip(names, sections_s, strict=True))
         missing = [name for name, value in longest_s.items() if value <= 0]
         if calc_out_of_section and outside_s <= 0:
@@ -182,7 +182,7 @@ class RankMonitorClient:
         """
         digest = float(zlib.crc32("\0".join(arguments).encode()))
         unsettled = 0.0 if monitoring.progress.sections.is_settled else 1.0
-        largest, negated_smallest, any_unsettled = across_ranks.maxima([digest, -digest, unsettled])
+        largest, negated_smallest, any_unsettled = all_reduce_max.maxima([digest, -digest, unsettled])
         if any_unsettled:
             if monitoring.has_supervisor:
                 log.warning("cannot calculate section timeouts: not every rank has heard from its supervisor yet")
@@ -298,7 +298,7 @@ def _section_values(mine: Maxima, names: list[str]) -> list[float]:
 
 def _this_rank() -> RankInfo:
     """Reads the rank from the default process group, else from the launcher's variables; without both it is rank 0."""
-    rank = across_ranks.global_rank()
+    rank = all_reduce_max.global_rank()
     numbers: list[int] = []
     for name, known in (("RANK", rank), ("LOCAL_RANK", None)):
         text = os.environ.get(name, "0") if known is None else str(known)

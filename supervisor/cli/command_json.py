@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from supervisor.cli.owners import user_name
-from supervisor.cli.supervisors import FoundJob
+from supervisor.cli.supervisor_discovery import FoundJob
 from supervisor.core.facts import Evidence
 from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.edges.operators.event_json import timestamp

@@ -13,7 +13,7 @@ import argcomplete
 from argcomplete.completers import BaseCompleter, FilesCompleter
 from argcomplete.shell_integration import shellcode
 
-from supervisor.cli.supervisors import Supervisors
+from supervisor.cli.supervisor_discovery import Supervisors
 from supervisor.cli.whole_parser import whole_parser
 from supervisor.config.run_flags import read_command_line
 from supervisor.errors import HoldfastError

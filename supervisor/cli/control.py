@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING
 
-from supervisor.cli.supervisors import FoundJob, Supervisors
+from supervisor.cli.supervisor_discovery import FoundJob, Supervisors
 from supervisor.errors import NoSupervisorError, NotFoundError, NotNowError
 
 if TYPE_CHECKING:

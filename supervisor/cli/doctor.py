@@ -13,7 +13,7 @@ import msgspec
 import supervisor
 from supervisor.cli import output
 from supervisor.cli.events import events_of
-from supervisor.cli.supervisors import Supervisors
+from supervisor.cli.supervisor_discovery import Supervisors
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.core.printable import one_line

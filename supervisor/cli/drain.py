@@ -13,7 +13,7 @@ from supervisor.cli.control import ask_node, node_name
 from supervisor.cli.interrupt import ends_at_once
 from supervisor.cli.owners import name_of, who_asks
 from supervisor.cli.steady_client import SteadyClient
-from supervisor.cli.supervisors import Answering, Supervisors, add_place_arguments
+from supervisor.cli.supervisor_discovery import Answering, Supervisors, add_place_arguments
 from supervisor.core.event_weights import Weight, weight
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from supervisor.cli import command_json, output
-from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
 from supervisor.ports.reports import JobReport

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from supervisor.edges.workers.spawner.return_places import ReturnPlace
+    from supervisor.edges.workers.spawner.spawner_discovery import ReturnPlace
 
 RETURNS_WITHIN_S = 10.0
 
@@ -32,9 +32,9 @@ def wait_for_next(folder: Path, control_socket: Path, say: Callable[[str], None]
 def _is_awaited(folder: Path) -> bool:
     if not os.path.isdir(folder):
         return False
-    from supervisor.edges.workers.spawner import return_places  # Late: hardly any command needs it.
+    from supervisor.edges.workers.spawner import spawner_discovery  # Late: hardly any command needs it.
 
-    return any(_is_inhabited(place) for place in return_places.places(folder))
+    return any(_is_inhabited(place) for place in spawner_discovery.places(folder))
 
 
 def _is_inhabited(place: ReturnPlace) -> bool:

@@ -14,7 +14,7 @@ import supervisor
 from supervisor.cli import offline_logs, output
 from supervisor.cli.events import events_of
 from supervisor.cli.report_last_output import READ_TIMEOUT_S, with_last_words
-from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece, bounded
 from supervisor.errors import InvalidRequestError, NotFoundError

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from supervisor.cli import command_json, output
 from supervisor.cli.control import ask_live
-from supervisor.cli.supervisors import Supervisors, add_place_arguments
+from supervisor.cli.supervisor_discovery import Supervisors, add_place_arguments
 from supervisor.core.facts import Evidence
 from supervisor.core.printable import one_line
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from supervisor.cli import command_json, node_check_table, output
 from supervisor.cli.jobs import restarts_cell
-from supervisor.cli.supervisors import FoundJob, Supervisors, add_place_arguments
+from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments
 from supervisor.core.printable import one_line
 from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.edges.machine.clock import Clock

@@ -7,7 +7,7 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from supervisor.cli import output
-from supervisor.cli.supervisors import Supervisors, add_place_arguments
+from supervisor.cli.supervisor_discovery import Supervisors, add_place_arguments
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
 INTERVAL_MIN_S = 0.5

@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from supervisor.cli import output
 from supervisor.cli.control import ask_node, node_name
-from supervisor.cli.supervisors import Supervisors, add_place_arguments
+from supervisor.cli.supervisor_discovery import Supervisors, add_place_arguments
 from supervisor.errors import NoSupervisorError
 
 

@@ -12,7 +12,7 @@ import anyio
 from holdfast_wire import private_files, regular_file
 
 from supervisor.cli import output
-from supervisor.cli.supervisors import add_place_arguments
+from supervisor.cli.supervisor_discovery import add_place_arguments
 from supervisor.edges.machine.own_process import signals
 from supervisor.edges.operators import http_server
 from supervisor.errors import ConfigurationError, InvalidRequestError

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from supervisor.config.attribution_settings import KEY_VARIABLE, NO_MODEL, Attribution, read_key
-from supervisor.config.given import Given
+from supervisor.config.value_origin import Given
 
 ENDPOINT_NAME = "ft_attribution_endpoint"
 MODEL_NAME = "ft_attribution_llm_model"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import yaml
 
-from supervisor.config.given import Given
 from supervisor.config.launch_settings import settings_by_key
 from supervisor.config.setting import Setting
+from supervisor.config.value_origin import Given
 from supervisor.config.yaml_source import SECTION, YamlFile, read_keys, read_yaml
 
 

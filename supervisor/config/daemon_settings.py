@@ -13,12 +13,12 @@ import msgspec
 from supervisor.config import event_hooks, launch_values, log_limits, user_service, values
 from supervisor.config.environment import read_variables
 from supervisor.config.event_hooks import EventHooks, hooks_from
-from supervisor.config.given import Given
 from supervisor.config.launch_settings import settings_by_flag, settings_by_key
 from supervisor.config.log_limits import LogLimits
 from supervisor.config.run_flags import TypedLine, read_command_line
 from supervisor.config.setting import Group, Setting
 from supervisor.config.user_service import UserService, UserShares
+from supervisor.config.value_origin import Given
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
 OF_JOB_VARIABLE = "HOLDFAST_SUPERVISOR_OF"  # set by deploy/slurm/prolog.sh, whose epilog looks for it

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from supervisor.config.given import Given, clip, from_variable, nearest
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.setting import Setting
+from supervisor.config.value_origin import Given, clip, from_variable, nearest
 from supervisor.errors import ConfigurationError
 
 GPUS_PER_NUMA = "HOLDFAST_GPUS_PER_NUMA"

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 
 from supervisor.config import launch_settings
-from supervisor.config.given import Given, clip
 from supervisor.config.job_spec import Entry
+from supervisor.config.value_origin import Given, clip
 from supervisor.core.facts import NodeFacts
 from supervisor.errors import ConfigurationError
 

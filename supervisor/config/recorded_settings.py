@@ -13,11 +13,11 @@ import msgspec
 
 from supervisor.config import launch_settings
 from supervisor.config.attribution_settings import EXPORT_URL
-from supervisor.config.given import clip
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.redaction import HIDDEN, redacted_text, redacted_url
 from supervisor.config.setting import Setting, value_at
+from supervisor.config.value_origin import clip
 
 VALUE, SOURCE = "set ", "from "  # the beginnings of the keys under which they are recorded
 _WITHOUT_PATH = (

@@ -10,11 +10,11 @@ import msgspec
 
 from supervisor.config import launch_settings, launch_values, node_facts
 from supervisor.config.fault_tolerance import SEGMENT
-from supervisor.config.given import Given
 from supervisor.config.job_spec import EMBEDDED, JobSpec, Nodes
 from supervisor.config.launch_values import split_endpoint
 from supervisor.config.node_facts import NODE_NAME
 from supervisor.config.submitted_nodes import is_of_this_machine
+from supervisor.config.value_origin import Given
 from supervisor.core.facts import RestartPolicyName
 from supervisor.errors import HoldfastError, InvalidRequestError
 

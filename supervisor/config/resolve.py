@@ -17,7 +17,7 @@ import msgspec
 
 from supervisor.config import (
     attribution_check,
-    devices,
+    device_count,
     environment,
     job_logs,
     launch_settings,
@@ -28,7 +28,6 @@ from supervisor.config import (
 )
 from supervisor.config.event_hooks import EventHooks, hooks_from
 from supervisor.config.fault_tolerance import AUTO_HEARTBEAT, CONFIG_FILE, CYCLE_LOG, SECTION_LIMITS
-from supervisor.config.given import Given
 from supervisor.config.job_spec import Entry, JobSpec, SpawnMethod
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.launch_values import WORKERS_MAX
@@ -37,6 +36,7 @@ from supervisor.config.log_server_settings import LEAVES, PORT, last_port, log_s
 from supervisor.config.run_flags import TypedLine, read_command_line
 from supervisor.config.run_folder import check_log_dir
 from supervisor.config.setting import Setting, Status, value_at
+from supervisor.config.value_origin import Given
 from supervisor.config.values import SectionLimits, ValueProblem
 from supervisor.core.log_funnel.log_leaves import PORT_MAX
 from supervisor.errors import ConfigurationError, InvalidRequestError
@@ -80,7 +80,7 @@ def parse_run(
     *,
     environ: Mapping[str, str],
     cwd: str,
-    count_gpus: Callable[[Mapping[str, str]], int] = devices.count_gpus,
+    count_gpus: Callable[[Mapping[str, str]], int] = device_count.count_gpus,
 ) -> RunRequest:
     """Returns the job that `holdfast run <argv>` asks for.
 
@@ -219,8 +219,8 @@ def _job_spec(
             raise one.problem("there is no {nic} in it", "write {nic} in place of the card's name")
         if one is not None and template and not str(template).startswith("/"):
             raise one.problem("it is not an absolute path", "write such as /sys/class/infiniband/{nic}/ports/1/state")
-    spec = replace_at(spec, "health.has_gpus", devices.has_gpu_driver(environ))
-    return replace_at(spec, "health.has_network_cards", devices.has_network_cards())
+    spec = replace_at(spec, "health.has_gpus", device_count.has_gpu_driver(environ))
+    return replace_at(spec, "health.has_network_cards", device_count.has_network_cards())
 
 
 def _in_folder(one: Given, cwd: str) -> object:
@@ -287,7 +287,7 @@ def _local_world_size(
         hidden = "CUDA_VISIBLE_DEVICES" in environ
         remedy = "check CUDA_VISIBLE_DEVICES" if hidden else "check nvidia-smi, or write a number"
         raise one.problem("this node has no GPU that a worker could use", remedy)
-    return min(gpus or devices.count_cpus(), WORKERS_MAX)
+    return min(gpus or device_count.count_cpus(), WORKERS_MAX)
 
 
 def _addresses(spec: JobSpec, values: _Values) -> JobSpec:

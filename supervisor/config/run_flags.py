@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from supervisor.config.given import Given, clip, nearest, read
 from supervisor.config.launch_settings import settings_by_flag
 from supervisor.config.setting import Setting
+from supervisor.config.value_origin import Given, clip, nearest, read
 from supervisor.config.values import FALSE_WORDS, TRUE_WORDS
 from supervisor.errors import InvalidRequestError
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import cast
 
 from supervisor.config import launch_settings, rendezvous_settings
-from supervisor.config.given import Given, clip, read
 from supervisor.config.setting import Setting
+from supervisor.config.value_origin import Given, clip, read
 
 STEP_NODES, STEP_TASKS, NODE_LIST = "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST"
 JOB, STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from supervisor.config import launch_settings
-from supervisor.config.given import Given, read
+from supervisor.config.value_origin import Given, read
 
 PORT = 29500  # torchrun's default
 ID = "none"  # torchrun's, where no --rdzv-id is given

@@ -11,8 +11,8 @@ from typing import Any, cast
 import msgspec
 import yaml
 
-from supervisor.config.given import Given, clip, nearest, read
 from supervisor.config.setting import Setting
+from supervisor.config.value_origin import Given, clip, nearest, read
 from supervisor.config.values import SECTIONS, SectionLimits, Shape, ValueProblem, add_section, parse_section_limit
 from supervisor.errors import ConfigurationError
 

@@ -12,7 +12,7 @@ import msgspec
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.redaction import redacted_text, secret_values
-from supervisor.config.shown_lengths import shown_command
+from supervisor.config.truncation import shown_command
 from supervisor.core.facts import Assignment, JobEvent, Verdict
 from supervisor.core.gpu_places import GpuPlace
 from supervisor.ports.edges import Spawner

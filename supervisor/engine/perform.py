@@ -26,10 +26,10 @@ from supervisor.core.node import failed_actions, node, node_messages, spawner_de
 from supervisor.engine import announcement_followers
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_state import Machines
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.failure_text import failure_sentence, failure_text
 from supervisor.engine.job_record import CycleRecord, JobRecord
-from supervisor.engine.machines import Machines
 from supervisor.engine.node_probing import NodeProbing
 from supervisor.engine.node_stacks import NodeStacks
 from supervisor.engine.report_queue import ReportQueue

@@ -11,10 +11,10 @@ from supervisor.core.announcements import Announcement, NodeLost
 from supervisor.core.cluster.status_view import Roster, roster
 from supervisor.core.facts import JobEvent
 from supervisor.engine import leaders_events
+from supervisor.engine.engine_state import Machines
 from supervisor.engine.event_deduplication import take_leaders_news, take_news
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.machines import Machines
 from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.ports.edges import Clock
 from supervisor.ports.questions import NodeEvents, Part, TellNews, Whole

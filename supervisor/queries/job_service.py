@@ -21,10 +21,10 @@ from supervisor.core.node import node, node_messages
 from supervisor.core.session_state import JobSessions
 from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_state import Machines
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import ENDED_JOBS_MAX, JobRecord
 from supervisor.engine.known_stragglers import KnownStragglers
-from supervisor.engine.machines import Machines
 from supervisor.engine.node_stacks import STACKS_FOR_PEOPLE_S, NodeStacks
 from supervisor.engine.recovery.expected_jobs import ExpectedJobs, with_stopped
 from supervisor.errors import AlreadyExistsError, CordonedError, NotFoundError, NotNowError

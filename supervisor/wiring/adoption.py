@@ -28,8 +28,8 @@ from supervisor.ports.edges import Spawners
 from supervisor.ports.questions import PeersAndColleagues
 from supervisor.queries.job_service import JobService
 from supervisor.wiring.job_wiring import Base
-from supervisor.wiring.place import Place
 from supervisor.wiring.supervisor import open_slow_edges, open_supervisor, registered
+from supervisor.wiring.supervisor_paths import Place
 
 if TYPE_CHECKING:
     from supervisor.edges.peers.embedded.adopted_peers import NodeMeeting

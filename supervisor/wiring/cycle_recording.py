@@ -22,7 +22,7 @@ from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Clock
-from supervisor.wiring.place import Place
+from supervisor.wiring.supervisor_paths import Place
 
 if TYPE_CHECKING:
     from supervisor.wiring.job_attribution import Attributions

@@ -26,9 +26,9 @@ from supervisor.edges.operators.metrics import exporter
 from supervisor.edges.operators.metrics.meter import Meter, MeterHandler
 from supervisor.edges.operators.traces import otlp
 from supervisor.engine.output_plan import Console
-from supervisor.wiring.place import Place
 from supervisor.wiring.returning import make_room
 from supervisor.wiring.supervisor import Running, open_supervisor, peers_of_jobs, registered, sweep
+from supervisor.wiring.supervisor_paths import Place
 
 _log = logging.getLogger("holdfast")
 

@@ -24,11 +24,11 @@ from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.stacks.stack_collector import StackCollector
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_state import Machines
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.known_stragglers import KnownStragglers
 from supervisor.engine.loop import Engine
-from supervisor.engine.machines import Machines
 from supervisor.engine.node_stacks import NodeStacks
 from supervisor.engine.perform import Edges, EnginePerformer
 from supervisor.engine.report_queue import ReportQueue
@@ -41,7 +41,7 @@ from supervisor.ports.questions import PeersAndColleagues
 from supervisor.queries.cluster_view import ClusterView
 from supervisor.queries.job_service import JobService
 from supervisor.queries.question_inbox import QuestionInbox
-from supervisor.wiring.place import Place
+from supervisor.wiring.supervisor_paths import Place
 
 if TYPE_CHECKING:
     from supervisor.engine.recovery.turn_outbox import TurnOutbox

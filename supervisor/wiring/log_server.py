@@ -22,7 +22,7 @@ from supervisor.core.announcements import Announcement, JobEnded, LeadChanged
 from supervisor.core.facts import JobEvent
 from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.engine.job_record import JobRecord
-from supervisor.wiring.place import Place
+from supervisor.wiring.supervisor_paths import Place
 
 if TYPE_CHECKING:
     from supervisor.edges.machine.logs.log_tier_supervision import LogTier

@@ -31,11 +31,11 @@ from supervisor.edges.machine.own_process.threads import in_thread, in_thread_if
 from supervisor.edges.machine.processes import job_claims
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.channel.worker_server import WorkerServer
-from supervisor.edges.workers.spawner import leftovers, return_places
-from supervisor.edges.workers.spawner.leftovers import Leftover
-from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
+from supervisor.edges.workers.spawner import dead_spawner_state, spawner_discovery
+from supervisor.edges.workers.spawner.dead_spawner_state import Leftover
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, Lodger, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
-from supervisor.edges.workers.spawner.spawner_reaching import Reaching
+from supervisor.edges.workers.spawner.spawner_reconnect import Reaching
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
@@ -134,7 +134,7 @@ class Returning(msgspec.Struct, frozen=True):
     def _lodgers(self) -> dict[str, list[tuple[ReturnPlace, Lodger]]]:
         """Returns the lodgers by job, including dead ones."""
         found: dict[str, list[tuple[ReturnPlace, Lodger]]] = {}
-        for place in return_places.places(self.folder):
+        for place in spawner_discovery.places(self.folder):
             try:
                 lodger = place.lodger()
             except OSError as error:
@@ -152,10 +152,10 @@ class Returning(msgspec.Struct, frozen=True):
         """
         why = f"the record {place.record_path} of its spawner can't be read: {error.strerror or error}"
         lodger = place.listener()
-        leftover = leftovers.read(place) if lodger is None else None
+        leftover = dead_spawner_state.read(place) if lodger is None else None
         if leftover is not None:
             with contextlib.suppress(UnreadableError):
-                lodger = return_places.nobody(snapshot_texts.restored(leftover.texts).record.spec.job_id)
+                lodger = spawner_discovery.nobody(snapshot_texts.restored(leftover.texts).record.spec.job_id)
         if lodger is None:
             _log.error("%s; which job it stood for is not known, and nothing of it is left", why)
         else:
@@ -169,11 +169,11 @@ class Returning(msgspec.Struct, frozen=True):
         """Takes over the job. `found` gets its spawners, as long as nobody else has them."""
         reaching = Reaching(places, found)
         await reaching.run(partial(self._show, job_id, reaching))
-        found.sort(key=return_places.turns_of, reverse=True)
+        found.sort(key=spawner_discovery.turns_of, reverse=True)
         try:
-            return_places.check_whole(found)
+            spawner_discovery.check_whole(found)
             restored = snapshot_texts.restored(found[0].texts)
-        except return_places.IncompleteError as error:
+        except spawner_discovery.IncompleteError as error:
             await self._end_lost(job_id, places, found, _why_killed(reaching) or str(error))
             return
         except UnreadableError as error:
@@ -330,7 +330,7 @@ class Returning(msgspec.Struct, frozen=True):
         reason = "; ".join(filter(None, (self.faults.get(job_id), reason)))
         for each in found:
             each.kill()
-        left = [(place, lodger, await in_thread(partial(leftovers.read, place))) for place, lodger in places]
+        left = [(place, lodger, await in_thread(partial(dead_spawner_state.read, place))) for place, lodger in places]
         known = [(place, leftover) for place, _, leftover in left if leftover is not None]
         late = next(filter(None, (why_unattended(one) for _, leftover in known for one in leftover.reports)), "")
         if late:
@@ -344,7 +344,7 @@ class Returning(msgspec.Struct, frozen=True):
             await self._record_lost(job_id, f"{reason}; how it ended is not known: {error}")
         if not _is_taken(job_id, restored):
             for _, lodger, leftover in left:
-                stuck = await leftovers.end(lodger, leftover)
+                stuck = await dead_spawner_state.end(lodger, leftover)
                 if stuck:
                     _log.error("processes %s of job %s can't be killed and were given up", stuck, job_id)
         concludes = restored is not None and not _is_taken(job_id, restored)

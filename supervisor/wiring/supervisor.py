@@ -42,8 +42,8 @@ from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_state import Machines
 from supervisor.engine.event_publisher import EventPublisher
-from supervisor.engine.machines import Machines
 from supervisor.engine.output_plan import Console
 from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
@@ -57,9 +57,9 @@ from supervisor.queries.question_inbox import QuestionInbox
 from supervisor.wiring import cycle_recording, shared_jobs
 from supervisor.wiring.job_wiring import Base, Jobs, wired
 from supervisor.wiring.log_server import LogFunnel
-from supervisor.wiring.place import Place
 from supervisor.wiring.run_logs import RunLogs
 from supervisor.wiring.shared_jobs import Recall
+from supervisor.wiring.supervisor_paths import Place
 
 if TYPE_CHECKING:
     from supervisor.wiring.returning import Returning

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from supervisor.cli.live import rows
 from supervisor.cli.live.job_polling import Look
 from supervisor.cli.live.screen_contents import AllJobs, RanksOfJob
-from supervisor.cli.supervisors import FoundJob
+from supervisor.cli.supervisor_discovery import FoundJob
 from supervisor.core.facts import JobState
 from supervisor.ports.reports import JobReport, RankReport, RecordedEvent, SectionReport
 from tests.edges.operators.fake_job_service import running

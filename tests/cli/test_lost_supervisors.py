@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli.supervisors import Answering, Supervisors
+from supervisor.cli.supervisor_discovery import Answering, Supervisors
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import NoSupervisorError
 

@@ -14,7 +14,7 @@ from supervisor.cli.status import (
     _node_row,  # pyright: ignore[reportPrivateUsage]
     job_text,
 )
-from supervisor.cli.supervisors import FoundJob, Supervisors
+from supervisor.cli.supervisor_discovery import FoundJob, Supervisors
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.lost_supervisors import judged, own_identity
 from supervisor.errors import NoSupervisorError

@@ -11,7 +11,7 @@ from typing import Self, cast
 import pytest
 
 from supervisor.cli import stop
-from supervisor.cli.supervisors import Answering, FoundJob
+from supervisor.cli.supervisor_discovery import Answering, FoundJob
 from supervisor.core.facts import JobState
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import NoSupervisorError

@@ -16,9 +16,9 @@ from supervisor.core.facts import JobRules, JobState, RestartRules
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import job, node, node_messages
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_state import Machines
 from supervisor.engine.fair_queue import TAKEN_MAX
 from supervisor.engine.loop import LATE_S, TURN_S, Engine
-from supervisor.engine.machines import Machines
 from tests.engine.world import SetClock, World
 from tests.settling import settled
 

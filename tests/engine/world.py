@@ -23,11 +23,11 @@ from supervisor.core.wrapped_calls.call_messages import ToRank
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_state import Machines
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.known_stragglers import KnownStragglers
 from supervisor.engine.loop import Engine
-from supervisor.engine.machines import Machines
 from supervisor.engine.node_stacks import NodeStacks
 from supervisor.engine.output_plan import Console
 from supervisor.engine.perform import Edges, EnginePerformer

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.config.devices import has_gpu_driver
+from supervisor.config.device_count import has_gpu_driver
 from tests.e2e.launch import Launch, launched
 
 Start = Callable[..., Launch]

@@ -29,7 +29,7 @@ from supervisor.edges.machine.logs import cycle_info
 from supervisor.edges.machine.processes import job_claims
 from supervisor.edges.users import user_folders
 from supervisor.edges.users.user_folders import UserFolder
-from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_discovery import Lodger, ReturnPlace
 from supervisor.engine.recovery import snapshot_texts
 from supervisor.engine.recovery.record_text import UnreadableError
 from supervisor.errors import HoldfastError

@@ -8,7 +8,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from nvhcd import nvhcd_pb2
 
-from supervisor.edges.rpc.client import GrpcClient
+from supervisor.edges.rpc.grpc_client import GrpcClient
 from supervisor.edges.rpc.grpc_connection import Call, GrpcConnection, Places
 from supervisor.edges.rpc.message_framing import framed
 

@@ -61,7 +61,7 @@ from tests.edges.peers import every_frame
 from tests.soak import fuzz_rpc
 from tests.soak.fuzz import Target
 from tests.soak.fuzz_files import files
-from worker_client.spawner import last_error
+from worker_client.spawner import last_printed_error
 
 EXAMPLES = 40  # of each kind of record
 NOW_NS = 10**18
@@ -396,9 +396,9 @@ class _Discarding(asyncio.Transport):
 
 
 def _read_last_words(data: bytes) -> None:
-    last_error.last_words(data, code=1, signal_number=None)
-    last_error.last_words(data, code=2, signal_number=None)
-    last_error.last_words(data, code=None, signal_number=11)
+    last_printed_error.last_words(data, code=1, signal_number=None)
+    last_printed_error.last_words(data, code=2, signal_number=None)
+    last_printed_error.last_words(data, code=None, signal_number=11)
 
 
 def _read_log(data: bytes) -> None:

@@ -21,14 +21,14 @@ from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_state import Machines
 from supervisor.engine.event_publisher import EventPublisher
-from supervisor.engine.machines import Machines
 from supervisor.engine.output_plan import Console
 from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.queries.question_inbox import QuestionInbox
 from supervisor.wiring.job_wiring import Base, Jobs, wired
-from supervisor.wiring.place import Place
+from supervisor.wiring.supervisor_paths import Place
 from tests.engine.world import FakeSpawners
 
 

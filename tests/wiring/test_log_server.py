@@ -21,7 +21,7 @@ from supervisor.edges.machine.logs import log_tier_supervision
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.output_plan import Console
 from supervisor.wiring.log_server import LogFunnel
-from supervisor.wiring.place import Place
+from supervisor.wiring.supervisor_paths import Place
 from tests.settling import settled
 
 NODES = Nodes(2, 2, "10.0.0.1", 1, "10.0.0.1")

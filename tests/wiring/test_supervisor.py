@@ -18,8 +18,8 @@ from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.engine.output_plan import Console
 from supervisor.errors import InUseError
-from supervisor.wiring.place import Place
 from supervisor.wiring.supervisor import open_supervisor
+from supervisor.wiring.supervisor_paths import Place
 from tests.engine.world import FakeSpawners
 from tests.settling import settled
 

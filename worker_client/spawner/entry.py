@@ -14,11 +14,11 @@ from typing import NoReturn
 from holdfast_wire import spawner_settings
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import child_state, fork_fitness, huge_heap, identity, loading, preload, runnable, supervisor_reconnect
+from . import child_state, command_check, fork_fitness, huge_heap, identity, loading, preload, supervisor_reconnect
 from .auto_heartbeat import AutoHeartbeat
-from .background import Background
+from .background_priority import Background
 from .children import BecomeWorkerError
-from .learning import Learning
+from .learned_imports import Learning
 from .spawner import Spawner
 from .start_method import Method
 
@@ -98,7 +98,7 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
     if settings.learned:
         return
     source = preload.source_path(settings) if choice is not None or settings.entry == "script" else ""
-    refusal = runnable.refusal(settings, source=source, sees_modules=choice is not None)
+    refusal = command_check.refusal(settings, source=source, sees_modules=choice is not None)
     if refusal is None:
         return
     inherited = child_state.remember(identity.Title(), _own_fds(settings, link_fd))

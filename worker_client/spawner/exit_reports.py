@@ -8,8 +8,8 @@ from holdfast_wire import spawner_link
 
 from . import error_file, full_disks, oom_kills
 from .children import Child
-from .exits import Ending
-from .last_error import TAIL_BYTES, last_words
+from .last_printed_error import TAIL_BYTES, last_words
+from .reaping import Ending
 
 
 def exited(

@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 
-from .exits import Ending
+from .reaping import Ending
 
 FREE_BYTES_MAX = 64 * 1024  # of a file system that is as good as full: what is left may be too little for one block
 ARGUMENTS_MAX = 64

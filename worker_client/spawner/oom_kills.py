@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from . import cgroup
-from .exits import Ending
+from .reaping import Ending
 
 
 class OomCounter(NamedTuple):

@@ -16,7 +16,7 @@ from holdfast_wire.framing import FrameTooLongError
 from holdfast_wire.spawner_link import SpawnerProtocolError, WorkerPlan
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import children, error_file, exit_reports, exits, identity, process_tree, signalling, store_host
+from . import children, error_file, exit_reports, identity, process_tree, reaping, signalling, store_host
 from .auto_heartbeat import AutoHeartbeat
 from .binding import Binding
 from .cgroup import CycleCgroups
@@ -24,9 +24,8 @@ from .child_state import IGNORED, Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
 from .dropped_output import DroppedOutput
 from .event_loop import READ, WRITE, Events
-from .exit_records import ExitRecords
 from .killing import Killing
-from .learning import Learning
+from .learned_imports import Learning
 from .link import Link
 from .oom_kills import OomCounter, oom_counter
 from .prefork_pool import PreforkPool
@@ -35,6 +34,7 @@ from .spawner_fence import Fence
 from .start_method import Method
 from .stores import Stores, Waiting
 from .supervisor_reconnect import SupervisorReconnect
+from .unreported_exits import ExitRecords
 from .worker_output import Output
 
 STORE_HOST = -1  # the local rank under which the store host is kept
@@ -309,15 +309,15 @@ class Spawner:
 
     def reap_all(self) -> None:
         """Reaps every child that has ended: workers with a report, adopted ones silently."""
-        while (pid := exits.next_ended_child()) is not None:
+        while (pid := reaping.next_ended_child()) is not None:
             child = self._children.get(pid)
             if child is not None:
                 self._reap(child)
             else:
-                exits.reap(os.P_PID, pid)
+                reaping.reap(os.P_PID, pid)
 
     def _report_stops(self) -> None:
-        while (change := exits.next_stop_or_continuation()) is not None:
+        while (change := reaping.next_stop_or_continuation()) is not None:
             pid, number = change
             child = self._children.get(pid)
             if child is None or child.local_rank < 0:
@@ -329,7 +329,7 @@ class Spawner:
                 self._send(spawner_link.RankContinued(cycle, local_rank, at_ns))
 
     def _reap(self, child: Child) -> None:
-        ending = exits.reap(os.P_PIDFD, child.pidfd)
+        ending = reaping.reap(os.P_PIDFD, child.pidfd)
         if ending is None:
             return
         at_ns = time.monotonic_ns()

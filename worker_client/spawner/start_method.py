@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from holdfast_wire import spawner_link
 
-from .runnable import Refusal
+from .command_check import Refusal
 
 
 class Method(NamedTuple):

@@ -17,7 +17,7 @@ from holdfast_wire.spawner_link import StreamPlan
 
 from . import terminals
 from .event_loop import READ, WRITE, Events
-from .last_error import TAIL_BYTES
+from .last_printed_error import TAIL_BYTES
 from .output_targets import Console, LogFile, open_log
 
 STDERR = 2

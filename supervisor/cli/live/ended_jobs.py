@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from supervisor.cli.supervisors import FoundJob
+from supervisor.cli.supervisor_discovery import FoundJob
 
 ENDED_KEPT = 10  # the newest ones
 

@@ -16,7 +16,7 @@ from supervisor.cli.concurrent_queries import ask_all
 from supervisor.cli.control import ask_live
 from supervisor.cli.events import events_of
 from supervisor.cli.live.ended_jobs import EndedJobs, Run
-from supervisor.cli.supervisors import OTHERS_LIST_S, FoundJob, Supervisors
+from supervisor.cli.supervisor_discovery import OTHERS_LIST_S, FoundJob, Supervisors
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.errors import HoldfastError

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from supervisor.cli import output
-from supervisor.cli.supervisors import FoundJob
+from supervisor.cli.supervisor_discovery import FoundJob
 from supervisor.core.printable import one_line
 from supervisor.ports.reports import JobNodeReport, JobReport, RankReport, RecordedEvent
 

@@ -9,7 +9,7 @@ from supervisor.cli import output
 from supervisor.cli.live import rows
 from supervisor.cli.live.job_polling import Look
 from supervisor.cli.live.rows import Row
-from supervisor.cli.supervisors import FoundJob
+from supervisor.cli.supervisor_discovery import FoundJob
 from supervisor.ports.reports import JobReport
 
 

@@ -20,7 +20,7 @@ import msgspec
 from supervisor.cli import output
 from supervisor.cli.owners import name_of, user_name
 from supervisor.cli.site.rank_rows import ranks_document
-from supervisor.cli.supervisors import FoundJob, Supervisors
+from supervisor.cli.supervisor_discovery import FoundJob, Supervisors
 from supervisor.core.event_weights import Weight, weight
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.operators.control_client import ControlClient

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from supervisor.cli.control import ask_live
 from supervisor.cli.owners import who_asks
 from supervisor.cli.stacks import stacks_text
-from supervisor.cli.supervisors import Supervisors
+from supervisor.cli.supervisor_discovery import Supervisors
 from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators.control_client import ControlClient

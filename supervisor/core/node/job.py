@@ -3,7 +3,8 @@
 A job on one node goes through a spawner, a rendezvous, a store and workers, and again after a fault, until the
 coordinator says how it ends. The node reports a fault first and then stops its workers without waiting for an answer: a
 group that has lost a worker is lost either way. The coordinator decides on budgets, restarts, stops and the verdict.
-job_phases.py has the phases, job_moves.py the moves between them, job_commands.py what people and ranks want.
+job_phases.py has the phases, phase_transitions.py what leads from one to the next, job_commands.py what people and
+ranks want.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from supervisor.core.facts import JobEvent, JobRules, Verdict
 from supervisor.core.job_phases import State
 from supervisor.core.job_text import running_again_sentence, succeeded_sentence
 from supervisor.core.node import job_commands, job_leaving, job_state_report, node_messages
-from supervisor.core.node import job_moves as moves
+from supervisor.core.node import phase_transitions as transitions
 from supervisor.core.stop_verdict import has_left
 
 Order = (
@@ -28,9 +29,9 @@ Order = (
 )  # fmt: skip
 Report = worker_messages.GroupReport | worker_messages.HangReport
 Event = node_messages.SpawnerReport | Order | job_commands.Command | Report | node_messages.DeadlineReached
-Action = moves.Action
-Actions = moves.Actions
-Outcome = moves.Outcome
+Action = transitions.Action
+Actions = transitions.Actions
+Outcome = transitions.Outcome
 
 # Events are looked up by kind: isinstance over so many kinds would cost more than the decision.
 _ORDERS = frozenset(get_args(Order))
@@ -45,10 +46,10 @@ def open_job(rules: JobRules, *, node: str, settings: tuple[tuple[str, str], ...
     job_id = rules.job_id
     workers = "1 worker" if rules.local_world_size == 1 else f"{rules.local_world_size} workers"
     submitted = f"job {job_id} with {workers} on {node} was submitted"
-    state, start = moves.start_spawner(State(node, rules, phases.Pending()), "the spawner is being started")
+    state, start = transitions.start_spawner(State(node, rules, phases.Pending()), "the spawner is being started")
     return state, (
         node_messages.Publish(job_id, JobEvent("job_submitted", submitted, details=settings)),
-        moves.tell(state, cluster_messages.JobOpened(node, rules)),
+        transitions.tell(state, cluster_messages.JobOpened(node, rules)),
         *start,
     )
 
@@ -70,9 +71,9 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:
         if kind is orders.Introduce:
             if has_left(state.phase.verdict):
                 return state, ()  # It is no longer one of the job's nodes.
-            return state, (moves.tell(state, job_state_report.state_report(state)),)
+            return state, (transitions.tell(state, job_state_report.state_report(state)),)
         lost = kind is node_messages.SpawnerLost
-        return moves.finish(_without_spawner(state), state.phase.verdict) if lost else (state, ())
+        return transitions.finish(_without_spawner(state), state.phase.verdict) if lost else (state, ())
     if kind in _ORDERS:
         return _obey(state, cast("Order", event), now_s)
     if kind in _REPORTS:
@@ -103,9 +104,9 @@ def _hear_of_workers(state: State, event: Report, now_s: float) -> Outcome:
         case worker_messages.RankExited():
             return state, ()
         case worker_messages.WorkersGone():
-            return moves.leave_stopping(state, event, now_s)
+            return transitions.leave_stopping(state, event, now_s)
         case worker_messages.WorkersLinger():
-            return state, (moves.tell(state, cluster_messages.WorkersLinger(state.node, state.cycle)),)
+            return state, (transitions.tell(state, cluster_messages.WorkersLinger(state.node, state.cycle)),)
         case worker_messages.WorkersRun():
             return _workers_run(state, now_s)
         case worker_messages.WorkersFaulted(reason, of_call, may_be_stop):
@@ -127,15 +128,15 @@ def _obey(state: State, event: Order, now_s: float) -> Outcome:
         case orders.StartCycle():
             return _start_cycle(state, event, now_s)
         case orders.UseStore(cycle, host, port):
-            return moves.use_store(state, host, port) if cycle == state.cycle else (state, ())
+            return transitions.use_store(state, host, port) if cycle == state.cycle else (state, ())
         case orders.JoinAgain():
             return _join_again(state, event, now_s)
         case orders.WindDown():
-            return moves.wind_down(state, event)
+            return transitions.wind_down(state, event)
         case orders.Conclude(verdict):
             return _conclude(state, verdict)
         case orders.Introduce():
-            return state, (moves.tell(state, job_state_report.state_report(state)),)
+            return state, (transitions.tell(state, job_state_report.state_report(state)),)
         case orders.Resign(reason):
             waits = isinstance(state.phase, phases.Pending | phases.Rendezvous | phases.Down)
             return (msgspec.structs.replace(state, reason=reason) if waits else state), ()
@@ -165,8 +166,8 @@ def _spawner_ready(state: State, event: node_messages.SpawnerReady) -> Outcome:
     if not isinstance(state.phase, phases.Pending):
         return state, ()
     if not event.refusal or state.cycle >= 0:  # What has run before may run again: its workers will show.
-        return moves.join(state)
-    return moves.refuse(state, event.refusal, event.refusal_code)
+        return transitions.join(state)
+    return transitions.refuse(state, event.refusal, event.refusal_code)
 
 
 def _start_cycle(state: State, event: orders.StartCycle, now_s: float) -> Outcome:
@@ -176,15 +177,15 @@ def _start_cycle(state: State, event: orders.StartCycle, now_s: float) -> Outcom
     state = msgspec.structs.replace(state, restarts_used=event.restarts_used, lost_at_s=lost_at_s)
     match state.phase:
         case phases.Rendezvous():
-            return moves.begin(state, event.assignment, event.reason, now_s)
+            return transitions.begin(state, event.assignment, event.reason, now_s)
         case phases.Stopping(then=phases.Rejoin() | phases.StartNext()):
-            return moves.enter(
+            return transitions.enter(
                 state, phases.Stopping(phases.StartNext(event.assignment, event.reason)), event.reason
             ), ()
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            return moves.stop_group(state, phases.StartNext(event.assignment, event.reason), event.reason)
+            return transitions.stop_group(state, phases.StartNext(event.assignment, event.reason), event.reason)
         case phases.Pending() | phases.Down():
-            return moves.cannot_start(state, event.assignment, "it has no spawner")
+            return transitions.cannot_start(state, event.assignment, "it has no spawner")
         case phases.Stopped() | phases.Stopping() | phases.Closing() | phases.Ended():
             return state, ()  # The job ends here, and the coordinator is being told.
         case _:
@@ -197,7 +198,7 @@ def _store_ready(state: State, event: node_messages.StoreReady) -> Outcome:
         return state, ()
     state = msgspec.structs.replace(state, store=phases.Store(event.cycle, event.host, event.port))
     is_used = event.cycle == state.cycle and _serves_store(state)
-    return moves.use_store(state, event.host, event.port) if is_used else (state, ())
+    return transitions.use_store(state, event.host, event.port) if is_used else (state, ())
 
 
 def _store_failed(state: State, event: node_messages.StoreFailed) -> Outcome:
@@ -210,8 +211,8 @@ def _store_failed(state: State, event: node_messages.StoreFailed) -> Outcome:
     match state.phase:
         case phases.AwaitingStore() | phases.Starting() | phases.Running() if not state.hang:
             text = f"the store of cycle {state.cycle} failed: {event.reason}"
-            state, actions = moves.fault(state, text)
-            return state, (moves.say(state, "store_failed", text), *actions)
+            state, actions = transitions.fault(state, text)
+            return state, (transitions.say(state, "store_failed", text), *actions)
         case phases.Starting() | phases.Running():
             text = f"the store of cycle {state.cycle} failed: {event.reason}"
             return msgspec.structs.replace(state, echo=state.echo or text), ()
@@ -227,15 +228,15 @@ def _workers_run(state: State, now_s: float) -> Outcome:
     if not isinstance(state.phase, phases.Starting):
         return state, ()
     lost_at_s = state.lost_at_s
-    state = moves.enter(state, phases.Running(), f"all workers of cycle {state.cycle} have started")
+    state = transitions.enter(state, phases.Running(), f"all workers of cycle {state.cycle} have started")
     state = msgspec.structs.replace(state, lost_at_s=None)
-    started = moves.say(state, "workers_started", state.reason)
+    started = transitions.say(state, "workers_started", state.reason)
     if lost_at_s is None:
         return state, (started,)
     again = running_again_sentence(
         state.cycle, now_s - lost_at_s, state.restarts_used, state.rules.restart.max_restarts
     )
-    return state, (started, moves.say(state, "running_again", again))
+    return state, (started, transitions.say(state, "running_again", again))
 
 
 # --- faults --------------------------------------------------------------------------------------------------------
@@ -245,15 +246,16 @@ def _spawner_lost(state: State, reason: str) -> Outcome:
     state = _without_spawner(state)
     text = f"the spawner was lost: {reason}"
     if isinstance(state.phase, phases.Pending | phases.Rendezvous):
-        said = moves.say(state, "spawner_lost", text)
-        state, told = moves.report(state, text)
-        state, down = moves.go_down(state, state.reason)
+        said = transitions.say(state, "spawner_lost", text)
+        state, told = transitions.report(state, text)
+        state, down = transitions.go_down(state, state.reason)
         return state, (said, told, *down)
-    said = moves.say(state, "spawner_lost", f"{text}; its workers end with it, and what they printed last may be lost")
+    lost = f"{text}; its workers end with it, and what they printed last may be lost"
+    said = transitions.say(state, "spawner_lost", lost)
     match state.phase:
         case phases.AwaitingStore() | phases.Starting() | phases.Running():
-            state, told = moves.report(state, text)
-            state = moves.enter(state, phases.Stopping(phases.Rejoin(announced=False)), state.reason)
+            state, told = transitions.report(state, text)
+            state = transitions.enter(state, phases.Stopping(phases.Rejoin(announced=False)), state.reason)
             return state, (said, told, worker_messages.LoseWorkers())
         case phases.Finished():
             return state, (said, worker_messages.LoseWorkers())  # The work is done; nothing can be lost any more.
@@ -275,13 +277,14 @@ def _workers_faulted(state: State, reason: str, *, first_failure: str, may_be_st
         return state, ()
     if state.hang:  # A hang is being dealt with, and it came first.
         return msgspec.structs.replace(state, echo=state.echo or reason), ()
-    return moves.fault(msgspec.structs.replace(state, first_failure=first_failure), reason, may_be_stop=may_be_stop)
+    state = msgspec.structs.replace(state, first_failure=first_failure)
+    return transitions.fault(state, reason, may_be_stop=may_be_stop)
 
 
 def _hang_faulted(state: State, reason: str) -> Outcome:
     if type(state.phase) not in _RUNS:
         return state, ()
-    return moves.fault(msgspec.structs.replace(state, first_failure=""), reason)
+    return transitions.fault(msgspec.structs.replace(state, first_failure=""), reason)
 
 
 def _hang_ended(state: State, reason: str) -> Outcome:
@@ -294,8 +297,8 @@ def _hang_ended(state: State, reason: str) -> Outcome:
 def _workers_succeeded(state: State, lost: tuple[int, ...]) -> Outcome:
     match state.phase:
         case phases.Starting() | phases.Running():
-            state = moves.enter(state, phases.Finished(), succeeded_sentence("of this node ", lost))
-            return state, (moves.tell(state, cluster_messages.NodeSucceeded(state.node, state.cycle, lost)),)
+            state = transitions.enter(state, phases.Finished(), succeeded_sentence("of this node ", lost))
+            return state, (transitions.tell(state, cluster_messages.NodeSucceeded(state.node, state.cycle, lost)),)
         case _:
             return state, ()
 
@@ -313,15 +316,15 @@ def _join_again(state: State, event: orders.JoinAgain, now_s: float) -> Outcome:
             return msgspec.structs.replace(state, reason=event.reason), ()
         case phases.Rendezvous():
             state = msgspec.structs.replace(state, reason=event.reason)
-            return moves.prepare_ahead(state, event.next_cycle) if state.cycle >= 0 else (state, ())
+            return transitions.prepare_ahead(state, event.next_cycle) if state.cycle >= 0 else (state, ())
         case phases.Down():
-            return moves.start_spawner(state, event.reason)
+            return transitions.start_spawner(state, event.reason)
         case phases.Stopping(then=phases.Rejoin()):
-            state = moves.enter(state, phases.Stopping(phases.Rejoin(announced=True)), event.reason)
-            return moves.prepare_ahead(state, event.next_cycle)
+            state = transitions.enter(state, phases.Stopping(phases.Rejoin(announced=True)), event.reason)
+            return transitions.prepare_ahead(state, event.next_cycle)
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            state, stop = moves.stop_group(state, phases.Rejoin(announced=True), event.reason)
-            state, ahead = moves.prepare_ahead(state, event.next_cycle)
+            state, stop = transitions.stop_group(state, phases.Rejoin(announced=True), event.reason)
+            state, ahead = transitions.prepare_ahead(state, event.next_cycle)
             return state, (*stop, *ahead)
         case phases.Stopping() | phases.Stopped() | phases.Closing() | phases.Ended():
             return state, ()
@@ -332,14 +335,14 @@ def _join_again(state: State, event: orders.JoinAgain, now_s: float) -> Outcome:
 def _stand_back(state: State, reason: str) -> Outcome:
     match state.phase:
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            state, told = moves.report(state, reason)  # A silent leader may still lead, even on this node.
-            state, actions = moves.stop_group(
+            state, told = transitions.report(state, reason)  # A silent leader may still lead, even on this node.
+            state, actions = transitions.stop_group(
                 state, phases.Rejoin(announced=False), state.reason, worker_messages.KillWorkers()
             )
             return state, (told, *actions)
         case phases.Stopping(then):
             waits = phases.Rejoin(announced=False) if isinstance(then, phases.StartNext) else then
-            return moves.enter(state, phases.Stopping(waits), reason), (worker_messages.KillWorkers(),)
+            return transitions.enter(state, phases.Stopping(waits), reason), (worker_messages.KillWorkers(),)
         case (
             phases.Pending() | phases.Rendezvous() | phases.Down() | phases.Stopped() | phases.Closing()
             | phases.Ended()
@@ -361,10 +364,10 @@ def _end_deadlocked(state: State, cycle: int) -> Outcome:
 def _conclude(state: State, verdict: Verdict) -> Outcome:
     match state.phase:
         case phases.Pending() | phases.Rendezvous() | phases.Down() | phases.Stopped():
-            return moves.conclude(state, verdict)
+            return transitions.conclude(state, verdict)
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished() | phases.Stopping():
             # The coordinator did not wait for this node, and repeats this once nothing is left here.
-            return moves.wind_down(state, orders.WindDown(verdict.reason))
+            return transitions.wind_down(state, orders.WindDown(verdict.reason))
         case phases.Closing() | phases.Ended():
             return state, ()
         case _:

@@ -13,7 +13,7 @@ from supervisor.core.facts import JobEvent
 from supervisor.core.job_phases import State
 from supervisor.core.job_text import control_sentence, limits_sentence, named_ranks
 from supervisor.core.node import job_leaving, node_messages
-from supervisor.core.node import job_moves as moves
+from supervisor.core.node import phase_transitions as transitions
 from supervisor.core.stop_verdict import SAME_SIGNAL_S
 from supervisor.core.worker_messages import Worker
 
@@ -21,7 +21,7 @@ Command = (
     node_messages.StopRequested | node_messages.LeaveRequested | node_messages.CordonRequested
     | node_messages.RestartRequested | node_messages.ControlRequested | node_messages.LimitsCalculated
 )  # fmt: skip
-Outcome = moves.Outcome
+Outcome = transitions.Outcome
 
 _WITH_WORKERS = frozenset({phases.AwaitingStore, phases.Starting, phases.Running, phases.Finished, phases.Stopping})
 
@@ -34,7 +34,7 @@ def take(state: State, command: Command, now_s: float) -> Outcome:
             return _leave_requested(state, reason, now_s)
         case node_messages.CordonRequested(reason=reason):
             cordoned = cluster_messages.NodeCordoned(state.node, reason)
-            return msgspec.structs.replace(state, cordoned=reason), (moves.tell(state, cordoned),)
+            return msgspec.structs.replace(state, cordoned=reason), (transitions.tell(state, cordoned),)
         case node_messages.RestartRequested(reason=reason):
             return _restart_requested(state, reason)
         case node_messages.ControlRequested():
@@ -70,7 +70,7 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     asked = cluster_messages.StopAsked(event.reason, event.signal, grace_s=event.grace_s, is_final=is_final)
     is_same = before_s is not None and event.signal != 0 and now_s - before_s < SAME_SIGNAL_S
     said = _awaited(state, event, is_same=is_same) if has_workers else event.reason
-    told = (moves.say(state, "stop_requested", said), moves.tell(state, asked))
+    told = (transitions.say(state, "stop_requested", said), transitions.tell(state, asked))
     if is_same:
         return state, told
     if before_s is None:
@@ -82,7 +82,7 @@ def _stop_requested(state: State, event: node_messages.StopRequested, now_s: flo
     state = msgspec.structs.replace(state, stop_at_s=now_s)
     at_once = before_s is not None and event.signal != 0
     order = orders.WindDown(event.reason, event.signal, at_once=at_once, grace_s=event.grace_s)
-    state, stops = moves.wind_down(state, order)
+    state, stops = transitions.wind_down(state, order)
     return state, (*told, *stops)
 
 
@@ -122,7 +122,7 @@ def _awaited(state: State, event: node_messages.StopRequested, *, is_same: bool)
     ranks, is_one = named_ranks(event.running), len(event.running) == 1
     if state.stop_at_s is not None:
         return f"{event.reason} again: {ranks} {'is' if is_one else 'are'} killed"
-    grace_s = moves.stop_order(state, event.signal, event.grace_s).grace_s
+    grace_s = transitions.stop_order(state, event.signal, event.grace_s).grace_s
     who, whom = ("has", "it") if is_one else ("have", "them")
     return f"{event.reason}: {ranks} {who} {grace_s:g} s to end; another one kills {whom} at once"
 
@@ -130,10 +130,11 @@ def _awaited(state: State, event: node_messages.StopRequested, *, is_same: bool)
 def _restart_requested(state: State, reason: str) -> Outcome:
     match state.phase:
         case phases.Stopping(then=phases.Leave()) | phases.Stopped() | phases.Closing():
-            return state, (moves.say(state, "restart_refused", f"cannot restart: the job is ending; {state.reason}"),)
+            refused = f"cannot restart: the job is ending; {state.reason}"
+            return state, (transitions.say(state, "restart_refused", refused),)
         case _:
-            said = moves.say(state, "restart_requested", reason)
-            return state, (said, moves.tell(state, cluster_messages.RestartAsked(reason)))
+            said = transitions.say(state, "restart_requested", reason)
+            return state, (said, transitions.tell(state, cluster_messages.RestartAsked(reason)))
 
 
 def _control_requested(state: State, event: node_messages.ControlRequested) -> Outcome:
@@ -145,7 +146,7 @@ def _control_requested(state: State, event: node_messages.ControlRequested) -> O
     match event.action:
         case "exclude_this_node":
             state = msgspec.structs.replace(state, excluded=state.excluded or text)
-            return state, (said, moves.tell(state, cluster_messages.NodeExcluded(state.node, text)))
+            return state, (said, transitions.tell(state, cluster_messages.NodeExcluded(state.node, text)))
         case "shutdown_workload":
             return msgspec.structs.replace(state, shutdown=state.shutdown or text), (said,)
         case _:
@@ -156,6 +157,5 @@ def _limits_calculated(state: State, event: node_messages.LimitsCalculated) -> O
     if event.limits == state.limits:
         return state, ()  # Every rank of the node reports the same.
     state = msgspec.structs.replace(state, limits=event.limits)
-    return state, (
-        moves.say(state, "limits_calculated", f"the ranks calculated new limits: {limits_sentence(event.limits)}"),
-    )
+    reason = f"the ranks calculated new limits: {limits_sentence(event.limits)}"
+    return state, (transitions.say(state, "limits_calculated", reason),)

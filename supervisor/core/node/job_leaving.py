@@ -16,13 +16,13 @@ from supervisor.core import job_phases as phases
 from supervisor.core import orders, worker_messages
 from supervisor.core.cluster.cluster_messages import LeaveAsked
 from supervisor.core.job_phases import Leaving, State
-from supervisor.core.node import job_moves as moves
+from supervisor.core.node import phase_transitions as transitions
 from supervisor.core.stop_verdict import SAME_SIGNAL_S, left_sentence, left_verdict, stopped_verdict
 
 ANSWER_S = 3.0  # for the leader's answer, where nothing runs
 ANSWER_WITH_RANKS_S = 10.0  # where ranks run: they may not be stopped for nothing
 
-Outcome = moves.Outcome
+Outcome = transitions.Outcome
 
 _WAITS = frozenset({phases.Pending, phases.Rendezvous, phases.Down})
 _ANSWERS = frozenset({orders.JoinAgain, orders.WindDown})
@@ -43,13 +43,13 @@ def ask(state: State, asked: LeaveAsked, now_s: float) -> Outcome:
     text = asked.reason
     if asked.signal and asked.with_ranks:
         text = f"{text}: this node leaves once the others run without it; another signal ends its ranks at once"
-    return state, (moves.say(state, "leave_requested", text), moves.tell(state, asked))
+    return state, (transitions.say(state, "leave_requested", text), transitions.tell(state, asked))
 
 
 def stay(state: State, reason: str) -> Outcome:
     if state.leaving is None or state.leaving.is_alone:
         return state, ()
-    return msgspec.structs.replace(state, leaving=None), (moves.say(state, "leave_refused", reason),)
+    return msgspec.structs.replace(state, leaving=None), (transitions.say(state, "leave_refused", reason),)
 
 
 def pass_deadline(state: State, now_s: float) -> Outcome:
@@ -80,7 +80,7 @@ def _stop_alone(state: State, signal: int, reason: str, *, is_final: bool = Fals
     verdict = stopped_verdict(
         signal, f"{reason}; no leader of the job has answered", all_succeeded=False, final_code=final_code
     )
-    return moves.conclude(state, verdict)
+    return transitions.conclude(state, verdict)
 
 
 def waiting(state: State, order: type, now_s: float) -> State:
@@ -110,16 +110,16 @@ def leave_alone(state: State, leaving: Leaving, *, at_once: bool = False) -> Out
         waits = msgspec.structs.replace(leaving, alone_at_s=None)
         return msgspec.structs.replace(state, leaving=waits), ()  # The job ends, with one verdict everywhere.
     state = msgspec.structs.replace(state, leaving=Leaving(asked, leaving.asked_at_s, None, is_alone=True))
-    order = worker_messages.KillWorkers() if at_once else moves.stop_order(state, asked.signal, asked.grace_s)
+    order = worker_messages.KillWorkers() if at_once else transitions.stop_order(state, asked.signal, asked.grace_s)
     match phase:
         case phases.Pending() | phases.Rendezvous() | phases.Down():
             if _is_unled(state):
                 return _stop_alone(state, asked.signal, asked.reason)
-            return moves.conclude(state, left_verdict(left_sentence(state.node, asked.reason, is_alone=True)))
+            return transitions.conclude(state, left_verdict(left_sentence(state.node, asked.reason, is_alone=True)))
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            return moves.stop_group(state, phases.Leave(), asked.reason, order)
+            return transitions.stop_group(state, phases.Leave(), asked.reason, order)
         case phases.Stopping():
-            return moves.enter(state, phases.Stopping(phases.Leave()), asked.reason), (order,)
+            return transitions.enter(state, phases.Stopping(phases.Leave()), asked.reason), (order,)
         case phases.Stopped() | phases.Closing() | phases.Ended():
             waits = msgspec.structs.replace(leaving, alone_at_s=None)
             return msgspec.structs.replace(state, leaving=waits), ()

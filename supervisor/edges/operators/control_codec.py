@@ -8,8 +8,8 @@ from holdfast_wire.v1 import rpc_status_pb2
 
 from supervisor import errors
 from supervisor.config.redaction import redacted_text
-from supervisor.config.shown_lengths import shown_command, shown_text
 from supervisor.config.submitted_nodes import is_of_this_machine
+from supervisor.config.truncation import shown_command, shown_text
 from supervisor.core.facts import Evidence
 from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.errors import HoldfastError

@@ -19,9 +19,9 @@ from supervisor.core.node import node_messages
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.session_state import JobSessions
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_state import Machines
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
-from supervisor.engine.machines import Machines
 from supervisor.engine.recovery.snapshot_texts import STATE, SnapshotTexts, are_parted, snapshot
 from supervisor.engine.report_queue import ReportQueue
 from supervisor.engine.waiting_jobs import WaitingJobs

@@ -19,7 +19,7 @@ from anyio import to_thread
 from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, cycle_of_file
 
 from supervisor.config.job_logs import cycle_log_path
-from supervisor.core.log_funnel.written import KNOWN, Entry, Part, Positions
+from supervisor.core.log_funnel.written_positions import KNOWN, Entry, Part, Positions
 from supervisor.programs.log_service.position_file import PositionFile
 from supervisor.programs.log_service.wakeup import Wakeup
 

@@ -22,10 +22,10 @@ from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service import log_process_listener
 from supervisor.programs.log_service.links import Links
+from supervisor.programs.log_service.log_forwarding import PassingOn
 from supervisor.programs.log_service.log_senders import Callers
 from supervisor.programs.log_service.log_tier_listener import TierListener
 from supervisor.programs.log_service.log_tier_settings import LEAF, ROOT, Next, Settings, address_of
-from supervisor.programs.log_service.passing_on import PassingOn
 from supervisor.programs.log_service.root_files import RootFiles
 
 LEAF_BYTES_MAX = 64 * 1024 * 1024

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from supervisor.core.log_funnel.written import Entry, Positions, Torn
+from supervisor.core.log_funnel.written_positions import Entry, Positions, Torn
 
 SHORTENED_AT_BYTES = 8 * 1024 * 1024
 READ_BYTES_MAX = 64 * 1024 * 1024

@@ -12,12 +12,12 @@ from supervisor.core.event_weights import ENDS, Weight, weight
 from supervisor.core.facts import JobState
 from supervisor.ports.reports import JobReport, RecordedEvent
 from supervisor.report.timeline.checkpoint_interval import checkpoints_of
-from supervisor.report.timeline.course import course_of, with_phases
 from supervisor.report.timeline.cycles import cycles_of
 from supervisor.report.timeline.event_ordering import in_order
 from supervisor.report.timeline.incidents import incidents_of
 from supervisor.report.timeline.missing_history import MARKS_MAX, missing_history
-from supervisor.report.timeline.runs import runs_of
+from supervisor.report.timeline.phase_spans import course_of, with_phases
+from supervisor.report.timeline.process_lifetimes import runs_of
 from supervisor.report.timeline.timeline import Incident, Life, LongestSilence, Phase, Run, Setting
 
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")

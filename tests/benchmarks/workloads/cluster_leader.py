@@ -27,8 +27,8 @@ from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_state import Machines
 from supervisor.engine.loop import Engine
-from supervisor.engine.machines import Machines
 from supervisor.ports.edges import Peers
 
 JOB = "scale"

@@ -21,7 +21,7 @@ from supervisor.config import JobSpec
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.operators.control_service import ControlService
 from supervisor.edges.workers.spawner import spawner_lifecycle
-from supervisor.edges.workers.spawner.return_places import ReturnPlace
+from supervisor.edges.workers.spawner.spawner_discovery import ReturnPlace
 from supervisor.edges.workers.spawner.spawner_succession import SpawnerSuccession
 from supervisor.engine.recovery.snapshot_texts import EVENTS
 from supervisor.ports.reports import JobReport

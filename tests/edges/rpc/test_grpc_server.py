@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from supervisor.edges.machine.processes.socket_stream import SocketStream
-from supervisor.edges.rpc.client import GrpcClient
+from supervisor.edges.rpc.grpc_client import GrpcClient
 from supervisor.edges.rpc.grpc_connection import Call
 from supervisor.edges.rpc.grpc_server import GrpcServer
 from supervisor.edges.rpc.statuses import CallError, Status

@@ -12,7 +12,7 @@ import anyio
 import pytest
 from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, file_of_cycle
 
-from supervisor.core.log_funnel.written import Entry, Part
+from supervisor.core.log_funnel.written_positions import Entry, Part
 from supervisor.programs.log_service.file_writer import FileWriter, Paths
 from supervisor.programs.log_service.position_file import PositionFile, place_beside
 from supervisor.programs.log_service.wakeup import Wakeup

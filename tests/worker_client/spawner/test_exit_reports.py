@@ -12,7 +12,7 @@ import pytest
 
 from worker_client.spawner import exit_reports
 from worker_client.spawner.children import Child
-from worker_client.spawner.exits import Ending
+from worker_client.spawner.reaping import Ending
 
 TAIL = b"Traceback (most recent call last):\n  File 'x'\nRuntimeError: from its stderr\n"
 FAILED = Ending(77, 1, None, core_dumped=False)

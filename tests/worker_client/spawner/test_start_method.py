@@ -7,7 +7,7 @@ import sys
 
 from holdfast_wire import spawner_link
 
-from worker_client.spawner.runnable import Refusal
+from worker_client.spawner.command_check import Refusal
 from worker_client.spawner.start_method import Method
 
 

@@ -18,13 +18,13 @@ from worker_client import fencing_tokens
 from worker_client.call_frames import Leaving
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.call import call_number
+from worker_client.inprocess.call.call_resources import Taken
 from worker_client.inprocess.call.call_stores import CallStores, open_store
 from worker_client.inprocess.call.callbacks import Callbacks, is_unfit
 from worker_client.inprocess.call.failed_iteration import collect_garbage, forget, in_a_line, story
 from worker_client.inprocess.call.iteration_ranks import IterationRanks, Membership
 from worker_client.inprocess.call.param_injection import inject
 from worker_client.inprocess.call.rank_variables import RankVariables
-from worker_client.inprocess.call.taken import Taken
 from worker_client.inprocess.call.wrapper_parameters import WrapperParameters
 from worker_client.inprocess.compose import fresh
 from worker_client.inprocess.coordinating.connection import Connection, Receiver

@@ -16,7 +16,7 @@ import termios
 from collections.abc import Callable
 
 from worker_client.spawner.event_loop import READ, WRITE, Events
-from worker_client.spawner.last_error import TAIL_BYTES
+from worker_client.spawner.last_printed_error import TAIL_BYTES
 
 PIPE_BYTES = 1024 * 1024
 MESSAGE_BYTES_MAX = 32 * 1024

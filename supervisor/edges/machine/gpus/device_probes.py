@@ -9,7 +9,7 @@ from typing import Any, Protocol, cast
 
 import anyio
 
-from supervisor.config.devices import INFINIBAND
+from supervisor.config.device_count import INFINIBAND
 from supervisor.config.job_spec import JobSpec
 from supervisor.core import gpu_verdict, nic_verdict
 from supervisor.core.node_check_facts import Health, HealthFinding

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from supervisor.config.devices import has_gpu_driver
+from supervisor.config.device_count import has_gpu_driver
 from supervisor.config.job_spec import JobSpec
 from supervisor.core import gpu_verdict, nic_verdict
 from supervisor.core.cpu_choice import NoRoomError, NumaBinding, NumaNode, places

@@ -106,7 +106,7 @@ async def _call(path: str, service: socket.socket, timeout_s: float) -> Answer:
     from nvhcd import nvhcd_pb2 as wire  # Late: most jobs make no check.
 
     from supervisor.edges.machine.processes.socket_stream import SocketStream
-    from supervisor.edges.rpc.client import GrpcClient
+    from supervisor.edges.rpc.grpc_client import GrpcClient
     from supervisor.edges.rpc.statuses import CallError, MessageTooLargeError, Status
 
     request = wire.HealthCheckRequest(args=ARGUMENTS).SerializeToString()

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from holdfast_wire import regular_file
 
-from supervisor.config.shown_lengths import cut
+from supervisor.config.truncation import cut
 from supervisor.core.facts import JobState
 from supervisor.edges.machine import records
 from supervisor.edges.machine.journal.journal_file import (

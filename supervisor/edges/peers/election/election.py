@@ -23,7 +23,7 @@ from supervisor.ports.questions import TakeQuestion
 from supervisor.ports.rendezvous_backend import RendezvousBackend
 
 if TYPE_CHECKING:
-    from supervisor.edges.peers.election.job_members import JobMembers
+    from supervisor.edges.peers.election.job_etcd_members import JobMembers
 
 PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends
 
@@ -41,11 +41,11 @@ async def joining(
     if not nodes.brings_etcd:
         backend = open_backend(job_id, nodes)
         return lambda post, take: open_elected(voter, backend, post, session_store, take_question=take)
-    from supervisor.edges.peers.election import members_backend  # Late: few jobs need it.
+    from supervisor.edges.peers.election import job_etcd_backend  # Late: few jobs need it.
 
     assert tls is not None, "a job that brings its etcd has a token or certificates"
     goes_on = session_store.kept is not None
-    own = await members_backend.open_backend(
+    own = await job_etcd_backend.open_backend(
         job_id, nodes, tls, own_host=own_host, state_dir=state_dir, goes_on=goes_on
     )
     return lambda post, take: open_elected(voter, own, post, session_store, take_question=take, members=own.members)

@@ -16,7 +16,7 @@ import anyio
 
 from supervisor.edges.peers.election.etcd_member_connection import Endpoint, Member
 from supervisor.edges.peers.transport.name_lookup import Found, look_up
-from supervisor.edges.rpc.client import ClientCall, GrpcClient, Metadata
+from supervisor.edges.rpc.grpc_client import ClientCall, GrpcClient, Metadata
 from supervisor.edges.rpc.statuses import CallError, Status
 
 NEXT_AFTER_S = 0.25  # without an answer of one member, the next one is asked for a connection, too

@@ -16,7 +16,7 @@ from holdfast_wire.v1 import etcd_pb2 as etcd
 
 from supervisor.edges.peers.election.etcd_channel import EtcdChannel
 from supervisor.edges.peers.election.etcd_member_connection import Endpoint
-from supervisor.edges.rpc.client import Metadata
+from supervisor.edges.rpc.grpc_client import Metadata
 from supervisor.edges.rpc.statuses import CallError, Status
 from supervisor.ports.rendezvous_backend import BackendRefusedError, BackendUnavailableError
 

@@ -17,7 +17,7 @@ import msgspec
 from supervisor.edges.machine.processes.socket_stream import READ_BYTES_MAX, SocketStream
 from supervisor.edges.peers.transport.cluster_connect import reason_of
 from supervisor.edges.peers.transport.name_lookup import Found
-from supervisor.edges.rpc.client import GrpcClient
+from supervisor.edges.rpc.grpc_client import GrpcClient
 from supervisor.edges.rpc.statuses import CallError, Status
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024

@@ -46,8 +46,8 @@ from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX
 from supervisor.edges.peers.transport.cluster_link import Conversation
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
+from supervisor.edges.peers.transport.cooperative_batches import Later, Turns
 from supervisor.edges.peers.transport.preamble import Place
-from supervisor.edges.peers.transport.turns import Later, Turns
 
 GONE_MAX = 100_000  # incarnations that we remember
 REPLACED = "another process has come in its place"

@@ -18,7 +18,7 @@ from supervisor.core.session_state import SessionState
 from supervisor.edges.peers.codec import heartbeats
 from supervisor.edges.peers.transport.cluster_line import UNSENT_BYTES_MAX, Line
 from supervisor.edges.peers.transport.cluster_session import Arrivals, Outbox, numbered, read_numbered
-from supervisor.edges.peers.transport.turns import Later
+from supervisor.edges.peers.transport.cooperative_batches import Later
 
 CONFIRM_S = 0.25
 HANDSHAKE_S = 10.0  # from the connection to the last message of the handshake

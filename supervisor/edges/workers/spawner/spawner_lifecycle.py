@@ -16,7 +16,7 @@ from supervisor.edges.machine.own_process.side_threads import SideThreads, Stuck
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
-from supervisor.edges.workers.spawner.return_places import FoundSpawner, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
 from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession

@@ -21,7 +21,7 @@ from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
 from supervisor.edges.workers.spawner.page_sending import PageSending
-from supervisor.edges.workers.spawner.return_places import FoundSpawner, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, ReturnPlace
 from supervisor.edges.workers.spawner.spawner_kept_state import SpawnerKeptState
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.edges.workers.spawner.worker_ends import OnEndSeen, WorkerEnds

@@ -24,7 +24,7 @@ from supervisor.errors import ExhaustedError, InvalidRequestError
 
 if TYPE_CHECKING:
     from supervisor.edges.workers.auto_heartbeat_pages import AutoHeartbeatPages
-    from supervisor.edges.workers.spawner.return_places import ReturnPlace
+    from supervisor.edges.workers.spawner.spawner_discovery import ReturnPlace
 
 
 MakeCommand = Callable[[SpawnerSettings, Mapping[str, str], int], SpawnerCommand]
@@ -136,10 +136,10 @@ def _start(
         passed = tuple(_copy(each, held) for each in claim)
         place = None
         if return_folder is not None:
-            from supervisor.edges.workers.spawner import return_places  # Late: a private supervisor does not need it.
+            from supervisor.edges.workers.spawner import spawner_discovery  # Late: private supervisors do without.
 
             on_step(f"opening a socket in {return_folder}")
-            place, listener = return_places.open_place(return_folder)
+            place, listener = spawner_discovery.open_place(return_folder)
             undo.callback(place.remove)
             held.enter_context(listener)
             settings = settings._replace(return_fd=listener.fileno(), keep_path=str(place.keep_path), claim_fds=passed)

@@ -16,7 +16,7 @@ import msgspec
 from anyio.abc import TaskGroup
 from holdfast_wire import spawner_link as wire
 
-from supervisor.edges.workers.spawner.return_places import SUCCESSION, FoundSpawner, Succession, succession
+from supervisor.edges.workers.spawner.spawner_discovery import SUCCESSION, FoundSpawner, Succession, succession
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Spawner

@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 from supervisor.core.facts import Evidence
 from supervisor.core.process_facts import RankFacts, RankLook
 from supervisor.edges.machine.own_process.threads import in_thread
-from supervisor.edges.workers.stacks.process_looks import Look, ProcessLooks, facts_of, is_stopped
+from supervisor.edges.workers.stacks.process_activity import Look, ProcessLooks, facts_of, is_stopped
 from supervisor.edges.workers.stacks.source_line import source_line
 from supervisor.edges.workers.stacks.stack_text import (
     Reading,

@@ -33,7 +33,7 @@ printf '{"fail_count": 0}'
 """
 ASK = """
 import asyncio, json, os, sys, time
-import anyio, anyio.to_thread, nvhcd.nvhcd_pb2, supervisor.edges.rpc.client
+import anyio, anyio.to_thread, nvhcd.nvhcd_pb2, supervisor.edges.rpc.grpc_client
 from supervisor.edges.machine.health import nvhcd_client
 from tests.e2e.launch import wait_until
 uid = int(sys.argv[2])

@@ -22,8 +22,8 @@ from supervisor.core.node import node_messages
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.engine.engine_inbox import EngineInbox
+from supervisor.engine.engine_state import Machines
 from supervisor.engine.loop import Engine
-from supervisor.engine.machines import Machines
 from tests.edges.workers.worker_side import JOB_ID, TOKEN, WorkerSide, hello, until
 
 RANKS = 72

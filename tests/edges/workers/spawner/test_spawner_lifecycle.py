@@ -16,7 +16,7 @@ import pytest
 from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
-from supervisor.edges.workers.spawner import leftovers, return_places, spawner_process
+from supervisor.edges.workers.spawner import dead_spawner_state, spawner_discovery, spawner_process
 from supervisor.edges.workers.spawner.spawner_lifecycle import STUCK_STARTS_MAX, SpawnerLifecycle
 from supervisor.ports.edges import Spawner
 from tests.edges.workers.worker_side import until
@@ -91,12 +91,12 @@ async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: Job
             tasks.start_soon(keep)
             await ear.ready.wait()
             ear.spawners[0].keep({"state": "all of it"}, (link.End(),), lambda: None)
-    (place,) = return_places.places(folder)
-    left = leftovers.read(place)
+    (place,) = spawner_discovery.places(folder)
+    left = dead_spawner_state.read(place)
     assert left is not None
     assert left.texts["state"] == "all of it"
     keeper.forget(spec.job_id)
-    assert return_places.places(folder) == []
+    assert spawner_discovery.places(folder) == []
 
 
 async def test_one_that_is_killed_is_a_loss_and_takes_its_workers_with_it(spec: JobSpec) -> None:

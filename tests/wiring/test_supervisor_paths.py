@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from supervisor.engine.output_plan import Console
-from supervisor.wiring.place import Place
+from supervisor.wiring.supervisor_paths import Place
 
 
 def test_sockets_are_in_the_socket_folder_and_logs_in_the_state_folder(tmp_path: Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from worker_client.inprocess.call.taken import Taken
+from worker_client.inprocess.call.call_resources import Taken
 
 
 def test_the_newest_is_released_first_and_each_once():

@@ -15,9 +15,9 @@ from holdfast_wire import spawner_link as wire
 from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.workers.spawner import leftovers
-from supervisor.edges.workers.spawner.leftovers import Leftover
-from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace
+from supervisor.edges.workers.spawner import dead_spawner_state
+from supervisor.edges.workers.spawner.dead_spawner_state import Leftover
+from supervisor.edges.workers.spawner.spawner_discovery import Lodger, ReturnPlace
 from worker_client.spawner.kept_state_file import WHOLE_BYTES_MAX, KeptFile
 
 JOB = f"leftovers-{os.getpid()}"
@@ -33,13 +33,13 @@ def lodger() -> Lodger:
 
 def test_it_is_read_and_what_is_torn_is_nothing(tmp_path: Path) -> None:
     place = ReturnPlace(tmp_path, "n")
-    assert leftovers.read(place) is None
+    assert dead_spawner_state.read(place) is None
     body = {"texts": {"a": "1"}, "taken": 3, "reports": [wire.encode(EMPTIED).decode()], "cgroup": "/c"}
     place.keep_path.write_text(json.dumps(body))
-    assert leftovers.read(place) == Leftover({"a": "1"}, 3, (EMPTIED,), "/c")
+    assert dead_spawner_state.read(place) == Leftover({"a": "1"}, 3, (EMPTIED,), "/c")
     for torn in (json.dumps(body)[:-5], "[]", '{"texts": 1}'):
         place.keep_path.write_text(torn)
-        assert leftovers.read(place) is None
+        assert dead_spawner_state.read(place) is None
 
 
 def test_lines_with_changes_count_up_to_one_that_is_cut_off(tmp_path: Path) -> None:
@@ -51,11 +51,11 @@ def test_lines_with_changes_count_up_to_one_that_is_cut_off(tmp_path: Path) -> N
         texts = {"a": str(number), "environment": "secret"} | ({"b": ""} if number == 3 else {})
         file.note(texts)
         file.save({"all": "of them"}, {"taken": number, "reports": [], "cgroup": "/c"})
-    assert leftovers.read(place) == Leftover({"a": "3"}, 3, (), "/c")
+    assert dead_spawner_state.read(place) == Leftover({"a": "3"}, 3, (), "/c")
     written = place.keep_path.read_bytes()
     assert b"secret" not in written
     place.keep_path.write_bytes(written[:-5])
-    assert leftovers.read(place) == Leftover({"a": "2", "b": long}, 2, (), "/c")
+    assert dead_spawner_state.read(place) == Leftover({"a": "2", "b": long}, 2, (), "/c")
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ def is_alive(pid: int) -> bool:
 async def test_what_the_job_has_left_is_ended_and_nothing_else(sleeping: Callable[[str], int]) -> None:
     marked, worker, other = sleeping(JOB), sleeping("renamed itself"), sleeping("another")
     texts = {"workers": json.dumps([[0, 0, worker]])}
-    assert await leftovers.end(lodger(), Leftover(texts, 0, (), "")) == ()
+    assert await dead_spawner_state.end(lodger(), Leftover(texts, 0, (), "")) == ()
     assert [is_alive(pid) for pid in (marked, worker, other)] == [False, False, True]
 
 
 async def test_pids_of_another_boot_mean_nothing(sleeping: Callable[[str], int]) -> None:
     alive = sleeping(JOB)
-    assert await leftovers.end(msgspec.structs.replace(lodger(), boot="another"), None) == ()
+    assert await dead_spawner_state.end(msgspec.structs.replace(lodger(), boot="another"), None) == ()
     assert is_alive(alive)

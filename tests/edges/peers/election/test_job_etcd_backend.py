@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config.job_spec import Nodes
-from supervisor.edges.peers.election.members_backend import open_backend
+from supervisor.edges.peers.election.job_etcd_backend import open_backend
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.errors import ConfigurationError
 from supervisor.ports.rendezvous_backend import BackendUnavailableError
@@ -35,7 +35,7 @@ async def test_what_a_killed_run_has_left_is_removed_unless_this_process_goes_on
 
 @needs_etcd
 async def test_calls_wait_and_then_say_that_no_member_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("supervisor.edges.peers.election.job_members.READY_S", 0.05)
+    monkeypatch.setattr("supervisor.edges.peers.election.job_etcd_members.READY_S", 0.05)
     backend = await open_backend("job", NODES, TLS, own_host="127.0.0.1", state_dir=tmp_path, goes_on=False)
     with pytest.raises(BackendUnavailableError, match="no member of the job's own etcd answers"):
         await backend.leader()

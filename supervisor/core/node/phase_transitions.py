@@ -1,6 +1,6 @@
 """How does a job go from one phase to the next: the new phase, its sentence, and the orders?
 
-job.py decides which move an event leads to.
+job.py decides which transition an event leads to.
 """
 
 from __future__ import annotations

@@ -17,15 +17,15 @@ import pytest
 from holdfast_wire import framing
 from holdfast_wire import spawner_link as wire
 
-from supervisor.edges.workers.spawner import return_places
-from supervisor.edges.workers.spawner.return_places import IncompleteError, Lodger, ReturnPlace, Succession
+from supervisor.edges.workers.spawner import spawner_discovery
+from supervisor.edges.workers.spawner.spawner_discovery import IncompleteError, Lodger, ReturnPlace, Succession
 
 READY = wire.Ready(os.getpid(), 1, "3.11", "fork", "", (), "")
 
 
 def taken_place(folder: Path) -> tuple[ReturnPlace, socket.socket, Lodger]:
     """Returns a place of this very process."""
-    place, listener = return_places.open_place(folder)
+    place, listener = spawner_discovery.open_place(folder)
     place.note("j", os.getpid())
     lodger = place.lodger()
     assert lodger is not None
@@ -59,14 +59,14 @@ async def test_a_living_spawner_is_found_with_what_it_keeps_and_what_it_has_repo
         answering(
             listener, wire.WelcomeBack(os.getpid(), "j", READY, 2, 7), wire.Kept("a", "1"), wire.Kept("b", "2"), emptied
         )
-        found = await return_places.reach(place, lodger)
+        found = await spawner_discovery.reach(place, lodger)
         assert found is not None
         assert (found.texts, found.welcome.taken) == ({"a": "1", "b": "2"}, 7)
         assert found.reports in ([emptied], [])  # otherwise it is still to be read
         found.close()
-    assert [each.name for each in return_places.places(deep / "spawners")] == [place.name]
+    assert [each.name for each in spawner_discovery.places(deep / "spawners")] == [place.name]
     place.remove()
-    assert return_places.places(deep / "spawners") == []
+    assert spawner_discovery.places(deep / "spawners") == []
 
 
 async def test_without_a_descriptor_it_is_waited_for_and_not_given_up(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ async def test_without_a_descriptor_it_is_waited_for_and_not_given_up(tmp_path: 
         timer = threading.Timer(0.3, free)
         timer.start()
         try:
-            found = await return_places.reach(place, lodger)
+            found = await spawner_discovery.reach(place, lodger)
         finally:
             timer.join()
         assert found is not None
@@ -99,7 +99,7 @@ async def test_what_says_something_else_is_not_the_spawner(tmp_path: Path, welco
     place, listener, lodger = taken_place(tmp_path / "spawners")
     with listener:
         answering(listener, welcome, wire.WelcomeBack(1, "j", READY, 0, 0))
-        assert await return_places.reach(place, lodger) is None
+        assert await spawner_discovery.reach(place, lodger) is None
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ async def test_a_socket_at_which_another_process_listens_is_not_believed(
     said = framing.encode(wire.encode(wire.WelcomeBack(os.getpid(), "j", READY, 0, 0)), frame_bytes_max=1 << 20)
     with listener:
         listens_in_another_process(listener, said)
-        assert await return_places.reach(place, lodger) is None
+        assert await spawner_discovery.reach(place, lodger) is None
 
 
 async def test_a_process_of_another_time_or_boot_is_not_alive(tmp_path: Path) -> None:
@@ -142,21 +142,21 @@ async def test_a_process_of_another_time_or_boot_is_not_alive(tmp_path: Path) ->
         msgspec.structs.replace(lodger, pid_namespace=1),
     ):
         assert not other.is_alive
-        assert await return_places.reach(place, other) is None
+        assert await spawner_discovery.reach(place, other) is None
 
 
 def test_a_folder_that_is_open_to_others_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "spawners"
     taken_place(folder)[1].close()
     folder.chmod(0o755)
-    assert return_places.places(folder) == []
+    assert spawner_discovery.places(folder) == []
     with pytest.raises(OSError, match="others may enter it"):
-        return_places.open_place(folder)
+        spawner_discovery.open_place(folder)
 
 
 def test_a_job_is_whole_if_all_spawners_are_there_that_it_relies_on() -> None:
     with pytest.raises(IncompleteError):
-        return_places.check_whole([])
-    assert return_places.turns({}) == -1
+        spawner_discovery.check_whole([])
+    assert spawner_discovery.turns({}) == -1
     stood = Succession(1, {3: 2}, 3, False, False, (), 4)
-    assert return_places.turns({"succession": msgspec.json.encode(stood).decode()}) == 4
+    assert spawner_discovery.turns({"succession": msgspec.json.encode(stood).decode()}) == 4

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from worker_client import RankMonitorClientError, across_ranks
+from worker_client import RankMonitorClientError, all_reduce_max
 
 SCRIPT = """
 import json, sys, time
@@ -77,10 +77,10 @@ def test_all_ranks_get_the_same_from_whoever_measured(tmp_path: Path, rank_envir
 
 def test_one_rank_needs_no_process_group(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert across_ranks.maxima([1.5, 0.0]) == [1.5, 0.0]
+    assert all_reduce_max.maxima([1.5, 0.0]) == [1.5, 0.0]
 
 
 def test_several_ranks_without_a_process_group_are_an_error(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RankMonitorClientError, match="is not initialised"):
-        across_ranks.maxima([1.0])
+        all_reduce_max.maxima([1.0])

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 from holdfast_wire.spawner_link import Learned
 
-from . import observing, preload
+from . import import_observation, preload
 from .event_loop import Events
+from .import_observation import Import, Notes, Slot
 from .late_changes import is_read_at_load
 from .loading import assignment
-from .observing import Import, Notes, Slot
 
 RANKS_MAX = 256  # local ranks above are not watched, and then nothing is learned
 WORTH_NS = 150_000_000  # shorter imports are not worth a new interpreter
@@ -35,7 +35,7 @@ class Learning:
         """`loaded`: the steps carried out already; `first`: the modules of the first lesson, if one is due."""
         self._loaded = loaded
         self._first = first
-        self._page = mmap.mmap(-1, RANKS_MAX * observing.SLOT_BYTES) if wanted else None
+        self._page = mmap.mmap(-1, RANKS_MAX * import_observation.SLOT_BYTES) if wanted else None
         self._rests_left = _RESTS_MAX
         self._cycle = -1
         self._slots: dict[int, Slot] = {}
@@ -58,7 +58,7 @@ class Learning:
     def observe(self, local_rank: int) -> None:
         """Begins to observe, in a worker that was just forked."""
         if self._page is not None:
-            observing.observe(Slot(self._page, local_rank))
+            import_observation.observe(Slot(self._page, local_rank))
 
     def look(self, events: Events, rest_after_s: float, tell: Callable[[Learned], None]) -> None:
         """Checks the workers' notes: sends the first lesson now, the other one once nothing more comes."""

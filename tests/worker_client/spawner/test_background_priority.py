@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from worker_client.spawner.background import Background
+from worker_client.spawner.background_priority import Background
 
 
 def test_a_background_ends() -> None:

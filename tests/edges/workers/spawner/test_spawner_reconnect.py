@@ -15,9 +15,9 @@ from holdfast_wire import framing
 from holdfast_wire import spawner_link as wire
 
 from supervisor.core.process_facts import SilentSpawner
-from supervisor.edges.workers.spawner import return_places, spawner_reaching
-from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
-from supervisor.edges.workers.spawner.spawner_reaching import Reaching
+from supervisor.edges.workers.spawner import spawner_discovery, spawner_reconnect
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, Lodger, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_reconnect import Reaching
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -33,7 +33,7 @@ class Spawner:
     """A process at its place."""
 
     def __init__(self, folder: Path, *, is_mute: bool = False) -> None:
-        self.place, listener = return_places.open_place(folder)
+        self.place, listener = spawner_discovery.open_place(folder)
         with listener:
             listener.setblocking(True)
             command = [sys.executable, "-c", PROGRAM, str(listener.fileno()), "mute" if is_mute else "listens"]
@@ -92,7 +92,7 @@ async def test_one_that_answers_is_found_and_nobody_is_told(spawner: Spawner) ->
 async def test_a_stopped_one_is_told_at_once_and_found_when_it_goes_on(
     spawner: Spawner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spawner_reaching, "SILENT_S", 100.0)
+    monkeypatch.setattr(spawner_reconnect, "SILENT_S", 100.0)
     spawner.stop()
     found: list[FoundSpawner] = []
     attempt = Reaching(spawner.places, found)
@@ -120,9 +120,9 @@ async def test_who_asks_for_its_end_continues_a_stopped_one(spawner: Spawner) ->
 
 
 async def test_one_that_answers_nothing_even_then_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawner_reaching, "SILENT_S", 0.05)
-    monkeypatch.setattr(spawner_reaching, "GOES_ON_S", 0.05)
-    place, listener = return_places.open_place(tmp_path / "spawners")
+    monkeypatch.setattr(spawner_reconnect, "SILENT_S", 0.05)
+    monkeypatch.setattr(spawner_reconnect, "GOES_ON_S", 0.05)
+    place, listener = spawner_discovery.open_place(tmp_path / "spawners")
     with listener, sleeping() as process:
         listener.listen()
         place.note("j", process.pid)
@@ -144,9 +144,9 @@ async def test_one_that_answers_nothing_even_then_is_killed(tmp_path: Path, monk
 
 async def test_one_that_can_not_even_be_killed_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("SILENT_S", "GOES_ON_S", "GONE_S"):
-        monkeypatch.setattr(spawner_reaching, limit, 0.05)
+        monkeypatch.setattr(spawner_reconnect, limit, 0.05)
     monkeypatch.setattr(signal, "pidfd_send_signal", has_no_effect)  # as in state D
-    place, listener = return_places.open_place(tmp_path / "spawners")
+    place, listener = spawner_discovery.open_place(tmp_path / "spawners")
     with listener:
         listener.listen()
         place.note("j", os.getpid())
@@ -165,8 +165,8 @@ async def test_one_that_can_not_even_be_killed_is_given_up(tmp_path: Path, monke
 async def test_one_that_was_stopped_before_it_listens_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(return_places, "LISTENS_WITHIN_S", 0.3)
-    monkeypatch.setattr(return_places, "ASK_AGAIN_HELD_S", 0.05)
+    monkeypatch.setattr(spawner_discovery, "LISTENS_WITHIN_S", 0.3)
+    monkeypatch.setattr(spawner_discovery, "ASK_AGAIN_HELD_S", 0.05)
     spawner = Spawner(tmp_path / "spawners", is_mute=True)
     try:
         found: list[FoundSpawner] = []

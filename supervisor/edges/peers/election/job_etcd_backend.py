@@ -1,7 +1,7 @@
 """How is the job's own etcd opened as the backend of its rendezvous?
 
-Calls wait until the etcd is in use. Nobody had led the job in it before (job_members.py), so a leader need not wait for
-nodes that train without a ledger.
+Calls wait until the etcd is in use. Nobody had led the job in it before (job_etcd_members.py), so a leader need not
+wait for nodes that train without a ledger.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from supervisor.edges.peers.election import etcd_program, member_tls
 from supervisor.edges.peers.election.etcd_backend import DEFAULT_PREFIX, EtcdBackend
 from supervisor.edges.peers.election.etcd_client import EtcdClient
 from supervisor.edges.peers.election.etcd_member_connection import Endpoint, endpoint_of
-from supervisor.edges.peers.election.job_members import JobMembers
+from supervisor.edges.peers.election.job_etcd_members import JobMembers
 from supervisor.edges.peers.election.member_folder import MemberFolder
 from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
 from supervisor.errors import ConfigurationError

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from worker_client.spawner import observing
-from worker_client.spawner.observing import SLOT_BYTES, Import, Notes, Slot
+from worker_client.spawner import import_observation
+from worker_client.spawner.import_observation import SLOT_BYTES, Import, Notes, Slot
 
 NOTES = Notes((Import("heavy", 10, 5, {"A": "1", "B": None}, ("/mine",)), Import("torch", 20, 0, {}, ())), "")
 
@@ -111,5 +111,5 @@ def test_where_torch_cannot_be_found_nothing_is_watched(
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     before = FileFinder.find_spec
-    observing.observe(Slot(page, 0))
+    import_observation.observe(Slot(page, 0))
     assert FileFinder.find_spec is before

@@ -6,7 +6,7 @@ from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.cluster_messages import JobOpened
 from supervisor.core.facts import JobRules
 from supervisor.core.node import node, node_messages
-from supervisor.engine.machines import Machines
+from supervisor.engine.engine_state import Machines
 
 
 def test_which_coordinators_moved_is_told_once() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.config.devices import count_cpus, count_gpus, visible_count
+from supervisor.config.device_count import count_cpus, count_gpus, visible_count
 
 UUIDS = ("GPU-aaaa-1", "GPU-aabb-2", "GPU-cccc-3", "GPU-dddd-4")
 

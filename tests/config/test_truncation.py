@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config.shown_lengths import TEXT_CHARACTERS_MAX, shown_command, shown_text
+from supervisor.config.truncation import TEXT_CHARACTERS_MAX, shown_command, shown_text
 
 KEY = "sk-" + "a1B2c3D4" * 6
 

@@ -9,7 +9,7 @@ import pytest
 from holdfast_wire import spawner_link
 from holdfast_wire.spawner_link import Exited
 
-from worker_client.spawner.exit_records import ExitRecords
+from worker_client.spawner.unreported_exits import ExitRecords
 
 EXITED = Exited(cycle=1, local_rank=2, pid=77, code=None, signal=9, core_dumped=True, out_of_memory=False, at_ns=5)
 

@@ -13,7 +13,7 @@ from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
-from supervisor.edges.workers.spawner.return_places import Lodger, ReturnPlace, turns
+from supervisor.edges.workers.spawner.spawner_discovery import Lodger, ReturnPlace, turns
 from supervisor.edges.workers.spawner.spawner_kept_state import SpawnerKeptState
 
 KEPT_BYTES_MAX = 64 << 20

@@ -22,8 +22,8 @@ from h2.events import PingReceived, RequestReceived, StreamReset
 from h2.settings import SettingCodes
 
 from supervisor.edges.machine.processes.socket_stream import SocketStream
-from supervisor.edges.rpc import client as client_module
-from supervisor.edges.rpc.client import OVERHEAD_BYTES_MAX, ClientCall, GrpcClient
+from supervisor.edges.rpc import grpc_client as client_module
+from supervisor.edges.rpc.grpc_client import OVERHEAD_BYTES_MAX, ClientCall, GrpcClient
 from supervisor.edges.rpc.grpc_connection import Call, GrpcConnection, Places
 from supervisor.edges.rpc.statuses import CallError, MessageTooLargeError, Status
 

@@ -7,7 +7,7 @@ import random
 import pytest
 from holdfast_wire.log_pieces import Piece, Receipt
 
-from supervisor.core.log_funnel.written import FILES_KEPT_MAX, Entry, Part, Positions
+from supervisor.core.log_funnel.written_positions import FILES_KEPT_MAX, Entry, Part, Positions
 
 
 def piece(position: int, lines: bytes, *, stream: int = 1, base: int = 0, file: int = 1, ends: bool = False) -> Piece:

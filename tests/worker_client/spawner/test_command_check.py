@@ -12,7 +12,7 @@ from holdfast_wire.spawner_link import Ready
 from holdfast_wire.spawner_settings import SpawnerSettings
 
 from tests.worker_client.spawner.rig import Rig
-from worker_client.spawner.runnable import CANNOT_BE_PARSED, NOT_THERE, TRY_AGAIN, Refusal, refusal
+from worker_client.spawner.command_check import CANNOT_BE_PARSED, NOT_THERE, TRY_AGAIN, Refusal, refusal
 
 
 def asked(*command: str, entry: str = "script", source: str = "", log_dir: str = "") -> Refusal | None:

@@ -7,7 +7,7 @@ import itertools
 
 import anyio
 
-from supervisor.edges.peers.transport.turns import SHARE_MAX, Later, Turns
+from supervisor.edges.peers.transport.cooperative_batches import SHARE_MAX, Later, Turns
 
 LIMIT_S = 30.0
 

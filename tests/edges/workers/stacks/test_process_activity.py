@@ -14,7 +14,7 @@ import anyio
 import pytest
 
 from supervisor.core.process_facts import ProcessFacts, ProcessState
-from supervisor.edges.workers.stacks.process_looks import IDLE_S, Look, ProcessLooks, facts_of, is_stopped
+from supervisor.edges.workers.stacks.process_activity import IDLE_S, Look, ProcessLooks, facts_of, is_stopped
 
 WRITING = "[(open('/dev/null', 'wb', 0).write(b'x'), time.sleep(0.05)) for _ in range(10_000)]"
 SCRIPTS = {

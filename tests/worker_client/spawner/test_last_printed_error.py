@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_client.spawner.last_error import LINE_CHARACTERS_MAX, TAIL_BYTES, last_words
+from worker_client.spawner.last_printed_error import LINE_CHARACTERS_MAX, TAIL_BYTES, last_words
 
 PLAIN = "import sys\ndef f(): raise ValueError('bad batch 7')\nf()"
 CHAINED = "try:\n  1 / 0\nexcept Exception:\n  raise KeyError('gone')"

@@ -16,8 +16,8 @@ import anyio
 from supervisor.core.process_facts import SilentSpawner
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.unresponsive_process import whereabouts
-from supervisor.edges.workers.spawner import return_places
-from supervisor.edges.workers.spawner.return_places import FoundSpawner, Lodger, ReturnPlace
+from supervisor.edges.workers.spawner import spawner_discovery
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, Lodger, ReturnPlace
 from supervisor.ports.pauses import pause
 
 SILENT_S = 1.0  # after that, a spawner that answers nothing is reported; a stopped one at once
@@ -62,7 +62,7 @@ class Reaching:
             beside.cancel_scope.cancel()
 
     async def _reach(self, place: ReturnPlace, lodger: Lodger) -> None:
-        reached = await return_places.reach(place, lodger)
+        reached = await spawner_discovery.reach(place, lodger)
         del self._missing[place]
         if reached is not None:
             self._found.append(reached)

@@ -17,11 +17,11 @@ import pytest
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
 from supervisor.core import etcd_membership
-from supervisor.edges.peers.election import first_member, job_members, member_seat, member_tls
+from supervisor.edges.peers.election import first_member, job_etcd_members, member_seat, member_tls
 from supervisor.edges.peers.election.etcd_client import EtcdClient
 from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.peers.election.etcd_program import EtcdProgram
-from supervisor.edges.peers.election.job_members import JobMembers
+from supervisor.edges.peers.election.job_etcd_members import JobMembers
 from supervisor.edges.peers.election.member_folder import MemberFolder
 from supervisor.edges.peers.election.member_records import MemberRecords, View
 from supervisor.edges.peers.election.member_seat import NO_ANSWER
@@ -149,9 +149,9 @@ async def test_the_endpoints_node_is_lost_replaced_and_begins_no_second_etcd(
             async with first.serving(lambda: False):
                 cluster = await nodes.until_voters(1, 2, 3, asked=2)
                 await _put(client, b"one")
-                monkeypatch.setattr(job_members, "LEAVE_S", 0.0)  # it says nothing any more, and its data is gone
+                monkeypatch.setattr(job_etcd_members, "LEAVE_S", 0.0)  # it says nothing any more, and its data is gone
                 power.cancel()
-        monkeypatch.setattr(job_members, "LEAVE_S", 8.0)
+        monkeypatch.setattr(job_etcd_members, "LEAVE_S", 8.0)
         monkeypatch.setattr(first_member, "UNHEARD_S", 5.0)
         async with nodes.running(1) as again:  # as after a reboot, with nothing
             await nodes.until_voters(1, 2, 3, asked=2)

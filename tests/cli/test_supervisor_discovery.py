@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from supervisor.cli.supervisors import OWN_LIST_S
+from supervisor.cli.supervisor_discovery import OWN_LIST_S
 from supervisor.core.facts import JobState
-from supervisor.edges.workers.spawner import return_places
+from supervisor.edges.workers.spawner import spawner_discovery
 from supervisor.ports.reports import JobNodeReport, JobReport
 from tests.cli.supervised import Home
 from tests.edges.operators.fake_job_service import running
@@ -109,7 +109,7 @@ def test_a_supervisor_that_ends_while_it_is_asked_is_replaced_by_the_next(home: 
     """As by a restart of its service: the last one still accepts the connection and answers nothing."""
     folder = home.service_dir
     folder.mkdir(mode=0o700)
-    place, spawner = return_places.open_place(folder / "spawners")
+    place, spawner = spawner_discovery.open_place(folder / "spawners")
     spawner.close()
     place.note("train", os.getpid())
     with socket.socket(socket.AF_UNIX) as last:
