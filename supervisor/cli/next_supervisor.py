@@ -1,6 +1,6 @@
 """Does a command wait for a supervisor that does not answer, because the next one is about to take over its jobs?
 
-A node's supervisor that was killed leaves spawners, each with a place in the socket directory. As long as one of them
+A node's supervisor that was killed leaves spawners, each with files in the socket directory. As long as one of them
 lives, systemd or an administrator is expected to start the next supervisor. Without one, the answer comes at once.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from supervisor.edges.workers.spawner.spawner_discovery import ReturnPlace
+    from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles
 
 RETURNS_WITHIN_S = 10.0
 
@@ -34,12 +34,12 @@ def _is_awaited(folder: Path) -> bool:
         return False
     from supervisor.edges.workers.spawner import spawner_discovery  # Late: hardly any command needs it.
 
-    return any(_is_inhabited(place) for place in spawner_discovery.places(folder))
+    return any(_has_live_spawner(files) for files in spawner_discovery.find_files(folder))
 
 
-def _is_inhabited(place: ReturnPlace) -> bool:
+def _has_live_spawner(files: SpawnerFiles) -> bool:
     try:
-        lodger = place.lodger()
+        identity = files.identity()
     except OSError:  # its record is damaged
-        lodger = place.listener()
-    return lodger is not None and lodger.is_alive
+        identity = files.listener()
+    return identity is not None and identity.is_alive

@@ -9,7 +9,7 @@ from supervisor.core.cluster import coordinator
 from supervisor.core.node import node
 
 
-class Machines:
+class EngineState:
     """The node's machines, and the coordinators of the jobs that it leads."""
 
     def __init__(self, node_name: str) -> None:

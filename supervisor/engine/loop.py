@@ -19,7 +19,7 @@ from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import node, node_messages
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.engine.engine_inbox import EngineEvent, EngineInbox
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 from supervisor.ports.edges import Clock
 from supervisor.ports.pauses import pause
 
@@ -76,7 +76,7 @@ class Engine:
         *,
         clock: Clock,
         inbox: EngineInbox,
-        machines: Machines,
+        machines: EngineState,
         performer: Performer,
         jitter: Callable[[], float],
     ) -> None:

@@ -26,7 +26,7 @@ from supervisor.core.node import failed_actions, node, node_messages, spawner_de
 from supervisor.engine import announcement_followers
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.failure_text import failure_sentence, failure_text
 from supervisor.engine.job_record import CycleRecord, JobRecord
@@ -83,7 +83,7 @@ class EnginePerformer:
         jobs: dict[str, JobRecord],
         publisher: EventPublisher,
         inbox: EngineInbox,
-        machines: Machines,
+        machines: EngineState,
         stacks: NodeStacks,
         start_soon: StartSoon,
         followed_by: Sequence[Follow] = (),

@@ -11,7 +11,7 @@ from supervisor.core.announcements import Announcement, NodeLost
 from supervisor.core.cluster.status_view import Roster, roster
 from supervisor.core.facts import JobEvent
 from supervisor.engine import leaders_events
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 from supervisor.engine.event_deduplication import take_leaders_news, take_news
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
@@ -52,7 +52,7 @@ class ClusterView:
         self,
         *,
         job_service: JobService,
-        machines: Machines,
+        machines: EngineState,
         publisher: EventPublisher,
         news: UnsentEvents,
         jobs: Mapping[str, JobRecord],

@@ -21,7 +21,7 @@ from supervisor.core.node import node, node_messages
 from supervisor.core.session_state import JobSessions
 from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.engine.engine_inbox import EngineInbox
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import ENDED_JOBS_MAX, JobRecord
 from supervisor.engine.known_stragglers import KnownStragglers
@@ -49,7 +49,7 @@ class JobService:
         self,
         *,
         inbox: EngineInbox,
-        machines: Machines,
+        machines: EngineState,
         stacks: NodeStacks,
         peers: Peers,
         jobs: dict[str, JobRecord],

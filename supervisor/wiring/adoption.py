@@ -29,7 +29,7 @@ from supervisor.ports.questions import PeersAndColleagues
 from supervisor.queries.job_service import JobService
 from supervisor.wiring.job_wiring import Base
 from supervisor.wiring.supervisor import open_slow_edges, open_supervisor, registered
-from supervisor.wiring.supervisor_paths import Place
+from supervisor.wiring.supervisor_paths import SupervisorPaths
 
 if TYPE_CHECKING:
     from supervisor.edges.peers.embedded.adopted_peers import NodeMeeting
@@ -47,17 +47,17 @@ async def serve_adopted(
     leaves its ranks to a successor.
     """
     state = state_dir.choose(None, folder)
-    place = Place(folder, state.path, Console(present=False), private=True, warning=state.warning)
+    paths = SupervisorPaths(folder, state.path, Console(present=False), private=True, warning=state.warning)
     idle = anyio.Event()
     if meeting is not None:
-        place, spec = msgspec.structs.replace(place, node_name=meeting.node), meeting.part_of(spec)
+        paths, spec = msgspec.structs.replace(paths, node_name=meeting.node), meeting.part_of(spec)
 
     def adopt(workers: WorkerServer, tokens: WorkerTokens) -> Spawners:
         return AdoptedRanks(
             workers=workers,
             clock=Clock(),
             record=AdoptedRecord(home),
-            on_open=lambda: on_open(place.worker_socket, tokens.path(spec.job_id, cycle=0)),
+            on_open=lambda: on_open(paths.worker_socket, tokens.path(spec.job_id, cycle=0)),
             on_idle=idle.set,
             idle_s=ADOPTED_IDLE_S if meeting is None else meeting.idle_s,
             has_others=meeting is not None,
@@ -65,7 +65,7 @@ async def serve_adopted(
 
     with anyio.CancelScope() as orphaned:
         opened = open_supervisor(
-            place,
+            paths,
             claims=JobClaims(()),
             make_spawners=adopt,
             open_peers=partial(_open_peers, meeting, orphaned.cancel) if meeting is not None else None,

@@ -22,23 +22,23 @@ from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.ports.edges import Clock
-from supervisor.wiring.supervisor_paths import Place
+from supervisor.wiring.supervisor_paths import SupervisorPaths
 
 if TYPE_CHECKING:
     from supervisor.wiring.job_attribution import Attributions
 
 
-def open_job_log(stack: contextlib.AsyncExitStack, place: Place, jobs: Mapping[str, JobRecord]) -> JobLog:
+def open_job_log(stack: contextlib.AsyncExitStack, paths: SupervisorPaths, jobs: Mapping[str, JobRecord]) -> JobLog:
     """Opens the file, or the way to the log server, of each job that wants it. Closing `stack` closes them."""
 
     def place_of(job_id: str) -> JobLogPlace:
         job = jobs.get(job_id)
         if job is None:
             return JobLogPlace()
-        sender_socket = log_sender_socket(str(place.worker_socket), job_id) if job.spec.has_log_server else ""
+        sender_socket = log_sender_socket(str(paths.worker_socket), job_id) if job.spec.has_log_server else ""
         return JobLogPlace(job.spec.logs.supervisor_log, sender_socket, job.submitted_at_ns)
 
-    words = stack.enter_context(contextlib.closing(JobLog(place_of, place.node_name)))
+    words = stack.enter_context(contextlib.closing(JobLog(place_of, paths.node_name)))
     words.open()
     return words
 

@@ -28,7 +28,7 @@ from supervisor.edges.operators.traces import otlp
 from supervisor.engine.output_plan import Console
 from supervisor.wiring.returning import make_room
 from supervisor.wiring.supervisor import Running, open_supervisor, peers_of_jobs, registered, sweep
-from supervisor.wiring.supervisor_paths import Place
+from supervisor.wiring.supervisor_paths import SupervisorPaths
 
 _log = logging.getLogger("holdfast")
 
@@ -37,15 +37,15 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     """Runs the node's supervisor until SIGTERM or SIGINT. Returns the exit code."""
     folder = socket_dir.service_dir_for_daemon(settings.socket_dir)
     socket_dir.make(folder)
-    place = _place(settings, folder)
+    paths = _paths(settings, folder)
     notifier = sd_notify.Notifier()
     listener = _tcp_listener(settings)
     meter = Meter()
     handlers = (*log_handlers, MeterHandler(meter), *otlp.handlers(settings.otlp_traces))
     # Root's process keeps the cordon of a supervisor that it started.
-    file = CordonFile(place.state_dir) if settings.user_service.handover_fd < 0 else None
+    file = CordonFile(paths.state_dir) if settings.user_service.handover_fd < 0 else None
     async with open_supervisor(
-        place,
+        paths,
         log_handlers=handlers,
         open_peers=peers_of_jobs,
         keep_cordon=file.keep if file is not None else None,
@@ -102,9 +102,9 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     return 0
 
 
-def _place(settings: DaemonSettings, folder: Path) -> Place:
+def _paths(settings: DaemonSettings, folder: Path) -> SupervisorPaths:
     state = state_dir.choose(settings.state_dir, folder)
-    return Place(
+    return SupervisorPaths(
         folder,
         state.path,
         Console(present=False),
@@ -136,7 +136,7 @@ def _tcp_listener(settings: DaemonSettings) -> control_api.SecureListener | None
 
 
 def _gate(running: Running, api: ControlApi) -> ControlGate:
-    path = running.place.control_socket
+    path = running.paths.control_socket
     return ControlGate(
         socket_path=path,
         load=lambda: api,

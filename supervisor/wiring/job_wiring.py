@@ -24,7 +24,7 @@ from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.stacks.stack_collector import StackCollector
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.known_stragglers import KnownStragglers
@@ -41,7 +41,7 @@ from supervisor.ports.questions import PeersAndColleagues
 from supervisor.queries.cluster_view import ClusterView
 from supervisor.queries.job_service import JobService
 from supervisor.queries.question_inbox import QuestionInbox
-from supervisor.wiring.supervisor_paths import Place
+from supervisor.wiring.supervisor_paths import SupervisorPaths
 
 if TYPE_CHECKING:
     from supervisor.engine.recovery.turn_outbox import TurnOutbox
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 class Base(msgspec.Struct, frozen=True):
     """The parts that are made before anything is opened, since they need nothing that is made later."""
 
-    place: Place
+    paths: SupervisorPaths
     clock: Clock
     inbox: EngineInbox
-    machines: Machines
+    machines: EngineState
     journal: Journal
     publisher: EventPublisher
     news: UnsentEvents
@@ -110,7 +110,7 @@ def wired(
     slow = KnownStragglers(peers.leads)
     job_service = JobService(
         inbox=base.inbox, machines=base.machines, stacks=stacks, peers=peers, jobs=base.jobs, publisher=base.publisher,
-        workers=base.workers, clock=base.clock, claims=base.claims, log_dir=str(base.place.log_dir), prepare=prepare,
+        workers=base.workers, clock=base.clock, claims=base.claims, log_dir=str(base.paths.log_dir), prepare=prepare,
         slow=slow, meetings=meetings, keep=outbox.keep_now if outbox is not None else None,
     )  # fmt: skip
     view = ClusterView(
@@ -127,7 +127,7 @@ def wired(
         checks=checks,
         gpus=gpus,
         peers=peers,
-        planner=WorkerPlanner(console=base.place.console, worker_socket=str(base.place.worker_socket)),
+        planner=WorkerPlanner(console=base.paths.console, worker_socket=str(base.paths.worker_socket)),
     )
     performer = EnginePerformer(
         edges=edges, jobs=base.jobs, publisher=base.publisher, inbox=base.inbox, machines=base.machines, stacks=stacks,

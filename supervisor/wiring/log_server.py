@@ -22,7 +22,7 @@ from supervisor.core.announcements import Announcement, JobEnded, LeadChanged
 from supervisor.core.facts import JobEvent
 from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.engine.job_record import JobRecord
-from supervisor.wiring.supervisor_paths import Place
+from supervisor.wiring.supervisor_paths import SupervisorPaths
 
 if TYPE_CHECKING:
     from supervisor.edges.machine.logs.log_tier_supervision import LogTier
@@ -62,7 +62,7 @@ class LogFunnel:
         jobs: Mapping[str, JobRecord],
         publish: Publish,
         *,
-        place: Place,
+        paths: SupervisorPaths,
         colleagues: object,
         on_finish: Callable[[str], None],
     ) -> None:
@@ -70,14 +70,14 @@ class LogFunnel:
         self._tasks = tasks
         self._jobs = jobs
         self._publish = publish
-        self._place = place
+        self._paths = paths
         self._tiers: dict[str, _JobTiers] = {}
         self._colleagues = colleagues
         self._on_finish = on_finish
 
     def _sender_socket_of(self, job_id: str) -> str:
         """Returns the socket that takes this node's output for the files of a job."""
-        return log_sender_socket(str(self._place.worker_socket), job_id)
+        return log_sender_socket(str(self._paths.worker_socket), job_id)
 
     def submitted(self, job_id: str) -> None:
         job = self._jobs[job_id]
@@ -229,7 +229,7 @@ class LogFunnel:
             "tls_cert": nodes.tls_cert,
             "tls_key": nodes.tls_key,
             "tls_ca": nodes.tls_ca,
-            "ends_with_supervisor": not self._place.private,
+            "ends_with_supervisor": not self._paths.private,
         }
 
     def _sender_settings(self, job: JobRecord, listening_fd: int) -> dict[str, object]:

@@ -32,10 +32,10 @@ from supervisor.edges.machine.processes import job_claims
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.spawner import dead_spawner_state, spawner_discovery
-from supervisor.edges.workers.spawner.dead_spawner_state import Leftover
-from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, Lodger, ReturnPlace
+from supervisor.edges.workers.spawner.dead_spawner_state import DeadSpawnerState
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
-from supervisor.edges.workers.spawner.spawner_reconnect import Reaching
+from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
@@ -57,6 +57,8 @@ ENDED_S = 5.0  # for the spawner of a job that is not taken over: its workers ge
 JOURNAL_FLUSH_S = 1.0  # for data that the next supervisor reads from the journal instead of the spawners
 RECORDED_S = 1.0  # for what the journal says of a job whose spawner does not answer
 EVENTS_MAX = 1_000  # of one job, recorded after the kept data
+
+_Recorded = tuple[SpawnerFiles, SpawnerIdentity]
 
 _log = logging.getLogger("holdfast")
 
@@ -107,16 +109,16 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def run(self, tasks: TaskGroup) -> None:
         """Takes back the existing jobs. Returns when done, or after RETURN_S; the rest continues in `tasks`."""
-        lodgers = await in_thread(self._lodgers)
-        self.job_service.expected.expect(lodgers)
-        waiting = len(lodgers)
+        identities = await in_thread(self._identities)
+        self.job_service.expected.expect(identities)
+        waiting = len(identities)
         done = anyio.Event()
 
-        async def take_back(job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]]) -> None:
+        async def take_back(job_id: str, recorded: Sequence[_Recorded]) -> None:
             nonlocal waiting
             found: list[FoundSpawner] = []
             try:
-                await self._take_back(job_id, places, found)
+                await self._take_back(job_id, recorded, found)
             except Exception as error:  # noqa: BLE001 - the bulkhead: a job that can't be taken over must not end the others
                 _log.error("cannot take over job %s: %s", job_id, error, exc_info=error)
                 await self._give_up(job_id, found, f"a fault of Holdfast: {error}")
@@ -125,56 +127,54 @@ class Returning(msgspec.Struct, frozen=True):
             if not waiting:
                 done.set()
 
-        for job_id, places in lodgers.items():
-            tasks.start_soon(take_back, job_id, places)
-        if lodgers:
+        for job_id, recorded in identities.items():
+            tasks.start_soon(take_back, job_id, recorded)
+        if identities:
             with anyio.move_on_after(RETURN_S):
                 await done.wait()
 
-    def _lodgers(self) -> dict[str, list[tuple[ReturnPlace, Lodger]]]:
-        """Returns the lodgers by job, including dead ones."""
-        found: dict[str, list[tuple[ReturnPlace, Lodger]]] = {}
-        for place in spawner_discovery.places(self.folder):
+    def _identities(self) -> dict[str, list[_Recorded]]:
+        """Returns the spawners that a predecessor has left, by job, including dead ones."""
+        found: dict[str, list[_Recorded]] = {}
+        for files in spawner_discovery.find_files(self.folder):
             try:
-                lodger = place.lodger()
+                identity = files.identity()
             except OSError as error:
-                lodger = self._without_record(place, error)
-            if lodger is not None:
-                found.setdefault(lodger.job_id, []).append((place, lodger))
+                identity = self._without_record(files, error)
+            if identity is not None:
+                found.setdefault(identity.job_id, []).append((files, identity))
             else:
-                place.remove()
+                files.remove()
         return found
 
-    def _without_record(self, place: ReturnPlace, error: OSError) -> Lodger | None:
+    def _without_record(self, files: SpawnerFiles, error: OSError) -> SpawnerIdentity | None:
         """Returns for whom a record stood that can't be read: who listens there, or the job whose state is kept there.
 
         Returns None if nobody knows.
         """
-        why = f"the record {place.record_path} of its spawner can't be read: {error.strerror or error}"
-        lodger = place.listener()
-        leftover = dead_spawner_state.read(place) if lodger is None else None
+        why = f"the record {files.record_path} of its spawner can't be read: {error.strerror or error}"
+        identity = files.listener()
+        leftover = dead_spawner_state.read(files) if identity is None else None
         if leftover is not None:
             with contextlib.suppress(UnreadableError):
-                lodger = spawner_discovery.nobody(snapshot_texts.restored(leftover.texts).record.spec.job_id)
-        if lodger is None:
+                identity = spawner_discovery.nobody(snapshot_texts.restored(leftover.texts).record.spec.job_id)
+        if identity is None:
             _log.error("%s; which job it stood for is not known, and nothing of it is left", why)
         else:
-            _log.warning("job %s: %s", lodger.job_id, why)
-            self.faults[lodger.job_id] = why
-        return lodger
+            _log.warning("job %s: %s", identity.job_id, why)
+            self.faults[identity.job_id] = why
+        return identity
 
-    async def _take_back(
-        self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]], found: list[FoundSpawner]
-    ) -> None:
+    async def _take_back(self, job_id: str, recorded: Sequence[_Recorded], found: list[FoundSpawner]) -> None:
         """Takes over the job. `found` gets its spawners, as long as nobody else has them."""
-        reaching = Reaching(places, found)
+        reaching = SpawnerReconnect(recorded, found)
         await reaching.run(partial(self._show, job_id, reaching))
         found.sort(key=spawner_discovery.turns_of, reverse=True)
         try:
             spawner_discovery.check_whole(found)
             restored = snapshot_texts.restored(found[0].texts)
         except spawner_discovery.IncompleteError as error:
-            await self._end_lost(job_id, places, found, _why_killed(reaching) or str(error))
+            await self._end_lost(job_id, recorded, found, _why_killed(reaching) or str(error))
             return
         except UnreadableError as error:
             if found[0].texts:
@@ -184,9 +184,9 @@ class Returning(msgspec.Struct, frozen=True):
                 _log.warning("job %s had not begun when its supervisor was lost: submit it again", job_id)
                 await _end_all(found)
             return
-        for place, _ in places:
-            if all(each.place is not place for each in found):
-                place.remove()  # of a spawner that the job does not need
+        for files, _ in recorded:
+            if all(each.files is not files for each in found):
+                files.remove()  # of a spawner that the job does not need
         past = await self._recorded_after(restored)
         history = await self._history(restored, past)
         await self.job_service.meet_again(restored.record.spec, restored.sessions)
@@ -194,7 +194,7 @@ class Returning(msgspec.Struct, frozen=True):
         self._begin(restored, history)
         self._stop_if_asked(job_id)
 
-    async def _show(self, job_id: str, reaching: Reaching) -> None:
+    async def _show(self, job_id: str, reaching: SpawnerReconnect) -> None:
         """Lets people see and stop a job whose spawner does not answer."""
         recorded = JobReport(job_id, JobState.STARTING, self.clock.unix_ns())
         with anyio.move_on_after(RECORDED_S):
@@ -324,18 +324,18 @@ class Returning(msgspec.Struct, frozen=True):
         self.journal.save(ended)
 
     async def _end_lost(
-        self, job_id: str, places: Sequence[tuple[ReturnPlace, Lodger]], found: Sequence[FoundSpawner], reason: str
+        self, job_id: str, recorded: Sequence[_Recorded], found: Sequence[FoundSpawner], reason: str
     ) -> None:
         """Ends a job whose spawner is lost, since nothing may run without it; reports how, as far as known."""
         reason = "; ".join(filter(None, (self.faults.get(job_id), reason)))
         for each in found:
             each.kill()
-        left = [(place, lodger, await in_thread(partial(dead_spawner_state.read, place))) for place, lodger in places]
-        known = [(place, leftover) for place, _, leftover in left if leftover is not None]
+        left = [(each, known, await in_thread(partial(dead_spawner_state.read, each))) for each, known in recorded]
+        known = [(files, leftover) for files, _, leftover in left if leftover is not None]
         late = next(filter(None, (why_unattended(one) for _, leftover in known for one in leftover.reports)), "")
         if late:
             reason = f"{reason}: {late}; raise that limit if a supervisor may be away for longer"
-        newest_place, newest = max(known, key=lambda each: each[1].turns, default=(None, None))
+        newest_files, newest = max(known, key=lambda each: each[1].turns, default=(None, None))
         restored = None
         try:
             restored = snapshot_texts.restored(newest.texts if newest is not None else {})
@@ -343,22 +343,22 @@ class Returning(msgspec.Struct, frozen=True):
             _log.error("job %s has ended, and nobody knows how: %s; %s", job_id, reason, error)
             await self._record_lost(job_id, f"{reason}; how it ended is not known: {error}")
         if not _is_taken(job_id, restored):
-            for _, lodger, leftover in left:
-                stuck = await dead_spawner_state.end(lodger, leftover)
+            for _, identity, leftover in left:
+                stuck = await dead_spawner_state.end(identity, leftover)
                 if stuck:
                     _log.error("processes %s of job %s can't be killed and were given up", stuck, job_id)
         concludes = restored is not None and not _is_taken(job_id, restored)
-        for place, _ in places:
-            if not concludes or place is not newest_place:
-                place.remove()
-        if restored is not None and newest_place is not None and newest is not None and concludes:
-            self.spawners.gone[job_id] = newest_place  # until the end is on the disk: see _forget_ended
+        for files, _ in recorded:
+            if not concludes or files is not newest_files:
+                files.remove()
+        if restored is not None and newest_files is not None and newest is not None and concludes:
+            self.spawners.gone[job_id] = newest_files  # until the end is on the disk: see _forget_ended
             past = await self._recorded_after(restored)
             await self.job_service.meet_again(restored.record.spec, restored.sessions)
             self._conclude(restored, newest, reason, past)
             self._begin(restored, ())
 
-    def _conclude(self, restored: Restored, left: Leftover, reason: str, past: Sequence[RecordedEvent]) -> None:
+    def _conclude(self, restored: Restored, left: DeadSpawnerState, reason: str, past: Sequence[RecordedEvent]) -> None:
         record, job_id = restored.record, restored.record.spec.job_id
         self._put_back(restored, past, (), has_spawner=False)
         for event in restored.snapshot.waiting:
@@ -381,7 +381,7 @@ def _is_taken(job_id: str, restored: Restored | None) -> bool:
     return holder is not None and (restored is None or holder.since_ns != restored.record.submitted_at_ns)
 
 
-def _why_killed(reaching: Reaching) -> str:
+def _why_killed(reaching: SpawnerReconnect) -> str:
     pids = ", ".join(map(str, reaching.killed))
     return pids and f"its spawner (pid {pids}) did not answer, so it was killed with all that it had started"
 
@@ -395,6 +395,6 @@ async def _end_all(found: Sequence[FoundSpawner]) -> None:
     with anyio.move_on_after(ENDED_S):
         for each in found:
             await anyio.wait_readable(each.pidfd)
-            each.place.remove()
+            each.files.remove()
     for each in found:
         each.close()

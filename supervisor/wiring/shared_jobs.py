@@ -72,7 +72,7 @@ async def open_counter(
     if isinstance(colleagues, NoColleagues):
         alone = ClusterJobService(
             job_service=job_service, view=view, colleagues=colleagues, history=base.journal,
-            take_sections=take_sections, keep_cordon=keep_cordon, cordon_ends=base.place.private,
+            take_sections=take_sections, keep_cordon=keep_cordon, cordon_ends=base.paths.private,
         )  # fmt: skip
         return Counter(alone)
     from supervisor.edges.operators.log_stream_server import LogStreamServer  # Late: a job of one node never needs it.
@@ -83,7 +83,7 @@ async def open_counter(
     of_jobs = colleagues if isinstance(colleagues, PeersOfJobs) else None
     counter = ClusterJobService(
         job_service=job_service, view=view, colleagues=colleagues, history=base.journal, take_sections=take_sections,
-        read_logs=readers.answer, keep_cordon=keep_cordon, cordon_ends=base.place.private,
+        read_logs=readers.answer, keep_cordon=keep_cordon, cordon_ends=base.paths.private,
         lead_for_torchrun=_leading(tasks) if of_jobs is not None else None,
         until_told=of_jobs.until_closed if of_jobs is not None else None,
     )  # fmt: skip

@@ -42,7 +42,7 @@ from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.output_plan import Console
 from supervisor.engine.unsent_events import UnsentEvents
@@ -59,7 +59,7 @@ from supervisor.wiring.job_wiring import Base, Jobs, wired
 from supervisor.wiring.log_server import LogFunnel
 from supervisor.wiring.run_logs import RunLogs
 from supervisor.wiring.shared_jobs import Recall
-from supervisor.wiring.supervisor_paths import Place
+from supervisor.wiring.supervisor_paths import SupervisorPaths
 
 if TYPE_CHECKING:
     from supervisor.wiring.returning import Returning
@@ -74,7 +74,7 @@ _log = logging.getLogger("holdfast")
 class Running(msgspec.Struct, frozen=True):
     """A supervisor that takes jobs."""
 
-    place: Place
+    paths: SupervisorPaths
     job_service: JobService
     counter: ClusterJobService  # answers people's questions
     journal: Journal
@@ -85,7 +85,7 @@ class Running(msgspec.Struct, frozen=True):
 
 @contextlib.asynccontextmanager
 async def open_supervisor(
-    place: Place,
+    paths: SupervisorPaths,
     *,
     early: Sequence[SpawnerProcess] = (),
     claims: JobClaims | None = None,
@@ -101,17 +101,17 @@ async def open_supervisor(
     `open_peers` opens the connection to the other nodes; None: there are none. `keep_cordon`: see ClusterJobService.
     At the end all edges are closed, innermost first. The caller has ended the jobs before.
     """
-    log = SupervisorLog(place.log_dir, names_jobs=not place.private, others=log_handlers)
+    log = SupervisorLog(paths.log_dir, names_jobs=not paths.private, others=log_handlers)
     log.open()
-    if place.warning:
-        _log.warning("%s", place.warning)
-    retention = LogRetention(place.log_dir, place.log_limits, quiet_s=max(QUIET_S, place.supervisor_return_timeout_s))
+    if paths.warning:
+        _log.warning("%s", paths.warning)
+    retention = LogRetention(paths.log_dir, paths.log_limits, quiet_s=max(QUIET_S, paths.supervisor_return_timeout_s))
     limit, pages, main_threads = RaisedLimit(), PageOffers(), MainThreads()
-    base = _base(place, claims or JobClaims(), pages, main_threads)
+    base = _base(paths, claims or JobClaims(), pages, main_threads)
     try:
         async with one_refusal(), anyio.create_task_group() as tasks:
             await tasks.start(base.workers.run)
-            local_peers = contextlib.nullcontext(LocalPeers(node_name=place.node_name, post=base.inbox.post))
+            local_peers = contextlib.nullcontext(LocalPeers(node_name=paths.node_name, post=base.inbox.post))
             peers_opened = local_peers if open_peers is None else open_peers(base)
             closing, draining = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
             async with (
@@ -129,7 +129,7 @@ async def open_supervisor(
                     tasks.start_soon(jobs.outbox.run)
                 counter = await shared_jobs.open_counter(tasks, base, jobs, peers.colleagues, keep_cordon=keep_cordon)
                 yield Running(
-                    place, jobs.job_service, counter.job_service, base.journal, retention, tasks,
+                    paths, jobs.job_service, counter.job_service, base.journal, retention, tasks,
                     _returning(base, jobs, spawners, counter.recall),
                 )  # fmt: skip
             tasks.cancel_scope.cancel()
@@ -141,27 +141,27 @@ async def open_supervisor(
         log.close()
 
 
-def _base(place: Place, claims: JobClaims, pages: PageOffers, main_threads: MainThreads) -> Base:
+def _base(paths: SupervisorPaths, claims: JobClaims, pages: PageOffers, main_threads: MainThreads) -> Base:
     clock, inbox, news, section_jobs = Clock(), EngineInbox(), UnsentEvents(), WaitingJobs()
-    unkept = None if place.private else WaitingJobs()
-    journal = Journal(place.state_dir, on_alarm=partial(_log.warning, "%s"), starts_thread=True)
+    unkept = None if paths.private else WaitingJobs()
+    journal = Journal(paths.state_dir, on_alarm=partial(_log.warning, "%s"), starts_thread=True)
     workers = WorkerServer(
-        socket_path=place.worker_socket, events=inbox, clock=clock, on_sections=section_jobs.add, pages=pages,
+        socket_path=paths.worker_socket, events=inbox, clock=clock, on_sections=section_jobs.add, pages=pages,
         main_threads=main_threads,
     )  # fmt: skip
     return Base(
-        place=place,
+        paths=paths,
         clock=clock,
         inbox=inbox,
-        machines=Machines(place.node_name),
+        machines=EngineState(paths.node_name),
         journal=journal,
-        publisher=EventPublisher(journal=journal, clock=clock, node_name=place.node_name, news=news, unkept=unkept),
+        publisher=EventPublisher(journal=journal, clock=clock, node_name=paths.node_name, news=news, unkept=unkept),
         news=news,
         unkept=unkept,
         questions=QuestionInbox(),
         workers=workers,
         section_jobs=section_jobs,
-        tokens=WorkerTokens(socket_dir.tokens_dir(place.socket_dir)),
+        tokens=WorkerTokens(socket_dir.tokens_dir(paths.socket_dir)),
         claims=claims,
         jobs={},
     )
@@ -185,17 +185,17 @@ def _jobs(
     tasks: _Tasks,
 ) -> Jobs:
     """Makes what runs jobs. `drains` ends the log servers, `closes` everything else; at the end, in this order."""
-    place, jobs = base.place, base.jobs
-    gpus = NodeGpus(worker_socket=str(place.worker_socket))
+    paths, jobs = base.paths, base.jobs
+    gpus = NodeGpus(worker_socket=str(paths.worker_socket))
     checks = closes.enter_context(contextlib.closing(NodeChecks(gpus.probes())))
     closes.push_async_callback(gpus.aclose)
     closes.callback(base.tokens.remove_all)  # Once the directory is released, they are another supervisor's.
-    words = cycle_recording.open_job_log(closes, place, jobs)
+    words = cycle_recording.open_job_log(closes, paths, jobs)
     funnel = LogFunnel(
-        tasks.logs, jobs, base.publisher.publish, place=place, colleagues=peers.colleagues, on_finish=words.finish
+        tasks.logs, jobs, base.publisher.publish, paths=paths, colleagues=peers.colleagues, on_finish=words.finish
     )
     drains.callback(funnel.finish_all)  # data in transit has as long as the jobs' settings say
-    run_logs = RunLogs(retention, jobs, tidies=not place.private)
+    run_logs = RunLogs(retention, jobs, tidies=not paths.private)
 
     def prepare(job_id: str) -> None:
         run_logs.submitted(job_id)
@@ -227,17 +227,17 @@ def _returning(base: Base, jobs: Jobs, spawners: Spawners, recall: Recall | None
 def _keeper(
     base: Base, limit: RaisedLimit, early: Sequence[SpawnerProcess], pages: PageOffers, main_threads: MainThreads
 ) -> SpawnerLifecycle:
-    place = base.place
+    paths = base.paths
     return SpawnerLifecycle(
-        private=place.private,
-        output_dir=None if place.private else place.log_dir,
-        exits_dir=place.log_dir if place.private else None,
-        supervisor_return_timeout_s=place.supervisor_return_timeout_s,
+        private=paths.private,
+        output_dir=None if paths.private else paths.log_dir,
+        exits_dir=paths.log_dir if paths.private else None,
+        supervisor_return_timeout_s=paths.supervisor_return_timeout_s,
         open_files=limit.before_and_now,
         claims=base.claims,
         early=list(early),
-        return_folder=None if place.private else place.socket_dir / socket_dir.SPAWNERS,
-        pages=PageOffers() if place.private else pages,  # nobody takes over a private supervisor's ranks
+        return_folder=None if paths.private else paths.socket_dir / socket_dir.SPAWNERS,
+        pages=PageOffers() if paths.private else pages,  # nobody takes over a private supervisor's ranks
         main_threads=main_threads,
     )
 
@@ -263,13 +263,15 @@ async def run_job(
     """
     console = Console(stdout_is_tty=os.isatty(1), stderr_is_tty=os.isatty(2))
     state = state_dir.choose(request.state_dir, folder)
-    place = Place(folder, state.path, console, private=True, log_limits=request.log_limits, warning=state.warning)
+    paths = SupervisorPaths(
+        folder, state.path, console, private=True, log_limits=request.log_limits, warning=state.warning
+    )
     spec, open_peers = request.spec, None
     if spec.nodes is not None:
-        place = msgspec.structs.replace(place, node_name=spec.nodes.name)
+        paths = msgspec.structs.replace(paths, node_name=spec.nodes.name)
         open_peers = peers_of_jobs
     async with open_supervisor(
-        place,
+        paths,
         early=(early,),
         claims=claims,
         log_handlers=log_handlers,
@@ -289,9 +291,9 @@ def peers_of_jobs(base: Base) -> contextlib.AbstractAsyncContextManager[PeersAnd
         open_peers_of_jobs,  # Late: a job of one node never needs it.
     )
 
-    place = base.place
+    paths = base.paths
     return open_peers_of_jobs(
-        base.inbox.post, base.questions.put, base.news, node_name=place.node_name, state_dir=place.state_dir
+        base.inbox.post, base.questions.put, base.news, node_name=paths.node_name, state_dir=paths.state_dir
     )
 
 
@@ -319,7 +321,7 @@ async def open_slow_edges(running: Running, job_id: str) -> None:
         return ControlApi(running.counter, running.journal)
 
     try:
-        await running.tasks.start(ControlGate(socket_path=running.place.control_socket, load=load).run)
+        await running.tasks.start(ControlGate(socket_path=running.paths.control_socket, load=load).run)
     except (HoldfastError, OSError) as error:
         _log.warning("commands can't ask this supervisor: %s", error)  # The job keeps running.
 

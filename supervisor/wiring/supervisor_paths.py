@@ -12,7 +12,7 @@ from supervisor.edges.machine.folders import socket_dir, state_dir
 from supervisor.engine.output_plan import Console
 
 
-class Place(msgspec.Struct, frozen=True):
+class SupervisorPaths(msgspec.Struct, frozen=True):
     """Where a supervisor lives, and its identity."""
 
     socket_dir: Path

@@ -30,7 +30,7 @@ def test_nobody_waits_where_no_spawner_lives(tmp_path: Path, asked: list[Path]) 
     said: list[str] = []
     folder, control = tmp_path / "spawners", tmp_path / "control.sock"
     assert not wait_for_next(folder, control, said.append)
-    place, listener = spawner_discovery.open_place(folder)
+    place, listener = spawner_discovery.create_files(folder)
     listener.close()
     assert not wait_for_next(folder, control, said.append)
     place.record_path.write_text('{"job_id":"j","boot":"another","pid_namespace":1,"pid":1,"started_ticks":1}')
@@ -41,7 +41,7 @@ def test_nobody_waits_where_no_spawner_lives(tmp_path: Path, asked: list[Path]) 
 def test_the_jobs_of_a_living_spawner_are_worth_a_wait(tmp_path: Path, asked: list[Path]) -> None:
     said: list[str] = []
     folder, control = tmp_path / "spawners", tmp_path / "control.sock"
-    place, listener = spawner_discovery.open_place(folder)
+    place, listener = spawner_discovery.create_files(folder)
     listener.close()
     place.note("j", os.getpid())
     assert wait_for_next(folder, control, said.append)
@@ -52,7 +52,7 @@ def test_the_jobs_of_a_living_spawner_are_worth_a_wait(tmp_path: Path, asked: li
 
 def test_a_damaged_record_is_no_reason_to_wait_and_no_fault(tmp_path: Path, asked: list[Path]) -> None:
     folder, control = tmp_path / "spawners", tmp_path / "control.sock"
-    place, listener = spawner_discovery.open_place(folder)
+    place, listener = spawner_discovery.create_files(folder)
     listener.close()
     os.mkfifo(place.record_path)
     assert not wait_for_next(folder, control, list[str]().append)

@@ -109,7 +109,7 @@ def test_a_supervisor_that_ends_while_it_is_asked_is_replaced_by_the_next(home: 
     """As by a restart of its service: the last one still accepts the connection and answers nothing."""
     folder = home.service_dir
     folder.mkdir(mode=0o700)
-    place, spawner = spawner_discovery.open_place(folder / "spawners")
+    place, spawner = spawner_discovery.create_files(folder / "spawners")
     spawner.close()
     place.note("train", os.getpid())
     with socket.socket(socket.AF_UNIX) as last:

@@ -6,11 +6,11 @@ from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.cluster_messages import JobOpened
 from supervisor.core.facts import JobRules
 from supervisor.core.node import node, node_messages
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 
 
 def test_which_coordinators_moved_is_told_once() -> None:
-    machines = Machines("n0")
+    machines = EngineState("n0")
     led = coordinator.initial_state("j", leader="n0")
     machines.move("j", led)
     assert machines.coordinators == {"j": led}
@@ -19,7 +19,7 @@ def test_which_coordinators_moved_is_told_once() -> None:
 
 
 def test_the_next_deadline_is_the_earliest_of_all_machines() -> None:
-    machines = Machines("n0")
+    machines = EngineState("n0")
     assert machines.next_deadline_s() is None
     machines.node_state, _ = node.step(machines.node_state, node_messages.JobSubmitted(JobRules("j", 1)), now_s=1_000.0)
     of_node = machines.next_deadline_s()

@@ -16,7 +16,7 @@ from supervisor.core.facts import JobRules, JobState, RestartRules
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import job, node, node_messages
 from supervisor.engine.engine_inbox import EngineInbox
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 from supervisor.engine.fair_queue import TAKEN_MAX
 from supervisor.engine.loop import LATE_S, TURN_S, Engine
 from tests.engine.world import SetClock, World
@@ -70,7 +70,7 @@ class Played:
     """An engine with its inbox and its machines."""
 
     def __init__(self, recorder: Recorder, clock: SetClock) -> None:
-        self.inbox, self.machines = EngineInbox(), Machines("n0")
+        self.inbox, self.machines = EngineInbox(), EngineState("n0")
         self.engine = Engine(
             clock=clock, inbox=self.inbox, machines=self.machines, performer=recorder, jitter=lambda: 0.5
         )

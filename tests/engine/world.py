@@ -23,7 +23,7 @@ from supervisor.core.wrapped_calls.call_messages import ToRank
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.known_stragglers import KnownStragglers
@@ -338,7 +338,7 @@ class World:
         self.spawners = FakeSpawners()
         self.jobs: dict[str, JobRecord] = {}
         self.followers: list[Follow] = []  # a test adds its own after the job service
-        self.inbox, self.machines = EngineInbox(), Machines("n0")
+        self.inbox, self.machines = EngineInbox(), EngineState("n0")
         self.news, self.unkept = UnsentEvents(), WaitingJobs()
         self.publisher = EventPublisher(
             journal=self.journal, clock=self.clock, node_name="n0", news=self.news,

@@ -29,7 +29,7 @@ from supervisor.edges.machine.logs import cycle_info
 from supervisor.edges.machine.processes import job_claims
 from supervisor.edges.users import user_folders
 from supervisor.edges.users.user_folders import UserFolder
-from supervisor.edges.workers.spawner.spawner_discovery import Lodger, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles, SpawnerIdentity
 from supervisor.engine.recovery import snapshot_texts
 from supervisor.engine.recovery.record_text import UnreadableError
 from supervisor.errors import HoldfastError
@@ -103,9 +103,9 @@ def files(folder: Path) -> Iterator[Target]:
     ) -> Target:
         return Target(name, corpus, _InFile(path, read, is_ours=is_ours).read, errors, share)
 
-    place = ReturnPlace(folder / "spawners", "s")
-    lodger = [msgspec.json.encode(Lodger("j", "boot", 1, 2, 3))]
-    yield in_file("records of spawners", lodger, place.record_path, place.lodger, OSError)
+    place = SpawnerFiles(folder / "spawners", "s")
+    identity = [msgspec.json.encode(SpawnerIdentity("j", "boot", 1, 2, 3))]
+    yield in_file("records of spawners", identity, place.record_path, place.identity, OSError)
     user = UserFolder(folder / "user", folder / "state")
     record = (
         b'{"identity": {"uid": 1, "gid": 1, "groups": []}, "limits": [], "pid": 3, "started_ticks": 4, "arguments": []}'

@@ -21,14 +21,14 @@ from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.engine.announcement_followers import Follow
 from supervisor.engine.engine_inbox import EngineInbox
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.output_plan import Console
 from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.engine.waiting_jobs import WaitingJobs
 from supervisor.queries.question_inbox import QuestionInbox
 from supervisor.wiring.job_wiring import Base, Jobs, wired
-from supervisor.wiring.supervisor_paths import Place
+from supervisor.wiring.supervisor_paths import SupervisorPaths
 from tests.engine.world import FakeSpawners
 
 
@@ -41,20 +41,20 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def base_in(folder: Path, state: Path) -> Base:
-    place = Place(folder, state, Console(present=False), private=True, node_name="n0")
+    paths = SupervisorPaths(folder, state, Console(present=False), private=True, node_name="n0")
     clock, inbox, news, section_jobs = Clock(), EngineInbox(), UnsentEvents(), WaitingJobs()
     journal = Journal(state, on_alarm=print)
     return Base(
-        place=place,
+        paths=paths,
         clock=clock,
         inbox=inbox,
-        machines=Machines("n0"),
+        machines=EngineState("n0"),
         journal=journal,
         publisher=EventPublisher(journal=journal, clock=clock, node_name="n0", news=news, unkept=None),
         news=news,
         unkept=None,
         questions=QuestionInbox(),
-        workers=WorkerServer(socket_path=place.worker_socket, events=inbox, clock=clock, on_sections=section_jobs.add),
+        workers=WorkerServer(socket_path=paths.worker_socket, events=inbox, clock=clock, on_sections=section_jobs.add),
         section_jobs=section_jobs,
         tokens=WorkerTokens(folder / "tokens"),
         claims=JobClaims(()),
@@ -71,7 +71,7 @@ async def made(
         async with AsyncExitStack() as stack, anyio.create_task_group() as tasks:
             stack.callback(base.journal.close)
             checks = stack.enter_context(closing(NodeChecks()))
-            gpus = NodeGpus(worker_socket=str(base.place.worker_socket))
+            gpus = NodeGpus(worker_socket=str(base.paths.worker_socket))
             stack.push_async_callback(gpus.aclose)
             await tasks.start(base.workers.run)
             jobs = wired(

@@ -23,7 +23,7 @@ async def test_words_about_a_job_reach_its_file_and_those_about_others_do_not(tm
     async with made(tmp_path / "state") as all_of_it:
         jobs = {"named": record("named", JobLogs(supervisor_log=str(path))), "other": record("other", JobLogs())}
         async with contextlib.AsyncExitStack() as stack:
-            words = cycle_recording.open_job_log(stack, all_of_it.base.place, jobs)
+            words = cycle_recording.open_job_log(stack, all_of_it.base.paths, jobs)
             for job_id in ("named", "other", "unknown"):
                 logging.getLogger("holdfast.jobs").warning("of %s", job_id, extra={"job_id": job_id})
             words.finish("named")

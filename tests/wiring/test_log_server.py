@@ -21,7 +21,7 @@ from supervisor.edges.machine.logs import log_tier_supervision
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.output_plan import Console
 from supervisor.wiring.log_server import LogFunnel
-from supervisor.wiring.supervisor_paths import Place
+from supervisor.wiring.supervisor_paths import SupervisorPaths
 from tests.settling import settled
 
 NODES = Nodes(2, 2, "10.0.0.1", 1, "10.0.0.1")
@@ -67,20 +67,20 @@ async def funnel_of(
     monkeypatch.setattr(log_tier_supervision, "LogTier", Tier)
     job, published = JobRecord(spec, {}, 5, "/logs"), list[JobEvent]()
     with tempfile.TemporaryDirectory() as name:
-        place = Place(Path(name), Path(name), Console(present=False), private=True)
-        place.worker_socket.parent.mkdir()
+        paths = SupervisorPaths(Path(name), Path(name), Console(present=False), private=True)
+        paths.worker_socket.parent.mkdir()
         async with anyio.create_task_group() as tasks:
             yield (
                 LogFunnel(
                     tasks,
                     {"j": job},
                     lambda _, event: published.append(event),
-                    place=place,
+                    paths=paths,
                     colleagues=None,
                     on_finish=lambda job_id: Tier.order.append(f"words of {job_id}"),
                 ),
                 job,
-                Path(log_sender_socket(str(place.worker_socket), "j")),
+                Path(log_sender_socket(str(paths.worker_socket), "j")),
             )
             tasks.cancel_scope.cancel()
     assert published == []

@@ -19,7 +19,7 @@ from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.engine.output_plan import Console
 from supervisor.errors import InUseError
 from supervisor.wiring.supervisor import open_supervisor
-from supervisor.wiring.supervisor_paths import Place
+from supervisor.wiring.supervisor_paths import SupervisorPaths
 from tests.engine.world import FakeSpawners
 from tests.settling import settled
 
@@ -37,7 +37,7 @@ def test_one_that_finds_its_folder_served_takes_no_tokens_away(folder: Path, tmp
     token, path = WorkerTokens(socket_dir.tokens_dir(folder)).issue("job", 0)
 
     async def serve() -> None:
-        async with open_supervisor(Place(folder, tmp_path / "state", Console(present=False), private=False)):
+        async with open_supervisor(SupervisorPaths(folder, tmp_path / "state", Console(present=False), private=False)):
             pytest.fail("two serve one folder")
 
     with pytest.raises(InUseError, match="serves it"):
@@ -48,9 +48,9 @@ def test_one_that_finds_its_folder_served_takes_no_tokens_away(folder: Path, tmp
 
 async def test_a_job_that_has_ended_is_in_the_record_that_is_left(folder: Path, tmp_path: Path):
     spawners, state = FakeSpawners(), tmp_path / "state"
-    place = Place(folder, state, Console(present=False), private=True)
+    paths = SupervisorPaths(folder, state, Console(present=False), private=True)
     async with open_supervisor(
-        place, claims=JobClaims(()), make_spawners=lambda _workers, _tokens: spawners
+        paths, claims=JobClaims(()), make_spawners=lambda _workers, _tokens: spawners
     ) as running:
         running.journal.start()
         await running.job_service.submit(JobSpec("j", ("t.py",)), {})

@@ -8,7 +8,7 @@ from contextlib import suppress
 _NICEST = 19
 
 
-class Background:
+class BackgroundPriority:
     """Low priority from construction until `end`, which must come before any fork of a worker.
 
     Only a privileged process can undo `nice`, which a worker must not inherit. Any other becomes a batch process, which

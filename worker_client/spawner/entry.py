@@ -16,9 +16,9 @@ from holdfast_wire.spawner_settings import SpawnerSettings
 
 from . import child_state, command_check, fork_fitness, huge_heap, identity, loading, preload, supervisor_reconnect
 from .auto_heartbeat import AutoHeartbeat
-from .background_priority import Background
+from .background_priority import BackgroundPriority
 from .children import BecomeWorkerError
-from .learned_imports import Learning
+from .learned_imports import LearnedImports
 from .spawner import Spawner
 from .start_method import Method
 
@@ -38,7 +38,7 @@ def run_as_script(hook_folder: str) -> None:
     background = None
     if settings.learned:
         identity.die_with_link(link_fd)  # A load would delay noticing a lost supervisor.
-        background = Background()
+        background = BackgroundPriority()
     if not choice.as_script:
         gc.disable()  # What torch loads stays: searching it for garbage would take a sixth of the time.
     if any(map(preload.is_of_torch, choice.modules)):
@@ -62,7 +62,7 @@ def run_as_script(hook_folder: str) -> None:
     inherited = child_state.remember(title, _own_fds(settings, link_fd), sets_threads=sets_threads)
     loaded = tuple(name for name in choice.modules if name in sys.modules)
     may_learn = settings.may_restart and settings.preload == "auto"
-    learning = Learning(choice.steps, choice.learns, wanted=may_learn)
+    learning = LearnedImports(choice.steps, choice.learns, wanted=may_learn)
     method = Method("fork", choice.reason, loaded, lost=settings.lost)
     spawner = Spawner(settings, method, inherited, link_fd, learning, watch)
     counts_leaks = loading.counts_leaks(new_modules)
@@ -85,7 +85,7 @@ def run_plain() -> NoReturn:
         else "workers are executed: spawn method exec was asked for"
     )
     Spawner(
-        settings, Method("exec", reason, ()), inherited, link_fd, Learning(wanted=False), AutoHeartbeat(settings)
+        settings, Method("exec", reason, ()), inherited, link_fd, LearnedImports(wanted=False), AutoHeartbeat(settings)
     ).run()
 
 
@@ -107,7 +107,7 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
         Method("exec", refusal.reason, (), refusal),
         inherited,
         link_fd,
-        Learning(wanted=False),
+        LearnedImports(wanted=False),
         AutoHeartbeat(settings),
     ).run()
 

@@ -28,7 +28,7 @@ _RESTS_MAX = 2
 _NAMED_MAX = 6
 
 
-class Learning:
+class LearnedImports:
     """What the workers of one spawner have taught so far."""
 
     def __init__(self, loaded: tuple[str, ...] = (), first: tuple[str, ...] = (), *, wanted: bool = True) -> None:

@@ -25,7 +25,7 @@ from .children import BecomeWorkerError, CannotExecuteError, Child, Start
 from .dropped_output import DroppedOutput
 from .event_loop import READ, WRITE, Events
 from .killing import Killing
-from .learned_imports import Learning
+from .learned_imports import LearnedImports
 from .link import Link
 from .oom_kills import OomCounter, oom_counter
 from .prefork_pool import PreforkPool
@@ -34,7 +34,7 @@ from .spawner_fence import Fence
 from .start_method import Method
 from .stores import Stores, Waiting
 from .supervisor_reconnect import SupervisorReconnect
-from .unreported_exits import ExitRecords
+from .unreported_exits import UnreportedExits
 from .worker_output import Output
 
 STORE_HOST = -1  # the local rank under which the store host is kept
@@ -55,7 +55,7 @@ class Spawner:
         method: Method,
         inherited: Inherited,
         link_fd: int,
-        learning: Learning,
+        learning: LearnedImports,
         watch: AutoHeartbeat,
     ) -> None:
         self._settings = settings
@@ -80,7 +80,7 @@ class Spawner:
             lambda: self._killing.start(None, _nothing),
             is_told=lambda: not self._link.lost and self._link.is_readable,
         )
-        self._records = ExitRecords(settings.exit_record_dir, settings.job_id)
+        self._records = UnreportedExits(settings.exit_record_dir, settings.job_id)
         self._stores = Stores(
             self._events,
             self._cgroups,

@@ -8,7 +8,7 @@ from contextlib import suppress
 from holdfast_wire import spawner_link
 
 
-class ExitRecords:
+class UnreportedExits:
     """One file per job with one message of the spawner link (JSON) per line, for a returning supervisor."""
 
     def __init__(self, folder: str, job_id: str) -> None:

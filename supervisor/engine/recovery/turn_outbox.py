@@ -19,7 +19,7 @@ from supervisor.core.node import node_messages
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.session_state import JobSessions
 from supervisor.engine.engine_inbox import EngineInbox
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.recovery.snapshot_texts import STATE, SnapshotTexts, are_parted, snapshot
@@ -40,7 +40,7 @@ class TurnOutbox:
         self,
         *,
         inbox: EngineInbox,
-        machines: Machines,
+        machines: EngineState,
         jobs: Mapping[str, JobRecord],
         publisher: EventPublisher,
         clock: Clock,

@@ -14,7 +14,7 @@ from supervisor.programs.log_service.upstream import Upstream
 from supervisor.programs.log_service.wakeup import Wakeup
 
 
-class PassingOn:
+class LogForwarder:
     """Passes pieces on; see links.Taker. `on_trouble` and `on_away`: see Upstream."""
 
     def __init__(

@@ -22,7 +22,7 @@ from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service import log_process_listener
 from supervisor.programs.log_service.links import Links
-from supervisor.programs.log_service.log_forwarding import PassingOn
+from supervisor.programs.log_service.log_forwarding import LogForwarder
 from supervisor.programs.log_service.log_senders import Callers
 from supervisor.programs.log_service.log_tier_listener import TierListener
 from supervisor.programs.log_service.log_tier_settings import LEAF, ROOT, Next, Settings, address_of
@@ -102,7 +102,7 @@ async def _run_root(settings: Settings, tls: Tls | None) -> bool:
 
 async def _run_leaf(settings: Settings, tls: Tls | None) -> bool:
     callers = Callers(bytes_max=LEAF_BYTES_MAX)
-    passing = PassingOn(
+    passing = LogForwarder(
         settings,
         tls,
         bytes_max=2 * LEAF_BYTES_MAX,
@@ -177,7 +177,7 @@ async def _run_sender(settings: Settings, tls: Tls | None) -> bool:
         if warning := unreached.warning(anyio.current_time()):
             _say(f"{WARNING}{warning}")
 
-    passing = PassingOn(
+    passing = LogForwarder(
         settings,
         tls,
         bytes_max=SENDER_BYTES_MAX,

@@ -27,7 +27,7 @@ from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
 from supervisor.engine.engine_inbox import EngineInbox
-from supervisor.engine.engine_state import Machines
+from supervisor.engine.engine_state import EngineState
 from supervisor.engine.loop import Engine
 from supervisor.ports.edges import Peers
 
@@ -100,7 +100,9 @@ async def main(port: int, others: int, certificates: str, fan_out: int) -> None:
     meeting = Meeting(JOB, NAME, endpoint, 60.0, tls=tls, fan_out=fan_out, nodes_max=others)
     async with cluster_peers.open_peers(meeting, inbox.post) as peers, anyio.create_task_group() as tasks:
         performer = Performer(peers, inbox)
-        engine = Engine(clock=Clock(), inbox=inbox, machines=Machines(NAME), performer=performer, jitter=random.random)
+        engine = Engine(
+            clock=Clock(), inbox=inbox, machines=EngineState(NAME), performer=performer, jitter=random.random
+        )
         performer.report(cluster_messages.JobOpened(NAME, rules(others)))
         performer.report(cluster_messages.NodeJoined(NAME, -1))
         await tasks.start(engine.run)

@@ -21,7 +21,7 @@ from supervisor.config import JobSpec
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.operators.control_service import ControlService
 from supervisor.edges.workers.spawner import spawner_lifecycle
-from supervisor.edges.workers.spawner.spawner_discovery import ReturnPlace
+from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles
 from supervisor.edges.workers.spawner.spawner_succession import SpawnerSuccession
 from supervisor.engine.recovery.snapshot_texts import EVENTS
 from supervisor.ports.reports import JobReport
@@ -31,7 +31,7 @@ MOMENT, KIND = os.environ["DIES"].split()
 journals: list[Journal] = []
 watched = threading.Event()  # the submitter has the answer to its submission, and asks on
 start, keep, look_for = Journal.start, SpawnerSuccession.keep, ControlService._find  # pyright: ignore[reportPrivateUsage]
-note, submit = ReturnPlace.note, JobService.submit
+note, submit = SpawnerFiles.note, JobService.submit
 
 
 def start_noted(self: Journal) -> None:
@@ -77,7 +77,7 @@ def end_once_watched(*_: object, **__: object) -> NoReturn:
     raise AssertionError("this process has ended")
 
 
-def note_and_end(self: ReturnPlace, job_id: str, pid: int) -> None:
+def note_and_end(self: SpawnerFiles, job_id: str, pid: int) -> None:
     note(self, job_id, pid)
     end_once_watched()
 
@@ -95,9 +95,9 @@ if MOMENT == "before-flush":
 elif MOMENT == "unstarted":
     spawner_lifecycle.start_process = end_once_watched
 elif MOMENT == "unrecorded":
-    ReturnPlace.note = end_once_watched
+    SpawnerFiles.note = end_once_watched
 elif MOMENT == "unkept":
-    ReturnPlace.note = note_and_end
+    SpawnerFiles.note = note_and_end
 else:
     Journal.start, SpawnerSuccession.keep = start_noted, keep_and_end
 sys.exit(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from worker_client.spawner.background_priority import Background
+from worker_client.spawner.background_priority import BackgroundPriority
 
 
 def test_a_background_ends() -> None:
@@ -12,7 +12,7 @@ def test_a_background_ends() -> None:
     pid = os.fork()
     if pid == 0:
         before = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)
-        background = Background()
+        background = BackgroundPriority()
         during = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)
         background.end()
         after = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getscheduler(0)

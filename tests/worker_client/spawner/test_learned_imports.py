@@ -219,12 +219,12 @@ def test_a_failing_watch_never_fails_the_script(script: Script, env: dict[str, s
 
 def test_where_torch_is_not_installed_nothing_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    learned_imports.Learning((), ("torch",)).observe(0)
+    learned_imports.LearnedImports((), ("torch",)).observe(0)
     assert str(tmp_path) not in sys.path_importer_cache
 
 
 def test_more_ranks_than_the_page_has_teach_nothing() -> None:
-    lessons = learned_imports.Learning((), ("torch",))
+    lessons = learned_imports.LearnedImports((), ("torch",))
     lessons.begin(0, range(learned_imports.RANKS_MAX + 1))
     assert not lessons.has_news()
     assert lessons.first() is None

@@ -9,13 +9,13 @@ import pytest
 from holdfast_wire import spawner_link
 from holdfast_wire.spawner_link import Exited
 
-from worker_client.spawner.unreported_exits import ExitRecords
+from worker_client.spawner.unreported_exits import UnreportedExits
 
 EXITED = Exited(cycle=1, local_rank=2, pid=77, code=None, signal=9, core_dumped=True, out_of_memory=False, at_ns=5)
 
 
 def test_each_exit_is_a_line_that_the_next_supervisor_reads_like_a_message(tmp_path: Path) -> None:
-    records = ExitRecords(str(tmp_path), "job-1")
+    records = UnreportedExits(str(tmp_path), "job-1")
     for pid in (77, 78):
         records.write(EXITED._replace(pid=pid))
     file = tmp_path / "job-1.exits.jsonl"
@@ -28,17 +28,17 @@ def test_each_exit_is_a_line_that_the_next_supervisor_reads_like_a_message(tmp_p
 def test_a_job_s_file_stays_in_its_folder_whatever_its_name(tmp_path: Path, job_id: str) -> None:
     folder = tmp_path / "records"
     folder.mkdir()
-    ExitRecords(str(folder), job_id).write(EXITED)
+    UnreportedExits(str(folder), job_id).write(EXITED)
     assert len(list(folder.iterdir())) == 1
     assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_a_disk_that_fails_costs_the_record_only(tmp_path: Path) -> None:
-    ExitRecords(str(tmp_path / "no-such-folder"), "job-1").write(EXITED)
+    UnreportedExits(str(tmp_path / "no-such-folder"), "job-1").write(EXITED)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_folder_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    ExitRecords("", "job-1").write(EXITED)
+    UnreportedExits("", "job-1").write(EXITED)
     assert list(tmp_path.iterdir()) == []

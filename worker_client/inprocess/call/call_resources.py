@@ -8,7 +8,7 @@ from collections.abc import Callable
 log = logging.getLogger("holdfast.inprocess")
 
 
-class Taken:
+class CallResources:
     """A list of what was taken, each with its name and the function that releases it. Belongs to the main thread."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from worker_client import fencing_tokens
 from worker_client.call_frames import Leaving
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.call import call_number
-from worker_client.inprocess.call.call_resources import Taken
+from worker_client.inprocess.call.call_resources import CallResources
 from worker_client.inprocess.call.call_stores import CallStores, open_store
 from worker_client.inprocess.call.callbacks import Callbacks, is_unfit
 from worker_client.inprocess.call.failed_iteration import collect_garbage, forget, in_a_line, story
@@ -62,7 +62,7 @@ class CallWrapper:
         self.atomic_lock = AtomicLock()
         self._pid = os.getpid()
         self._callbacks = Callbacks.of(wrapper)
-        self._taken = Taken()
+        self._taken = CallResources()
         try:
             self._take(wrapper.soft_timeout.total_seconds())
             self._entered = self._coordination.enter(wrapper.barrier_timeout)

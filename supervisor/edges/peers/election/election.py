@@ -23,7 +23,7 @@ from supervisor.ports.questions import TakeQuestion
 from supervisor.ports.rendezvous_backend import RendezvousBackend
 
 if TYPE_CHECKING:
-    from supervisor.edges.peers.election.job_etcd_members import JobMembers
+    from supervisor.edges.peers.election.job_etcd_members import JobEtcdMembers
 
 PARTING_S = 5.0  # for messages that the other nodes have not heard when this one ends
 
@@ -59,7 +59,7 @@ async def open_elected(
     session_store: SessionStore | None = None,
     *,
     take_question: TakeQuestion = refuse,
-    members: JobMembers | None = None,
+    members: JobEtcdMembers | None = None,
 ) -> AsyncGenerator[JobPeers]:
     """Opens peers with an elected leader. Any node may lead, and any node may be lost.
 

@@ -17,17 +17,17 @@ from supervisor.edges.peers.election import etcd_program, member_tls
 from supervisor.edges.peers.election.etcd_backend import DEFAULT_PREFIX, EtcdBackend
 from supervisor.edges.peers.election.etcd_client import EtcdClient
 from supervisor.edges.peers.election.etcd_member_connection import Endpoint, endpoint_of
-from supervisor.edges.peers.election.job_etcd_members import JobMembers
+from supervisor.edges.peers.election.job_etcd_members import JobEtcdMembers
 from supervisor.edges.peers.election.member_folder import MemberFolder
 from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
 from supervisor.errors import ConfigurationError
 from supervisor.ports.rendezvous_backend import Lead, Leader, Place
 
 
-class MembersBackend:
+class JobEtcdBackend:
     """The backend; see rendezvous_backend.RendezvousBackend."""
 
-    def __init__(self, backend: EtcdBackend, members: JobMembers) -> None:
+    def __init__(self, backend: EtcdBackend, members: JobEtcdMembers) -> None:
         self._backend = backend
         self.members = members
 
@@ -58,7 +58,7 @@ class MembersBackend:
 
 async def open_backend(
     job_id: str, nodes: Nodes, tls: Tls, *, own_host: str, state_dir: Path, goes_on: bool
-) -> MembersBackend:
+) -> JobEtcdBackend:
     """Opens it. `goes_on`: with what the supervisor before this one left. Raises ConfigurationError."""
     path = await in_thread(etcd_program.find)
     options = dict(nodes.backend_options)
@@ -82,7 +82,7 @@ async def open_backend(
             f"cannot prepare the job's own etcd in {state_dir}: {error}; check --state-dir and --rdzv-conf"
         ) from error
     own = Endpoint(own_host, nodes.port)
-    members = JobMembers(
+    members = JobEtcdMembers(
         job_id,
         nodes.name,
         own=own,
@@ -96,4 +96,4 @@ async def open_backend(
     )
     place = Place(job_id, nodes.host, nodes.port, {}, nodes.leader_ttl_s)
     backend = EtcdBackend(place, members.new_client, Clock().unix_ns, is_jobs_own=True)
-    return MembersBackend(backend, members)
+    return JobEtcdBackend(backend, members)

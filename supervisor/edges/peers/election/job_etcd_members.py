@@ -42,7 +42,7 @@ ASK_PER_S = 500.0  # nodes of a large job, until the first of them has it
 _log = logging.getLogger("holdfast.cluster")
 
 
-class JobMembers:
+class JobEtcdMembers:
     """The part of one node. Use it only from the event loop's thread."""
 
     def __init__(

@@ -46,7 +46,7 @@ from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX
 from supervisor.edges.peers.transport.cluster_link import Conversation
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
-from supervisor.edges.peers.transport.cooperative_batches import Later, Turns
+from supervisor.edges.peers.transport.cooperative_batches import BatchedCalls, DelayedCalls
 from supervisor.edges.peers.transport.preamble import Place
 
 GONE_MAX = 100_000  # incarnations that we remember
@@ -108,8 +108,8 @@ class ClusterServer:
             choose=self._choose_relay if self._relays is not None else None,
         )  # fmt: skip
         self._downstreams: dict[str, RelayDownstream] = {}
-        self._turns = Turns()
-        self._confirm_later = Later(cluster_link.CONFIRM_S)
+        self._turns = BatchedCalls()
+        self._confirm_later = DelayedCalls(cluster_link.CONFIRM_S)
         self._tasks: TaskGroup | None = None
 
     async def run(

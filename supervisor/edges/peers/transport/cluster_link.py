@@ -18,7 +18,7 @@ from supervisor.core.session_state import SessionState
 from supervisor.edges.peers.codec import heartbeats
 from supervisor.edges.peers.transport.cluster_line import UNSENT_BYTES_MAX, Line
 from supervisor.edges.peers.transport.cluster_session import Arrivals, Outbox, numbered, read_numbered
-from supervisor.edges.peers.transport.cooperative_batches import Later
+from supervisor.edges.peers.transport.cooperative_batches import DelayedCalls
 
 CONFIRM_S = 0.25
 HANDSHAKE_S = 10.0  # from the connection to the last message of the handshake
@@ -42,7 +42,7 @@ class Conversation:
         *,
         on_message: OnMessage,
         on_beat: OnMessage,
-        confirm_later: Later | None = None,
+        confirm_later: DelayedCalls | None = None,
         keep: Callable[[], bool] | None = None,
         session: SessionState | None = None,
         on_unkept: Callable[[], object] | None = None,
@@ -65,7 +65,7 @@ class Conversation:
         self._line: Line | None = None
         self._on_message = on_message
         self._on_beat = on_beat
-        self._confirm_later = confirm_later or Later(CONFIRM_S)
+        self._confirm_later = confirm_later or DelayedCalls(CONFIRM_S)
         self._is_flush_due = False
         self._owes_confirmation = False
         self._is_parting = False

@@ -16,7 +16,7 @@ SHARE_MAX = 1024  # calls in one turn of the event loop, some 20 ms: an order to
 Call = Callable[[], None]
 
 
-class Turns:
+class BatchedCalls:
     """Makes calls in order, a share of them in each turn of the event loop."""
 
     def __init__(self) -> None:
@@ -49,14 +49,14 @@ class Turns:
                 self._emptied = None
 
 
-class Later:
+class DelayedCalls:
     """Makes calls `delay_s` after they were requested, with one timer for all."""
 
     def __init__(self, delay_s: float) -> None:
         self._loop = asyncio.get_running_loop()
         self._delay_s = delay_s
         self._due: deque[tuple[float, Call]] = deque()
-        self._turns = Turns()
+        self._turns = BatchedCalls()
 
     def call(self, call: Call) -> None:
         due_s = self._loop.time() + self._delay_s

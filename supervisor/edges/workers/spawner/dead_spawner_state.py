@@ -13,7 +13,7 @@ from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
-from supervisor.edges.workers.spawner.spawner_discovery import Lodger, ReturnPlace, turns
+from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles, SpawnerIdentity, turns
 from supervisor.edges.workers.spawner.spawner_kept_state import SpawnerKeptState
 
 KEPT_BYTES_MAX = 64 << 20
@@ -32,7 +32,7 @@ class _Kept(msgspec.Struct, frozen=True):
     cgroup: str
 
 
-class Leftover(msgspec.Struct, frozen=True):
+class DeadSpawnerState(msgspec.Struct, frozen=True):
     """What the spawner kept, without secrets, and its reports that are not included."""
 
     texts: dict[str, str]
@@ -45,19 +45,19 @@ class Leftover(msgspec.Struct, frozen=True):
         return turns(self.texts)
 
 
-def read(place: ReturnPlace) -> Leftover | None:
+def read(files: SpawnerFiles) -> DeadSpawnerState | None:
     """Reads it. Returns None if the spawner kept nothing or it is unreadable. Blocks."""
     try:
-        kept = _whole(records.content(place.keep_path, bytes_max=KEPT_BYTES_MAX).splitlines())
+        kept = _whole(records.content(files.keep_path, bytes_max=KEPT_BYTES_MAX).splitlines())
         texts = {name: text for name, text in kept.texts.items() if text}
         said = (wire.decode(report.encode()) for report in kept.reports)
         reports = tuple(each for each in said if isinstance(each, wire.FromSpawner))
-        return Leftover(texts, kept.taken, reports, kept.cgroup)
+        return DeadSpawnerState(texts, kept.taken, reports, kept.cgroup)
     except FileNotFoundError:
         return None
     except (OSError, wire.SpawnerProtocolError, UnicodeEncodeError) as error:
         why = error.strerror if isinstance(error, records.RecordError) else error
-        _log.warning("cannot read what the spawner of %s has kept: %s", place.keep_path, why)
+        _log.warning("cannot read what the spawner of %s has kept: %s", files.keep_path, why)
         return None
 
 
@@ -73,16 +73,16 @@ def _whole(lines: list[bytes]) -> _Kept:
     return kept
 
 
-async def end(lodger: Lodger, leftover: Leftover | None) -> tuple[int, ...]:
+async def end(identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> tuple[int, ...]:
     """Kills the spawner's processes and their descendants; returns the pids that can't be killed in time."""
-    if lodger.boot != process_table.boot_id():
+    if identity.boot != process_table.boot_id():
         return ()
     cgroup, workers = "", ()
     if leftover is not None:
         cgroup = leftover.cgroup
-        if lodger.pid:  # else its workers' pids may be of other processes by now
+        if identity.pid:  # else its workers' pids may be of other processes by now
             workers = tuple(SpawnerKeptState.of(leftover.texts, taken=0).workers())
-    orphans = Orphans(lodger.job_id, lodger.pid, below_us=False, since_ticks=lodger.started_ticks)
+    orphans = Orphans(identity.job_id, identity.pid, below_us=False, since_ticks=identity.started_ticks)
     for cycle, _, pid in workers:
         orphans.note_session(pid, cycle)
 

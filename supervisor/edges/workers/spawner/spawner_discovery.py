@@ -1,6 +1,6 @@
 """Where does a supervisor that comes back find its predecessor's spawners, and are they still the same?
 
-Each spawner of a node's supervisor has a place in the socket directory: a socket on which it listens, a record of the
+Each spawner of a node's supervisor has files in the socket directory: a socket on which it listens, a record of the
 process, and a file with the data that it keeps. The record is trusted only for a process of the same boot, pid
 namespace, pid and start time, if the kernel confirms that it listens there.
 """
@@ -56,7 +56,7 @@ class IncompleteError(Exception):
     """Raised if a spawner on which a job relies is missing."""
 
 
-class Lodger(msgspec.Struct, frozen=True):
+class SpawnerIdentity(msgspec.Struct, frozen=True):
     """The spawner named in a record."""
 
     job_id: records.JobId
@@ -81,7 +81,7 @@ class Lodger(msgspec.Struct, frozen=True):
         return found is not None and found.state in "Tt"
 
 
-class ReturnPlace(msgspec.Struct, frozen=True):
+class SpawnerFiles(msgspec.Struct, frozen=True):
     """The files of one spawner."""
 
     folder: Path
@@ -99,21 +99,21 @@ class ReturnPlace(msgspec.Struct, frozen=True):
         """Records that the spawner was started. Raises OSError."""
         process = process_table.look_up(pid)
         ticks = process.started_ticks if process is not None else 0
-        lodger = Lodger(job_id, process_table.boot_id(), _own_namespace(), pid, ticks)
+        identity = SpawnerIdentity(job_id, process_table.boot_id(), _own_namespace(), pid, ticks)
         fresh = self.record_path.with_suffix(".new")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with open(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(lodger))
+            file.write(msgspec.json.encode(identity))
         fresh.rename(self.record_path)
 
-    def lodger(self) -> Lodger | None:
+    def identity(self) -> SpawnerIdentity | None:
         """Returns the spawner; None if its supervisor ended before it was recorded. Raises OSError: see records."""
         try:
-            return records.read(self.record_path, Lodger, bytes_max=RECORD_BYTES_MAX)
+            return records.read(self.record_path, SpawnerIdentity, bytes_max=RECORD_BYTES_MAX)
         except FileNotFoundError:
             return None
 
-    def listener(self) -> Lodger | None:
+    def listener(self) -> SpawnerIdentity | None:
         """Returns the spawner without its record, as the kernel knows it: the process that listens here, by its mark.
 
         Returns None if nobody listens.
@@ -125,7 +125,8 @@ class ReturnPlace(msgspec.Struct, frozen=True):
             process = process_table.look_up(peer.pid)
             job_id = process_table.initial_variable(peer.pid, JOB_ID_VARIABLE)
             if process is not None and job_id is not None and peer.is_this_user:
-                return Lodger(job_id, process_table.boot_id(), _own_namespace(), peer.pid, process.started_ticks)
+                boot, namespace = process_table.boot_id(), _own_namespace()
+                return SpawnerIdentity(job_id, boot, namespace, peer.pid, process.started_ticks)
         return None
 
     def remove(self) -> None:
@@ -138,7 +139,7 @@ class ReturnPlace(msgspec.Struct, frozen=True):
 class FoundSpawner(msgspec.Struct):
     """A spawner that a previous supervisor started, and the link to it."""
 
-    place: ReturnPlace
+    files: SpawnerFiles
     socket: socket.socket
     pidfd: int
     welcome: wire.WelcomeBack
@@ -211,83 +212,83 @@ def check_whole(found: Sequence[FoundSpawner]) -> None:
         raise IncompleteError(f"its spawner (pid {named}) has ended while no supervisor was there")
 
 
-def open_place(folder: Path) -> tuple[ReturnPlace, socket.socket]:
-    """Returns a new place and its socket, on which nobody listens yet. Raises OSError."""
+def create_files(folder: Path) -> tuple[SpawnerFiles, socket.socket]:
+    """Returns the files of a new spawner and its socket, on which nobody listens yet. Raises OSError."""
     private_files.make_folder(folder)
     fault = private_files.folder_fault(folder)
     if fault:
         raise OSError(errno.EPERM, fault, str(folder))
-    place = ReturnPlace(folder, os.urandom(NAME_BYTES).hex())
+    files = SpawnerFiles(folder, os.urandom(NAME_BYTES).hex())
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         with _short(folder) as short:
-            listener.bind(f"{short}/{place.name}.sock")
+            listener.bind(f"{short}/{files.name}.sock")
     except BaseException:  # whatever stopped it, the descriptor must not leak; raised again
         listener.close()
         raise
-    return place, listener
+    return files, listener
 
 
-def places(folder: Path) -> list[ReturnPlace]:
-    """Returns all places, of live spawners and dead ones."""
+def find_files(folder: Path) -> list[SpawnerFiles]:
+    """Returns the files of all spawners, live and dead."""
     try:
         names = {name.partition(".")[0] for name in os.listdir(folder)}
     except OSError:
         return []
     if private_files.folder_fault(folder):
         return []
-    return [ReturnPlace(folder, name) for name in sorted(names)]
+    return [SpawnerFiles(folder, name) for name in sorted(names)]
 
 
-async def _held(lodger: Lodger) -> int:
+async def _held(identity: SpawnerIdentity) -> int:
     """Returns a descriptor of the process; -1: it has ended. Waits for one: its job must not end for want of it."""
     while True:
         try:
-            return os.pidfd_open(lodger.pid)
+            return os.pidfd_open(identity.pid)
         except OSError as error:
             if error.errno not in kernel_error_remedies.OF_DESCRIPTORS:
                 return -1
         await pause(ASK_AGAIN_HELD_S, why="the kernel does not tell when a descriptor is free again")
 
 
-async def reach(place: ReturnPlace, lodger: Lodger) -> FoundSpawner | None:
+async def reach(files: SpawnerFiles, identity: SpawnerIdentity) -> FoundSpawner | None:
     """Returns the link to a live spawner with everything left there; None once it is clearly unreachable.
 
     Waits while the spawner still loads.
     """
-    pidfd = await _held(lodger)
+    pidfd = await _held(identity)
     if pidfd < 0:
         return None
     link: socket.socket | None = None
     descriptors: list[int] = []
     with contextlib.ExitStack() as undo:
         undo.callback(os.close, pidfd)
-        link = await _connect(place, lodger) if lodger.is_alive else None
+        link = await _connect(files, identity) if identity.is_alive else None
         if link is None:
             return None
         undo.callback(link.close)
         undo.callback(lambda: [os.close(each) for each in descriptors])
-        found = await _greet(place, lodger, link, pidfd, descriptors)
+        found = await _greet(files, identity, link, pidfd, descriptors)
         if found is not None:
             undo.pop_all()
         return found
 
 
-async def _connect(place: ReturnPlace, lodger: Lodger) -> socket.socket | None:
+async def _connect(files: SpawnerFiles, identity: SpawnerIdentity) -> socket.socket | None:
     deadline_s = anyio.current_time() + LISTENS_WITHIN_S
     while True:
         try:
             with contextlib.ExitStack() as undo:
                 link = undo.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
-                with _short(place.folder) as short:
-                    link.connect(f"{short}/{place.name}.sock")
+                with _short(files.folder) as short:
+                    link.connect(f"{short}/{files.name}.sock")
                 undo.pop_all()
                 return link
         except OSError as error:
             is_short = error.errno in kernel_error_remedies.OF_DESCRIPTORS
-            if not is_short and (error.errno not in (errno.ECONNREFUSED, errno.EAGAIN) or not lodger.is_alive):
+            if not is_short and (error.errno not in (errno.ECONNREFUSED, errno.EAGAIN) or not identity.is_alive):
                 return None
-        if is_held := is_short or lodger.is_held:  # it may have been stopped before it listens
+        if is_held := is_short or identity.is_held:  # it may have been stopped before it listens
             deadline_s = anyio.current_time() + LISTENS_WITHIN_S
         if anyio.current_time() > deadline_s:
             return None
@@ -296,7 +297,7 @@ async def _connect(place: ReturnPlace, lodger: Lodger) -> socket.socket | None:
 
 
 async def _greet(
-    place: ReturnPlace, lodger: Lodger, link: socket.socket, pidfd: int, descriptors: list[int]
+    files: SpawnerFiles, identity: SpawnerIdentity, link: socket.socket, pidfd: int, descriptors: list[int]
 ) -> FoundSpawner | None:
     """Returns None if it has ended or is another process; then the caller closes `descriptors`."""
     decoder = Decoder(frame_bytes_max=SPAWNER_FRAME_BYTES_MAX)
@@ -323,7 +324,7 @@ async def _greet(
             match message:
                 case wire.WelcomeBack() if welcome is None:
                     welcome = message
-                    if not _is_meant(welcome, lodger, link):
+                    if not _is_meant(welcome, identity, link):
                         return None
                     _ask_for_pages(welcome, link)
                 case wire.Kept(name, text):
@@ -338,7 +339,7 @@ async def _greet(
         claims -= 1
         main_threads = _main_threads(descriptors[claims])
     return FoundSpawner(
-        place, link, pidfd, welcome, texts, tuple(descriptors[:claims]), decoder, reports, pages, main_threads
+        files, link, pidfd, welcome, texts, tuple(descriptors[:claims]), decoder, reports, pages, main_threads
     )
 
 
@@ -377,10 +378,11 @@ def _matched(held: Sequence[wire.HeldPages], descriptors: Sequence[int]) -> dict
     return found
 
 
-def _is_meant(welcome: wire.WelcomeBack, lodger: Lodger, link: socket.socket) -> bool:
+def _is_meant(welcome: wire.WelcomeBack, identity: SpawnerIdentity, link: socket.socket) -> bool:
     """Compares its own claim, the record, and the process that listens according to the kernel."""
     peer = Peer.of(link)
-    return (welcome.pid, welcome.job_id) == (lodger.pid, lodger.job_id) and peer.pid == lodger.pid and peer.is_this_user
+    said, recorded = (welcome.pid, welcome.job_id), (identity.pid, identity.job_id)
+    return said == recorded and peer.pid == identity.pid and peer.is_this_user
 
 
 async def _receivable(link: socket.socket, pidfd: int) -> bool:
@@ -400,9 +402,9 @@ async def _receivable(link: socket.socket, pidfd: int) -> bool:
     return not ended
 
 
-def nobody(job_id: str) -> Lodger:
+def nobody(job_id: str) -> SpawnerIdentity:
     """Returns a spawner of the job that has ended, and of which nothing else is known."""
-    return Lodger(job_id, process_table.boot_id(), _own_namespace(), pid=0, started_ticks=0)
+    return SpawnerIdentity(job_id, process_table.boot_id(), _own_namespace(), pid=0, started_ticks=0)
 
 
 def _own_namespace() -> int:

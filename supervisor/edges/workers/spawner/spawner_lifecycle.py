@@ -16,7 +16,7 @@ from supervisor.edges.machine.own_process.side_threads import SideThreads, Stuck
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
-from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles
 from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
 from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession
@@ -44,7 +44,7 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
     # Spawners of the previous supervisor, by job: the job's next `keep` takes them over.
     found: dict[str, list[FoundSpawner]] = msgspec.field(default_factory=dict[str, list[FoundSpawner]])
     # Places of ended spawners: the data kept there is needed until the end of their job is recorded.
-    gone: dict[str, ReturnPlace] = msgspec.field(default_factory=dict[str, ReturnPlace])
+    gone: dict[str, SpawnerFiles] = msgspec.field(default_factory=dict[str, SpawnerFiles])
     pages: PageOffers = msgspec.field(default_factory=PageOffers)
     main_threads: MainThreads = msgspec.field(default_factory=MainThreads)
     start_timeout_s: float = START_TIMEOUT_S
@@ -94,12 +94,12 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
 
     def forget(self, job_id: str) -> None:
         """Removes what was kept: the job's end is recorded."""
-        if (place := self.gone.pop(job_id, None)) is not None:
-            place.remove()
+        if (files := self.gone.pop(job_id, None)) is not None:
+            files.remove()
 
-    def _let_go(self, job_id: str, place: ReturnPlace) -> None:
+    def _let_go(self, job_id: str, files: SpawnerFiles) -> None:
         self.forget(job_id)
-        self.gone[job_id] = place
+        self.gone[job_id] = files
 
     async def _start(self, spec: JobSpec, environment: Mapping[str, str], learned: Learned | None) -> SpawnerProcess:
         """Starts a spawner in a thread, since a dead file system may hang it. Raises HoldfastError."""

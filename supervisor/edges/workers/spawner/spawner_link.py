@@ -21,7 +21,7 @@ from supervisor.edges.workers.auto_heartbeat_pages import MainThreads
 from supervisor.edges.workers.page_hand_over import PageOffers
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
 from supervisor.edges.workers.spawner.page_sending import PageSending
-from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles
 from supervisor.edges.workers.spawner.spawner_kept_state import SpawnerKeptState
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess
 from supervisor.edges.workers.spawner.worker_ends import OnEndSeen, WorkerEnds
@@ -52,7 +52,7 @@ class SpawnerLink:
         on_message: Callable[[wire.FromSpawner], None],
         on_lost: Callable[[str], None],
         on_end_seen: OnEndSeen = nobody_asks,
-        let_go: Callable[[ReturnPlace], None] = ReturnPlace.remove,
+        let_go: Callable[[SpawnerFiles], None] = SpawnerFiles.remove,
         pages: PageOffers | None = None,
         main_threads: MainThreads | None = None,
         interpreter: str = "",
@@ -64,7 +64,7 @@ class SpawnerLink:
         """
         self.pid = started.pid
         self._process = started.process if isinstance(started, SpawnerProcess) else None
-        self._place = started.place
+        self._files = started.files
         self._let_go = let_go
         self._pages = PageSending(pages, job_id)
         self._job_id = job_id
@@ -206,8 +206,8 @@ class SpawnerLink:
             self._drop_main_threads()
             self._socket.close()
             os.close(self._pidfd)
-            if self._place is not None:
-                self._let_go(self._place)
+            if self._files is not None:
+                self._let_go(self._files)
         code = self._process.returncode if self._process is not None else None
         if self._interpreter and code is not None and code >= 0:
             self._on_message(_refusal(self.pid, self._interpreter, code))

@@ -24,7 +24,7 @@ from supervisor.errors import ExhaustedError, InvalidRequestError
 
 if TYPE_CHECKING:
     from supervisor.edges.workers.auto_heartbeat_pages import AutoHeartbeatPages
-    from supervisor.edges.workers.spawner.spawner_discovery import ReturnPlace
+    from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles
 
 
 MakeCommand = Callable[[SpawnerSettings, Mapping[str, str], int], SpawnerCommand]
@@ -49,7 +49,7 @@ class SpawnerProcess(msgspec.Struct, frozen=True):
     process: subprocess.Popen[bytes]
     socket: socket.socket
     pidfd: int
-    place: ReturnPlace | None = None  # where a returning supervisor finds it; None: there is none
+    files: SpawnerFiles | None = None  # where a returning supervisor finds it; None: there is none
     main_threads: AutoHeartbeatPages | None = None  # of its workers; None: they are not watched
 
     @property
@@ -62,8 +62,8 @@ class SpawnerProcess(msgspec.Struct, frozen=True):
         self.process.kill()
         os.close(self.pidfd)
         self.process.wait()
-        if self.place is not None:
-            self.place.remove()
+        if self.files is not None:
+            self.files.remove()
         if self.main_threads is not None:
             self.main_threads.close()
 
@@ -134,15 +134,15 @@ def _start(
         marked = dict(env) | {JOB_ID_VARIABLE: spec.job_id}
         # Copies: the job may have released its claim before a hanging folder lets us continue.
         passed = tuple(_copy(each, held) for each in claim)
-        place = None
+        files = None
         if return_folder is not None:
             from supervisor.edges.workers.spawner import spawner_discovery  # Late: private supervisors do without.
 
             on_step(f"opening a socket in {return_folder}")
-            place, listener = spawner_discovery.open_place(return_folder)
-            undo.callback(place.remove)
+            files, listener = spawner_discovery.create_files(return_folder)
+            undo.callback(files.remove)
             held.enter_context(listener)
-            settings = settings._replace(return_fd=listener.fileno(), keep_path=str(place.keep_path), claim_fds=passed)
+            settings = settings._replace(return_fd=listener.fileno(), keep_path=str(files.keep_path), claim_fds=passed)
             passed = (*passed, listener.fileno())
         main_threads = None
         if spec.auto_heartbeat_s is not None:
@@ -173,10 +173,10 @@ def _start(
         undo.callback(os.close, pidfd)
         # After the start, which need not wait for it: a spawner starts no process before it hears from us.
         process_table.become_subreaper()
-        if place is not None:
-            place.note(spec.job_id, process.pid)
+        if files is not None:
+            files.note(spec.job_id, process.pid)
         undo.pop_all()
-        return SpawnerProcess(process, ours, pidfd, place, main_threads)
+        return SpawnerProcess(process, ours, pidfd, files, main_threads)
 
 
 def _make_command(settings: SpawnerSettings, env: Mapping[str, str], link_fd: int) -> SpawnerCommand:

@@ -17,7 +17,7 @@ from supervisor.core.process_facts import SilentSpawner
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.unresponsive_process import whereabouts
 from supervisor.edges.workers.spawner import spawner_discovery
-from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, Lodger, ReturnPlace
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
 from supervisor.ports.pauses import pause
 
 SILENT_S = 1.0  # after that, a spawner that answers nothing is reported; a stopped one at once
@@ -25,12 +25,12 @@ GOES_ON_S = 5.0  # for a spawner that was continued; then it is killed
 GONE_S = 5.0  # for a spawner that was killed; then it is given up
 
 
-class Reaching:
+class SpawnerReconnect:
     """The attempt to reach the spawners of one job. Use it only from the event loop's thread."""
 
-    def __init__(self, places: Sequence[tuple[ReturnPlace, Lodger]], found: list[FoundSpawner]) -> None:
+    def __init__(self, recorded: Sequence[tuple[SpawnerFiles, SpawnerIdentity]], found: list[FoundSpawner]) -> None:
         """`found` gets those that were reached."""
-        self._missing = dict(places)
+        self._missing = dict(recorded)
         self._found = found
         self._end_asked = anyio.Event()
         self._given_up = anyio.CancelScope()
@@ -38,9 +38,9 @@ class Reaching:
 
     def silent(self) -> SilentSpawner | None:
         """Returns the first spawner that has not answered."""
-        for lodger in self._missing.values():
-            if lodger.is_alive and (entry := process_table.look_up(lodger.pid)) is not None:
-                return SilentSpawner(lodger.pid, entry.state, whereabouts(lodger.pid))
+        for identity in self._missing.values():
+            if identity.is_alive and (entry := process_table.look_up(identity.pid)) is not None:
+                return SilentSpawner(identity.pid, entry.state, whereabouts(identity.pid))
         return None
 
     def end(self) -> None:
@@ -57,13 +57,13 @@ class Reaching:
             beside.start_soon(self._end_when_asked)
             with self._given_up:
                 async with anyio.create_task_group() as tasks:
-                    for place, lodger in list(self._missing.items()):
-                        tasks.start_soon(self._reach, place, lodger)
+                    for files, identity in list(self._missing.items()):
+                        tasks.start_soon(self._reach, files, identity)
             beside.cancel_scope.cancel()
 
-    async def _reach(self, place: ReturnPlace, lodger: Lodger) -> None:
-        reached = await spawner_discovery.reach(place, lodger)
-        del self._missing[place]
+    async def _reach(self, files: SpawnerFiles, identity: SpawnerIdentity) -> None:
+        reached = await spawner_discovery.reach(files, identity)
+        del self._missing[files]
         if reached is not None:
             self._found.append(reached)
 
@@ -77,17 +77,17 @@ class Reaching:
         await self._end_asked.wait()
         self._signal(signal.SIGCONT)
         await pause(GOES_ON_S, why="a spawner that goes on answers within that time, which ends this")
-        self.killed += [lodger.pid for lodger in self._missing.values()]
+        self.killed += [identity.pid for identity in self._missing.values()]
         self._signal(signal.SIGKILL)
         await pause(GONE_S, why="a spawner that was killed is gone within that time, which ends this")
         self._given_up.cancel()
 
     def _signal(self, number: int) -> None:
-        for lodger in self._missing.values():
+        for identity in self._missing.values():
             with contextlib.suppress(OSError):
-                descriptor = os.pidfd_open(lodger.pid)
+                descriptor = os.pidfd_open(identity.pid)
                 try:
-                    if lodger.is_alive:
+                    if identity.is_alive:
                         signal.pidfd_send_signal(descriptor, number)
                 finally:
                     os.close(descriptor)

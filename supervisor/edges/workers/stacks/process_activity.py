@@ -28,7 +28,7 @@ _STATES = {each.value: each for each in ProcessState} | {"t": ProcessState.TRACE
 _CPU_TICKS, _EXIT_CODE = slice(11, 13), 49  # fields of /proc/PID/stat after the name
 
 
-class Look(msgspec.Struct, frozen=True):
+class ProcessSample(msgspec.Struct, frozen=True):
     """The state of one process at one moment."""
 
     state: ProcessState
@@ -42,23 +42,23 @@ class Look(msgspec.Struct, frozen=True):
     written_bytes: int | None = None  # by it and its children; None: nobody may know
 
 
-class ProcessLooks:
+class ProcessActivity:
     """Looks at processes without blocking the loop."""
 
-    def __init__(self, look: Callable[[int, dict[int, Look]], None] | None = None) -> None:
+    def __init__(self, look: Callable[[int, dict[int, ProcessSample]], None] | None = None) -> None:
         self._threads = anyio.CapacityLimiter(THREADS_MAX)
         self._look = look or _look_closely
 
-    async def take(self, pids: Mapping[int, int], *, at_most_s: float) -> dict[int, Look]:
+    async def take(self, pids: Mapping[int, int], *, at_most_s: float) -> dict[int, ProcessSample]:
         """Returns looks by rank. Omits a process that has ended or could not be read in time."""
-        seen: dict[int, Look] = {}
+        seen: dict[int, ProcessSample] = {}
         with anyio.move_on_after(at_most_s), contextlib.suppress(OSError):  # Without a thread there is no look.
             await in_thread(
                 lambda: self._all(tuple(pids.values()), seen), limiter=self._threads, abandon_on_cancel=True
             )
         return {rank: seen[pid] for rank, pid in pids.items() if pid in seen}
 
-    def _all(self, pids: tuple[int, ...], seen: dict[int, Look]) -> None:
+    def _all(self, pids: tuple[int, ...], seen: dict[int, ProcessSample]) -> None:
         for pid in pids:
             found = _glance(pid)
             if found is not None:
@@ -67,7 +67,7 @@ class ProcessLooks:
             self._look(pid, seen)
 
 
-def facts_of(first: Look | None, second: Look | None, *, apart_s: float) -> ProcessFacts | None:
+def facts_of(first: ProcessSample | None, second: ProcessSample | None, *, apart_s: float) -> ProcessFacts | None:
     """Compares two looks at one process, `apart_s` apart. Returns None if it was never seen."""
     latest = second or first
     if latest is None:
@@ -95,13 +95,13 @@ def is_stopped(pid: int) -> bool:
     return _state_of(pid) is ProcessState.STOPPED
 
 
-def _is_still(first: Look, second: Look) -> bool:
+def _is_still(first: ProcessSample, second: ProcessSample) -> bool:
     if ProcessState.RUNNING in (first.state, second.state):
         return False
     return (first.state, first.switches, first.call) == (second.state, second.switches, second.call)
 
 
-def _is_idle(first: Look, second: Look) -> bool:
+def _is_idle(first: ProcessSample, second: ProcessSample) -> bool:
     """Returns whether neither it nor a child wrote anything, and no child ran. False where the kernel does not say."""
     if first.written_bytes is None or first.written_bytes != second.written_bytes:
         return False
@@ -109,7 +109,7 @@ def _is_idle(first: Look, second: Look) -> bool:
     return not any(child.state in ran for child in (*first.children, *second.children))
 
 
-def _is_in_futex(look: Look) -> bool:
+def _is_in_futex(look: ProcessSample) -> bool:
     return look.call in FUTEX_CALLS or look.kernel_place.startswith("futex")
 
 
@@ -130,14 +130,14 @@ def _tracer(pid: int) -> str:
 # --- /proc ---------------------------------------------------------------------------------------------------------
 
 
-def _glance(pid: int) -> Look | None:
+def _glance(pid: int) -> ProcessSample | None:
     """Reads the values that never wait for the process itself."""
     fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     if not fields:
         return None
     lines = (line.partition(":") for line in _read(f"/proc/{pid}/status").splitlines())
     status = {name: value.strip() for name, _, value in lines}
-    return Look(
+    return ProcessSample(
         state=_STATES.get(fields[0], ProcessState.UNKNOWN),
         cpu_ticks=sum(map(int, fields[_CPU_TICKS])),
         exit_code=int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE else 0,
@@ -146,7 +146,7 @@ def _glance(pid: int) -> Look | None:
     )
 
 
-def _look_closely(pid: int, seen: dict[int, Look]) -> None:
+def _look_closely(pid: int, seen: dict[int, ProcessSample]) -> None:
     """Adds values to `seen` that may wait for a process stuck in the kernel."""
     words = _read(f"/proc/{pid}/task/{pid}/children").split()[:CHILDREN_MAX]
     children = tuple(ChildProcess(int(word), _state_of(int(word))) for word in words)

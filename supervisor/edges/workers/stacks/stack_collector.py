@@ -22,7 +22,7 @@ from anyio.abc import TaskGroup
 from supervisor.core.facts import Evidence
 from supervisor.core.process_facts import RankFacts, RankLook
 from supervisor.edges.machine.own_process.threads import in_thread
-from supervisor.edges.workers.stacks.process_activity import Look, ProcessLooks, facts_of, is_stopped
+from supervisor.edges.workers.stacks.process_activity import ProcessActivity, ProcessSample, facts_of, is_stopped
 from supervisor.edges.workers.stacks.source_line import source_line
 from supervisor.edges.workers.stacks.stack_text import (
     Reading,
@@ -77,7 +77,7 @@ class StackCollector:
     def __init__(self, *, py_spy: Path | None = None) -> None:
         """`py_spy`: the program; None: the one beside this interpreter, else the one in PATH."""
         self._py_spy = py_spy if py_spy is not None else _find_py_spy()
-        self._looks = ProcessLooks()
+        self._looks = ProcessActivity()
         self._source_threads = anyio.CapacityLimiter(SOURCE_THREADS_MAX)
         self._unreaped: list[subprocess.Popen[bytes]] = []
         # More processes than cores would only delay all of them. Accused ranks do not wait for other ranks.
@@ -100,7 +100,7 @@ class StackCollector:
         others = [rank for rank in pids if rank not in accused]
         looks = (
             await self._looks.take(pids, at_most_s=min(max(FIRST_LOOK_S_MAX, apart_s), this.left_s())),
-            dict[int, Look](),
+            dict[int, ProcessSample](),
         )
         looked_s = anyio.current_time()
         with anyio.CancelScope(deadline=this.end_s):
@@ -271,7 +271,9 @@ async def _ask_nobody(rank: int, timeout_s: float) -> None:
     del rank, timeout_s
 
 
-def _facts(this: _Round, rank: int, first: Look | None, second: Look | None, apart_s: float) -> RankFacts:
+def _facts(
+    this: _Round, rank: int, first: ProcessSample | None, second: ProcessSample | None, apart_s: float
+) -> RankFacts:
     reading = this.readings.get(rank)
     return RankFacts(
         rank,

@@ -21,7 +21,7 @@ from supervisor.edges.peers.election import first_member, job_etcd_members, memb
 from supervisor.edges.peers.election.etcd_client import EtcdClient
 from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.peers.election.etcd_program import EtcdProgram
-from supervisor.edges.peers.election.job_etcd_members import JobMembers
+from supervisor.edges.peers.election.job_etcd_members import JobEtcdMembers
 from supervisor.edges.peers.election.member_folder import MemberFolder
 from supervisor.edges.peers.election.member_records import MemberRecords, View
 from supervisor.edges.peers.election.member_seat import NO_ANSWER
@@ -39,17 +39,17 @@ class Nodes:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.port = _two_free_ports()
-        self.views: dict[int, JobMembers] = {}
+        self.views: dict[int, JobEtcdMembers] = {}
         self._lost: dict[int, anyio.Event] = {}
         (folder / "user").mkdir()
         self.files = member_tls.from_token(b"secret", "127.0.0.9", folder / "user")
 
-    def made(self, number: int, *, name: str = "", goes_on: bool = False) -> JobMembers:
+    def made(self, number: int, *, name: str = "", goes_on: bool = False) -> JobEtcdMembers:
         name = name or f"n{number}"
         folder = MemberFolder(self._folder, "job", name, goes_on=goes_on)
         own = Endpoint(f"127.0.0.{number}", self.port)
         files = member_tls.from_token(b"secret", own.host, folder.path)
-        return JobMembers(
+        return JobEtcdMembers(
             "job", name, own=own, endpoints=[Endpoint("127.0.0.1", self.port)], prefix="/p", folder=folder,
             program=EtcdProgram(shutil.which("etcd") or "", folder.path, own, files), open_client=self.client,
             nodes_max=4, goes_on=goes_on,
@@ -59,7 +59,7 @@ class Nodes:
         return EtcdClient(endpoints, tls=member_tls.context(self.files))
 
     @asynccontextmanager
-    async def running(self, number: int, *, name: str = "", goes_on: bool = False) -> AsyncGenerator[JobMembers]:
+    async def running(self, number: int, *, name: str = "", goes_on: bool = False) -> AsyncGenerator[JobEtcdMembers]:
         members = self.made(number, name=name, goes_on=goes_on)
         async with members.serving(lambda: False):
             yield members

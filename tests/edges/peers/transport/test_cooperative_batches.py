@@ -7,13 +7,13 @@ import itertools
 
 import anyio
 
-from supervisor.edges.peers.transport.cooperative_batches import SHARE_MAX, Later, Turns
+from supervisor.edges.peers.transport.cooperative_batches import SHARE_MAX, BatchedCalls, DelayedCalls
 
 LIMIT_S = 30.0
 
 
 async def test_calls_are_made_in_order_and_a_share_in_each_turn_of_the_loop():
-    turns = Turns()
+    turns = BatchedCalls()
     made: list[int] = []
     for number in range(5 * SHARE_MAX):
         turns.soon(lambda number=number: made.append(number))
@@ -26,7 +26,7 @@ async def test_calls_are_made_in_order_and_a_share_in_each_turn_of_the_loop():
 
 
 async def test_a_call_that_fails_and_one_that_asks_for_more_keep_nobody_waiting():
-    turns = Turns()
+    turns = BatchedCalls()
     made: list[str] = []
     failures: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))
@@ -49,7 +49,7 @@ async def test_a_call_that_fails_and_one_that_asks_for_more_keep_nobody_waiting(
 
 async def test_what_is_due_later_comes_in_order_and_not_before_its_time():
     loop = asyncio.get_running_loop()
-    later = Later(0.05)
+    later = DelayedCalls(0.05)
     made: list[tuple[int, float]] = []
     done = anyio.Event()
     asked_at_s: list[float] = []

@@ -16,34 +16,34 @@ from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner import dead_spawner_state
-from supervisor.edges.workers.spawner.dead_spawner_state import Leftover
-from supervisor.edges.workers.spawner.spawner_discovery import Lodger, ReturnPlace
+from supervisor.edges.workers.spawner.dead_spawner_state import DeadSpawnerState
+from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles, SpawnerIdentity
 from worker_client.spawner.kept_state_file import WHOLE_BYTES_MAX, KeptFile
 
 JOB = f"leftovers-{os.getpid()}"
 EMPTIED = wire.Emptied(0, 0, ())
 
 
-def lodger() -> Lodger:
+def identity() -> SpawnerIdentity:
     own = process_table.look_up(os.getpid())
     assert own is not None
     namespace = process_table.namespace(os.getpid(), "pid") or 0
-    return Lodger(JOB, process_table.boot_id(), namespace, 1, own.started_ticks)
+    return SpawnerIdentity(JOB, process_table.boot_id(), namespace, 1, own.started_ticks)
 
 
 def test_it_is_read_and_what_is_torn_is_nothing(tmp_path: Path) -> None:
-    place = ReturnPlace(tmp_path, "n")
+    place = SpawnerFiles(tmp_path, "n")
     assert dead_spawner_state.read(place) is None
     body = {"texts": {"a": "1"}, "taken": 3, "reports": [wire.encode(EMPTIED).decode()], "cgroup": "/c"}
     place.keep_path.write_text(json.dumps(body))
-    assert dead_spawner_state.read(place) == Leftover({"a": "1"}, 3, (EMPTIED,), "/c")
+    assert dead_spawner_state.read(place) == DeadSpawnerState({"a": "1"}, 3, (EMPTIED,), "/c")
     for torn in (json.dumps(body)[:-5], "[]", '{"texts": 1}'):
         place.keep_path.write_text(torn)
         assert dead_spawner_state.read(place) is None
 
 
 def test_lines_with_changes_count_up_to_one_that_is_cut_off(tmp_path: Path) -> None:
-    place = ReturnPlace(tmp_path, "n")
+    place = SpawnerFiles(tmp_path, "n")
     file = KeptFile(str(place.keep_path))
     long = "x" * WHOLE_BYTES_MAX
     file.save({"a": "1", "b": long, "environment": "secret"}, {"taken": 0, "reports": [], "cgroup": "/c"})
@@ -51,11 +51,11 @@ def test_lines_with_changes_count_up_to_one_that_is_cut_off(tmp_path: Path) -> N
         texts = {"a": str(number), "environment": "secret"} | ({"b": ""} if number == 3 else {})
         file.note(texts)
         file.save({"all": "of them"}, {"taken": number, "reports": [], "cgroup": "/c"})
-    assert dead_spawner_state.read(place) == Leftover({"a": "3"}, 3, (), "/c")
+    assert dead_spawner_state.read(place) == DeadSpawnerState({"a": "3"}, 3, (), "/c")
     written = place.keep_path.read_bytes()
     assert b"secret" not in written
     place.keep_path.write_bytes(written[:-5])
-    assert dead_spawner_state.read(place) == Leftover({"a": "2", "b": long}, 2, (), "/c")
+    assert dead_spawner_state.read(place) == DeadSpawnerState({"a": "2", "b": long}, 2, (), "/c")
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ def is_alive(pid: int) -> bool:
 async def test_what_the_job_has_left_is_ended_and_nothing_else(sleeping: Callable[[str], int]) -> None:
     marked, worker, other = sleeping(JOB), sleeping("renamed itself"), sleeping("another")
     texts = {"workers": json.dumps([[0, 0, worker]])}
-    assert await dead_spawner_state.end(lodger(), Leftover(texts, 0, (), "")) == ()
+    assert await dead_spawner_state.end(identity(), DeadSpawnerState(texts, 0, (), "")) == ()
     assert [is_alive(pid) for pid in (marked, worker, other)] == [False, False, True]
 
 
 async def test_pids_of_another_boot_mean_nothing(sleeping: Callable[[str], int]) -> None:
     alive = sleeping(JOB)
-    assert await dead_spawner_state.end(msgspec.structs.replace(lodger(), boot="another"), None) == ()
+    assert await dead_spawner_state.end(msgspec.structs.replace(identity(), boot="another"), None) == ()
     assert is_alive(alive)

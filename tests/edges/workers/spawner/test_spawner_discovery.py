@@ -18,18 +18,23 @@ from holdfast_wire import framing
 from holdfast_wire import spawner_link as wire
 
 from supervisor.edges.workers.spawner import spawner_discovery
-from supervisor.edges.workers.spawner.spawner_discovery import IncompleteError, Lodger, ReturnPlace, Succession
+from supervisor.edges.workers.spawner.spawner_discovery import (
+    IncompleteError,
+    SpawnerFiles,
+    SpawnerIdentity,
+    Succession,
+)
 
 READY = wire.Ready(os.getpid(), 1, "3.11", "fork", "", (), "")
 
 
-def taken_place(folder: Path) -> tuple[ReturnPlace, socket.socket, Lodger]:
+def recorded_files(folder: Path) -> tuple[SpawnerFiles, socket.socket, SpawnerIdentity]:
     """Returns a place of this very process."""
-    place, listener = spawner_discovery.open_place(folder)
+    place, listener = spawner_discovery.create_files(folder)
     place.note("j", os.getpid())
-    lodger = place.lodger()
-    assert lodger is not None
-    return place, listener, lodger
+    identity = place.identity()
+    assert identity is not None
+    return place, listener, identity
 
 
 def answering(listener: socket.socket, *messages: wire.Message) -> threading.Thread:
@@ -53,25 +58,25 @@ def answering(listener: socket.socket, *messages: wire.Message) -> threading.Thr
 async def test_a_living_spawner_is_found_with_what_it_keeps_and_what_it_has_reported(tmp_path: Path) -> None:
     deep = tmp_path / ("d" * 100)  # longer than a socket's path may be
     deep.mkdir()
-    place, listener, lodger = taken_place(deep / "spawners")
+    place, listener, identity = recorded_files(deep / "spawners")
     emptied = wire.Emptied(3, 0, ())
     with listener:
         answering(
             listener, wire.WelcomeBack(os.getpid(), "j", READY, 2, 7), wire.Kept("a", "1"), wire.Kept("b", "2"), emptied
         )
-        found = await spawner_discovery.reach(place, lodger)
+        found = await spawner_discovery.reach(place, identity)
         assert found is not None
         assert (found.texts, found.welcome.taken) == ({"a": "1", "b": "2"}, 7)
         assert found.reports in ([emptied], [])  # otherwise it is still to be read
         found.close()
-    assert [each.name for each in spawner_discovery.places(deep / "spawners")] == [place.name]
+    assert [each.name for each in spawner_discovery.find_files(deep / "spawners")] == [place.name]
     place.remove()
-    assert spawner_discovery.places(deep / "spawners") == []
+    assert spawner_discovery.find_files(deep / "spawners") == []
 
 
 async def test_without_a_descriptor_it_is_waited_for_and_not_given_up(tmp_path: Path) -> None:
     """A spawner that counts as lost is ended, with its job."""
-    place, listener, lodger = taken_place(tmp_path / "spawners")
+    place, listener, identity = recorded_files(tmp_path / "spawners")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def free() -> None:
@@ -83,7 +88,7 @@ async def test_without_a_descriptor_it_is_waited_for_and_not_given_up(tmp_path: 
         timer = threading.Timer(0.3, free)
         timer.start()
         try:
-            found = await spawner_discovery.reach(place, lodger)
+            found = await spawner_discovery.reach(place, identity)
         finally:
             timer.join()
         assert found is not None
@@ -96,10 +101,10 @@ async def test_without_a_descriptor_it_is_waited_for_and_not_given_up(tmp_path: 
     ids=["another process", "another job", "no welcome"],
 )
 async def test_what_says_something_else_is_not_the_spawner(tmp_path: Path, welcome: wire.Message) -> None:
-    place, listener, lodger = taken_place(tmp_path / "spawners")
+    place, listener, identity = recorded_files(tmp_path / "spawners")
     with listener:
         answering(listener, welcome, wire.WelcomeBack(1, "j", READY, 0, 0))
-        assert await spawner_discovery.reach(place, lodger) is None
+        assert await spawner_discovery.reach(place, identity) is None
 
 
 @pytest.fixture
@@ -125,21 +130,21 @@ def listens_in_another_process() -> Generator[Callable[[socket.socket, bytes], N
 async def test_a_socket_at_which_another_process_listens_is_not_believed(
     tmp_path: Path, listens_in_another_process: Callable[[socket.socket, bytes], None]
 ) -> None:
-    place, listener, lodger = taken_place(tmp_path / "spawners")
+    place, listener, identity = recorded_files(tmp_path / "spawners")
     said = framing.encode(wire.encode(wire.WelcomeBack(os.getpid(), "j", READY, 0, 0)), frame_bytes_max=1 << 20)
     with listener:
         listens_in_another_process(listener, said)
-        assert await spawner_discovery.reach(place, lodger) is None
+        assert await spawner_discovery.reach(place, identity) is None
 
 
 async def test_a_process_of_another_time_or_boot_is_not_alive(tmp_path: Path) -> None:
-    place, listener, lodger = taken_place(tmp_path / "spawners")
+    place, listener, identity = recorded_files(tmp_path / "spawners")
     listener.close()
-    assert lodger.is_alive
+    assert identity.is_alive
     for other in (
-        msgspec.structs.replace(lodger, started_ticks=lodger.started_ticks + 1),
-        msgspec.structs.replace(lodger, boot="another"),
-        msgspec.structs.replace(lodger, pid_namespace=1),
+        msgspec.structs.replace(identity, started_ticks=identity.started_ticks + 1),
+        msgspec.structs.replace(identity, boot="another"),
+        msgspec.structs.replace(identity, pid_namespace=1),
     ):
         assert not other.is_alive
         assert await spawner_discovery.reach(place, other) is None
@@ -147,11 +152,11 @@ async def test_a_process_of_another_time_or_boot_is_not_alive(tmp_path: Path) ->
 
 def test_a_folder_that_is_open_to_others_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "spawners"
-    taken_place(folder)[1].close()
+    recorded_files(folder)[1].close()
     folder.chmod(0o755)
-    assert spawner_discovery.places(folder) == []
+    assert spawner_discovery.find_files(folder) == []
     with pytest.raises(OSError, match="others may enter it"):
-        spawner_discovery.open_place(folder)
+        spawner_discovery.create_files(folder)
 
 
 def test_a_job_is_whole_if_all_spawners_are_there_that_it_relies_on() -> None:

@@ -91,12 +91,12 @@ async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: Job
             tasks.start_soon(keep)
             await ear.ready.wait()
             ear.spawners[0].keep({"state": "all of it"}, (link.End(),), lambda: None)
-    (place,) = spawner_discovery.places(folder)
+    (place,) = spawner_discovery.find_files(folder)
     left = dead_spawner_state.read(place)
     assert left is not None
     assert left.texts["state"] == "all of it"
     keeper.forget(spec.job_id)
-    assert spawner_discovery.places(folder) == []
+    assert spawner_discovery.find_files(folder) == []
 
 
 async def test_one_that_is_killed_is_a_loss_and_takes_its_workers_with_it(spec: JobSpec) -> None:

@@ -16,8 +16,8 @@ from holdfast_wire import spawner_link as wire
 
 from supervisor.core.process_facts import SilentSpawner
 from supervisor.edges.workers.spawner import spawner_discovery, spawner_reconnect
-from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, Lodger, ReturnPlace
-from supervisor.edges.workers.spawner.spawner_reconnect import Reaching
+from supervisor.edges.workers.spawner.spawner_discovery import FoundSpawner, SpawnerFiles, SpawnerIdentity
+from supervisor.edges.workers.spawner.spawner_reconnect import SpawnerReconnect
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -33,7 +33,7 @@ class Spawner:
     """A process at its place."""
 
     def __init__(self, folder: Path, *, is_mute: bool = False) -> None:
-        self.place, listener = spawner_discovery.open_place(folder)
+        self.place, listener = spawner_discovery.create_files(folder)
         with listener:
             listener.setblocking(True)
             command = [sys.executable, "-c", PROGRAM, str(listener.fileno()), "mute" if is_mute else "listens"]
@@ -43,9 +43,9 @@ class Spawner:
         assert self.process.stdout is not None
         self.process.stdout.readline()
         self.place.note("j", self.process.pid)
-        lodger = self.place.lodger()
-        assert lodger is not None
-        self.lodger: Lodger = lodger
+        identity = self.place.identity()
+        assert identity is not None
+        self.identity: SpawnerIdentity = identity
         welcome = wire.WelcomeBack(self.process.pid, "j", wire.Ready(1, 1, "3.11", "fork", "", (), ""), 0, 0)
         said = framing.encode(wire.encode(welcome), frame_bytes_max=1 << 20)
         assert self.process.stdin is not None
@@ -57,8 +57,8 @@ class Spawner:
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     @property
-    def places(self) -> list[tuple[ReturnPlace, Lodger]]:
-        return [(self.place, self.lodger)]
+    def places(self) -> list[tuple[SpawnerFiles, SpawnerIdentity]]:
+        return [(self.place, self.identity)]
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ async def unexpected() -> None:
 
 async def test_one_that_answers_is_found_and_nobody_is_told(spawner: Spawner) -> None:
     found: list[FoundSpawner] = []
-    await Reaching(spawner.places, found).run(unexpected)
+    await SpawnerReconnect(spawner.places, found).run(unexpected)
     (reached,) = found
     assert reached.pid == spawner.process.pid
     reached.close()
@@ -95,7 +95,7 @@ async def test_a_stopped_one_is_told_at_once_and_found_when_it_goes_on(
     monkeypatch.setattr(spawner_reconnect, "SILENT_S", 100.0)
     spawner.stop()
     found: list[FoundSpawner] = []
-    attempt = Reaching(spawner.places, found)
+    attempt = SpawnerReconnect(spawner.places, found)
 
     async def told() -> None:
         assert attempt.silent() == SilentSpawner(spawner.process.pid, "T", "is stopped (state T)")
@@ -109,7 +109,7 @@ async def test_a_stopped_one_is_told_at_once_and_found_when_it_goes_on(
 async def test_who_asks_for_its_end_continues_a_stopped_one(spawner: Spawner) -> None:
     spawner.stop()
     found: list[FoundSpawner] = []
-    attempt = Reaching(spawner.places, found)
+    attempt = SpawnerReconnect(spawner.places, found)
 
     async def told() -> None:
         attempt.end()
@@ -122,14 +122,14 @@ async def test_who_asks_for_its_end_continues_a_stopped_one(spawner: Spawner) ->
 async def test_one_that_answers_nothing_even_then_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawner_reconnect, "SILENT_S", 0.05)
     monkeypatch.setattr(spawner_reconnect, "GOES_ON_S", 0.05)
-    place, listener = spawner_discovery.open_place(tmp_path / "spawners")
+    place, listener = spawner_discovery.create_files(tmp_path / "spawners")
     with listener, sleeping() as process:
         listener.listen()
         place.note("j", process.pid)
-        lodger = place.lodger()
-        assert lodger is not None
+        identity = place.identity()
+        assert identity is not None
         found: list[FoundSpawner] = []
-        attempt = Reaching([(place, lodger)], found)
+        attempt = SpawnerReconnect([(place, identity)], found)
 
         async def told() -> None:
             silent = attempt.silent()
@@ -146,13 +146,13 @@ async def test_one_that_can_not_even_be_killed_is_given_up(tmp_path: Path, monke
     for limit in ("SILENT_S", "GOES_ON_S", "GONE_S"):
         monkeypatch.setattr(spawner_reconnect, limit, 0.05)
     monkeypatch.setattr(signal, "pidfd_send_signal", has_no_effect)  # as in state D
-    place, listener = spawner_discovery.open_place(tmp_path / "spawners")
+    place, listener = spawner_discovery.create_files(tmp_path / "spawners")
     with listener:
         listener.listen()
         place.note("j", os.getpid())
-        lodger = place.lodger()
-        assert lodger is not None
-        attempt = Reaching([(place, lodger)], [])
+        identity = place.identity()
+        assert identity is not None
+        attempt = SpawnerReconnect([(place, identity)], [])
 
         async def told() -> None:
             attempt.end()
@@ -170,7 +170,7 @@ async def test_one_that_was_stopped_before_it_listens_is_waited_for(
     spawner = Spawner(tmp_path / "spawners", is_mute=True)
     try:
         found: list[FoundSpawner] = []
-        attempt = Reaching(spawner.places, found)
+        attempt = SpawnerReconnect(spawner.places, found)
         spawner.stop()
 
         async def told() -> None:

@@ -14,7 +14,13 @@ import anyio
 import pytest
 
 from supervisor.core.process_facts import ProcessFacts, ProcessState
-from supervisor.edges.workers.stacks.process_activity import IDLE_S, Look, ProcessLooks, facts_of, is_stopped
+from supervisor.edges.workers.stacks.process_activity import (
+    IDLE_S,
+    ProcessActivity,
+    ProcessSample,
+    facts_of,
+    is_stopped,
+)
 
 WRITING = "[(open('/dev/null', 'wb', 0).write(b'x'), time.sleep(0.05)) for _ in range(10_000)]"
 SCRIPTS = {
@@ -53,7 +59,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 async def looked_at(pid: int, *, until_it_is: Callable[[ProcessFacts], bool]) -> ProcessFacts:
     """Repeats two looks, 20 ms apart, until they show the expected state."""
-    looks, facts = ProcessLooks(), ProcessFacts()
+    looks, facts = ProcessActivity(), ProcessFacts()
     for _ in range(200):
         first = await looks.take({0: pid}, at_most_s=5)
         await anyio.sleep(0.02)
@@ -78,7 +84,7 @@ async def test_a_stopped_process_is_named_with_its_signal(start: Start) -> None:
 async def test_one_that_writes_in_a_thread_or_a_child_is_told_from_one_that_only_waits(
     start: Start, name: str, is_idle: bool
 ) -> None:
-    looks, pid = ProcessLooks(), start(name)
+    looks, pid = ProcessActivity(), start(name)
     first = await looks.take({0: pid}, at_most_s=5)
     await anyio.sleep(IDLE_S)
     second = await looks.take({0: pid}, at_most_s=5)
@@ -119,7 +125,7 @@ async def test_a_dead_child_is_told(start: Start) -> None:
 async def test_a_look_that_blocks_costs_what_comes_after_it_and_no_more() -> None:
     """As if a process's files waited for a lock of a stuck one."""
     free = threading.Event()
-    looks = ProcessLooks(lambda _pid, _seen: free.wait())  # pyright: ignore[reportArgumentType]
+    looks = ProcessActivity(lambda _pid, _seen: free.wait())  # pyright: ignore[reportArgumentType]
     try:
         for _ in range(6):  # more than there are threads
             seen = await looks.take({0: os.getpid(), 1: os.getppid()}, at_most_s=0.05)
@@ -130,8 +136,9 @@ async def test_a_look_that_blocks_costs_what_comes_after_it_and_no_more() -> Non
 
 def test_what_was_seen_once_or_never() -> None:
     assert facts_of(None, None, apart_s=1.0) is None
-    assert facts_of(Look(ProcessState.RUNNING, cpu_ticks=5), None, apart_s=1.0) == ProcessFacts(ProcessState.RUNNING)
-    traced = facts_of(None, Look(ProcessState.TRACED, tracer_pid=os.getpid()), apart_s=1.0)
+    seen_once = ProcessSample(ProcessState.RUNNING, cpu_ticks=5)
+    assert facts_of(seen_once, None, apart_s=1.0) == ProcessFacts(ProcessState.RUNNING)
+    traced = facts_of(None, ProcessSample(ProcessState.TRACED, tracer_pid=os.getpid()), apart_s=1.0)
     assert traced is not None
     assert traced.tracer.endswith(f" (pid {os.getpid()})")
 
@@ -139,5 +146,5 @@ def test_what_was_seen_once_or_never() -> None:
 async def test_a_process_that_is_gone_is_left_out() -> None:
     ended = subprocess.Popen(["true"])  # noqa: ASYNC220 ends at once
     ended.wait()
-    assert await ProcessLooks().take({0: ended.pid}, at_most_s=5) == {}
+    assert await ProcessActivity().take({0: ended.pid}, at_most_s=5) == {}
     assert not is_stopped(ended.pid)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from worker_client.inprocess.call.call_resources import Taken
+from worker_client.inprocess.call.call_resources import CallResources
 
 
 def test_the_newest_is_released_first_and_each_once():
     released: list[str] = []
-    taken = Taken()
+    taken = CallResources()
     for what in ("variables", "connection", "thread"):
         taken.note(what, lambda what=what: released.append(what))
     assert taken.names == ["variables", "connection", "thread"]
@@ -25,7 +25,7 @@ def test_an_error_keeps_nothing_else_and_the_first_one_comes_out(caplog: pytest.
     def fail(error: BaseException) -> None:
         raise error
 
-    taken = Taken()
+    taken = CallResources()
     taken.note("variables", lambda: released.append("variables"))
     taken.note("connection", lambda: fail(OSError("second")))
     taken.note("thread", lambda: fail(KeyboardInterrupt("first")))
