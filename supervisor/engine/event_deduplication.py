@@ -10,7 +10,7 @@ from supervisor.engine.job_record import JobRecord
 from supervisor.ports.questions import NodeEvents
 
 
-def take_news(publisher: EventPublisher, job: JobRecord, news: NodeEvents) -> int:
+def take_events(publisher: EventPublisher, job: JobRecord, news: NodeEvents) -> int:
     """Records each new event once, in the node's order. Returns the last one up to which all of the node's are here."""
     node, life = news.node, (news.node, news.submitted_at_ns)
     taken = job.taken.get(life, 0)
@@ -30,8 +30,8 @@ def take_news(publisher: EventPublisher, job: JobRecord, news: NodeEvents) -> in
     return taken
 
 
-def take_leaders_news(publisher: EventPublisher, job: JobRecord, news: NodeEvents) -> None:
+def take_leaders_events(publisher: EventPublisher, job: JobRecord, news: NodeEvents) -> None:
     """Records what the leader tells of itself. Nothing is missing for the job if it tells only its later events."""
     life = news.node, news.submitted_at_ns
     job.take(life, max(job.taken.get(life, 0), news.gone_through))
-    take_news(publisher, job, news)
+    take_events(publisher, job, news)

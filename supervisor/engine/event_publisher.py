@@ -43,17 +43,17 @@ class EventPublisher:
     """Numbers every event of every job and passes it on. Never blocks and never raises."""
 
     def __init__(
-        self, *, journal: Journal, clock: Clock, node_name: str, news: UnsentEvents, unkept: WaitingJobs | None
+        self, *, journal: Journal, clock: Clock, node_name: str, unsent: UnsentEvents, unkept: WaitingJobs | None
     ) -> None:
-        """`news`: for the leaders of jobs with other nodes. `unkept` gets jobs whose events wait to be kept, because an
-        event between two turns would wait for the next turn; None: no supervisor returns, and none waits.
+        """`unsent`: for the leaders of jobs with other nodes. `unkept` gets jobs whose events wait to be kept, because
+        an event between two turns would wait for the next turn; None: no supervisor returns, and none waits.
         """
         self._journal = journal
         self._clock = clock
         self._node_name = node_name
         self._watchers: dict[str, list[MemoryObjectSendStream[RecordedEvent]]] = {}
         self._changed: dict[str, JobRecord] = {}
-        self._news = news
+        self._unsent = unsent
         self._unkept = unkept
         self._untold: dict[str, list[RecordedEvent]] = {}  # job id -> numbered, and not yet kept
 
@@ -65,7 +65,7 @@ class EventPublisher:
         self._tell_or_wait(job, recorded)
         self.changed(job)
         if job.spec.nodes is not None:
-            self._news.note(recorded)
+            self._unsent.note(recorded)
         _log.log(
             logging.DEBUG if _is_told_already(job, recorded) else _LEVELS[weight(recorded.kind)],
             "%s",

@@ -23,13 +23,13 @@ class ReportSaving:
         *,
         publisher: EventPublisher,
         journal: Journal,
-        news: UnsentEvents,
+        unsent: UnsentEvents,
         report: Callable[[JobRecord], JobReport],
     ) -> None:
         """`report` makes a job's report."""
         self._publisher = publisher
         self._journal = journal
-        self._news = news
+        self._unsent = unsent
         self._report = report
 
     def settle(self) -> None:
@@ -37,7 +37,7 @@ class ReportSaving:
             try:
                 self._journal.save(self._report(job))
                 if job.spec.nodes is not None:
-                    self._news.changed(job_id)
+                    self._unsent.changed(job_id)
             except Exception as error:  # noqa: BLE001 - the bulkhead: one job's report must not affect the others
                 _log.error("cannot save the report of job %s", job_id, exc_info=error)
 

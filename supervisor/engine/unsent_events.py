@@ -23,8 +23,8 @@ class UnsentOfJob(msgspec.Struct):
 
     events: deque[RecordedEvent] = msgspec.field(default_factory=lambda: deque[RecordedEvent](maxlen=KEPT_EVENTS_MAX))
     told: int = 0  # the leader has all events up to this one
-    has_news: bool = False
-    is_served: bool = False  # a task sends its news
+    has_unsent: bool = False
+    is_served: bool = False  # a task sends its events
     pace_s: float = 0.0  # as the leader requests
     last_told: anyio.Event | None = None  # set once nothing is left to say; None: the job has not ended
     # See leaders_events.py: the leader that answered last, by node and submission; the own events of each leader; and
@@ -37,7 +37,7 @@ class UnsentOfJob(msgspec.Struct):
 
 
 class UnsentEvents:
-    """The news of all jobs. Only for the event loop's thread; nothing blocks but what waits for the leader."""
+    """The unsent events of all jobs. Only for the event loop's thread; nothing blocks but what waits for the leader."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, UnsentOfJob] = {}
@@ -60,15 +60,15 @@ class UnsentEvents:
 
     async def tell_last(self, job_id: str) -> None:
         """Waits until the leader of a job that has ended has everything. The caller bounds the time."""
-        if (news := self._jobs.get(job_id)) is not None:
-            news.last_told = last_told = anyio.Event()
+        if (unsent := self._jobs.get(job_id)) is not None:
+            unsent.last_told = last_told = anyio.Event()
             self._changed.add(job_id)
             await last_told.wait()
 
     def forget(self, job_id: str) -> None:
         """Forgets a job: nobody is left to be told."""
-        if (news := self._jobs.pop(job_id, None)) is not None:
-            news.has_news = False
+        if (unsent := self._jobs.pop(job_id, None)) is not None:
+            unsent.has_unsent = False
 
     def of(self, job_id: str) -> UnsentOfJob:
         return self._jobs.setdefault(job_id, UnsentOfJob())

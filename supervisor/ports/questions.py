@@ -173,15 +173,15 @@ class Colleagues(Protocol):
         ...
 
 
-class LastNews(Protocol):
-    """The news of this node for the leaders of its jobs, as far as the end of a job's connections needs them."""
+class LastEvents(Protocol):
+    """The events of this node for the leaders of its jobs, as far as the end of a job's connections needs them."""
 
     async def tell_last(self, job_id: str) -> None:
-        """Waits until the leader of a job that has ended has all of its news. The caller bounds the time."""
+        """Waits until the leader of a job that has ended has all of its events. The caller bounds the time."""
         ...
 
     def forget(self, job_id: str) -> None:
-        """Forgets the news of a job: nobody is left to be told."""
+        """Forgets the events of a job: nobody is left to be told."""
         ...
 
 

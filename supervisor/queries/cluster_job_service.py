@@ -384,7 +384,7 @@ class ClusterJobService:
                 return Whole(*await self._look(job_id))
             case TellNews():
                 self._check_leads(job_id)
-                taken = self._view.take_news(job_id, by, question)
+                taken = self._view.take_events(job_id, by, question)
                 return NewsTaken(taken, self._view.pace_s(job_id), self._view.own_events(job_id, by, question))
             case ReadEvents(after_sequence, wait_s):
                 self._check_leads(job_id)

@@ -12,7 +12,7 @@ from supervisor.core.cluster.status_view import Roster, roster
 from supervisor.core.facts import JobEvent
 from supervisor.engine import leaders_events
 from supervisor.engine.engine_state import EngineState
-from supervisor.engine.event_deduplication import take_leaders_news, take_news
+from supervisor.engine.event_deduplication import take_events, take_leaders_events
 from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.unsent_events import UnsentEvents
@@ -54,14 +54,14 @@ class ClusterView:
         job_service: JobService,
         machines: EngineState,
         publisher: EventPublisher,
-        news: UnsentEvents,
+        unsent: UnsentEvents,
         jobs: Mapping[str, JobRecord],
         clock: Clock,
     ) -> None:
         self._job_service = job_service
         self._machines = machines
         self._publisher = publisher
-        self._news = news
+        self._unsent = unsent
         self._jobs = jobs
         self._clock = clock
         self._heard: dict[tuple[str, int], _Heard] = {}
@@ -121,17 +121,17 @@ class ClusterView:
             known, node=node, answers=False, lost_at_ns=now_ns, lost_reason=lost.reason
         )
 
-    def take_news(self, job_id: str, node: str, news: TellNews) -> int:
+    def take_events(self, job_id: str, node: str, news: TellNews) -> int:
         """Stores news. Returns the last event up to which all of the node's are here; the node sends the rest."""
         job, heard = self._jobs[job_id], self._of(job_id)
         self.hear(job_id, node, Part(news.part, news.node))
         life = (node, news.part.submitted_at_ns)
         had = job.taken.get(life, 0)
         told = NodeEvents(node, news.part.submitted_at_ns, news.events, news.gone_through, news.after, news.sent_at_ns)
-        taken = take_news(self._publisher, job, told)
+        taken = take_events(self._publisher, job, told)
         for each in news.others:
             if (each.node, each.submitted_at_ns) != (self.own_name(job_id), job.submitted_at_ns):
-                take_news(self._publisher, job, msgspec.structs.replace(each, told_at_ns=news.sent_at_ns))
+                take_events(self._publisher, job, msgspec.structs.replace(each, told_at_ns=news.sent_at_ns))
         self._compare_clocks(job, heard, node, news, had)
         if taken > had:
             heard.answered[life] = taken, self._clock.unix_ns()
@@ -144,12 +144,12 @@ class ClusterView:
         if by not in keepers and len(keepers) == leaders_events.KEEPERS_MAX:
             return own
         keepers[by] = None
-        return leaders_events.own_next(self._news.of(job_id), own, news)
+        return leaders_events.own_next(self._unsent.of(job_id), own, news)
 
     def record(self, job_id: str, told: NodeEvents) -> None:
         """Adds a leader's own events to the history of this node, which may lead next."""
         if told.events and (job := self._jobs.get(job_id)) is not None:
-            take_leaders_news(self._publisher, job, told)
+            take_leaders_events(self._publisher, job, told)
 
     def pace_s(self, job_id: str) -> float:
         """Returns how long a node waits between its news, so that all nodes take a small part of the leader's time."""

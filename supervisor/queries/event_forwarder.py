@@ -30,12 +30,12 @@ _log = logging.getLogger("holdfast")
 
 
 class EventForwarder:
-    """Sends news. A slow leader delays only its own job's news."""
+    """Sends events. A slow leader delays only the events of its own job."""
 
     def __init__(
         self,
         *,
-        news: UnsentEvents,
+        unsent: UnsentEvents,
         colleagues: Colleagues,
         own_part: Callable[[str], Part | None],
         record: Callable[[str, NodeEvents], None],
@@ -43,7 +43,7 @@ class EventForwarder:
         jitter: Callable[[], float],
     ) -> None:
         """`record` gets the leader's own events, for this node's history. `jitter` returns a value from 0 to 1."""
-        self._news = news
+        self._unsent = unsent
         self._colleagues = colleagues
         self._own_part = own_part
         self._record = record
@@ -54,29 +54,29 @@ class EventForwarder:
         """Runs until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
-                job_id = await self._news.next_changed()
-                kept = self._news.get(job_id)
+                job_id = await self._unsent.next_changed()
+                kept = self._unsent.get(job_id)
                 if kept is not None and kept.last_told is not None:
                     tasks.start_soon(self._tell_last, job_id, kept, kept.last_told)
                 elif not self._colleagues.leads(job_id):
-                    kept = self._news.of(job_id)
-                    kept.has_news = True
+                    kept = self._unsent.of(job_id)
+                    kept.has_unsent = True
                     if not kept.is_served:
                         kept.is_served = True
                         tasks.start_soon(self._serve, job_id, kept)
 
     async def _serve(self, job_id: str, kept: UnsentOfJob) -> None:
-        """Sends the news of one job until there are none."""
-        while kept.has_news:
+        """Sends the events of one job until none are left."""
+        while kept.has_unsent:
             await pause(TOGETHER_S, why="what follows from it in a moment is told together, and takes no time from it")
             if kept.pace_s > PACE_S:
                 spread_s = kept.pace_s * self._jitter()
                 await pause(spread_s, why="a change concerns many nodes at once, whose news must not come together")
-            kept.has_news = False
+            kept.has_unsent = False
             try:
                 is_told = await self._tell(job_id, kept)
             except Exception:  # noqa: BLE001 - the bulkhead: a failure to inform the leader must not end the job
-                _log.warning("the news of job %s cannot be told to its leader", job_id, exc_info=True)
+                _log.warning("cannot send the events of job %s to its leader", job_id, exc_info=True)
                 is_told = False
             pause_s = PACE_S if is_told else AGAIN_S
             await pause(max(pause_s, kept.pace_s), why="what happens meanwhile is told together")
@@ -92,7 +92,7 @@ class EventForwarder:
                 if not await self._tell(job_id, kept) or kept.told == told:
                     return
         except Exception:  # noqa: BLE001 - the bulkhead: a failure to inform the leader must not disturb the end
-            _log.warning("the last news of job %s cannot be told to its leader", job_id, exc_info=True)
+            _log.warning("cannot send the last events of job %s to its leader", job_id, exc_info=True)
         finally:
             told_last.set()
 
@@ -109,7 +109,7 @@ class EventForwarder:
         try:
             answer = await self._colleagues.ask(job_id, LEADER, news, timeout_s=ANSWER_TIMEOUT_S)
         except HoldfastError:
-            kept.has_news = self._news.get(job_id) is kept
+            kept.has_unsent = self._unsent.get(job_id) is kept
             return False
         if isinstance(answer, NewsTaken):
             kept.told = answer.through
@@ -121,5 +121,5 @@ class EventForwarder:
                 leaders_events.keep(kept, own)
                 self._record(job_id, own)
             if (kept.events and kept.told < kept.events[-1].sequence) or kept.owed or (own is not None and own.events):
-                kept.has_news = self._news.get(job_id) is kept
+                kept.has_unsent = self._unsent.get(job_id) is kept
         return True

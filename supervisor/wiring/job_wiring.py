@@ -56,7 +56,7 @@ class Base(msgspec.Struct, frozen=True):
     machines: EngineState
     journal: Journal
     publisher: EventPublisher
-    news: UnsentEvents
+    unsent: UnsentEvents
     unkept: WaitingJobs | None  # jobs that a spawner must keep between two turns; None: no supervisor returns
     questions: QuestionInbox
     workers: WorkerServer
@@ -114,10 +114,10 @@ def wired(
         slow=slow, meetings=meetings, keep=outbox.keep_now if outbox is not None else None,
     )  # fmt: skip
     view = ClusterView(
-        job_service=job_service, machines=base.machines, publisher=base.publisher, news=base.news, jobs=base.jobs,
+        job_service=job_service, machines=base.machines, publisher=base.publisher, unsent=base.unsent, jobs=base.jobs,
         clock=base.clock,
     )  # fmt: skip
-    saving = ReportSaving(publisher=base.publisher, journal=base.journal, news=base.news, report=view.saved)
+    saving = ReportSaving(publisher=base.publisher, journal=base.journal, unsent=base.unsent, report=view.saved)
     edges = Edges(
         clock=base.clock,
         workers=base.workers,

@@ -88,12 +88,12 @@ async def open_counter(
         until_told=of_jobs.until_closed if of_jobs is not None else None,
     )  # fmt: skip
     event_forwarder = EventForwarder(
-        news=base.news, colleagues=colleagues, own_part=view.own_part, record=view.record, clock=base.clock,
+        unsent=base.unsent, colleagues=colleagues, own_part=view.own_part, record=view.record, clock=base.clock,
         jitter=random.random,
     )  # fmt: skip
     tasks.start_soon(event_forwarder.run)
     tasks.start_soon(base.questions.answer, counter.answer, view.own_name)
-    return Counter(counter, base.news.recall if of_jobs is not None else None)
+    return Counter(counter, base.unsent.recall if of_jobs is not None else None)
 
 
 def _section_watch(tasks: TaskGroup, base: Base, jobs: Jobs, colleagues: Colleagues) -> Callable[[], SectionWatch]:

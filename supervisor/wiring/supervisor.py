@@ -142,7 +142,7 @@ async def open_supervisor(
 
 
 def _base(paths: SupervisorPaths, claims: JobClaims, pages: PageOffers, main_threads: MainThreads) -> Base:
-    clock, inbox, news, section_jobs = Clock(), EngineInbox(), UnsentEvents(), WaitingJobs()
+    clock, inbox, unsent, section_jobs = Clock(), EngineInbox(), UnsentEvents(), WaitingJobs()
     unkept = None if paths.private else WaitingJobs()
     journal = Journal(paths.state_dir, on_alarm=partial(_log.warning, "%s"), starts_thread=True)
     workers = WorkerServer(
@@ -155,8 +155,8 @@ def _base(paths: SupervisorPaths, claims: JobClaims, pages: PageOffers, main_thr
         inbox=inbox,
         machines=EngineState(paths.node_name),
         journal=journal,
-        publisher=EventPublisher(journal=journal, clock=clock, node_name=paths.node_name, news=news, unkept=unkept),
-        news=news,
+        publisher=EventPublisher(journal=journal, clock=clock, node_name=paths.node_name, unsent=unsent, unkept=unkept),
+        unsent=unsent,
         unkept=unkept,
         questions=QuestionInbox(),
         workers=workers,
@@ -293,7 +293,7 @@ def peers_of_jobs(base: Base) -> contextlib.AbstractAsyncContextManager[PeersAnd
 
     paths = base.paths
     return open_peers_of_jobs(
-        base.inbox.post, base.questions.put, base.news, node_name=paths.node_name, state_dir=paths.state_dir
+        base.inbox.post, base.questions.put, base.unsent, node_name=paths.node_name, state_dir=paths.state_dir
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.config import JobSpec
-from supervisor.engine.event_deduplication import take_leaders_news, take_news
+from supervisor.engine.event_deduplication import take_events, take_leaders_events
 from supervisor.ports.questions import NodeEvents
 from supervisor.ports.reports import RecordedEvent
 from tests.engine.world import World
@@ -29,7 +29,7 @@ def news(*sequences: int, gone_through: int = 0, submitted_at_ns: int = 7, after
 async def taking(log_dir: Path) -> AsyncGenerator[tuple[World, Take]]:
     async with World.opened(log_dir) as world:
         await world.submit(JobSpec("j", ("t.py",)))
-        yield world, partial(take_news, world.publisher, world.jobs["j"])
+        yield world, partial(take_events, world.publisher, world.jobs["j"])
 
 
 def of_n1(world: World) -> list[str]:
@@ -68,7 +68,7 @@ async def test_what_a_node_had_to_give_up_is_counted_and_told(tmp_path: Path) ->
 async def test_a_leader_that_tells_only_its_later_events_leaves_nothing_missing(tmp_path: Path) -> None:
     """It has returned: its journal has the earlier ones, which nobody here missed."""
     async with taking(tmp_path) as (world, _):
-        take_leaders_news(world.publisher, world.jobs["j"], news(9, 10, gone_through=8))
+        take_leaders_events(world.publisher, world.jobs["j"], news(9, 10, gone_through=8))
         assert of_n1(world) == ["n1 9", "n1 10"]
         assert "events_missing" not in world.journal.kinds()
 

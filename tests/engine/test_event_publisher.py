@@ -21,9 +21,9 @@ from tests.queries.colleagues import SHARED
 class JobService:
     def __init__(self) -> None:
         self.journal = FakeJournal()
-        self.news, self.unkept = UnsentEvents(), WaitingJobs()
+        self.unsent, self.unkept = UnsentEvents(), WaitingJobs()
         self.publisher = EventPublisher(
-            journal=self.journal, clock=SetClock(), node_name="n0", news=self.news, unkept=self.unkept
+            journal=self.journal, clock=SetClock(), node_name="n0", unsent=self.unsent, unkept=self.unkept
         )
 
     def job(self, job_id: str = "j") -> JobRecord:
@@ -107,7 +107,7 @@ def test_events_of_jobs_with_other_nodes_are_news_for_their_leader() -> None:
     job_service = JobService()
     job_service.publish(job_service.job(), "alone")
     job_service.publish(JobRecord(SHARED, {}, 5, "/logs"), "shared")
-    assert [event.kind for event in job_service.news.of("j").events] == ["shared"]
+    assert [event.kind for event in job_service.unsent.of("j").events] == ["shared"]
 
 
 async def test_a_journal_that_fails_keeps_no_event_from_its_watchers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,11 +23,13 @@ class Saving:
     """The reports of jobs, of which the one called "broken" can't be made."""
 
     def __init__(self) -> None:
-        self.journal, self.news = FakeJournal(), UnsentEvents()
+        self.journal, self.unsent = FakeJournal(), UnsentEvents()
         self.publisher = EventPublisher(
-            journal=self.journal, clock=SetClock(), node_name="n0", news=self.news, unkept=None
+            journal=self.journal, clock=SetClock(), node_name="n0", unsent=self.unsent, unkept=None
         )
-        self.saving = ReportSaving(publisher=self.publisher, journal=self.journal, news=self.news, report=self._report)
+        self.saving = ReportSaving(
+            publisher=self.publisher, journal=self.journal, unsent=self.unsent, report=self._report
+        )
 
     def _report(self, job: JobRecord) -> JobReport:
         if job.spec.job_id == "broken":
@@ -78,4 +80,4 @@ async def test_the_leader_of_a_job_with_other_nodes_gets_the_report_too() -> Non
         world.publisher.changed(job)
     world.saving.settle()
     with anyio.fail_after(LIMIT_S):
-        assert await world.news.next_changed() == SHARED.job_id
+        assert await world.unsent.next_changed() == SHARED.job_id

@@ -26,7 +26,7 @@ class JobService:
         self.job.begin_cycle(CycleRecord(Assignment(2, first_rank=4), 7, "/tokens/j", "h", 1))
         self.workers, self.journal = FakeWorkers(), FakeJournal()
         publisher = EventPublisher(
-            journal=self.journal, clock=SetClock(), node_name="n0", news=UnsentEvents(), unkept=None
+            journal=self.journal, clock=SetClock(), node_name="n0", unsent=UnsentEvents(), unkept=None
         )
         self.reports = SpawnerReports(self.job, 3, workers=self.workers, publisher=publisher)
 

@@ -42,7 +42,7 @@ def test_an_id_that_is_used_again_begins_with_nothing():
     before = news.get("j")
     news.forget("j")
     assert before is not None
-    assert (news.get("j"), before.has_news) == (None, False)
+    assert (news.get("j"), before.has_unsent) == (None, False)
 
 
 async def test_the_last_news_wait_until_somebody_says_that_they_are_told():

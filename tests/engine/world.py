@@ -339,9 +339,9 @@ class World:
         self.jobs: dict[str, JobRecord] = {}
         self.followers: list[Follow] = []  # a test adds its own after the job service
         self.inbox, self.machines = EngineInbox(), EngineState("n0")
-        self.news, self.unkept = UnsentEvents(), WaitingJobs()
+        self.unsent, self.unkept = UnsentEvents(), WaitingJobs()
         self.publisher = EventPublisher(
-            journal=self.journal, clock=self.clock, node_name="n0", news=self.news,
+            journal=self.journal, clock=self.clock, node_name="n0", unsent=self.unsent,
             unkept=self.unkept if keeps else None,
         )  # fmt: skip
 
@@ -391,10 +391,10 @@ class World:
 
     def _shown(self) -> tuple[ClusterView, ReportSaving]:
         view = ClusterView(
-            job_service=self.job_service, machines=self.machines, publisher=self.publisher, news=self.news,
+            job_service=self.job_service, machines=self.machines, publisher=self.publisher, unsent=self.unsent,
             jobs=self.jobs, clock=self.clock,
         )  # fmt: skip
-        return view, ReportSaving(publisher=self.publisher, journal=self.journal, news=self.news, report=view.saved)
+        return view, ReportSaving(publisher=self.publisher, journal=self.journal, unsent=self.unsent, report=view.saved)
 
     def _edges(self, spawners: Spawners, peers: LocalPeers) -> Edges:
         return Edges(

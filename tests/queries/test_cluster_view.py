@@ -22,9 +22,9 @@ def news(
 async def test_a_clock_that_is_off_is_told_once(tmp_path: Path):
     async with shared_job(tmp_path) as shared:
         now_ns = shared.world.clock.unix_ns()
-        shared.view.take_news("j", "n1", news(1, sent_at_ns=now_ns - 5 * 10**9))  # It may have waited for us.
-        shared.view.take_news("j", "n1", news(2, sent_at_ns=now_ns - 5 * 10**9))
-        shared.view.take_news("j", "n1", news(3, sent_at_ns=now_ns - 5 * 10**9))
+        shared.view.take_events("j", "n1", news(1, sent_at_ns=now_ns - 5 * 10**9))  # It may have waited for us.
+        shared.view.take_events("j", "n1", news(2, sent_at_ns=now_ns - 5 * 10**9))
+        shared.view.take_events("j", "n1", news(3, sent_at_ns=now_ns - 5 * 10**9))
         told = [event.reason for event in shared.world.journal.events if event.kind == "clocks_differ"]
         assert told == ["the clock of node n1 is 5.0 s behind this node's, and so are the times of its events"]
 
@@ -32,18 +32,18 @@ async def test_a_clock_that_is_off_is_told_once(tmp_path: Path):
 async def test_what_has_waited_for_a_leader_that_stood_still_says_nothing_of_the_nodes_clock(tmp_path: Path):
     async with shared_job(tmp_path) as shared:
         now_ns = shared.world.clock.unix_ns()
-        shared.view.take_news("j", "n1", news(1, sent_at_ns=now_ns))
+        shared.view.take_events("j", "n1", news(1, sent_at_ns=now_ns))
         shared.world.clock.at_s += 60.0
-        shared.view.take_news("j", "n1", news(2, sent_at_ns=now_ns + 10**9))  # Said as the leader began to stand still.
-        shared.view.take_news("j", "n1", news(2, 3, sent_at_ns=now_ns + 5 * 10**9))  # It has got no answer.
-        shared.view.take_news("j", "n1", news(4, sent_at_ns=now_ns + 60 * 10**9))
+        shared.view.take_events("j", "n1", news(2, sent_at_ns=now_ns + 10**9))  # Sent as the leader began to stall.
+        shared.view.take_events("j", "n1", news(2, 3, sent_at_ns=now_ns + 5 * 10**9))  # It has got no answer.
+        shared.view.take_events("j", "n1", news(4, sent_at_ns=now_ns + 60 * 10**9))
         assert not [event for event in shared.world.journal.events if event.kind == "clocks_differ"]
 
 
 async def test_a_lost_node_stays_with_its_last_words_also_in_the_journal(tmp_path: Path):
     async with shared_job(tmp_path) as shared:
         await shared.bring_spare()
-        shared.view.take_news("j", "n1", news(1))
+        shared.view.take_events("j", "n1", news(1))
         shared.world.clock.at_s += 2.0
         await shared.report(NodeLost("n1", "node n1 is lost: silence"))
         node = {each.name: each for each in shared.view.merged("j").nodes}["n1"]
@@ -79,8 +79,8 @@ async def test_a_few_nodes_keep_the_events_of_their_leader_and_bring_them_to_the
         came_ns = shared.world.clock.unix_ns()
         earlier = NodeEvents("n9", 7, happened("n9", 1, 4))
         again = replace(own, events=happened("n0", 90))
-        shared.view.take_news("j", "n1", replace(news(1, sent_at_ns=came_ns), others=(earlier, again)))
-        shared.view.take_news("j", "n2", replace(news(1, sent_at_ns=came_ns), others=(earlier,)))
+        shared.view.take_events("j", "n1", replace(news(1, sent_at_ns=came_ns), others=(earlier, again)))
+        shared.view.take_events("j", "n2", replace(news(1, sent_at_ns=came_ns), others=(earlier,)))
         told = [event for event in shared.world.journal.events if event.node == "n9"]
         assert [event.reason for event in told] == ["n9 1", "n9 4"]
         assert dict(told[0].details)["told_at_ns"] == str(came_ns)

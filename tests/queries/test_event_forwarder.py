@@ -57,7 +57,7 @@ async def working(
 ) -> AsyncGenerator[UnsentEvents]:
     news = UnsentEvents()
     forwarder = EventForwarder(
-        news=news,
+        unsent=news,
         colleagues=colleagues,
         own_part=lambda _: part("n1", 2, 3),
         record=record,

@@ -42,7 +42,7 @@ class Made(msgspec.Struct, frozen=True):
 
 def base_in(folder: Path, state: Path) -> Base:
     paths = SupervisorPaths(folder, state, Console(present=False), private=True, node_name="n0")
-    clock, inbox, news, section_jobs = Clock(), EngineInbox(), UnsentEvents(), WaitingJobs()
+    clock, inbox, unsent, section_jobs = Clock(), EngineInbox(), UnsentEvents(), WaitingJobs()
     journal = Journal(state, on_alarm=print)
     return Base(
         paths=paths,
@@ -50,8 +50,8 @@ def base_in(folder: Path, state: Path) -> Base:
         inbox=inbox,
         machines=EngineState("n0"),
         journal=journal,
-        publisher=EventPublisher(journal=journal, clock=clock, node_name="n0", news=news, unkept=None),
-        news=news,
+        publisher=EventPublisher(journal=journal, clock=clock, node_name="n0", unsent=unsent, unkept=None),
+        unsent=unsent,
         unkept=None,
         questions=QuestionInbox(),
         workers=WorkerServer(socket_path=paths.worker_socket, events=inbox, clock=clock, on_sections=section_jobs.add),

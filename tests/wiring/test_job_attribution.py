@@ -35,7 +35,7 @@ async def test_a_job_is_asked_about_while_this_node_leads_it(monkeypatch: pytest
 
     monkeypatch.setattr(job_attribution, "AttributionClient", made)
     inbox, clock, journal = EngineInbox(), Clock(), FakeJournal()
-    publisher = EventPublisher(journal=journal, clock=clock, node_name="n0", news=UnsentEvents(), unkept=None)
+    publisher = EventPublisher(journal=journal, clock=clock, node_name="n0", unsent=UnsentEvents(), unkept=None)
     job = JobRecord(ASKS, {}, 5, "/logs")
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:

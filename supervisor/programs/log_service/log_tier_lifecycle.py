@@ -102,7 +102,7 @@ async def _run_root(settings: Settings, tls: Tls | None) -> bool:
 
 async def _run_leaf(settings: Settings, tls: Tls | None) -> bool:
     callers = Callers(bytes_max=LEAF_BYTES_MAX)
-    passing = LogForwarder(
+    forwarder = LogForwarder(
         settings,
         tls,
         bytes_max=2 * LEAF_BYTES_MAX,
@@ -111,9 +111,9 @@ async def _run_leaf(settings: Settings, tls: Tls | None) -> bool:
         on_trouble=callers.tell_trouble,
         on_away=_stay,
     )
-    upstream, links = passing.upstream, Links(passing, callers)
+    upstream, links = forwarder.upstream, Links(forwarder, callers)
     return await _serve(
-        settings, tls, callers, links, upstream.move, upstream.run, lambda: passing.relay.is_empty, upstream.part
+        settings, tls, callers, links, upstream.move, upstream.run, lambda: forwarder.relay.is_empty, upstream.part
     )
 
 
@@ -177,7 +177,7 @@ async def _run_sender(settings: Settings, tls: Tls | None) -> bool:
         if warning := unreached.warning(anyio.current_time()):
             _say(f"{WARNING}{warning}")
 
-    passing = LogForwarder(
+    forwarder = LogForwarder(
         settings,
         tls,
         bytes_max=SENDER_BYTES_MAX,
@@ -186,12 +186,12 @@ async def _run_sender(settings: Settings, tls: Tls | None) -> bool:
         on_trouble=tell_trouble,
         on_away=tell_away,
     )
-    links = Links(passing, callers)
-    requests = _Requests(settings, passing.upstream.move)
+    links = Links(forwarder, callers)
+    requests = _Requests(settings, forwarder.upstream.move)
     is_complete = False
     all_are_back_at_s = anyio.current_time() + settings.quiet_s
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(passing.upstream.run)
+        tasks.start_soon(forwarder.upstream.run)
         tasks.start_soon(links.run)
         tasks.start_soon(log_process_listener.take_connections, settings.door_fd, links)
         tasks.start_soon(requests.read)
@@ -201,9 +201,9 @@ async def _run_sender(settings: Settings, tls: Tls | None) -> bool:
             with anyio.move_on_after(settings.graceful_s):
                 if requests.follows and (rest_s := all_are_back_at_s - anyio.current_time()) > 0:
                     await pause(rest_s, why="nobody knows how many had sent to the one that has died")
-                while callers.count or not passing.relay.is_empty:
+                while callers.count or not forwarder.relay.is_empty:
                     await callers.changed.wait()
-                await passing.upstream.part()
+                await forwarder.upstream.part()
                 is_complete = True
         tasks.cancel_scope.cancel()
     return is_complete

@@ -28,9 +28,9 @@ from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
 from supervisor.errors import ConfigurationError, HoldfastError, NoAnswerError
 from supervisor.ports.edges import Post
-from supervisor.ports.questions import Answer, LastNews, PeersAndColleagues, Question, TakeQuestion
+from supervisor.ports.questions import Answer, LastEvents, PeersAndColleagues, Question, TakeQuestion
 
-LAST_NEWS_S = 2.0  # for the other nodes' news of a job that has ended
+OTHERS_LAST_EVENTS_S = 2.0  # for the other nodes' events of a job that has ended
 
 Opener = Callable[[Post, TakeQuestion], AbstractAsyncContextManager[JobPeers]]
 Keep = Callable[[str], bool]  # see Meetings.open
@@ -94,7 +94,7 @@ class PeersOfJobs:
         local: LocalPeers,
         post: Post,
         take_question: TakeQuestion,
-        news: LastNews,
+        unsent: LastEvents,
         tasks: TaskGroup,
         joining: Joining,
     ) -> None:
@@ -102,7 +102,7 @@ class PeersOfJobs:
         self._local = local
         self._post = post
         self._take_question = take_question
-        self._news = news
+        self._unsent = unsent
         self._tasks = tasks
         self._joining = joining
         self._meetings: dict[str, _Meeting] = {}
@@ -194,8 +194,8 @@ class PeersOfJobs:
                 task_status.started()
                 await meeting.is_over.wait()
                 if meeting.has_ended:
-                    with anyio.move_on_after(LAST_NEWS_S):
-                        await self._exchange_last_news(job_id, peers)
+                    with anyio.move_on_after(OTHERS_LAST_EVENTS_S):
+                        await self._exchange_last_events(job_id, peers)
         except Exception as error:  # noqa: BLE001 - the bulkhead: any failure is that of this job alone
             fault = _first(error)
             if meeting.peers is None:
@@ -211,11 +211,11 @@ class PeersOfJobs:
             meeting.post(Reported(job_id, LeadershipLost("the job has ended on this node")))
             del self._meetings[job_id]
             meeting.is_closed.set()
-            self._news.forget(job_id)
+            self._unsent.forget(job_id)
 
-    async def _exchange_last_news(self, job_id: str, peers: PeersAndColleagues) -> None:
+    async def _exchange_last_events(self, job_id: str, peers: PeersAndColleagues) -> None:
         if not peers.leads(job_id):
-            await self._news.tell_last(job_id)
+            await self._unsent.tell_last(job_id)
         elif isinstance(peers, HearsLastNews):
             await peers.until_all_have_left()
 
@@ -268,7 +268,7 @@ class PeersOfJobs:
 async def open_peers_of_jobs(
     post: Post,
     take_question: TakeQuestion,
-    news: LastNews,
+    unsent: LastEvents,
     *,
     node_name: str,
     state_dir: Path,
@@ -281,7 +281,7 @@ async def open_peers_of_jobs(
             local=local,
             post=post,
             take_question=take_question,
-            news=news,
+            unsent=unsent,
             tasks=tasks,
             joining=joining or partial(_joining, state_dir),
         )

@@ -76,7 +76,7 @@ class OneJob:
 
 
 class News:
-    """See questions.LastNews."""
+    """See questions.LastEvents."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -323,7 +323,7 @@ async def test_the_last_news_of_a_job_that_has_ended_are_told_before_its_way_is_
 
 
 async def test_news_that_nobody_takes_do_not_hold_up_the_end_for_long(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(peers_of_jobs, "LAST_NEWS_S", 0.01)
+    monkeypatch.setattr(peers_of_jobs, "OTHERS_LAST_EVENTS_S", 0.01)
     rig = Rig()
     rig.news.goes_on = anyio.Event()
     async with rig.opened() as peers:
