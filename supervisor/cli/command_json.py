@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from supervisor.cli.owners import user_name
+from supervisor.cli.job_owners import user_name
 from supervisor.cli.supervisor_discovery import FoundJob
 from supervisor.core.facts import Evidence
 from supervisor.core.stragglers.straggler_messages import Straggler

@@ -9,7 +9,7 @@ from argparse import ArgumentParser, Namespace
 
 from supervisor.cli import output
 from supervisor.cli.control import ask_node, node_name
-from supervisor.cli.owners import who_asks
+from supervisor.cli.job_owners import who_asks
 from supervisor.cli.supervisor_discovery import Supervisors, add_place_arguments
 
 

@@ -11,8 +11,8 @@ from contextlib import nullcontext, suppress
 from supervisor.cli import INTERRUPTED, output
 from supervisor.cli.control import ask_node, node_name
 from supervisor.cli.interrupt import ends_at_once
-from supervisor.cli.owners import name_of, who_asks
-from supervisor.cli.steady_client import SteadyClient
+from supervisor.cli.job_owners import name_of, who_asks
+from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import Answering, Supervisors, add_place_arguments
 from supervisor.core.event_weights import Weight, weight
 from supervisor.edges.machine.clock import Clock

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from supervisor.cli import output
 from supervisor.cli.command_json import events_document
-from supervisor.cli.steady_client import SteadyClient
+from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.edges.operators.event_json import event_document
 from supervisor.errors import InvalidRequestError, NoSupervisorError

@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 
 from supervisor.cli import offline_logs, output
-from supervisor.cli.steady_client import SteadyClient
+from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.core import printable
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from supervisor.cli import command_json, node_check_table, output
-from supervisor.cli.owners import name_of, user_name
+from supervisor.cli.job_owners import name_of, user_name
 from supervisor.cli.supervisor_discovery import Answering, Supervisors, add_place_arguments
 from supervisor.errors import NoSupervisorError
 from supervisor.ports.reports import NodeReport

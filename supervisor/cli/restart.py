@@ -6,7 +6,7 @@ from argparse import ArgumentParser, Namespace
 
 from supervisor.cli import output
 from supervisor.cli.control import ask_live
-from supervisor.cli.owners import who_asks
+from supervisor.cli.job_owners import who_asks
 from supervisor.cli.supervisor_discovery import Supervisors, add_place_arguments
 
 

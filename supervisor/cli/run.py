@@ -22,7 +22,7 @@ from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.config.run_folder import run_folder
 from supervisor.edges.machine.folders import private_dir, socket_dir, state_dir
 from supervisor.edges.machine.own_process import standard_streams
-from supervisor.edges.machine.processes import node_places
+from supervisor.edges.machine.processes import same_machine_nodes
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
 from supervisor.errors import AlreadyExistsError, HoldfastError, InvalidRequestError
@@ -100,7 +100,7 @@ def _run(request: RunRequest) -> int:
                 return run_on_node(request, place.path)
             except AlreadyExistsError:
                 nodes = request.spec.nodes
-                if nodes is None or not node_places.has_further(request.spec.job_id, nodes.meets_at):
+                if nodes is None or not same_machine_nodes.has_further(request.spec.job_id, nodes.meets_at):
                     raise
                 return _run_privately(request)  # The node's supervisor has one part of the job; this is another.
         if place.explicit:
@@ -165,9 +165,9 @@ def _placed(request: RunRequest) -> tuple[JobClaims, RunRequest]:
     """Takes the job's id. A further node of the job on this machine gets a name and a state directory of its own."""
     spec, nodes = request.spec, request.spec.nodes
     if nodes is None:
-        return node_places.take(spec.job_id).claims, request
+        return same_machine_nodes.take(spec.job_id).claims, request
     rank = spec.facts.infrastructure_rank
-    place = node_places.take(spec.job_id, name=nodes.name, rank=rank, meets_at=nodes.meets_at)
+    place = same_machine_nodes.take(spec.job_id, name=nodes.name, rank=rank, meets_at=nodes.meets_at)
     if place.number == 0:
         return place.claims, request
     standard_streams.say(f"holdfast: this machine runs a node of job {spec.job_id} already: this one is {place.name}")

@@ -14,8 +14,8 @@ from pathlib import Path
 import msgspec
 
 from supervisor.cli.first_cycle import FirstCycle
+from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.run_failure_message import shows_errors, tell_failure
-from supervisor.cli.steady_client import SteadyClient
 from supervisor.cli.submission import Submission
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.redaction import secret_values

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from supervisor.cli import output
 from supervisor.cli.control import ask_live
-from supervisor.cli.owners import who_asks
-from supervisor.cli.steady_client import SteadyClient
+from supervisor.cli.job_owners import who_asks
+from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import Answering, FoundJob, Supervisors, add_place_arguments
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.operators.control_client import ControlClient

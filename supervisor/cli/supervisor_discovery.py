@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from supervisor.cli import output, owners
+from supervisor.cli import job_owners, output
 from supervisor.cli.concurrent_queries import ask_all
 from supervisor.cli.next_supervisor import RETURNS_WITHIN_S, wait_for_next
 from supervisor.cli.unresponsive_supervisor import Silence, silence
@@ -43,7 +43,7 @@ class Answering(msgspec.Struct, frozen=True):
 
     client: ControlClient
     is_private: bool
-    uid: int  # whose it is: see owners.py
+    uid: int  # whose it is: see job_owners.py
     pid: int = 0  # 0: unknown
 
     @property
@@ -65,7 +65,7 @@ class FoundJob(msgspec.Struct, frozen=True):
     @property
     def name(self) -> str:
         """Returns the name by which this user can mean the job."""
-        return owners.name_of(self.report.job_id, self.uid)
+        return job_owners.name_of(self.report.job_id, self.uid)
 
     @property
     def run(self) -> tuple[int, str, int]:
@@ -121,7 +121,7 @@ class Supervisors:
             if self._add_users_of(candidate.path):
                 continue
             path = candidate.path / socket_dir.CONTROL_SOCKET
-            found = owners.probe_supervisor(path)
+            found = job_owners.probe_supervisor(path)
             if not found.why_not or self._comes_back(path):
                 self._add(path, is_private=False)
             elif found.is_slow:
@@ -177,7 +177,7 @@ class Supervisors:
 
         if any(each.client.socket_path == path for each in self.answering):
             return
-        found = owners.probe_supervisor(path)
+        found = job_owners.probe_supervisor(path)
         if not found.why_not:
             client = self._closing.enter_context(ControlClient(path))
             self.answering.append(Answering(client, is_private, found.uid, pid or found.pid))
@@ -239,7 +239,7 @@ class Supervisors:
 
     def _why_missing(self, each: Answering, why: HoldfastError) -> str:
         place = each.client.socket_path.parent
-        whose = owners.user_name(each.uid)
+        whose = job_owners.user_name(each.uid)
         return f"what user {whose} has here is not shown: {why}; to ask it alone, give --socket-dir {place}"
 
     def jobs(self, *, include_ended: bool) -> list[FoundJob]:
@@ -279,8 +279,8 @@ class Supervisors:
                 f"cannot {verb} a job: an empty text names none; give a name that holdfast jobs shows"
             )
         jobs = self.jobs(include_ended=True)
-        user, between, job_id = name.partition(owners.BETWEEN)
-        theirs = [job for job in jobs if between and owners.is_user(user, job.uid)]
+        user, between, job_id = name.partition(job_owners.BETWEEN)
+        theirs = [job for job in jobs if between and job_owners.is_user(user, job.uid)]
         meant, beginning = (theirs, job_id) if theirs else (jobs, name)
         for fits in (_is_named(beginning), _begins_with(beginning)):
             matches = [job for job in meant if fits(job.report.job_id)]
@@ -393,7 +393,7 @@ def _only(chosen: Sequence[FoundJob], candidates: Sequence[FoundJob], name: str,
         raise NotFoundError(f"cannot {verb} job {name}: it may mean {', '.join(names[:5])}; type more characters")
     users = sorted({job.uid for job in candidates if job.report.job_id == ids[0]})
     if len(users) > 1:
-        names = [f"{owners.user_name(uid)}{owners.BETWEEN}{ids[0]}" for uid in users[:5]]
+        names = [f"{job_owners.user_name(uid)}{job_owners.BETWEEN}{ids[0]}" for uid in users[:5]]
         raise NotFoundError(
             f"cannot {verb} job {name}: {len(users)} users have one of that id; choose {' or '.join(names)}"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from supervisor.config import values
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.setting import Group, Setting
-from supervisor.core.cpu_choice import NumaBinding
+from supervisor.core.cpu_binding import NumaBinding
 
 NUMA_BINDING = Setting(
     "--numa-binding",

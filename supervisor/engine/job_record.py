@@ -14,7 +14,7 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.config.redaction import redacted_text, secret_values
 from supervisor.config.truncation import shown_command
 from supervisor.core.facts import Assignment, JobEvent, Verdict
-from supervisor.core.gpu_places import GpuPlace
+from supervisor.core.gpu_affinity import GpuPlace
 from supervisor.ports.edges import Spawner
 from supervisor.ports.reports import RankReport, RecordedEvent
 

@@ -13,7 +13,13 @@ import anyio
 from anyio.abc import TaskStatus
 
 from supervisor.core.announcements import Announcement
-from supervisor.core.cluster import cluster_messages, coordinator, coordinator_announcements, endings, takeover
+from supervisor.core.cluster import (
+    cluster_messages,
+    coordinator,
+    coordinator_announcements,
+    job_termination,
+    leader_takeover,
+)
 from supervisor.core.defects import defect_sentence
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import node, node_messages
@@ -169,7 +175,8 @@ class Engine:
             self._performer.announce(job_id, coordinator_announcements.lead_lost())
             return
         leader, now_s = self._performer.name_in(job_id), self._clock.now_s()
-        led = self._machines.coordinators[job_id] = takeover.initial_state(job_id, change, leader=leader, now_s=now_s)
+        led = leader_takeover.initial_state(job_id, change, leader=leader, now_s=now_s)
+        self._machines.coordinators[job_id] = led
         self._performer.announce(job_id, coordinator_announcements.lead_taken(led))
 
     def _step_coordinator(self, job_id: str, report: cluster_messages.Event) -> None:
@@ -205,5 +212,5 @@ class Engine:
     def _forget(self, job_id: str) -> None:
         """Drops the coordinator once this node's part was reported and every node has the verdict."""
         state = self._machines.coordinators.get(job_id)
-        if state is not None and endings.is_over(state) and not self._performer.leads(job_id):
+        if state is not None and job_termination.is_over(state) and not self._performer.leads(job_id):
             del self._machines.coordinators[job_id]

@@ -19,8 +19,8 @@ from supervisor.core.announcements import Announcement, JobEnded
 from supervisor.core.cluster import cluster_messages
 from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.facts import JobEvent
+from supervisor.core.gpu_affinity import places_sentence
 from supervisor.core.gpu_memory import MemoryReport
-from supervisor.core.gpu_places import places_sentence
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import failed_actions, node, node_messages, spawner_deadlines
 from supervisor.engine import announcement_followers

@@ -13,8 +13,8 @@ from supervisor.config.job_spec import JobSpec
 from supervisor.core.cluster.cluster_messages import Event as Report
 from supervisor.core.cluster.cluster_messages import Reported
 from supervisor.core.facts import Evidence, HangLimits, Progress
+from supervisor.core.gpu_affinity import GpuPlace
 from supervisor.core.gpu_memory import MemoryReport, MemoryRules
-from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.node_check_facts import HealthFinding

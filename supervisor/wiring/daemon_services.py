@@ -26,9 +26,9 @@ from supervisor.edges.operators.metrics import exporter
 from supervisor.edges.operators.metrics.meter import Meter, MeterHandler
 from supervisor.edges.operators.traces import otlp
 from supervisor.engine.output_plan import Console
-from supervisor.wiring.returning import make_room
 from supervisor.wiring.supervisor import Running, open_supervisor, peers_of_jobs, registered, sweep
 from supervisor.wiring.supervisor_paths import SupervisorPaths
+from supervisor.wiring.supervisor_return import make_room
 
 _log = logging.getLogger("holdfast")
 

@@ -62,7 +62,7 @@ from supervisor.wiring.shared_jobs import Recall
 from supervisor.wiring.supervisor_paths import SupervisorPaths
 
 if TYPE_CHECKING:
-    from supervisor.wiring.returning import Returning
+    from supervisor.wiring.supervisor_return import Returning
 
 OpenPeers = Callable[[Base], contextlib.AbstractAsyncContextManager[PeersAndColleagues]]
 
@@ -204,7 +204,7 @@ def _jobs(
     records = cycle_recording.follow(closes, base.inbox, base.publisher, base.clock, tasks.all)
     ended: list[Follow] = [run_logs.announced]
     if isinstance(spawners, SpawnerLifecycle) and spawners.return_folder is not None:
-        from supervisor.wiring.returning import EndedJobs  # Late: a private supervisor does not come back.
+        from supervisor.wiring.supervisor_return import EndedJobs  # Late: a private supervisor does not come back.
 
         ended.append(EndedJobs(base.journal, spawners, tasks.all).announced)
     return wired(
@@ -216,7 +216,7 @@ def _jobs(
 def _returning(base: Base, jobs: Jobs, spawners: Spawners, recall: Recall | None) -> Returning | None:
     if not isinstance(spawners, SpawnerLifecycle) or spawners.return_folder is None:
         return None
-    from supervisor.wiring.returning import Returning  # Late: a private supervisor does not come back.
+    from supervisor.wiring.supervisor_return import Returning  # Late: a private supervisor does not come back.
 
     return Returning(
         spawners.return_folder, base.clock, base.inbox, jobs.engine, jobs.job_service, jobs.performer, base.publisher,

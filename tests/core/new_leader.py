@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.cluster import coordinator, takeover
+from supervisor.core.cluster import coordinator, leader_takeover
 from supervisor.core.cluster.cluster_messages import LeadershipTaken, MemberState, NodeStands, Publish, Record, Send
 from supervisor.core.facts import Assignment, JobRules, NodeFacts, RestartRules
 from supervisor.core.leader_ledger import Former, Ledger
@@ -24,7 +24,7 @@ def new_leader(
     previous_term: int = 0,
 ) -> Playbook[coordinator.State]:
     taken = LeadershipTaken(term, ledger, former, others_may_train, previous_term)
-    state = takeover.initial_state("job", taken, leader=leader, now_s=0.0)
+    state = leader_takeover.initial_state("job", taken, leader=leader, now_s=0.0)
     return Playbook(coordinator.step, state, jitter=0.0)
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 import msgspec
 
 from supervisor.core.cluster import cluster_messages as cluster
-from supervisor.core.cluster import coordinator, endings
+from supervisor.core.cluster import coordinator, job_termination
 from supervisor.core.facts import JobEvent, JobRules, JobState, JobView, Progress, RestartRules, Verdict, WorkerExit
 from supervisor.core.gpu_memory import MemoryRules
 from supervisor.core.node import node, node_messages
@@ -120,7 +120,7 @@ class OneNode:
                     self.actions.append(action)
 
     def _coordinate(self, report: cluster.Event) -> None:
-        if endings.is_over(self.coordinator):
+        if job_termination.is_over(self.coordinator):
             self.coordinator = coordinator.initial_state(JOB)
         self.coordinator, actions = coordinator.step(self.coordinator, report, now_s=self.now_s, jitter=0.0)
         for action in actions:

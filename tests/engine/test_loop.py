@@ -11,7 +11,7 @@ import pytest
 
 from supervisor.config import JobSpec
 from supervisor.core.announcements import Announcement, CycleBegan, LeadChanged, NodeLost
-from supervisor.core.cluster import cluster_messages, coordinator, takeover
+from supervisor.core.cluster import cluster_messages, coordinator, leader_takeover
 from supervisor.core.facts import JobRules, JobState, RestartRules
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node import job, node, node_messages
@@ -224,7 +224,9 @@ async def test_an_elected_leader_is_announced_when_the_lead_is_taken_and_when_it
 async def test_a_supervisor_that_takes_a_job_back_leads_it_again() -> None:
     recorder = Recorder()
     played = Played(recorder, SetClock())
-    led = takeover.initial_state("j", cluster_messages.LeadershipTaken(7, Ledger(cycle=3)), leader="n0", now_s=0.0)
+    led = leader_takeover.initial_state(
+        "j", cluster_messages.LeadershipTaken(7, Ledger(cycle=3)), leader="n0", now_s=0.0
+    )
     machines = node.step(node.initial_state("n0"), node_messages.JobSubmitted(JobRules("j", 1)), now_s=0.0)[0].jobs["j"]
     played.take_back("j", machines, None)
     assert recorder.announced == []

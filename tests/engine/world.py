@@ -14,8 +14,8 @@ from holdfast_wire import spawner_link as link
 
 from supervisor.config import JobSpec
 from supervisor.core.facts import Evidence, HangLimits, Progress, StackGroup
+from supervisor.core.gpu_affinity import GpuPlace
 from supervisor.core.gpu_memory import GpuMemory, MemoryReport, MemoryRules
-from supervisor.core.gpu_places import GpuPlace
 from supervisor.core.node import node_messages
 from supervisor.core.node_check_facts import HealthFinding
 from supervisor.core.process_facts import Frame, ProcessFacts, ProcessState, RankFacts, RankLook

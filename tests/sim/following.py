@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from supervisor.core.cluster.relays import LATER, Relay
+from supervisor.core.cluster.relay_assignment import LATER, Relay
 from supervisor.core.election import leader_heartbeats, leader_loss_detection
 from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
 from supervisor.core.election.link_silence import ALIVE_S, SILENCE_S

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.core.cluster import cluster_messages as cluster
-from supervisor.core.cluster import coordinator, endings, takeover
+from supervisor.core.cluster import coordinator, job_termination, leader_takeover
 from supervisor.core.election import follower
 from supervisor.core.facts import Verdict
 from supervisor.core.fence_times import FENCE_S
@@ -311,14 +311,14 @@ class Host:
             self.server = Server(self, on_report=lambda report: self.receive(partial(self.coordinate, report)))
             self.server.begin()
         else:
-            self.coordinator = takeover.initial_state(JOB, taken, leader=self.name, now_s=self.now_s())
+            self.coordinator = leader_takeover.initial_state(JOB, taken, leader=self.name, now_s=self.now_s())
 
     def lead_no_more(self) -> None:
         self.coordinator = None
 
     @property
     def is_led_to_its_end(self) -> bool:
-        return self.coordinator is None or endings.is_over(self.coordinator)
+        return self.coordinator is None or job_termination.is_over(self.coordinator)
 
     def coordinate(self, report: cluster.Event) -> None:
         if self.coordinator is None or self.is_dead:

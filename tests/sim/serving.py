@@ -1,7 +1,8 @@
 """How does the leader of a simulated job serve the other nodes, and when does it give one up?
 
-core/election/node_loss_detection.py and core/cluster/relays.py decide, as in edges/peers/stream/cluster_server.py. The
-machine knows only the links with which something is wrong: each of the others was heard just now.
+core/election/node_loss_detection.py and core/cluster/relay_assignment.py decide, as in
+edges/peers/stream/cluster_server.py. The machine knows only the links with which something is wrong: each of the others
+was heard just now.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from supervisor.core.cluster.cluster_messages import NodeHeard, NodeLost, NodeSilent
-from supervisor.core.cluster.relays import Relays
+from supervisor.core.cluster.relay_assignment import Relays
 from supervisor.core.election import node_loss_detection
 from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
 from supervisor.core.election.node_loss_detection import CHECK_S, Link

@@ -12,7 +12,14 @@ import pytest
 
 from supervisor.core import fence_times, orders, term_numbers
 from supervisor.core.cluster import cluster_messages as cluster
-from supervisor.core.cluster import coordinator, endings, node_states, rendezvous_round, restart_policy, takeover
+from supervisor.core.cluster import (
+    coordinator,
+    job_termination,
+    leader_takeover,
+    node_states,
+    rendezvous_round,
+    restart_policy,
+)
 from supervisor.core.election import candidate, lead_renewal, leader_loss_detection, node_fence, node_loss_detection
 from supervisor.core.fence_times import FENCE_S
 from supervisor.core.leader_ledger import Former, Ledger
@@ -146,7 +153,7 @@ def dragged_along(patch: _Patch) -> None:
         del state, stands
         return False
 
-    patch.setattr(takeover, "_missed_the_end", no)
+    patch.setattr(leader_takeover, "_missed_the_end", no)
 
 
 def ranks_from_one(patch: _Patch) -> None:
@@ -188,7 +195,7 @@ def own_verdicts(patch: _Patch) -> None:
     def told(node: str, order: orders.Order) -> cluster.Action:
         return _with_own_reason(cluster.Send(node, order))
 
-    patch.setattr(endings, "Send", told)
+    patch.setattr(job_termination, "Send", told)
 
 
 def _with_own_reason(action: cluster.Action) -> cluster.Action:

@@ -11,10 +11,10 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.widgets import DataTable
 
+from supervisor.cli.job_owners import who_asks
 from supervisor.cli.live.dialogs import Page, Question
 from supervisor.cli.live.job_polling import Look, Lookout
 from supervisor.cli.live.screens import Jobs, Listing, OneJob
-from supervisor.cli.owners import who_asks
 from supervisor.cli.stacks import stacks_text
 from supervisor.core.printable import one_line
 from supervisor.edges.operators.control_client import CALL_TIMEOUT_S, ControlClient

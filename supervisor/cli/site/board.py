@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.cli import output
-from supervisor.cli.owners import name_of, user_name
+from supervisor.cli.job_owners import name_of, user_name
 from supervisor.cli.site.rank_rows import ranks_document
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors
 from supervisor.core.event_weights import Weight, weight

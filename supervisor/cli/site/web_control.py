@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from supervisor.cli.control import ask_live
-from supervisor.cli.owners import who_asks
+from supervisor.cli.job_owners import who_asks
 from supervisor.cli.stacks import stacks_text
 from supervisor.cli.supervisor_discovery import Supervisors
 from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError

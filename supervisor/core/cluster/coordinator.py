@@ -3,7 +3,7 @@
 Each job has one such machine, on one node at a time. It opens a round, waits until the nodes have joined, orders the
 cycle, and after a fault asks the restart policy. A stop, a verdict and the evidence of a hang concern the whole job, so
 they are decided here and ordered on every node. Reports are fenced by cycle: those of an older cycle change nothing.
-coordinator_states.py has the states, endings.py the job's end, which every node must learn of.
+coordinator_states.py has the states, job_termination.py the job's end, which every node must learn of.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from supervisor.core.cluster import (
     call_orders,
     cluster_messages,
     coordinator_announcements,
-    departure,
-    endings,
     exit_deadlock,
     hang_evidence,
-    hang_first,
+    hang_precedence,
+    job_termination,
+    leader_resignation,
+    leader_takeover,
     lost_node_replacement,
+    node_departure,
     node_states,
     rendezvous_round,
-    resignation,
     restart_policy,
     settings_agreement,
     suspected_nodes,
-    takeover,
     wrapped_call,
 )
 from supervisor.core.cluster.cluster_messages import Action, Event, Send
@@ -68,11 +68,11 @@ def current_iteration(state: State) -> int:
 
 def step(state: State, event: Event, *, now_s: float, jitter: float) -> Outcome:
     """Takes one event. `jitter` is a random value from 0 to 1."""
-    if isinstance(event, cluster_messages.NodeStands) and resignation.is_outranked(state, event):
-        return resignation.outranked(state)
-    decided = departure.ask_again(*_step(state, event, now_s, jitter), event, now_s)
-    decided = departure.after(*resignation.after(*decided))
-    return takeover.with_record(*coordinator_announcements.with_announcements(state, *decided))
+    if isinstance(event, cluster_messages.NodeStands) and leader_resignation.is_outranked(state, event):
+        return leader_resignation.outranked(state)
+    decided = node_departure.ask_again(*_step(state, event, now_s, jitter), event, now_s)
+    decided = node_departure.after(*leader_resignation.after(*decided))
+    return leader_takeover.with_record(*coordinator_announcements.with_announcements(state, *decided))
 
 
 def _step(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
@@ -80,18 +80,18 @@ def _step(state: State, event: Event, now_s: float, jitter: float) -> Outcome:
         case Gathering() | Running():
             return _settle_hang(*_step_open(state, event, now_s, jitter), now_s, jitter)
         case Unopened():
-            return _go_on(takeover.open_job(state, state.phase, event, now_s), now_s, jitter)
+            return _go_on(leader_takeover.open_job(state, state.phase, event, now_s), now_s, jitter)
         case TakingOver():
-            return _go_on(takeover.take(state, state.phase, event, now_s), now_s, jitter)
+            return _go_on(leader_takeover.take(state, state.phase, event, now_s), now_s, jitter)
         case Ended():
-            return endings.step_ended(state, state.phase, event, now_s)
+            return job_termination.step_ended(state, state.phase, event, now_s)
         case WindingDown():
-            return endings.step_winding_down(state, state.phase, event, now_s)
+            return job_termination.step_winding_down(state, state.phase, event, now_s)
         case _:
             assert_never(state.phase)
 
 
-def _go_on(resolved: takeover.Resolved, now_s: float, jitter: float) -> Outcome:
+def _go_on(resolved: leader_takeover.Resolved, now_s: float, jitter: float) -> Outcome:
     state, actions, events = resolved
     for event in events:
         state, more = _step(state, event, now_s, jitter)
@@ -104,17 +104,17 @@ def _go_on(resolved: takeover.Resolved, now_s: float, jitter: float) -> Outcome:
 def next_deadline_s(state: State) -> float | None:
     match state.phase:
         case Gathering():
-            return departure.next_deadline_s(state, rendezvous_round.next_deadline_s(state.phase))
+            return node_departure.next_deadline_s(state, rendezvous_round.next_deadline_s(state.phase))
         case Running():
             of_calls_s = wrapped_call.next_deadline_s(state.calls) if state.calls is not None else None
-            of_hang_s = hang_evidence.next_deadline_s(state.evidence), hang_first.next_deadline_s(state)
-            return departure.next_deadline_s(state, of_calls_s, *of_hang_s)
+            of_hang_s = hang_evidence.next_deadline_s(state.evidence), hang_precedence.next_deadline_s(state)
+            return node_departure.next_deadline_s(state, of_calls_s, *of_hang_s)
         case WindingDown(until_s=until_s):
             return until_s
         case Ended(until_s=until_s):
-            return None if endings.is_over(state) else until_s
+            return None if job_termination.is_over(state) else until_s
         case TakingOver():
-            return takeover.next_deadline_s(state, state.phase)
+            return leader_takeover.next_deadline_s(state, state.phase)
         case Unopened():
             return None
         case _:
@@ -147,7 +147,7 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         ):  # fmt: skip
             state, actions = rendezvous_round.keep_out(state, event)
             state, more = _use_ready(state, now_s, jitter)
-            return departure.let_go(state, (*actions, *more), event.node)
+            return node_departure.let_go(state, (*actions, *more), event.node)
         case (
             cluster_messages.StopAsked() | cluster_messages.LeaveAsked() | cluster_messages.RestartAsked()
             | cluster_messages.JobForbidden()
@@ -156,9 +156,9 @@ def _step_open(state: State, event: Event, now_s: float, jitter: float) -> Outco
         case cluster_messages.DeadlineReached():
             return _pass_deadline(state, now_s, jitter)
         case cluster_messages.NodeStands():
-            return _go_on(takeover.meet(state, event, now_s), now_s, jitter)
+            return _go_on(leader_takeover.meet(state, event, now_s), now_s, jitter)
         case cluster_messages.NodeStopped() | cluster_messages.VerdictTaken():
-            return endings.step_unasked(state, event, now_s)
+            return job_termination.step_unasked(state, event, now_s)
         case _:
             assert_never(event)
 
@@ -171,9 +171,9 @@ def _take_request(
 ) -> Outcome:  # fmt: skip
     match request:
         case cluster_messages.StopAsked() | cluster_messages.JobForbidden():
-            return endings.wind_down(state, endings.outcome_asked(state, request), now_s)
+            return job_termination.wind_down(state, job_termination.outcome_asked(state, request), now_s)
         case cluster_messages.LeaveAsked():
-            return departure.ask(state, request, now_s)
+            return node_departure.ask(state, request, now_s)
         case cluster_messages.RestartAsked(reason):
             return _restart_asked(state, reason, now_s)
         case _:
@@ -207,7 +207,7 @@ def _node_emptied(
         emptied = msgspec.structs.replace(known, state=MemberState.JOINED, cause=event.cause)
     else:
         emptied = msgspec.structs.replace(known, state=MemberState.DOWN)
-    return departure.let_go(*_use_ready(with_member(state, event.node, emptied), now_s, jitter), event.node)
+    return node_departure.let_go(*_use_ready(with_member(state, event.node, emptied), now_s, jitter), event.node)
 
 
 def _use_ready(state: State, now_s: float, jitter: float) -> Outcome:
@@ -255,9 +255,8 @@ def _restart_asked(state: State, reason: str, now_s: float) -> Outcome:
 
 
 def _node_failed(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
-    if hang_first.came_first(state, event):
-        return hang_first.wait(state, event), ()
-    return _take_fault(state, event, now_s, jitter)
+    waits = hang_precedence.came_first(state, event)
+    return (hang_precedence.wait(state, event), ()) if waits else _take_fault(state, event, now_s, jitter)
 
 
 def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, jitter: float) -> Outcome:
@@ -293,7 +292,7 @@ def _folded(state: State, failed: cluster_messages.NodeFailed) -> Action:
 
 def _settle_hang(state: State, actions: tuple[Action, ...], now_s: float, jitter: float) -> Outcome:
     """Decides on failures that a hang has held back, once the hang is over. They belong to its restart, if any."""
-    state, waited = hang_first.settle(state, now_s)
+    state, waited = hang_precedence.settle(state, now_s)
     for failed in waited:
         more: tuple[Action, ...] = ()
         if isinstance(state.phase, Running):
@@ -319,7 +318,7 @@ def _node_lost(state: State, event: cluster_messages.NodeLost, now_s: float, jit
     else:
         actions = (said(state, "node_lost", event.reason),)
     if isinstance(state.phase, WindingDown):
-        state, more = endings.step_winding_down(state, state.phase, event, now_s)
+        state, more = job_termination.step_winding_down(state, state.phase, event, now_s)
     else:
         state, more = rendezvous_round.close_round(without(state, event), now_s)
     return state, (*actions, *more)
@@ -342,7 +341,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
     lost = rendezvous_round.excluded_verdict(state)
     if lost is not None:
         verdict = msgspec.structs.replace(lost, reason=f"{event.reason}; {lost.reason}")
-        return endings.wind_down(state, verdict, now_s)
+        return job_termination.wind_down(state, verdict, now_s)
     runs = isinstance(state.phase, Running)
     fault = restart_policy.FaultHappened(
         node=event.node,
@@ -368,7 +367,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                 )
                 actions += more
             case restart_policy.GiveUp(verdict):
-                state, more = endings.wind_down(state, verdict, now_s)
+                state, more = job_termination.wind_down(state, verdict, now_s)
                 actions += more
             case restart_policy.Restart(delay_s, reason):
                 # Running nodes must stop at once; where nothing runs, even a new spawner waits for the delay.
@@ -401,10 +400,10 @@ def _node_succeeded(state: State, event: cluster_messages.NodeSucceeded, now_s: 
         return state, ()
     done = msgspec.structs.replace(known, state=MemberState.SUCCEEDED, lost=event.lost)
     state = with_member(state, event.node, done)
-    if state.members.count(MemberState.RUNNING) or hang_first.is_awaited(state):
+    if state.members.count(MemberState.RUNNING) or hang_precedence.is_awaited(state):
         return state, (said(state, "node_succeeded", succeeded_sentence(f"of node {event.node} ", event.lost)),)
     lost = tuple(rank for each in state.members.values() for rank in each.lost if each.cycle == state.cycle)
-    return endings.wind_down(state, endings.succeeded_verdict(lost), now_s)
+    return job_termination.wind_down(state, job_termination.succeeded_verdict(lost), now_s)
 
 
 # --- hangs and wrapped calls ---------------------------------------------------------------------------------------
@@ -419,7 +418,7 @@ def _step_evidence(state: State, event: hang_evidence.Event, now_s: float) -> Ou
     if isinstance(event, cluster_messages.StacksWanted):
         if not isinstance(state.phase, Running):
             return state, ()  # Its workers are being stopped for another reason.
-        state = hang_first.found(state, event, now_s)
+        state = hang_precedence.found(state, event, now_s)
         if isinstance(state.evidence, hang_evidence.Quiet):
             nodes = tuple(node for node in state.parts if state.members[node].state is MemberState.RUNNING)
     taken, actions = hang_evidence.step(state.evidence, event, now_s=now_s, cycle=state.cycle, nodes=nodes)

@@ -107,7 +107,7 @@ Phase = Unopened | TakingOver | Gathering | Running | WindingDown | Ended
 
 
 class Hang(msgspec.Struct):
-    """Ranks of the cycle hang, and are not ended yet (hang_first.py). Changes in place."""
+    """Ranks of the cycle hang, and are not ended yet (hang_precedence.py). Changes in place."""
 
     nodes: dict[str, None]  # that have found them
     until_s: float  # the hang is none if nobody has reported it as a fault until then
@@ -135,7 +135,7 @@ class State(msgspec.Struct, frozen=True):
     others_until_s: float = 0.0  # by then, a new leader has met the nodes of the last one
     evidence: hang_evidence.State = msgspec.field(default_factory=hang_evidence.initial_state)
     hang: Hang | None = None  # until it is decided
-    resigned: tuple[str, ...] = ()  # nodes that have given up the lead since the last cycle (resignation.py)
+    resigned: tuple[str, ...] = ()  # nodes that have given up the lead since the last cycle (leader_resignation.py)
     recorded: Ledger | None = None  # what a later leader will know; None: there will be none
     former: Former | None = None  # the previous run, if this leader has begun another one of the same id
     epoch: int = 0  # of the last cycle (fencing_epochs.py); 0: unknown

@@ -1,6 +1,6 @@
 """Which reports of a node has a new leader missed, as its state shows?
 
-The leader handles them as if they came now (takeover.py).
+The leader handles them as if they came now (leader_takeover.py).
 """
 
 from __future__ import annotations

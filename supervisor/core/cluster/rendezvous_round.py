@@ -11,7 +11,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import endings, hang_evidence, wrapped_call
+from supervisor.core.cluster import hang_evidence, job_termination, wrapped_call
 from supervisor.core.cluster.active_and_spare_nodes import Placement, place
 from supervisor.core.cluster.cluster_messages import (
     Action,
@@ -92,7 +92,7 @@ def pass_deadline(state: State, phase: Gathering, now_s: float) -> Outcome:
         return state, actions
     if now_s >= phase.until_s:
         text = f"{phase.reason}; the nodes for the next cycle did not join in time: {_missing(state)}"
-        return endings.wind_down(state, Verdict(JobState.FAILED, 1, text), now_s)
+        return job_termination.wind_down(state, Verdict(JobState.FAILED, 1, text), now_s)
     if phase.tell_at_s is not None and now_s >= phase.tell_at_s:
         return _tell(state, now_s)
     return state, actions
@@ -112,7 +112,7 @@ def close_round(state: State, now_s: float) -> Outcome:
         return state, ()
     lost = excluded_verdict(state)
     if lost is not None:
-        return endings.wind_down(state, lost, now_s)
+        return job_termination.wind_down(state, lost, now_s)
     if phase.not_before_s is not None or not phase.is_announced or state.members.busy:
         return state, ()
     min_nodes = state.policy.rules.min_nodes
@@ -131,7 +131,7 @@ def close_round(state: State, now_s: float) -> Outcome:
         return state, ()
     placed = _place(state)
     assert placed is not None, "the counters and the placement count differently"
-    found = endings.root_cause_found(state)
+    found = job_termination.root_cause_found(state)
     if phase.untold:
         found = (said(state, "restart_decided", phase.untold), *found)
     before = state.parts

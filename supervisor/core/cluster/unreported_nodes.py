@@ -1,6 +1,6 @@
 """From when on may a new leader replace nodes that have not reported to it?
 
-A part of the take-over (takeover.py): fence_times.py has the rules, the reports and the ledger what they need.
+A part of the take-over (leader_takeover.py): fence_times.py has the rules, the reports and the ledger what they need.
 """
 
 from __future__ import annotations

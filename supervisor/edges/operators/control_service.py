@@ -19,7 +19,7 @@ from supervisor.config.job_spec_json import job_spec_from_json
 from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators import log_follower, log_merge
-from supervisor.edges.operators.callers import CLIENT, is_root, limits_of_caller
+from supervisor.edges.operators.control_callers import CLIENT, is_root, limits_of_caller
 from supervisor.edges.operators.control_codec import (
     SERVICE,
     code_of,

@@ -15,8 +15,8 @@ from supervisor.config import attribution_settings as attribution_config
 from supervisor.config import job_logs, job_spec, node_check_plans
 from supervisor.core import (
     facts,
+    gpu_affinity,
     gpu_memory,
-    gpu_places,
     job_phases,
     leader_ledger,
     node_check_facts,
@@ -155,7 +155,7 @@ KINDS: Mapping[str, Kind] = {
     "gpu.memory": gpu_memory.GpuMemory,
     "gpu.memory_report": gpu_memory.MemoryReport,
     "gpu.memory_rules": gpu_memory.MemoryRules,
-    "gpu.place": gpu_places.GpuPlace,
+    "gpu.place": gpu_affinity.GpuPlace,
     "gpu_reclaim.state": gpu_reclaim.State,
     "gpu_reclaim.waiting": gpu_reclaim.Waiting,
     "hang_limits": facts.HangLimits,

@@ -8,7 +8,7 @@ import msgspec
 
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.cluster_messages import Event as Report
-from supervisor.core.gpu_places import GpuPlace
+from supervisor.core.gpu_affinity import GpuPlace
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.node_messages import Action
 from supervisor.engine.job_record import CycleRecord, RecordedCycle, Shown

@@ -11,7 +11,7 @@ import socket
 
 from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.processes.peer_credentials import Peer
-from supervisor.edges.peers.transport import listening
+from supervisor.edges.peers.transport import leader_listener
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.programs.log_service.links import Links
 
@@ -28,7 +28,7 @@ async def take_connections(listening_fd: int, links: Links) -> None:
             continue
         line = Line()
         try:
-            await listening.hold_accepted(line, accepted)
+            await leader_listener.hold_accepted(line, accepted)
         except OSError as error:
             _log.warning("a log process is not connected: %s; it tries again", error)
         else:

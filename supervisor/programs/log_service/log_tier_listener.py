@@ -17,7 +17,7 @@ import anyio
 
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.handshake.acceptor import Acceptor
-from supervisor.edges.peers.transport import listening
+from supervisor.edges.peers.transport import leader_listener
 from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_session import SessionError
@@ -68,7 +68,7 @@ class TierListener:
         where, why, is_held = line, "the log server ends", False
         try:
             with anyio.fail_after(HANDSHAKE_S):
-                await listening.hold_accepted(line, accepted)
+                await leader_listener.hold_accepted(line, accepted)
                 where = line.address("peername")
                 caller = await log_hello_exchange.admit(line, self._job_id)
             self._links.hold(line, caller)
@@ -86,7 +86,7 @@ class TierListener:
 
 async def _listen(address: PeerAddress) -> list[socket.socket]:
     try:
-        listeners = await listening.listen(address, everywhere=not address.host)
+        listeners = await leader_listener.listen(address, everywhere=not address.host)
     except OSError as error:
         why = f"{(error.strerror or str(error)).lower()}; choose another --ft-log-server-port"
         if error.errno == errno.EACCES and address.port < PORTS_OF_ROOT:

@@ -11,7 +11,7 @@ from collections import deque
 
 from supervisor.core import orders
 from supervisor.core.cluster import cluster_messages as cluster
-from supervisor.core.cluster import coordinator, endings
+from supervisor.core.cluster import coordinator, job_termination
 from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.programs.simulation.scenario import Life, Scenario
 from supervisor.programs.simulation.simulated_timeline import Alarm, Timeline
@@ -94,7 +94,7 @@ class _Play:
                 if isinstance(action, cluster.Send) and action.node not in self._away:
                     self._obey(action.node, action.order)
         self._is_stepping = False
-        if endings.is_over(self._state):
+        if job_termination.is_over(self._state):
             self._end_job()
         else:
             self._alarm.reset()
@@ -201,5 +201,5 @@ class _Play:
         self._away.discard(name)
         if self._is_queued:
             self._submit_again()
-        elif not endings.is_over(self._state):
+        elif not job_termination.is_over(self._state):
             self._join(name, number)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.cluster import coordinator, endings
+from supervisor.core.cluster import coordinator, job_termination
 from supervisor.core.cluster.cluster_messages import (
     JobOpened,
     NodeDown,
@@ -61,7 +61,7 @@ def ended(play: Play, nodes: str) -> Verdict:
     (verdict,) = {order.verdict for order in told.values() if isinstance(order, Conclude)}
     for node in nodes:
         play >> VerdictTaken(node)
-    assert endings.is_over(play.state)
+    assert job_termination.is_over(play.state)
     return verdict
 
 

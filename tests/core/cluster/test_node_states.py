@@ -8,7 +8,7 @@ from time import process_time
 
 import msgspec
 
-from supervisor.core.cluster import coordinator, endings, node_states
+from supervisor.core.cluster import coordinator, job_termination, node_states
 from supervisor.core.cluster.cluster_messages import (
     Event,
     JobOpened,
@@ -124,9 +124,9 @@ def seconds_each(nodes: int) -> float:
     for event in events:
         state, _ = coordinator.step(state, event, now_s=0.0, jitter=0.0)
         coordinator.next_deadline_s(state)
-        endings.is_over(state)
+        job_termination.is_over(state)
     took_s = process_time() - began_s
-    assert endings.is_over(state)
+    assert job_termination.is_over(state)
     assert coordinator.restarts_used(state) == 1
     return took_s / len(events)
 

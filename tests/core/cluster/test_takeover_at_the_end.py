@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core import fence_times
-from supervisor.core.cluster import coordinator, takeover, unreported_nodes
+from supervisor.core.cluster import coordinator, leader_takeover, unreported_nodes
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     MemberState,
@@ -121,7 +121,7 @@ def test_the_ledger_is_lost_and_a_spare_that_has_just_left_its_leader_waits_for_
     play = new_leader(Ledger())
     play >> stands("a", None, MemberState.JOINED, met_term=6, left_ago_s=0.5)
     play.at(1.0) >> stands("b", None, MemberState.JOINED, met_term=6, left_ago_s=1.0)
-    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    play.at(leader_takeover.TAKE_OVER_S) >> DeadlineReached()
     assert not orders_to(play, StartCycle)
     assert coordinator.next_deadline_s(play.state) == fence_times.LEFT_S
     play.at(fence_times.LEFT_S) >> DeadlineReached()
@@ -146,8 +146,8 @@ def test_the_data_is_lost_and_nobody_knows_a_newer_cycle_by_the_time_when_all_wo
     play = new_leader(ledger, term=ERA + 7)
     play >> stands("a", 0, MemberState.JOINED)
     play >> stands("b", 1, MemberState.JOINED) << ()
-    assert coordinator.next_deadline_s(play.state) == takeover.TAKE_OVER_S
-    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    assert coordinator.next_deadline_s(play.state) == leader_takeover.TAKE_OVER_S
+    play.at(leader_takeover.TAKE_OVER_S) >> DeadlineReached()
     assert orders_to(play, StartCycle) == ["a", "b"]
     assert play.state.cycle == 5
 

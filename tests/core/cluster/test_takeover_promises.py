@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from supervisor.core.announcements import CycleBegan, CycleEnded, PartsChanged
-from supervisor.core.cluster import coordinator, endings, takeover
+from supervisor.core.cluster import coordinator, job_termination, leader_takeover
 from supervisor.core.cluster.cluster_messages import (
     Action,
     DeadlineReached,
@@ -115,7 +115,7 @@ class Job:
 
     def lead(self) -> None:
         self.gate.clear()
-        self.leader = takeover.initial_state("job", LeadershipTaken(2, self.ledger), leader="", now_s=self.now_s)
+        self.leader = leader_takeover.initial_state("job", LeadershipTaken(2, self.ledger), leader="", now_s=self.now_s)
 
     def tell(self, event: Event) -> None:
         self.leader, actions = coordinator.step(self.leader, event, now_s=self.now_s, jitter=0.0)
@@ -239,7 +239,7 @@ class Job:
                     self.deliver(number)
             self.check()
         if isinstance(self.leader.phase, Ended):
-            assert endings.is_over(self.leader)
+            assert job_termination.is_over(self.leader)
             return
         assert isinstance(self.leader.phase, Running), f"it stands still: {self.leader.phase}"
         assert {self.nodes[name].running for name in self.leader.parts} == {self.leader.cycle}

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from supervisor.edges.machine.gpus.driver import Device, Driver
-from supervisor.edges.machine.gpus.holders import Job, described, end_if_of, is_of, with_device_open
+from supervisor.edges.machine.gpus.gpu_holders import Job, described, end_if_of, is_of, with_device_open
 
 LOOK_S_MIN = 0.002
 LOOK_S_MAX = 0.03

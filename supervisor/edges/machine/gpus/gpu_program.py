@@ -16,8 +16,8 @@ from typing import Any
 
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.gpus.driver import Driver, DriverError
+from supervisor.edges.machine.gpus.gpu_holders import Job
 from supervisor.edges.machine.gpus.gpu_memory_waits import MemoryWait
-from supervisor.edges.machine.gpus.holders import Job
 from supervisor.edges.machine.gpus.nic_ports import read_ports
 from supervisor.edges.machine.gpus.numa_nodes import node_cpus, node_numbers, numa_node, structure
 

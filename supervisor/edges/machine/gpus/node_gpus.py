@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from supervisor.config.device_count import has_gpu_driver
 from supervisor.config.job_spec import JobSpec
 from supervisor.core import gpu_verdict, nic_verdict
-from supervisor.core.cpu_choice import NoRoomError, NumaBinding, NumaNode, places
+from supervisor.core.cpu_binding import NoRoomError, NumaBinding, NumaNode, places
+from supervisor.core.gpu_affinity import GpuPlace
 from supervisor.core.gpu_memory import GpuMemory, Holder, MemoryReport, MemoryRules
-from supervisor.core.gpu_places import GpuPlace
 
 if TYPE_CHECKING:
     from supervisor.edges.machine.gpus.device_probes import GpuProbe, NicProbe

@@ -17,7 +17,7 @@ from supervisor.edges.peers.elastic.elastic_peers import ElasticLeader, ElasticM
 from supervisor.edges.peers.handshake import job_secrets
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
-from supervisor.edges.peers.transport.listening import listen
+from supervisor.edges.peers.transport.leader_listener import listen
 from supervisor.errors import ExhaustedError
 from supervisor.ports.job_requests import RendezvousRequest
 

@@ -24,7 +24,7 @@ from supervisor.edges.peers.stream.cluster_client import ClusterClient
 from supervisor.edges.peers.stream.cluster_server import ClusterServer
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls
-from supervisor.edges.peers.transport.listening import listen
+from supervisor.edges.peers.transport.leader_listener import listen
 
 LOOK_S = 5.0
 

@@ -32,7 +32,7 @@ from supervisor.edges.peers.questions.request_router import RequestRouter, refus
 from supervisor.edges.peers.stream.cluster_client import SPAWNER_LATER_S, ClusterClient
 from supervisor.edges.peers.stream.session_store import SessionStore
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
-from supervisor.edges.peers.transport.listening import listen
+from supervisor.edges.peers.transport.leader_listener import listen
 from supervisor.errors import NotNowError
 from supervisor.ports.edges import Post
 from supervisor.ports.pauses import pause

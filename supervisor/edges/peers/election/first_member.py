@@ -22,7 +22,7 @@ from supervisor.edges.peers.election.member_folder import Membership
 from supervisor.edges.peers.election.member_records import MemberRecords
 from supervisor.edges.peers.election.member_seat import NO_ANSWER
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
-from supervisor.edges.peers.transport.listening import listen
+from supervisor.edges.peers.transport.leader_listener import listen
 from supervisor.ports.pauses import pause
 
 UNHEARD_S = 5.0  # an etcd that begins is not in use for so long

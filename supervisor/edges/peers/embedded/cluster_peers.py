@@ -29,7 +29,7 @@ from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
 from supervisor.edges.peers.transport import gc_tuning
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls, TlsFiles
-from supervisor.edges.peers.transport.listening import listen
+from supervisor.edges.peers.transport.leader_listener import listen
 from supervisor.edges.peers.transport.own_address import own_address
 from supervisor.errors import ConfigurationError, NotNowError
 from supervisor.ports.edges import Post

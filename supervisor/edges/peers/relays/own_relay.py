@@ -11,7 +11,7 @@ from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.handshake import hello_exchange
 from supervisor.edges.peers.handshake.hello_exchange import Who
 from supervisor.edges.peers.relays.relay import Relay
-from supervisor.edges.peers.transport import listening
+from supervisor.edges.peers.transport import leader_listener
 from supervisor.edges.peers.transport.cluster_line import Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import Tls
@@ -33,7 +33,7 @@ class OwnRelay:
         If this node cannot be reached, other nodes find another way.
         """
         try:
-            listener, port = listening.listen_beside(own_ip)
+            listener, port = leader_listener.listen_beside(own_ip)
             with listener:
                 await connect(line)
                 with anyio.fail_after(INTRODUCED_S):

@@ -20,7 +20,7 @@ from supervisor.edges.peers.handshake.acceptor import Acceptor
 from supervisor.edges.peers.handshake.hello_exchange import Who
 from supervisor.edges.peers.relays.multiplexer import Kind, Multiplexer
 from supervisor.edges.peers.relays.relay_downstream import TICK
-from supervisor.edges.peers.transport import cluster_link, listening
+from supervisor.edges.peers.transport import cluster_link, leader_listener
 from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_session import SessionError
 from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_of
@@ -111,7 +111,7 @@ class Relay:
         why, is_held = "the relay ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
-                await listening.hold_accepted(line, accepted)
+                await leader_listener.hold_accepted(line, accepted)
                 hello = hello_exchange.read(line, await line.receive())
                 if hello.job_id != self._who.job_id:
                     raise SessionError(f"it wants job {hello.job_id}")

@@ -16,7 +16,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from holdfast_wire.framing import FrameTooLongError
 
 from supervisor.core.cluster.cluster_messages import Reported
-from supervisor.core.cluster.relays import Relays
+from supervisor.core.cluster.relay_assignment import Relays
 from supervisor.core.election import node_loss_detection
 from supervisor.core.election.leader_heartbeats import LeaderHeartbeat
 from supervisor.core.election.node_loss_detection import Link
@@ -41,7 +41,7 @@ from supervisor.edges.peers.relays.relay_downstream import RelayDownstream
 from supervisor.edges.peers.stream import known_node
 from supervisor.edges.peers.stream.known_node import KnownNode
 from supervisor.edges.peers.stream.session_store import SessionStore
-from supervisor.edges.peers.transport import cluster_link, listening, preamble
+from supervisor.edges.peers.transport import cluster_link, leader_listener, preamble
 from supervisor.edges.peers.transport.cluster_line import INTRODUCTION_BYTES_MAX, Line, LinkLostError
 from supervisor.edges.peers.transport.cluster_link import Conversation
 from supervisor.edges.peers.transport.cluster_session import SessionError
@@ -192,7 +192,7 @@ class ClusterServer:
         why, is_held = "the leader ends", False
         try:
             with anyio.fail_after(cluster_link.HANDSHAKE_S):
-                await listening.hold_accepted(line, accepted)
+                await leader_listener.hold_accepted(line, accepted)
                 hello = self._greet(line, await line.receive())
             if hello.relay_port:
                 self._begin_downstream(line, hello)

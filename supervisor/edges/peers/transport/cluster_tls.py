@@ -4,9 +4,9 @@ By TLS 1.3, in which both sides show a certificate: the one that the job's token
 files are given, one of the cluster's own authority. Any holder of one may join, and names are not compared, since nodes
 meet by address. The files are read once, when the job begins.
 
-A handshake costs the leader one or two milliseconds of CPU, in threads of its own (handshakes.py). A third of it went
-into session tickets. So the leader keeps the sessions itself, and a node that comes back within two hours resumes its
-own at a fifth of the cost.
+A handshake costs the leader one or two milliseconds of CPU, in threads of its own (tls_handshakes.py). A third of it
+went into session tickets. So the leader keeps the sessions itself, and a node that comes back within two hours resumes
+its own at a fifth of the cost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 from holdfast_wire import private_files, regular_file
 
 from supervisor.edges.peers.transport import token_certificate
-from supervisor.edges.peers.transport.handshakes import Handshakes
+from supervisor.edges.peers.transport.tls_handshakes import Handshakes
 from supervisor.errors import ConfigurationError
 
 RECORD_BYTES_MAX = 16 * 1024  # of one record, so that none is taken in part

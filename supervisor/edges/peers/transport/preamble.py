@@ -32,7 +32,7 @@ REDIRECTED, REFUSED = b"\xff", b"\xfe"  # TLS begins with 0x16, a frame with 0
 WHY_BYTES_MAX = 1000
 
 Place = tuple[str, int]  # an IP address and a port
-AGAIN: Place = "", 0  # return here a little later (core/cluster/relays.py: LATER)
+AGAIN: Place = "", 0  # return here a little later (core/cluster/relay_assignment.py: LATER)
 
 
 def key_of(token: bytes) -> bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from supervisor.edges.machine.gpus.driver import Device, Driver
+from supervisor.edges.machine.gpus.gpu_holders import Job
 from supervisor.edges.machine.gpus.gpu_memory_waits import LOOK_S_MAX, LOOK_S_MIN, MemoryWait
-from supervisor.edges.machine.gpus.holders import Job
 
 GPU = Device("GPU 0", 1, 1)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.core.gpu_places import GpuPlace
+from supervisor.core.gpu_affinity import GpuPlace
 from supervisor.edges.machine.gpus.node_gpus import NodeGpus
 from supervisor.edges.machine.gpus.numa_nodes import cpus_of, node_cpus, node_numbers, numa_node, structure
 from tests.edges.machine.gpus.conftest import SOCKET

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from supervisor.core.elastic.elastic_messages import AgentClosed, AgentLeft, TellClosed, TellWaiting
 from supervisor.edges.peers.elastic.elastic_hosts import ElasticHosts
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
-from supervisor.edges.peers.transport.listening import listen
+from supervisor.edges.peers.transport.leader_listener import listen
 from supervisor.errors import ConfigurationError
 from supervisor.ports.job_requests import RendezvousRequest
 from tests.edges.peers.elastic.test_elastic_peers import LIMIT_S, Place, begin

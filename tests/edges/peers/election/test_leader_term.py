@@ -20,7 +20,7 @@ from supervisor.edges.peers.election.backend_outage import BackendOutage
 from supervisor.edges.peers.election.leader_term import LeaderTerm, read_ledger
 from supervisor.edges.peers.election.voter import Voter
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
-from supervisor.edges.peers.transport.listening import listen
+from supervisor.edges.peers.transport.leader_listener import listen
 from supervisor.ports.rendezvous_backend import Lead, Place
 from tests.edges.peers.election.memory_backend import Memory, MemoryBackend
 from tests.etcd_server import etcd

@@ -24,7 +24,7 @@ from supervisor.edges.peers.stream.cluster_client import ClusterClient
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls
-from supervisor.edges.peers.transport.listening import listen_beside
+from supervisor.edges.peers.transport.leader_listener import listen_beside
 from supervisor.edges.peers.transport.preamble import CONNECTS_HERE, Preamble, key_of
 from tests.edges.peers.certificates import make_authority, make_node
 from tests.edges.peers.embedded.test_cluster_peers import JOB, TOKEN, Heard, free_port

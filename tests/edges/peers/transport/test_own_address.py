@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from supervisor.edges.peers.transport import listening, own_address
+from supervisor.edges.peers.transport import leader_listener, own_address
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
 
 
 async def listens_at(host: str, port: int) -> list[str]:
-    listeners = await listening.listen(PeerAddress(host, port)) or []
+    listeners = await leader_listener.listen(PeerAddress(host, port)) or []
     found = [str(each.getsockname()[0]) for each in listeners]
     for each in listeners:
         each.close()
@@ -115,7 +115,7 @@ async def test_a_port_that_another_process_has_at_any_of_them_is_that_one_s(name
 
 
 async def test_a_name_that_nobody_knows_yet_is_another_node_s():
-    assert await listening.listen(PeerAddress("no-such-host.invalid", 29400)) is None
+    assert await leader_listener.listen(PeerAddress("no-such-host.invalid", 29400)) is None
 
 
 async def test_a_name_that_nobody_knows_yet_shows_no_network(monkeypatch: pytest.MonkeyPatch):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from supervisor.core import orders
-from supervisor.core.cluster import endings, rendezvous_round, resignation
+from supervisor.core.cluster import job_termination, leader_resignation, rendezvous_round
 from supervisor.core.cluster.active_and_spare_nodes import place
 from supervisor.core.cluster.cluster_messages import Action, Event, JobOpened, LeaveAsked, NodeStands, Send
 from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, Stop, said, with_member
@@ -87,7 +87,7 @@ def after(state: State, actions: tuple[Action, ...]) -> Outcome:
         return state, actions
     if state.recorded is None or not isinstance(state.phase, Running):
         return state, actions
-    state, more = resignation.leaving(state, known.leaves)
+    state, more = leader_resignation.leaving(state, known.leaves)
     return state, (*actions, *more)
 
 
@@ -131,7 +131,7 @@ def _kept(state: State, event: LeaveAsked, why_not: str, now_s: float) -> Outcom
     if event.or_stop:
         is_told = event.with_ranks and len(state.members) > 1
         reason = f"{event.reason}; node {event.node} cannot leave the job: {why_not}" if is_told else event.reason
-        return endings.wind_down(state, Stop(event.signal, reason, event.grace_s), now_s)
+        return job_termination.wind_down(state, Stop(event.signal, reason, event.grace_s), now_s)
     text = f"cannot take node {event.node} out of job {state.job_id}: {why_not}"
     known = state.members.get(event.node)
     if known is not None and known.cordoned:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from supervisor.core.cluster import coordinator, hang_first
+from supervisor.core.cluster import coordinator, hang_precedence
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobOpened,
@@ -111,7 +111,7 @@ def test_a_job_does_not_succeed_while_a_failure_waits() -> None:
 def test_nobody_waits_longer_than_a_hang_may_take_to_be_reported() -> None:
     play = hanging()
     play >> NodeFailed("c", 0, CRASH) << ()
-    until_s = BUDGET_S + hang_first.ENDED_S
+    until_s = BUDGET_S + hang_precedence.ENDED_S
     play.at(until_s - 0.01) >> DeadlineReached()
     assert isinstance(play.state.phase, Running)
     assert coordinator.next_deadline_s(play.state) == until_s
@@ -121,7 +121,7 @@ def test_nobody_waits_longer_than_a_hang_may_take_to_be_reported() -> None:
 
 def test_a_hang_of_long_ago_that_was_none_holds_nothing_back() -> None:
     play = hanging()
-    play.at(BUDGET_S + hang_first.ENDED_S) >> DeadlineReached()
+    play.at(BUDGET_S + hang_precedence.ENDED_S) >> DeadlineReached()
     assert play.state.hang is None
     play >> NodeFailed("c", 0, CRASH)
     assert len(decided(play)) == 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 
-from supervisor.cli.steady_client import SteadyClient
+from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.core.facts import JobState
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import NoSupervisorError, NotFoundError

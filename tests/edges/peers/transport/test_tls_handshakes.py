@@ -15,7 +15,7 @@ import pytest
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.edges.peers.transport.cluster_tls import EARLY_BYTES_MAX, Pipe, Tls
-from supervisor.edges.peers.transport.handshakes import Handshakes
+from supervisor.edges.peers.transport.tls_handshakes import Handshakes
 from tests.edges.peers.certificates import make_authority, make_node
 
 LIMIT_S = 30.0

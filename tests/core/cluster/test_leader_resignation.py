@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.cluster import coordinator, resignation
+from supervisor.core.cluster import coordinator, leader_resignation
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobOpened,
@@ -89,7 +89,7 @@ def test_a_leader_that_is_not_elected_has_nobody_to_resign_for() -> None:
 def test_each_node_resigns_once_and_only_a_few_until_a_cycle_is_ordered() -> None:
     paid = Ledger(4, 5, 2)
     for resigned, resigns in (((), True), (("b",), True), (("a",), False), (("b", "c", "d"), False)):
-        assert len(resigned) <= resignation.RESIGNATIONS_MAX
+        assert len(resigned) <= leader_resignation.RESIGNATIONS_MAX
         play = new_leader(msgspec.structs.replace(of_nodes(paid, "b", "c"), witnesses=(), resigned=resigned))
         play >> stands("a", None, MemberState.JOINED)
         play.at(TAKE_OVER_S) >> DeadlineReached()

@@ -19,8 +19,8 @@ from starlette.routing import Route
 
 from supervisor.cli.report import rendered, whole_life
 from supervisor.cli.site.board import Board, Known
-from supervisor.cli.site.sessions import Sessions
 from supervisor.cli.site.web_control import Control, refusal, refuse_all
+from supervisor.cli.site.web_sessions import Sessions
 from supervisor.cli.supervisor_discovery import Supervisors
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_dir, state_dir

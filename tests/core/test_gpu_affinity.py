@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supervisor.core.gpu_places import GpuPlace, places_sentence
+from supervisor.core.gpu_affinity import GpuPlace, places_sentence
 
 PLACES = (
     GpuPlace("GPU 0", 0, (0, 1)),

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from supervisor.core import announcements, fence_times
-from supervisor.core.cluster import coordinator, endings, takeover
+from supervisor.core.cluster import coordinator, job_termination, leader_takeover
 from supervisor.core.cluster import status_view as rosters
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
@@ -52,8 +52,8 @@ def test_a_node_that_says_nothing_is_no_loss_before_the_window_is_over_and_one_f
     play = new_leader()
     play >> stands("a", None, MemberState.JOINED) << ()
     play >> stands("b", 1) << ()
-    play.at(takeover.TAKE_OVER_S - 0.1) >> DeadlineReached() << ()
-    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    play.at(leader_takeover.TAKE_OVER_S - 0.1) >> DeadlineReached() << ()
+    play.at(leader_takeover.TAKE_OVER_S) >> DeadlineReached()
     assert recorded(play) == [Ledger(cycle=4, opened=5, restarts_used=2)]
     assert "b" in orders_to(play, JoinAgain)
     play >> NodeFailed("b", 4, "its peer is gone")
@@ -88,7 +88,7 @@ def test_an_order_that_did_not_reach_all_nodes_costs_nothing():
     play = new_leader(Ledger(cycle=5, opened=5, restarts_used=2))
     play >> stands("a", 0, cycle=5, restarts_used=2)
     play >> stands("b", 1, MemberState.JOINED, cycle=4)
-    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    play.at(leader_takeover.TAKE_OVER_S) >> DeadlineReached()
     assert orders_to(play, JoinAgain) == ["a", "b"]
     assert (play.state.cycle, play.state.policy.used) == (5, 2)
 
@@ -159,7 +159,7 @@ def test_all_nodes_of_the_cycle_are_gone():
     play = new_leader(leader="c")
     play >> JobOpened("c", RULES)
     play >> stands("d", None, MemberState.JOINED)
-    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    play.at(leader_takeover.TAKE_OVER_S) >> DeadlineReached()
     assert recorded(play) == [Ledger(cycle=4, opened=5, restarts_used=2)]
     play >> NodeJoined("c", -1)
     assert orders_to(play, StartCycle) == ["c", "d"]
@@ -262,7 +262,7 @@ def test_where_no_witness_ever_comes_the_newcomers_end_and_the_job_does_not():
     assert "start one of them again, or another --rdzv-id" in play.of(Send)[0].order.verdict.reason
     assert not recorded(play)
     play >> VerdictTaken("x")
-    assert endings.is_over(play.state)
+    assert job_termination.is_over(play.state)
 
 
 def test_the_first_order_did_not_reach_anybody():
@@ -365,7 +365,7 @@ def test_every_state_of_every_node_leads_to_a_running_job_or_its_end(state: Memb
     play = new_leader()
     play >> stands("a", 0)
     play >> stands("b", 1, state, reason="a reason")
-    play.at(takeover.TAKE_OVER_S) >> DeadlineReached()
+    play.at(leader_takeover.TAKE_OVER_S) >> DeadlineReached()
     assert coordinator.next_deadline_s(play.state) is not None or isinstance(play.state.phase, Running)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from supervisor.edges.machine.gpus.holders import Job, described, end_if_of, is_of, with_device_open
+from supervisor.edges.machine.gpus.gpu_holders import Job, described, end_if_of, is_of, with_device_open
 
 JOB = Job("job", "/s/worker.sock", ("holdfast-job-1.77",))
 

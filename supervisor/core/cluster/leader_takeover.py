@@ -12,13 +12,13 @@ import msgspec
 from supervisor.core import fencing_epochs, orders, term_numbers
 from supervisor.core.cluster import (
     cluster_messages,
-    endings,
     inherited_cycle,
+    job_termination,
+    leader_resignation,
     missed_reports,
     missing_nodes,
     node_states,
     rendezvous_round,
-    resignation,
     restart_policy,
     unreported_nodes,
     wrapped_call,
@@ -267,7 +267,7 @@ def _wait(state: State, phase: TakingOver, now_s: float) -> Outcome:
     if now_s >= _gives_up_s(phase):
         # Not recorded: only these nodes' attempt ends, and the job may continue elsewhere.
         verdict = Verdict(JobState.FAILED, 1, f"{text}; {way_out}")
-        ended = Ended(verdict, now_s + endings.VERDICT_S)
+        ended = Ended(verdict, now_s + job_termination.VERDICT_S)
         for node, each in phase.stands.items():
             state.members.put(node, Member(MemberState.OPENED, facts=each.rules.facts))
         told = tuple(Send(node, orders.Conclude(verdict)) for node in phase.stands)
@@ -286,11 +286,11 @@ def _resigned(state: State, phase: TakingOver) -> Outcome:
         return state, ()
     witnesses = state.recorded.witnesses
     if witnesses and phase.stands.keys().isdisjoint(witnesses):
-        state, resigns = resignation.unheard(state, missing_nodes.names(witnesses))
+        state, resigns = leader_resignation.unheard(state, missing_nodes.names(witnesses))
     else:
         needed = phase.stands[state.leader].rules.restart.min_nodes
         known = {*phase.stands, *state.recorded.parts, *witnesses}
-        state, resigns = resignation.resigned(state, known, heard=len(phase.stands), needed=needed)
+        state, resigns = leader_resignation.resigned(state, known, heard=len(phase.stands), needed=needed)
     if not resigns:
         return state, ()
     recorded = msgspec.structs.replace(state.recorded or Ledger(), resigned=state.resigned)
@@ -355,7 +355,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     outcome = _outcome(ledger, parts)
     if outcome is not None:
         state = with_parts(state, names or tuple(parts[rank].node for rank in sorted(parts)))
-        state, actions = endings.wind_down(state, outcome, now_s)
+        state, actions = job_termination.wind_down(state, outcome, now_s)
         told = (
             () if any(each.met_term for each in stands.values()) else (said(state, "leader_changed", ENDS_AS_BEFORE),)
         )
@@ -363,7 +363,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
     if ledger.opened > cycle or cycle < 0 or inherited_cycle.never_began(stands, inherited, missing):
         return *_gather(state, stands, now_s, closes=not leaves), later
     if inherited.has_succeeded:  # That was decided already, but its record is lost.
-        return *endings.wind_down(state, endings.succeeded_verdict(inherited.lost), now_s), later
+        return *job_termination.wind_down(state, job_termination.succeeded_verdict(inherited.lost), now_s), later
     absent = {rank: inherited.absentee(rank, stands) for rank in missing}
     left_ago_s = now_s - min((phase.left_at_s[each.node] for each in parts.values()), default=now_s)
     return *_run(state, inherited, absent, now_s), missed_reports.of_cycle(parts, absent, cycle, left_ago_s) + later

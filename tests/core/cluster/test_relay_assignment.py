@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.core.cluster.relays import ASKED_S, LATER, UNDER_WAY_S, Relay, Relays
+from supervisor.core.cluster.relay_assignment import ASKED_S, LATER, UNDER_WAY_S, Relay, Relays
 
 
 def test_as_many_relays_are_asked_for_as_the_job_may_need_and_one_that_does_not_come_is_replaced():

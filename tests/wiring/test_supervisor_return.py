@@ -13,7 +13,7 @@ from supervisor.core.facts import JobState, Verdict
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.engine.job_record import JobRecord
-from supervisor.wiring.returning import EndedJobs
+from supervisor.wiring.supervisor_return import EndedJobs
 
 
 class Kept:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from supervisor.core.gpu_places import GpuPlace
+from supervisor.core.gpu_affinity import GpuPlace
 
 Cpus = tuple[int, ...]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.cli import owners
+from supervisor.cli import job_owners
 
 MALLORY, ALICE = 47114, 47111
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
@@ -43,28 +43,28 @@ def folder_of(path: Path, uid: int) -> Path:
 
 
 def test_a_socket_of_root_is_roots(tmp_path: Path, opened: ExitStack):
-    assert owners.probe_supervisor(listens(tmp_path, opened)) == owners.ProbeResult("", 0, os.getpid())
+    assert job_owners.probe_supervisor(listens(tmp_path, opened)) == job_owners.ProbeResult("", 0, os.getpid())
 
 
 def test_root_names_its_folders_after_users(tmp_path: Path, opened: ExitStack):
     folder = folder_of(tmp_path / "users" / f"{ALICE}.0123456789ab", 0)
-    assert owners.probe_supervisor(listens(folder, opened)).uid == ALICE
+    assert job_owners.probe_supervisor(listens(folder, opened)).uid == ALICE
 
 
 def test_nobody_else_names_a_folder_after_a_user(tmp_path: Path, opened: ExitStack):
     """Else mallory claims alice's jobs where root looks into a directory of hers."""
     folder_of(tmp_path / "users", MALLORY)
     folder = folder_of(tmp_path / "users" / f"{ALICE}.0123456789ab", MALLORY)
-    assert owners.probe_supervisor(listens(folder, opened)).uid == MALLORY
+    assert job_owners.probe_supervisor(listens(folder, opened)).uid == MALLORY
     folder = folder_of(tmp_path / "users" / f"{ALICE}.1123456789ab", 0)
-    assert owners.probe_supervisor(listens(folder, opened)).uid == 0
+    assert job_owners.probe_supervisor(listens(folder, opened)).uid == 0
 
 
 def test_a_link_to_a_socket_of_root_stays_its_owners(tmp_path: Path, opened: ExitStack):
     target = listens(folder_of(tmp_path / "users" / f"{ALICE}.0123456789ab", 0), opened)
     mine = folder_of(tmp_path / "mine", MALLORY)
     (mine / "control.sock").symlink_to(target)
-    assert owners.probe_supervisor(mine / "control.sock").uid == MALLORY
+    assert job_owners.probe_supervisor(mine / "control.sock").uid == MALLORY
 
 
 def test_the_kernel_says_who_listens(tmp_path: Path, opened: ExitStack):
@@ -77,17 +77,17 @@ def test_the_kernel_says_who_listens(tmp_path: Path, opened: ExitStack):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"\n"
-        assert owners.probe_supervisor(path).uid == MALLORY
+        assert job_owners.probe_supervisor(path).uid == MALLORY
 
 
 def test_nobody_there(tmp_path: Path):
-    assert owners.probe_supervisor(tmp_path / "control.sock").why_not == "no such file or directory"
+    assert job_owners.probe_supervisor(tmp_path / "control.sock").why_not == "no such file or directory"
 
 
 def test_a_job_of_another_user_is_named_with_its_user():
-    assert owners.name_of("train", os.geteuid()) == "train"
-    assert owners.name_of("train", MALLORY) == f"{MALLORY}/train"
-    assert owners.name_of("train", 1) == "daemon/train"
-    assert owners.is_user("daemon", 1)
-    assert owners.is_user("1", 1)
-    assert not owners.is_user("daemon", 2)
+    assert job_owners.name_of("train", os.geteuid()) == "train"
+    assert job_owners.name_of("train", MALLORY) == f"{MALLORY}/train"
+    assert job_owners.name_of("train", 1) == "daemon/train"
+    assert job_owners.is_user("daemon", 1)
+    assert job_owners.is_user("1", 1)
+    assert not job_owners.is_user("daemon", 2)

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from supervisor.edges.operators.callers import CLIENT, is_root, limits_of_caller
+from supervisor.edges.operators.control_callers import CLIENT, is_root, limits_of_caller
 
 
 def test_a_call_is_known_by_its_connection() -> None:

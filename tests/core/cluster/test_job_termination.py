@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from supervisor.core.announcements import CycleEnded
-from supervisor.core.cluster import coordinator, endings
+from supervisor.core.cluster import coordinator, job_termination
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobForbidden,
@@ -140,11 +140,11 @@ def test_an_operators_stop_is_final_though_a_supervisor_was_stopped_first() -> N
 
 def test_it_is_over_once_every_node_knows_and_not_before() -> None:
     play = stopped(running() >> NodeSucceeded("a", 0) >> NodeSucceeded("b", 0))
-    assert not endings.is_over(play.state)
+    assert not job_termination.is_over(play.state)
     play >> VerdictTaken("a") << ()
-    assert not endings.is_over(play.state)
+    assert not job_termination.is_over(play.state)
     play >> VerdictTaken("b") << ()
-    assert endings.is_over(play.state)
+    assert job_termination.is_over(play.state)
     assert coordinator.next_deadline_s(play.state) is None
 
 
@@ -153,7 +153,7 @@ def test_a_node_that_never_says_that_it_knows_is_given_up() -> None:
     until_s = coordinator.next_deadline_s(play.state)
     assert until_s is not None
     play.at(until_s) >> DeadlineReached() << ()
-    assert endings.is_over(play.state)
+    assert job_termination.is_over(play.state)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor.edges.machine.processes import node_places
+from supervisor.edges.machine.processes import same_machine_nodes
 from supervisor.errors import AlreadyExistsError
 
 HOLDER = """
@@ -51,15 +51,15 @@ def test_each_node_of_the_job_on_this_machine_has_a_number_and_a_name_of_its_own
     folder = tmp_path / "claims"
     with another(folder) as (first, said), another(folder) as (_, other):
         assert (said, other) == ("0 vm", "1 vm-1")
-        third = node_places.take("job", name="vm", rank=5, meets_at="h:1", folders=[folder])
+        third = same_machine_nodes.take("job", name="vm", rank=5, meets_at="h:1", folders=[folder])
         assert (third.number, third.name) == (2, "vm-5")
         third.claims.close()
-        named = node_places.take("job", name="127.0.0.3", meets_at="h:1", folders=[folder])
+        named = same_machine_nodes.take("job", name="127.0.0.3", meets_at="h:1", folders=[folder])
         assert (named.number, named.name) == (2, "127.0.0.3")
         named.claims.close()
         first.kill()
         first.wait()
-        again = node_places.take("job", name="vm", meets_at="h:1", folders=[folder])
+        again = same_machine_nodes.take("job", name="vm", meets_at="h:1", folders=[folder])
         assert (again.number, again.name) == (0, "vm")
         again.claims.close()
 
@@ -68,11 +68,11 @@ def test_a_place_is_only_for_nodes_that_meet_at_the_same_address(tmp_path: Path)
     with another(tmp_path / "claims") as (process, _):
         for meets_at in ("", "h:2"):
             with pytest.raises(AlreadyExistsError) as caught:
-                node_places.take("job", name="vm", meets_at=meets_at, folders=[tmp_path / "claims"])
+                same_machine_nodes.take("job", name="vm", meets_at=meets_at, folders=[tmp_path / "claims"])
             assert "whose nodes meet at h:1, is live since" in str(caught.value)
             assert f"under the supervisor with pid {process.pid}" in str(caught.value)
     with another(tmp_path / "alone", meets_at="") as _, pytest.raises(AlreadyExistsError):
-        node_places.take("job", name="vm", meets_at="h:1", folders=[tmp_path / "alone"])
+        same_machine_nodes.take("job", name="vm", meets_at="h:1", folders=[tmp_path / "alone"])
 
 
 def test_a_job_of_one_node_has_no_place_beside_a_further_node_of_another(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_job_of_one_node_has_no_place_beside_a_further_node_of_another(tmp_pat
         first.kill()
         first.wait()
         with pytest.raises(AlreadyExistsError, match=f"under the supervisor with pid {second.pid}"):
-            node_places.take("job", folders=[tmp_path / "claims"])
+            same_machine_nodes.take("job", folders=[tmp_path / "claims"])
 
 
 def test_runs_that_start_at_the_same_moment_get_different_places(tmp_path: Path) -> None:

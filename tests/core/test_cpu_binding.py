@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as draw
 
-from supervisor.core.cpu_choice import NoRoomError, NumaBinding, NumaNode, places
-from supervisor.core.gpu_places import GpuPlace
+from supervisor.core.cpu_binding import NoRoomError, NumaBinding, NumaNode, places
+from supervisor.core.gpu_affinity import GpuPlace
 
 # Two sockets of two nodes; each node has four cores of two threads, two of which share a cache.
 ALL = frozenset(range(32))
