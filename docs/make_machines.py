@@ -185,7 +185,7 @@ def first_line(module: ModuleType) -> str:
 
 
 def page() -> str:
-    names = ("node.node", "node.job_fold", "node.failed_actions", "cluster.endings", "cluster.restart_policy")
+    names = ("node.node", "node.job_fold", "node.failed_actions", "cluster.job_termination", "cluster.restart_policy")
     folded = [import_module(f"supervisor.core.{name}") for name in names]
     rest = [f"- `{each.__name__}`: {first_line(each)}" for each in [*folded, coordinator, local_call, wrapped_call]]
     parts = [HEADER, *map(section, subjects()), "## The others\n", "\n".join(rest), ""]
