@@ -14,7 +14,7 @@ SPEC = JobSpec("j", ("t.py",), master_addr="10.0.0.1", master_port=5)
 
 def test_a_range_of_ports_goes_with_the_order() -> None:
     spec = JobSpec("j", ("t.py",), store_ports=(20_000, 20_999))
-    order = order_of(node_messages.PrepareStore("j", 0), spec)
+    order = order_of(node_messages.PrepareStore("j", 0), spec, now_s=0.5)
     assert order == link.PrepareStore(0, spec.master_addr, 0, first_port=20_000, last_port=20_999)
 
 
@@ -28,9 +28,9 @@ def test_a_range_of_ports_goes_with_the_order() -> None:
             link.Signal(3, 15, (1,), False, True, (7,)),
         ),
         (node_messages.KillTree("j", 3), link.KillTree(3)),
-        (node_messages.MoveFence("j", 1.5), link.Fence(1_500_000_000)),
+        (node_messages.MoveFence("j", 1.5), link.Fence(1_500_000_000, 500_000_000)),
         (node_messages.EndSpawner("j"), link.End()),
     ],
 )
 def test_it_says_the_same(action: SpawnerAction, order: link.Order) -> None:
-    assert order_of(action, SPEC) == order
+    assert order_of(action, SPEC, now_s=0.5) == order

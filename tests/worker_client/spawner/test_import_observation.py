@@ -54,10 +54,10 @@ WORKER = """
 import mmap, os, signal, sys
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 from importlib.machinery import FileFinder
-from worker_client.spawner import observing
-plain, page = FileFinder.find_spec, mmap.mmap(-1, observing.SLOT_BYTES)
-slot = observing.Slot(page, 0)
-observing.observe(slot)
+from worker_client.spawner import import_observation
+plain, page = FileFinder.find_spec, mmap.mmap(-1, import_observation.SLOT_BYTES)
+slot = import_observation.Slot(page, 0)
+import_observation.observe(slot)
 {script}
 notes = slot.read()
 print([each.name for each in notes.imports], [each.changed for each in notes.imports], notes.objection,

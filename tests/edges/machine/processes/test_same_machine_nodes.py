@@ -17,9 +17,9 @@ from supervisor.errors import AlreadyExistsError
 HOLDER = """
 import sys
 from pathlib import Path
-from supervisor.edges.machine.processes import node_places
+from supervisor.edges.machine.processes import same_machine_nodes
 name, meets_at = sys.argv[2:4]
-place = node_places.take("job", name=name, meets_at=meets_at, folders=[Path(sys.argv[1])])
+place = same_machine_nodes.take("job", name=name, meets_at=meets_at, folders=[Path(sys.argv[1])])
 print(place.number, place.name, flush=True)
 sys.stdin.read()
 """
@@ -27,10 +27,10 @@ sys.stdin.read()
 STRANGER = """
 import os, sys
 from pathlib import Path
-from supervisor.edges.machine.processes import node_places
+from supervisor.edges.machine.processes import same_machine_nodes
 os.setresgid(*3 * [65534])
 os.setresuid(*3 * [65534])
-place = node_places.take("job", name="vm", meets_at="h:1", folders=[Path(each) for each in sys.argv[1:]])
+place = same_machine_nodes.take("job", name="vm", meets_at="h:1", folders=[Path(each) for each in sys.argv[1:]])
 print(place.number, place.name)
 """
 
