@@ -46,4 +46,5 @@ class Fence:
         if self._is_told():
             self._events.set_timer("fence", 0.0, self._on_time)
         else:
+            self._has_late_starts = False
             self._end()
