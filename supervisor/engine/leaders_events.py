@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from supervisor.engine.unsent_events import KEPT_EVENTS_MAX, UnsentOfJob
-from supervisor.ports.questions import NodeEvents, TellNews
+from supervisor.ports.questions import NodeEvents, TellUpdate
 from supervisor.ports.reports import RecordedEvent
 
 KEEPERS_MAX = 8  # nodes that keep their leader's events
@@ -40,7 +40,7 @@ def next_of(kept: Iterable[RecordedEvent], *, after: int) -> tuple[RecordedEvent
     return tuple(chosen)
 
 
-def own_next(kept: UnsentOfJob, own: NodeEvents, told: TellNews) -> NodeEvents:
+def own_next(kept: UnsentOfJob, own: NodeEvents, told: TellUpdate) -> NodeEvents:
     """Returns the events of this leader, `own`, that follow those which the node has by its own word."""
     through = told.leader_through if told.leader_submitted_at_ns == own.submitted_at_ns else 0
     return _part(own, kept.events, through)

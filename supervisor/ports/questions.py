@@ -40,7 +40,7 @@ class NodeEvents(msgspec.Struct, frozen=True):
     told_at_ns: int = 0  # by the clock of the node that tells; 0: not known
 
 
-class TellNews(msgspec.Struct, frozen=True):
+class TellUpdate(msgspec.Struct, frozen=True):
     """To the leader: a node's new events in order, and its part of the job. The answer confirms them."""
 
     part: JobReport
@@ -100,7 +100,7 @@ class TellSections(msgspec.Struct, frozen=True):
     ranks: tuple[RankSections, ...]  # with new values
 
 
-Question = ShowPart | ShowWhole | TellNews | ReadEvents | ShowStacks | ReadLogs | CloseLogs | SetCordon | TellSections
+Question = ShowPart | ShowWhole | TellUpdate | ReadEvents | ShowStacks | ReadLogs | CloseLogs | SetCordon | TellSections
 
 # --- answers -------------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class Whole(msgspec.Struct, frozen=True):
     nodes: tuple[NodeReport, ...]
 
 
-class NewsTaken(msgspec.Struct, frozen=True):
+class UpdateTaken(msgspec.Struct, frozen=True):
     through: int  # the newest event of the node that the leader has, by the node's own sequence
     pace_s: float = 0.0  # the minimum until the node's next news: a leader of many nodes has little time for each
     own: NodeEvents | None = None  # the leader's own events, for the node to keep; None: an older version
@@ -150,7 +150,7 @@ class Refused(msgspec.Struct, frozen=True):
     message: str
 
 
-Answer = Part | Whole | NewsTaken | Events | Stacks | Logs | Done | SectionsTaken | Refused
+Answer = Part | Whole | UpdateTaken | Events | Stacks | Logs | Done | SectionsTaken | Refused
 
 Handler = Callable[[str, str, Question], Awaitable[Answer]]  # job id, the node that asks
 Reply = Callable[[Answer], None]  # called once

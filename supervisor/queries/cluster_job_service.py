@@ -26,7 +26,6 @@ from supervisor.ports.questions import (
     Colleagues,
     Done,
     Events,
-    NewsTaken,
     Part,
     Question,
     ReadEvents,
@@ -36,8 +35,9 @@ from supervisor.ports.questions import (
     ShowStacks,
     ShowWhole,
     Stacks,
-    TellNews,
     TellSections,
+    TellUpdate,
+    UpdateTaken,
     Whole,
 )
 from supervisor.ports.reports import JobReport, LogBytes, NodeReport, RecordedEvent
@@ -382,10 +382,10 @@ class ClusterJobService:
             case ShowWhole():
                 self._check_leads(job_id)
                 return Whole(*await self._look(job_id))
-            case TellNews():
+            case TellUpdate():
                 self._check_leads(job_id)
                 taken = self._view.take_events(job_id, by, question)
-                return NewsTaken(taken, self._view.pace_s(job_id), self._view.own_events(job_id, by, question))
+                return UpdateTaken(taken, self._view.pace_s(job_id), self._view.own_events(job_id, by, question))
             case ReadEvents(after_sequence, wait_s):
                 self._check_leads(job_id)
                 return await self._read_events(job_id, after_sequence, min(wait_s, EVENTS_WAIT_MAX_S))

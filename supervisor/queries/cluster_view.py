@@ -17,7 +17,7 @@ from supervisor.engine.event_publisher import EventPublisher
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.unsent_events import UnsentEvents
 from supervisor.ports.edges import Clock
-from supervisor.ports.questions import NodeEvents, Part, TellNews, Whole
+from supervisor.ports.questions import NodeEvents, Part, TellUpdate, Whole
 from supervisor.ports.reports import JobReport, NodeReport
 from supervisor.queries import merged_report
 from supervisor.queries.job_service import JobService
@@ -121,7 +121,7 @@ class ClusterView:
             known, node=node, answers=False, lost_at_ns=now_ns, lost_reason=lost.reason
         )
 
-    def take_events(self, job_id: str, node: str, news: TellNews) -> int:
+    def take_events(self, job_id: str, node: str, news: TellUpdate) -> int:
         """Stores news. Returns the last event up to which all of the node's are here; the node sends the rest."""
         job, heard = self._jobs[job_id], self._of(job_id)
         self.hear(job_id, node, Part(news.part, news.node))
@@ -137,7 +137,7 @@ class ClusterView:
             heard.answered[life] = taken, self._clock.unix_ns()
         return taken
 
-    def own_events(self, job_id: str, by: str, news: TellNews) -> NodeEvents:
+    def own_events(self, job_id: str, by: str, news: TellUpdate) -> NodeEvents:
         """Returns the next of this leader's own events for a node; most nodes of a large job get and keep none."""
         job, keepers = self._jobs[job_id], self._of(job_id).keepers
         own = NodeEvents(self.own_name(job_id), job.submitted_at_ns, told_at_ns=self._clock.unix_ns())
@@ -155,7 +155,7 @@ class ClusterView:
         """Returns how long a node waits between its news, so that all nodes take a small part of the leader's time."""
         return NEWS_PACE_S * len(self._of(job_id).nodes)
 
-    def _compare_clocks(self, job: JobRecord, heard: _Heard, node: str, news: TellNews, had: int) -> None:
+    def _compare_clocks(self, job: JobRecord, heard: _Heard, node: str, news: TellUpdate, had: int) -> None:
         """Reports a clock that differs. News may have waited, so only a reply to our answer shows a clock behind."""
         through, answered_at_ns = heard.answered.get((node, news.part.submitted_at_ns), (0, 0))
         is_reply = 0 < had == through and bool(news.events) and news.events[0].sequence > had

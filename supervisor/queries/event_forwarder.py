@@ -17,7 +17,7 @@ from supervisor.engine.unsent_events import UnsentEvents, UnsentOfJob
 from supervisor.errors import HoldfastError
 from supervisor.ports.edges import Clock
 from supervisor.ports.pauses import pause
-from supervisor.ports.questions import LEADER, Colleagues, NewsTaken, NodeEvents, Part, TellNews
+from supervisor.ports.questions import LEADER, Colleagues, NodeEvents, Part, TellUpdate, UpdateTaken
 
 TOGETHER_S = 0.05  # from the first event that is news: a restart is then over, or well under way
 PACE_S = 0.2  # between two messages of one node, unless the leader wants a longer pause
@@ -105,13 +105,13 @@ class EventForwarder:
         after = kept.told if gone_through < kept.told else 0
         events, others = leaders_events.next_of(kept.events, after=kept.told), tuple(kept.owed)[:1]
         has = leaders_events.has_through(kept)
-        news = TellNews(part.part, part.node, events, gone_through, self._clock.unix_ns(), after, *has, others)
+        news = TellUpdate(part.part, part.node, events, gone_through, self._clock.unix_ns(), after, *has, others)
         try:
             answer = await self._colleagues.ask(job_id, LEADER, news, timeout_s=ANSWER_TIMEOUT_S)
         except HoldfastError:
             kept.has_unsent = self._unsent.get(job_id) is kept
             return False
-        if isinstance(answer, NewsTaken):
+        if isinstance(answer, UpdateTaken):
             kept.told = answer.through
             kept.pace_s = min(answer.pace_s, PACE_MAX_S)
             own = answer.own

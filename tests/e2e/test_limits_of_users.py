@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from supervisor.edges.users.supervisors_per_user import SUPERVISORS_OF_ONE_MAX
+from supervisor.edges.users.user_supervisor_limit import SUPERVISORS_OF_ONE_MAX
 from tests.e2e import many_users
 from tests.e2e.hangs import has_v1, v1_cgroup
 from tests.e2e.launch import SCRIPTS

@@ -6,7 +6,7 @@ import msgspec
 
 from supervisor.engine import leaders_events
 from supervisor.engine.unsent_events import UnsentOfJob
-from supervisor.ports.questions import NodeEvents, TellNews
+from supervisor.ports.questions import NodeEvents, TellUpdate
 from tests.queries.colleagues import happened, part
 
 OWN = NodeEvents("n0", 7)
@@ -18,9 +18,9 @@ def kept(*sequences: int) -> UnsentOfJob:
     return news
 
 
-def told(news: UnsentOfJob) -> TellNews:
+def told(news: UnsentOfJob) -> TellUpdate:
     said = part("n1", 2, 3)
-    return TellNews(said.part, said.node, (), 0, 0, 0, *leaders_events.has_through(news))
+    return TellUpdate(said.part, said.node, (), 0, 0, 0, *leaders_events.has_through(news))
 
 
 def sequences(part: NodeEvents) -> list[int]:

@@ -17,7 +17,6 @@ from supervisor.ports.questions import (
     Answer,
     Done,
     Events,
-    NewsTaken,
     Part,
     Question,
     ReadEvents,
@@ -26,7 +25,8 @@ from supervisor.ports.questions import (
     ShowStacks,
     ShowWhole,
     Stacks,
-    TellNews,
+    TellUpdate,
+    UpdateTaken,
     Whole,
 )
 from supervisor.ports.reports import JobNodeReport, NodeReport
@@ -183,8 +183,8 @@ async def test_a_leader_answers_its_nodes(tmp_path: Path):
     async with shared_job(tmp_path) as shared:
         await shared.bring_spare()
         told = part("n1")
-        answer = await shared.job_service.answer("j", "n1", TellNews(told.part, told.node, happened("n1", 1)))
-        assert isinstance(answer, NewsTaken)
+        answer = await shared.job_service.answer("j", "n1", TellUpdate(told.part, told.node, happened("n1", 1)))
+        assert isinstance(answer, UpdateTaken)
         assert answer.through == 1
         assert isinstance(await shared.job_service.answer("j", "n1", ShowPart()), Part)
         whole = await shared.job_service.answer("j", "n1", ShowWhole())
@@ -211,7 +211,7 @@ async def test_one_that_waits_for_events_is_answered_when_one_happens(tmp_path: 
             tasks.start_soon(wait)
             await settled()
             told = part("n1")
-            await shared.job_service.answer("j", "n1", TellNews(told.part, told.node, happened("n1", 1)))
+            await shared.job_service.answer("j", "n1", TellUpdate(told.part, told.node, happened("n1", 1)))
         assert isinstance(answers[0], Events)
         assert [event.reason for event in answers[0].events] == ["n1 1"]
 

@@ -8,15 +8,15 @@ from msgspec.structs import replace
 
 from supervisor.core.cluster.cluster_messages import NodeLost
 from supervisor.core.facts import JobState
-from supervisor.ports.questions import NodeEvents, TellNews
+from supervisor.ports.questions import NodeEvents, TellUpdate
 from tests.queries.colleagues import happened, part, shared_job
 
 
 def news(
     *sequences: int, gone_through: int = 0, submitted_at_ns: int = 7, sent_at_ns: int = 0, after: int = 0
-) -> TellNews:
+) -> TellUpdate:
     told = part("n1", 2, 3, submitted_at_ns=submitted_at_ns)
-    return TellNews(told.part, told.node, happened("n1", *sequences), gone_through, sent_at_ns, after)
+    return TellUpdate(told.part, told.node, happened("n1", *sequences), gone_through, sent_at_ns, after)
 
 
 async def test_a_clock_that_is_off_is_told_once(tmp_path: Path):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from supervisor.engine import leaders_events, unsent_events
 from supervisor.engine.unsent_events import UnsentEvents
-from supervisor.ports.questions import LEADER, Answer, NewsTaken, NodeEvents, Question, TellNews
+from supervisor.ports.questions import LEADER, Answer, NodeEvents, Question, TellUpdate, UpdateTaken
 from supervisor.queries import event_forwarder
 from supervisor.queries.event_forwarder import EventForwarder
 from tests.engine.world import SetClock
@@ -28,11 +28,11 @@ class Leader:
         self.through = 0
         self.pace_s = 0.0
         self.follows_on = False  # takes all that comes in one message
-        self.messages: list[TellNews] = []
+        self.messages: list[TellUpdate] = []
         self.changed = anyio.Event()
 
     def answer(self, question: Question) -> Answer:
-        assert isinstance(question, TellNews)
+        assert isinstance(question, TellUpdate)
         self.messages.append(question)
         for event in question.events:
             if (
@@ -42,7 +42,7 @@ class Leader:
             ):
                 self.through = event.sequence
         self.changed.set()
-        return NewsTaken(self.through, self.pace_s)
+        return UpdateTaken(self.through, self.pace_s)
 
     async def until(self, through: int) -> None:
         with anyio.fail_after(LIMIT_S):
@@ -196,14 +196,14 @@ async def test_the_events_of_a_leader_are_recorded_here_and_told_to_the_next_one
         recorded.extend((told.node, event.sequence) for event in told.events)
 
     def answer(question: Question) -> Answer:
-        assert isinstance(question, TellNews)
+        assert isinstance(question, TellUpdate)
         taken = leader.answer(question)
-        assert isinstance(taken, NewsTaken)
+        assert isinstance(taken, UpdateTaken)
         return replace(taken, own=NodeEvents("n0", 7, happened("n0", question.leader_through + 1)[: len(recorded) < 3]))
 
     def answer_next(question: Question) -> Answer:
         taken = successor.answer(question)
-        assert isinstance(taken, NewsTaken)
+        assert isinstance(taken, UpdateTaken)
         return replace(taken, own=NodeEvents("n2", 8))
 
     colleagues.answers[LEADER] = answer
@@ -223,7 +223,7 @@ async def test_the_events_of_a_leader_are_recorded_here_and_told_to_the_next_one
 
 async def test_a_leader_that_takes_nothing_does_not_hold_up_the_end():
     colleagues = FakeColleagues(leads=False)
-    colleagues.answers[LEADER] = lambda _: NewsTaken(0, 0.0)
+    colleagues.answers[LEADER] = lambda _: UpdateTaken(0, 0.0)
     async with working(colleagues) as news:
         news.note(happened("n1", 1)[0])
         with anyio.fail_after(LIMIT_S):

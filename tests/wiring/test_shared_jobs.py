@@ -13,7 +13,7 @@ from supervisor.config import JobSpec
 from supervisor.edges.peers.embedded.local_peers import NoColleagues
 from supervisor.errors import InvalidRequestError
 from supervisor.ports.job_requests import RendezvousRequest
-from supervisor.ports.questions import LEADER, Answer, NewsTaken, Part, Question, ShowPart, TellNews
+from supervisor.ports.questions import LEADER, Answer, Part, Question, ShowPart, TellUpdate, UpdateTaken
 from supervisor.wiring import shared_jobs
 from supervisor.wiring.shared_jobs import Counter, open_counter
 from tests.queries.colleagues import SHARED, FakeColleagues
@@ -39,9 +39,9 @@ async def test_a_node_that_follows_answers_for_its_part_and_tells_the_leader_wha
     colleagues, told, answers = FakeColleagues(leads=False), list[str](), list[Answer]()
 
     def take(question: Question) -> Answer:
-        assert isinstance(question, TellNews)
+        assert isinstance(question, TellUpdate)
         told.extend(event.kind for event in question.events)
-        return NewsTaken(question.events[-1].sequence if question.events else 0)
+        return UpdateTaken(question.events[-1].sequence if question.events else 0)
 
     colleagues.answers[LEADER] = take
     async with opened(tmp_path, colleagues, []) as (all_of_it, _):

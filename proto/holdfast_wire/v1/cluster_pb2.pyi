@@ -47,26 +47,26 @@ class Alive(_message.Message):
     def __init__(self) -> None: ...
 
 class Answer(_message.Message):
-    __slots__ = ["done", "events", "logs", "news_taken", "part", "refused", "sections_taken", "stacks", "whole"]
+    __slots__ = ["done", "events", "logs", "part", "refused", "sections_taken", "stacks", "update_taken", "whole"]
     DONE_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
-    NEWS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     SECTIONS_TAKEN_FIELD_NUMBER: _ClassVar[int]
     STACKS_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_TAKEN_FIELD_NUMBER: _ClassVar[int]
     WHOLE_FIELD_NUMBER: _ClassVar[int]
     done: Done
     events: Events
     logs: Logs
-    news_taken: NewsTaken
     part: Part
     refused: Refused
     sections_taken: SectionsTaken
     stacks: Stacks
+    update_taken: UpdateTaken
     whole: Whole
-    def __init__(self, part: _Optional[_Union[Part, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ..., news_taken: _Optional[_Union[NewsTaken, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ..., logs: _Optional[_Union[Logs, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., sections_taken: _Optional[_Union[SectionsTaken, _Mapping]] = ...) -> None: ...
+    def __init__(self, part: _Optional[_Union[Part, _Mapping]] = ..., whole: _Optional[_Union[Whole, _Mapping]] = ..., update_taken: _Optional[_Union[UpdateTaken, _Mapping]] = ..., events: _Optional[_Union[Events, _Mapping]] = ..., stacks: _Optional[_Union[Stacks, _Mapping]] = ..., logs: _Optional[_Union[Logs, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., sections_taken: _Optional[_Union[SectionsTaken, _Mapping]] = ...) -> None: ...
 
 class Answered(_message.Message):
     __slots__ = ["answer", "is_last", "job_id", "number", "part", "to"]
@@ -512,16 +512,6 @@ class Lost(_message.Message):
     reason: str
     def __init__(self, interruption: _Optional[_Union[_worker_pb2.Interruption, str]] = ..., reason: _Optional[str] = ..., failed: bool = ...) -> None: ...
 
-class NewsTaken(_message.Message):
-    __slots__ = ["own", "pace_s", "through"]
-    OWN_FIELD_NUMBER: _ClassVar[int]
-    PACE_S_FIELD_NUMBER: _ClassVar[int]
-    THROUGH_FIELD_NUMBER: _ClassVar[int]
-    own: NodeEvents
-    pace_s: float
-    through: int
-    def __init__(self, through: _Optional[int] = ..., pace_s: _Optional[float] = ..., own: _Optional[_Union[NodeEvents, _Mapping]] = ...) -> None: ...
-
 class NodeCordoned(_message.Message):
     __slots__ = ["node", "reason"]
     NODE_FIELD_NUMBER: _ClassVar[int]
@@ -777,7 +767,7 @@ class ProcessFacts(_message.Message):
     def __init__(self, state: _Optional[str] = ..., is_still: bool = ..., cpu_share: _Optional[float] = ..., stop_signal: _Optional[str] = ..., tracer: _Optional[str] = ..., kernel_place: _Optional[str] = ..., waits_on_futex: bool = ..., children: _Optional[_Iterable[_Union[ChildProcess, _Mapping]]] = ..., is_idle: bool = ...) -> None: ...
 
 class Question(_message.Message):
-    __slots__ = ["close_logs", "read_events", "read_logs", "set_cordon", "show_part", "show_stacks", "show_whole", "tell_news", "tell_sections"]
+    __slots__ = ["close_logs", "read_events", "read_logs", "set_cordon", "show_part", "show_stacks", "show_whole", "tell_sections", "tell_update"]
     CLOSE_LOGS_FIELD_NUMBER: _ClassVar[int]
     READ_EVENTS_FIELD_NUMBER: _ClassVar[int]
     READ_LOGS_FIELD_NUMBER: _ClassVar[int]
@@ -785,8 +775,8 @@ class Question(_message.Message):
     SHOW_PART_FIELD_NUMBER: _ClassVar[int]
     SHOW_STACKS_FIELD_NUMBER: _ClassVar[int]
     SHOW_WHOLE_FIELD_NUMBER: _ClassVar[int]
-    TELL_NEWS_FIELD_NUMBER: _ClassVar[int]
     TELL_SECTIONS_FIELD_NUMBER: _ClassVar[int]
+    TELL_UPDATE_FIELD_NUMBER: _ClassVar[int]
     close_logs: CloseLogs
     read_events: ReadEvents
     read_logs: ReadLogs
@@ -794,9 +784,9 @@ class Question(_message.Message):
     show_part: ShowPart
     show_stacks: ShowStacks
     show_whole: ShowWhole
-    tell_news: TellNews
     tell_sections: TellSections
-    def __init__(self, show_part: _Optional[_Union[ShowPart, _Mapping]] = ..., show_whole: _Optional[_Union[ShowWhole, _Mapping]] = ..., tell_news: _Optional[_Union[TellNews, _Mapping]] = ..., read_events: _Optional[_Union[ReadEvents, _Mapping]] = ..., show_stacks: _Optional[_Union[ShowStacks, _Mapping]] = ..., read_logs: _Optional[_Union[ReadLogs, _Mapping]] = ..., close_logs: _Optional[_Union[CloseLogs, _Mapping]] = ..., set_cordon: _Optional[_Union[SetCordon, _Mapping]] = ..., tell_sections: _Optional[_Union[TellSections, _Mapping]] = ...) -> None: ...
+    tell_update: TellUpdate
+    def __init__(self, show_part: _Optional[_Union[ShowPart, _Mapping]] = ..., show_whole: _Optional[_Union[ShowWhole, _Mapping]] = ..., tell_update: _Optional[_Union[TellUpdate, _Mapping]] = ..., read_events: _Optional[_Union[ReadEvents, _Mapping]] = ..., show_stacks: _Optional[_Union[ShowStacks, _Mapping]] = ..., read_logs: _Optional[_Union[ReadLogs, _Mapping]] = ..., close_logs: _Optional[_Union[CloseLogs, _Mapping]] = ..., set_cordon: _Optional[_Union[SetCordon, _Mapping]] = ..., tell_sections: _Optional[_Union[TellSections, _Mapping]] = ...) -> None: ...
 
 class RankFacts(_message.Message):
     __slots__ = ["answers", "gil_frames", "gil_is_main", "has_exited", "is_silent", "process", "rank", "sections", "source_line"]
@@ -1250,7 +1240,17 @@ class TellMembers(_message.Message):
     order: ToRank
     def __init__(self, cycle: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., order: _Optional[_Union[ToRank, _Mapping]] = ...) -> None: ...
 
-class TellNews(_message.Message):
+class TellSections(_message.Message):
+    __slots__ = ["cycle", "names", "ranks"]
+    CYCLE_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    cycle: int
+    names: _containers.RepeatedScalarFieldContainer[str]
+    ranks: _containers.RepeatedCompositeFieldContainer[RankSections]
+    def __init__(self, cycle: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., ranks: _Optional[_Iterable[_Union[RankSections, _Mapping]]] = ...) -> None: ...
+
+class TellUpdate(_message.Message):
     __slots__ = ["after", "events", "gone_through", "leader_submitted_at_ns", "leader_through", "node", "others", "part", "sent_at_ns"]
     AFTER_FIELD_NUMBER: _ClassVar[int]
     EVENTS_FIELD_NUMBER: _ClassVar[int]
@@ -1271,16 +1271,6 @@ class TellNews(_message.Message):
     part: JobReport
     sent_at_ns: int
     def __init__(self, part: _Optional[_Union[JobReport, _Mapping]] = ..., node: _Optional[_Union[NodeReport, _Mapping]] = ..., events: _Optional[_Iterable[_Union[RecordedEvent, _Mapping]]] = ..., gone_through: _Optional[int] = ..., sent_at_ns: _Optional[int] = ..., after: _Optional[int] = ..., leader_submitted_at_ns: _Optional[int] = ..., leader_through: _Optional[int] = ..., others: _Optional[_Iterable[_Union[NodeEvents, _Mapping]]] = ...) -> None: ...
-
-class TellSections(_message.Message):
-    __slots__ = ["cycle", "names", "ranks"]
-    CYCLE_FIELD_NUMBER: _ClassVar[int]
-    NAMES_FIELD_NUMBER: _ClassVar[int]
-    RANKS_FIELD_NUMBER: _ClassVar[int]
-    cycle: int
-    names: _containers.RepeatedScalarFieldContainer[str]
-    ranks: _containers.RepeatedCompositeFieldContainer[RankSections]
-    def __init__(self, cycle: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., ranks: _Optional[_Iterable[_Union[RankSections, _Mapping]]] = ...) -> None: ...
 
 class TellWaiting(_message.Message):
     __slots__ = ["reason", "waiting"]
@@ -1319,6 +1309,16 @@ class Told(_message.Message):
     member: int
     word: Word
     def __init__(self, member: _Optional[int] = ..., word: _Optional[_Union[Word, _Mapping]] = ...) -> None: ...
+
+class UpdateTaken(_message.Message):
+    __slots__ = ["own", "pace_s", "through"]
+    OWN_FIELD_NUMBER: _ClassVar[int]
+    PACE_S_FIELD_NUMBER: _ClassVar[int]
+    THROUGH_FIELD_NUMBER: _ClassVar[int]
+    own: NodeEvents
+    pace_s: float
+    through: int
+    def __init__(self, through: _Optional[int] = ..., pace_s: _Optional[float] = ..., own: _Optional[_Union[NodeEvents, _Mapping]] = ...) -> None: ...
 
 class UseStore(_message.Message):
     __slots__ = ["cycle", "host", "port"]

@@ -15,10 +15,11 @@ from supervisor.core.cluster import cluster_messages as cluster
 from supervisor.core.election import first_start, node_fence
 from supervisor.core.election.leader import Leader
 from supervisor.core.election.leader_heartbeats import HeardLeader
+from supervisor.core.election.ledger_of_this_run import of_this_run
 from supervisor.core.election.node_fence import EndWorkers, MoveFence
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence_times import FENCE_S, HEARD_S, led_at_s
-from supervisor.core.leader_ledger import Former, Ledger, as_before, newer, of_this_run
+from supervisor.core.leader_ledger import Former, Ledger, as_before, newer
 from supervisor.core.session_state import LastingRequest, Request
 
 JITTER_S = 0.2  # before a node asks to lead, so that not all ask at once

@@ -15,8 +15,8 @@ from anyio.abc import TaskGroup
 from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
-from supervisor.edges.users import supervisors_per_user, user_process
 from supervisor.edges.users import user_link_messages as messages
+from supervisor.edges.users import user_process, user_supervisor_limit
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders, bind_for_root
 from supervisor.edges.users.user_link import UserLink
@@ -197,7 +197,7 @@ class UserSupervisors:
         """Starts a supervisor. Raises HoldfastError."""
         if user.record is None:
             others = [each.login for each in self._users.values() if each.record is not None or each.is_starting]
-            supervisors_per_user.check(others, user.login, user.identity.uid)
+            user_supervisor_limit.check(others, user.login, user.identity.uid)
         user.is_starting = True
         try:
             started = await self._processes.start(

@@ -8,8 +8,8 @@ from holdfast_wire.log_pieces import Piece, Receipt
 
 from supervisor.core.log_funnel.log_relay import Relay
 from supervisor.edges.peers.transport.cluster_tls import Tls
-from supervisor.programs.log_service.log_senders import Callers
 from supervisor.programs.log_service.log_tier_settings import Settings
+from supervisor.programs.log_service.replies_to_senders import Callers
 from supervisor.programs.log_service.upstream import Upstream
 from supervisor.programs.log_service.wakeup import Wakeup
 

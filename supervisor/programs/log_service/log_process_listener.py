@@ -13,7 +13,7 @@ from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.processes.peer_credentials import Peer
 from supervisor.edges.peers.transport import leader_listener
 from supervisor.edges.peers.transport.cluster_line import Line
-from supervisor.programs.log_service.links import Links
+from supervisor.programs.log_service.log_receiving import Links
 
 _log = logging.getLogger("holdfast.logs")
 

@@ -21,11 +21,11 @@ from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.edges.peers.transport.cluster_tls import Tls
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service import log_process_listener
-from supervisor.programs.log_service.links import Links
 from supervisor.programs.log_service.log_forwarding import LogForwarder
-from supervisor.programs.log_service.log_senders import Callers
+from supervisor.programs.log_service.log_receiving import Links
 from supervisor.programs.log_service.log_tier_listener import TierListener
 from supervisor.programs.log_service.log_tier_settings import LEAF, ROOT, Next, Settings, address_of
+from supervisor.programs.log_service.replies_to_senders import Callers
 from supervisor.programs.log_service.root_files import RootFiles
 
 LEAF_BYTES_MAX = 64 * 1024 * 1024

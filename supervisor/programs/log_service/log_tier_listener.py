@@ -25,7 +25,7 @@ from supervisor.edges.peers.transport.cluster_tls import LeadersTls, Tls, token_
 from supervisor.edges.peers.transport.preamble import key_of
 from supervisor.errors import ConfigurationError
 from supervisor.programs.log_service import log_hello_exchange
-from supervisor.programs.log_service.links import Links
+from supervisor.programs.log_service.log_receiving import Links
 
 HANDSHAKE_S = 10.0
 LOST_MS = 10_000  # a caller whose machine has confirmed nothing for so long is lost

@@ -24,8 +24,8 @@ from supervisor.edges.peers.transport.cluster_tls import Pipe, Tls, token_of
 from supervisor.edges.peers.transport.preamble import CONNECTS_HERE, Preamble, key_of
 from supervisor.ports.pauses import pause
 from supervisor.programs.log_service import log_hello_exchange
-from supervisor.programs.log_service.log_senders import ALIVE_S
 from supervisor.programs.log_service.log_tier_settings import Settings
+from supervisor.programs.log_service.replies_to_senders import ALIVE_S
 from supervisor.programs.log_service.wakeup import Wakeup
 
 HANDSHAKE_S = 10.0

@@ -18,7 +18,7 @@ from anyio.lowlevel import EventLoopToken
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
-from supervisor.edges.users import supervisor_processes, supervisors_per_user, user_process, user_supervisors
+from supervisor.edges.users import supervisor_processes, user_process, user_supervisor_limit, user_supervisors
 from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
@@ -251,7 +251,7 @@ async def test_one_that_floods_the_service_is_killed_and_started_again(tmp_path:
 
 async def test_supervisors_of_one_login_are_bounded(tmp_path: Path) -> None:
     async with house(tmp_path, login_of=lambda uid: min(uid, 60_000)) as (users, fakes):
-        for number in range(supervisors_per_user.SUPERVISORS_OF_ONE_MAX):
+        for number in range(user_supervisor_limit.SUPERVISORS_OF_ONE_MAX):
             await _come(users, Identity(60_000 + number, 60_000, ()))
         with pytest.raises(ExhaustedError, match="user id 60000, with other groups and subordinate user ids, has 8 "):
             await _come(users, Identity(70_000, 60_000, ()))

@@ -14,12 +14,12 @@ import pytest
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
-from supervisor.programs.log_service.links import Links
-from supervisor.programs.log_service.log_senders import Callers
+from supervisor.programs.log_service.log_receiving import Links
 from supervisor.programs.log_service.log_tier_listener import TierListener
+from supervisor.programs.log_service.replies_to_senders import Callers
 from tests.edges.peers.transport.test_cluster_line import until
 from tests.programs.log_service import crowd
-from tests.programs.log_service.test_links import LIMIT_S, Taken
+from tests.programs.log_service.test_log_receiving import LIMIT_S, Taken
 
 OTHER = 54321
 FIRST_OF_ALL_USERS = int(Path("/proc/sys/net/ipv4/ip_unprivileged_port_start").read_text())
@@ -28,10 +28,10 @@ ASKS_FOR_PORT_80 = f"""
 import encodings.idna, os, anyio
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.errors import ConfigurationError
-from supervisor.programs.log_service.log_senders import Callers
-from supervisor.programs.log_service.links import Links
+from supervisor.programs.log_service.replies_to_senders import Callers
+from supervisor.programs.log_service.log_receiving import Links
 from supervisor.programs.log_service.log_tier_listener import TierListener
-from tests.programs.log_service.test_links import Taken
+from tests.programs.log_service.test_log_receiving import Taken
 
 async def main():
     try:

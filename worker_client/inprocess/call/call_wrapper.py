@@ -278,10 +278,7 @@ class CallWrapper:
 
     def _complete(self) -> None:
         try:
-            if self.wrapper.completion is not None:
-                self.wrapper.completion(self.state.freeze())
-        except Exception:  # the call is committed: nothing may undo it
-            log.exception("rank %d: completion has failed; the call has succeeded all the same", self.state.rank)
+            self._callbacks.after_commit(self.state.freeze())
         finally:
             self._coordination.leave(Leaving.DONE, "")
 
@@ -298,8 +295,8 @@ class CallWrapper:
         if not is_expected:
             with contextlib.suppress(InternalError, RestartAbort), self._variables.serving_others():
                 self._coordination.wait_for_others(self.wrapper.barrier_timeout)
-        if membership is not Membership.JOINING and self.wrapper.terminate is not None:
-            self.wrapper.terminate(self.state.freeze())
+        if membership is not Membership.JOINING:
+            self._callbacks.before_end(self.state.freeze())
 
     def _close_connection(self) -> None:
         if self._receiver is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from worker_client.inprocess.call.failed_iteration import in_a_line
@@ -13,10 +14,14 @@ if TYPE_CHECKING:
     from typing import Self
 
     from worker_client.inprocess.call.wrapper_parameters import WrapperParameters
+    from worker_client.inprocess.completion import Completion
     from worker_client.inprocess.finalize import Finalize
     from worker_client.inprocess.health_check import HealthCheck
     from worker_client.inprocess.initialize import Initialize
     from worker_client.inprocess.state import FrozenState
+    from worker_client.inprocess.terminate import Terminate
+
+log = logging.getLogger("holdfast.inprocess")
 
 
 def is_unfit(error: BaseException) -> bool:
@@ -30,10 +35,12 @@ def is_unfit(error: BaseException) -> bool:
 class Callbacks(NamedTuple):
     """The callbacks of one call, without what counters remember of earlier calls."""
 
-    initialize: Initialize | None
-    health_check: HealthCheck | None
-    finalize: Finalize | None
-    restart_health_check: HealthCheck | None
+    initialize: Initialize | None = None
+    health_check: HealthCheck | None = None
+    finalize: Finalize | None = None
+    restart_health_check: HealthCheck | None = None
+    completion: Completion | None = None
+    terminate: Terminate | None = None
 
     @classmethod
     def of(cls, parameters: WrapperParameters) -> Self:
@@ -42,6 +49,8 @@ class Callbacks(NamedTuple):
             fresh(parameters.health_check),
             fresh(parameters.finalize),
             fresh(parameters.restart_health_check),
+            parameters.completion,
+            parameters.terminate,
         )
 
     def before_function(self, state: FrozenState) -> None:
@@ -62,3 +71,16 @@ class Callbacks(NamedTuple):
                 raise HealthCheckError(
                     f"cannot go on with rank {state.rank}: {in_a_line(error)}; repair what its health check found"
                 ) from error
+
+    def after_commit(self, state: FrozenState) -> None:
+        """Runs once all ranks have completed. An exception is only logged: nothing may undo the call's success."""
+        try:
+            if self.completion is not None:
+                self.completion(state)
+        except Exception:  # the call is committed
+            log.exception("rank %d: completion has failed; the call has succeeded all the same", state.rank)
+
+    def before_end(self, state: FrozenState) -> None:
+        """Runs on a rank that leaves the call by a fault of its own, or that is discarded."""
+        if self.terminate is not None:
+            self.terminate(state)

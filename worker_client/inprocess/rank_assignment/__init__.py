@@ -12,6 +12,6 @@ from worker_client.inprocess.rank_assignment.composable import FillGaps as FillG
 from worker_client.inprocess.rank_assignment.composable import MaxActiveWorldSize as MaxActiveWorldSize
 from worker_client.inprocess.rank_assignment.composable import ShiftRanks as ShiftRanks
 from worker_client.inprocess.rank_assignment.grouped import FilterCountGroupedByKey as FilterCountGroupedByKey
-from worker_client.inprocess.rank_assignment.layers import Layer as Layer
-from worker_client.inprocess.rank_assignment.layers import LayerFlag as LayerFlag
 from worker_client.inprocess.rank_assignment.tree import Tree as Tree
+from worker_client.inprocess.rank_assignment.tree_layers import Layer as Layer
+from worker_client.inprocess.rank_assignment.tree_layers import LayerFlag as LayerFlag

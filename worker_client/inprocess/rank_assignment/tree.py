@@ -10,9 +10,9 @@ from datetime import timedelta
 
 from worker_client.inprocess.rank_assignment.assignment import RankAssignment, RankAssignmentCtx, RankDiscarded
 from worker_client.inprocess.rank_assignment.grouped import group_key
-from worker_client.inprocess.rank_assignment.layers import Layer, idle_flags
-from worker_client.inprocess.rank_assignment.topology import Topology
-from worker_client.inprocess.rank_assignment.tree_ranks import TreeRanks
+from worker_client.inprocess.rank_assignment.tree_layers import Layer, idle_flags
+from worker_client.inprocess.rank_assignment.tree_reserves import TreeRanks
+from worker_client.inprocess.rank_assignment.tree_topology import Topology
 from worker_client.inprocess.state import Mode
 
 MOVED_SHOWN_MAX = 8  # ranks that the tree reorders; a warning lists them one by one

@@ -11,9 +11,10 @@ import pytest
 from supervisor.core import orders
 from supervisor.core.cluster.cluster_messages import NodeLost, Reported
 from supervisor.core.election import leader_heartbeats
+from supervisor.core.election.ledger_of_this_run import of_this_run
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.fence_times import FENCE_S, UNCONFIRMED_S
-from supervisor.core.leader_ledger import Ledger, after_all_know, of_this_run
+from supervisor.core.leader_ledger import Ledger, after_all_know
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.edges.peers.election import etcd_backend
 from supervisor.edges.peers.election.backend_outage import BackendOutage

@@ -12,8 +12,8 @@ from holdfast_wire import log_frames
 from holdfast_wire.log_frames import Message, Parting
 from holdfast_wire.log_pieces import Piece
 
-from supervisor.programs.log_service.links import Links
-from supervisor.programs.log_service.log_senders import Callers
+from supervisor.programs.log_service.log_receiving import Links
+from supervisor.programs.log_service.replies_to_senders import Callers
 from supervisor.programs.log_service.wakeup import Wakeup
 from tests.edges.peers.relays.test_multiplexer import wired
 from tests.edges.peers.transport.test_cluster_line import line_and_peer, until

@@ -17,7 +17,7 @@ from holdfast_wire.log_pieces import Piece
 
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.edges.peers.transport.cluster_session import SessionError
-from supervisor.programs.log_service.log_senders import Callers, Link
+from supervisor.programs.log_service.replies_to_senders import Callers, Link
 from supervisor.programs.log_service.wakeup import Wakeup
 
 _log = logging.getLogger("holdfast.logs")

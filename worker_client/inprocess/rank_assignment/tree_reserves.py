@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from worker_client.inprocess.rank_assignment.layers import Layer, LayerFlag
-from worker_client.inprocess.rank_assignment.topology import Topology
+from worker_client.inprocess.rank_assignment.tree_layers import Layer, LayerFlag
+from worker_client.inprocess.rank_assignment.tree_topology import Topology
 
 _NO_SPARE = -1
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from worker_client.inprocess.rank_assignment.topology import Topology
+from worker_client.inprocess.rank_assignment.tree_topology import Topology
 
 KEYS = st.integers(1, 4).flatmap(
     lambda layers: st.lists(

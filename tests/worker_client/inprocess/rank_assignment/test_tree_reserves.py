@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.worker_client.inprocess.obvious_tree import ObviousTree
 from tests.worker_client.inprocess.rank_world import World
 from worker_client.inprocess.rank_assignment import Layer, LayerFlag, RankAssignmentCtx, Tree
-from worker_client.inprocess.rank_assignment.topology import Topology
-from worker_client.inprocess.rank_assignment.tree_ranks import TreeRanks
+from worker_client.inprocess.rank_assignment.tree_reserves import TreeRanks
+from worker_client.inprocess.rank_assignment.tree_topology import Topology
 from worker_client.inprocess.state import State
 
 pytestmark = pytest.mark.filterwarnings("ignore:LayerFlag:UserWarning")  # drawn flags have gaps

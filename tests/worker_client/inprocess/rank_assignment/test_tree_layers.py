@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from worker_client.inprocess.rank_assignment import Layer, LayerFlag, Tree
-from worker_client.inprocess.rank_assignment.layers import idle_flags
+from worker_client.inprocess.rank_assignment.tree_layers import idle_flags
 
 R = LayerFlag.RESERVE
 

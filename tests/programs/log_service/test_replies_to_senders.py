@@ -6,10 +6,10 @@ import pytest
 from holdfast_wire.log_frames import Alive, Terms, Trouble
 from holdfast_wire.log_pieces import Receipt
 
-from supervisor.programs.log_service import log_senders as callers_module
-from supervisor.programs.log_service.log_senders import Callers
+from supervisor.programs.log_service import replies_to_senders as callers_module
+from supervisor.programs.log_service.replies_to_senders import Callers
 from tests.edges.peers.transport.test_cluster_line import until
-from tests.programs.log_service.test_links import Caller, Taken, running
+from tests.programs.log_service.test_log_receiving import Caller, Taken, running
 
 BYTES_MAX = 64 * 1024 * 1024
 
