@@ -16,6 +16,7 @@ HARMLESS_SIGNALS = (signal.SIGURG, signal.SIGWINCH)  # ignored if it comes late,
 STACKS_BYTES_MAX = 1024 * 1024
 LOOK_INTERVAL_S = 0.004
 QUIET_LOOKS = 3  # faulthandler writes in pieces and marks no end: this many checks without a change are the end
+QUIET_LOOKS_CUT = 50  # of a text that is not at the end of a frame: on a busy machine, the rest comes late
 
 
 async def ask_by_signal(pid: int, number: int, descriptor: int) -> str | None:
@@ -44,11 +45,19 @@ async def _signal_and_read(pidfd: int, number: int, file: int) -> str:
     os.ftruncate(file, 0)
     signal.pidfd_send_signal(pidfd, number)
     size, quiet_looks = 0, 0
-    while quiet_looks < QUIET_LOOKS:
+    while True:
         await pause(LOOK_INTERVAL_S, why="the kernel tells nobody of writes to a memfd (no inotify since 6.13)")
         before, size = size, os.fstat(file).st_size
         quiet_looks = quiet_looks + 1 if size == before > 0 else 0
-    return os.pread(file, STACKS_BYTES_MAX, 0).decode(errors="replace")
+        if quiet_looks >= QUIET_LOOKS:
+            text = os.pread(file, STACKS_BYTES_MAX, 0).decode(errors="replace")
+            if _ends_with_a_frame(text) or quiet_looks >= QUIET_LOOKS_CUT:
+                return text
+
+
+def _ends_with_a_frame(text: str) -> bool:
+    """Returns whether this may be all: the last line is whole and indented, as each frame of a thread is."""
+    return text.endswith("\n") and text.rstrip("\n").rpartition("\n")[2].startswith("  ")
 
 
 def _open_memfd(path: str) -> int | None:

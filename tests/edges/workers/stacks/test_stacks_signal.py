@@ -68,3 +68,29 @@ async def test_what_a_worker_told_is_not_trusted(holder: tuple[int, int, int], t
         assert await ask_by_signal(*asks[what]()) is None
     assert (tmp_path / "plain").read_text() == "precious"
     os.kill(pid, 0)
+
+
+# As faulthandler on a busy machine: it writes in pieces, with a pause in the middle of a frame.
+SLOW_WRITER = """
+import os, signal, time
+fd = os.memfd_create("holdfast-stacks")
+def write(number, frame):
+    os.write(fd, b"Thread 0x1 (most recent call first):\\n  File ")
+    time.sleep(0.05)
+    os.write(fd, b'"late.py", line 1 in waits\\n')
+signal.signal(signal.SIGURG, write)
+print(fd, flush=True)
+while True:
+    signal.pause()
+"""
+
+
+async def test_a_dump_that_pauses_within_a_frame_is_awaited():
+    with subprocess.Popen([sys.executable, "-c", SLOW_WRITER], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            with anyio.fail_after(20):
+                text = await ask_by_signal(process.pid, signal.SIGURG, int(process.stdout.readline()))
+        finally:
+            process.kill()
+    assert text == 'Thread 0x1 (most recent call first):\n  File "late.py", line 1 in waits\n'
