@@ -86,7 +86,7 @@ while True:
 
 
 async def test_a_dump_that_pauses_within_a_frame_is_awaited():
-    with subprocess.Popen([sys.executable, "-c", SLOW_WRITER], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-c", SLOW_WRITER], stdout=subprocess.PIPE) as process:  # noqa: ASYNC220  # waits for nothing
         try:
             assert process.stdout is not None
             with anyio.fail_after(20):
