@@ -105,6 +105,7 @@ class Play:
                 | call_messages.CallCompleted()
                 | call_messages.Committed()
                 | call_messages.CallUnderway()
+                | call_messages.RanksMissing()
                 | call_messages.CallRefused()
             ):
                 pass

@@ -69,6 +69,7 @@ class CallEnter(NamedTuple):
     rank: int = 0
     world_size: int = 0
     active: bool = False
+    overdue: bool = False  # asks for RanksMissing
 
 
 class IterationBegan(NamedTuple):
@@ -99,6 +100,7 @@ class BarrierArrive(NamedTuple):
     barrier: Barrier
     rank: int
     active: bool
+    overdue: bool = False
 
 
 class CallLeave(NamedTuple):
@@ -115,6 +117,7 @@ class ExchangeValue(NamedTuple):
     name: str
     rank: int
     value: str
+    overdue: bool = False
 
 
 Word = CallEnter | IterationBegan | RankFault | FaultsReported | BarrierArrive | CallLeave | ExchangeValue
@@ -163,6 +166,14 @@ class CallUnderway(NamedTuple):
     call: int
 
 
+class RanksMissing(NamedTuple):
+    """Answers an overdue message. `ranks`: the first of the `total` ranks that have not sent theirs, initial ones."""
+
+    call: int
+    ranks: tuple[int, ...]
+    total: int
+
+
 class Interrupt(NamedTuple):
     call: int
     iteration: int
@@ -191,8 +202,9 @@ class CallRefused(NamedTuple):
 
 
 CallEvent = (
-    Entered | CallUnderway | Interrupt | Restart | BeginIteration | CallCompleted | Committed | Exchanged | CallRefused
-)
+    Entered | CallUnderway | RanksMissing | Interrupt | Restart | BeginIteration | CallCompleted | Committed
+    | Exchanged | CallRefused
+)  # fmt: skip
 
 
 def event(frame: worker_pb2.SupervisorFrame) -> CallEvent | None:
@@ -204,6 +216,9 @@ def event(frame: worker_pb2.SupervisorFrame) -> CallEvent | None:
             return Entered(told.call, told.iteration, history, tuple(map(_exchanged, told.exchanges)))
         case "call_underway":
             return CallUnderway(frame.call_underway.call)
+        case "ranks_missing":
+            missing = frame.ranks_missing
+            return RanksMissing(missing.call, tuple(missing.ranks), missing.total)
         case "interrupt":
             return Interrupt(frame.interrupt.call, frame.interrupt.iteration)
         case "restart":

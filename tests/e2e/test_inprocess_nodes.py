@@ -64,3 +64,16 @@ def test_min_healthy_trains_on_all_nodes_and_restarts_the_cycle_only_below_the_m
         assert {each: line["node"] for each, line in again.items()} == {0: "1", 1: "1", 2: "4", 3: "4"}
         job.end()
         assert job.codes() == [0, 0]
+
+
+def test_a_call_that_ranks_of_two_nodes_do_not_make_names_them(tmp_path: Path):
+    """Each node has one rank that calls and one that does not. The first timeout ends the call for the other, too."""
+    with wrapped_nodes(tmp_path, "2", "wrapped_missing.py") as job:
+        job.start_all(2)
+        job.until(lambda: job.traced("BarrierTimeout"), "a timeout")
+        messages = {str(line["message"]) for line in job.traced("BarrierTimeout")}
+        assert messages == {
+            "cannot enter call 1 with 4 ranks within 0:00:12: ranks 1, 3 have not called it; "
+            "call it equally often on all ranks; see holdfast stacks"
+        }
+        job.end()

@@ -1281,7 +1281,7 @@ class TellWaiting(_message.Message):
     def __init__(self, waiting: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ToRank(_message.Message):
-    __slots__ = ["begin_iteration", "call_completed", "call_refused", "call_underway", "committed", "entered", "exchanged", "interrupt", "restart"]
+    __slots__ = ["begin_iteration", "call_completed", "call_refused", "call_underway", "committed", "entered", "exchanged", "interrupt", "ranks_missing", "restart"]
     BEGIN_ITERATION_FIELD_NUMBER: _ClassVar[int]
     CALL_COMPLETED_FIELD_NUMBER: _ClassVar[int]
     CALL_REFUSED_FIELD_NUMBER: _ClassVar[int]
@@ -1290,6 +1290,7 @@ class ToRank(_message.Message):
     ENTERED_FIELD_NUMBER: _ClassVar[int]
     EXCHANGED_FIELD_NUMBER: _ClassVar[int]
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
+    RANKS_MISSING_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     begin_iteration: _worker_pb2.BeginIteration
     call_completed: _worker_pb2.CallCompleted
@@ -1299,8 +1300,9 @@ class ToRank(_message.Message):
     entered: _worker_pb2.Entered
     exchanged: _worker_pb2.Exchanged
     interrupt: _worker_pb2.Interrupt
+    ranks_missing: _worker_pb2.RanksMissing
     restart: _worker_pb2.Restart
-    def __init__(self, entered: _Optional[_Union[_worker_pb2.Entered, _Mapping]] = ..., interrupt: _Optional[_Union[_worker_pb2.Interrupt, _Mapping]] = ..., restart: _Optional[_Union[_worker_pb2.Restart, _Mapping]] = ..., begin_iteration: _Optional[_Union[_worker_pb2.BeginIteration, _Mapping]] = ..., call_completed: _Optional[_Union[_worker_pb2.CallCompleted, _Mapping]] = ..., committed: _Optional[_Union[_worker_pb2.Committed, _Mapping]] = ..., exchanged: _Optional[_Union[_worker_pb2.Exchanged, _Mapping]] = ..., call_refused: _Optional[_Union[_worker_pb2.CallRefused, _Mapping]] = ..., call_underway: _Optional[_Union[_worker_pb2.CallUnderway, _Mapping]] = ...) -> None: ...
+    def __init__(self, entered: _Optional[_Union[_worker_pb2.Entered, _Mapping]] = ..., interrupt: _Optional[_Union[_worker_pb2.Interrupt, _Mapping]] = ..., restart: _Optional[_Union[_worker_pb2.Restart, _Mapping]] = ..., begin_iteration: _Optional[_Union[_worker_pb2.BeginIteration, _Mapping]] = ..., call_completed: _Optional[_Union[_worker_pb2.CallCompleted, _Mapping]] = ..., committed: _Optional[_Union[_worker_pb2.Committed, _Mapping]] = ..., exchanged: _Optional[_Union[_worker_pb2.Exchanged, _Mapping]] = ..., call_refused: _Optional[_Union[_worker_pb2.CallRefused, _Mapping]] = ..., call_underway: _Optional[_Union[_worker_pb2.CallUnderway, _Mapping]] = ..., ranks_missing: _Optional[_Union[_worker_pb2.RanksMissing, _Mapping]] = ...) -> None: ...
 
 class Told(_message.Message):
     __slots__ = ["member", "word"]

@@ -20,7 +20,7 @@ class Accepted(_message.Message):
     def __init__(self, request_id: _Optional[int] = ...) -> None: ...
 
 class BarrierArrive(_message.Message):
-    __slots__ = ["active", "barrier", "call", "iteration", "rank"]
+    __slots__ = ["active", "barrier", "call", "iteration", "overdue", "rank"]
     class Barrier(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     ACTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -29,13 +29,15 @@ class BarrierArrive(_message.Message):
     COMPLETION: BarrierArrive.Barrier
     ITERATION: BarrierArrive.Barrier
     ITERATION_FIELD_NUMBER: _ClassVar[int]
+    OVERDUE_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     active: bool
     barrier: BarrierArrive.Barrier
     call: int
     iteration: int
+    overdue: bool
     rank: int
-    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., barrier: _Optional[_Union[BarrierArrive.Barrier, str]] = ..., rank: _Optional[int] = ..., active: bool = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., barrier: _Optional[_Union[BarrierArrive.Barrier, str]] = ..., rank: _Optional[int] = ..., active: bool = ..., overdue: bool = ...) -> None: ...
 
 class BeginIteration(_message.Message):
     __slots__ = ["anew", "call", "iteration", "terminated_ranks", "world_size"]
@@ -60,7 +62,7 @@ class CallCompleted(_message.Message):
     def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ...) -> None: ...
 
 class CallEnter(_message.Message):
-    __slots__ = ["active", "call", "initial_rank", "initial_world_size", "iteration", "rank", "settings", "stage", "world_size"]
+    __slots__ = ["active", "call", "initial_rank", "initial_world_size", "iteration", "overdue", "rank", "settings", "stage", "world_size"]
     class Stage(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = []
     ACTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +72,7 @@ class CallEnter(_message.Message):
     INITIAL_RANK_FIELD_NUMBER: _ClassVar[int]
     INITIAL_WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
+    OVERDUE_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     RESTARTING: CallEnter.Stage
     RUNNING: CallEnter.Stage
@@ -82,11 +85,12 @@ class CallEnter(_message.Message):
     initial_rank: int
     initial_world_size: int
     iteration: int
+    overdue: bool
     rank: int
     settings: CallSettings
     stage: CallEnter.Stage
     world_size: int
-    def __init__(self, call: _Optional[int] = ..., initial_rank: _Optional[int] = ..., initial_world_size: _Optional[int] = ..., settings: _Optional[_Union[CallSettings, _Mapping]] = ..., stage: _Optional[_Union[CallEnter.Stage, str]] = ..., iteration: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., active: bool = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., initial_rank: _Optional[int] = ..., initial_world_size: _Optional[int] = ..., settings: _Optional[_Union[CallSettings, _Mapping]] = ..., stage: _Optional[_Union[CallEnter.Stage, str]] = ..., iteration: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., active: bool = ..., overdue: bool = ...) -> None: ...
 
 class CallLeave(_message.Message):
     __slots__ = ["call", "iteration", "reason", "unfit", "why"]
@@ -176,18 +180,20 @@ class Entered(_message.Message):
     def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., history: _Optional[_Iterable[_Union[BeginIteration, _Mapping]]] = ..., exchanges: _Optional[_Iterable[_Union[Exchanged, _Mapping]]] = ...) -> None: ...
 
 class ExchangeValue(_message.Message):
-    __slots__ = ["call", "iteration", "name", "rank", "value"]
+    __slots__ = ["call", "iteration", "name", "overdue", "rank", "value"]
     CALL_FIELD_NUMBER: _ClassVar[int]
     ITERATION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    OVERDUE_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     call: int
     iteration: int
     name: str
+    overdue: bool
     rank: int
     value: str
-    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., name: _Optional[str] = ..., rank: _Optional[int] = ..., value: _Optional[str] = ...) -> None: ...
+    def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., name: _Optional[str] = ..., rank: _Optional[int] = ..., value: _Optional[str] = ..., overdue: bool = ...) -> None: ...
 
 class Exchanged(_message.Message):
     __slots__ = ["call", "iteration", "name", "values"]
@@ -356,6 +362,16 @@ class RankFault(_message.Message):
     reason: str
     def __init__(self, call: _Optional[int] = ..., iteration: _Optional[int] = ..., rank: _Optional[int] = ..., interruption: _Optional[_Union[Interruption, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class RanksMissing(_message.Message):
+    __slots__ = ["call", "ranks", "total"]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    total: int
+    def __init__(self, call: _Optional[int] = ..., ranks: _Optional[_Iterable[int]] = ..., total: _Optional[int] = ...) -> None: ...
+
 class Refused(_message.Message):
     __slots__ = ["reason", "retry"]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -397,7 +413,7 @@ class StacksRequest(_message.Message):
     def __init__(self, request_id: _Optional[int] = ...) -> None: ...
 
 class SupervisorFrame(_message.Message):
-    __slots__ = ["accepted", "begin_iteration", "call_completed", "call_refused", "call_underway", "committed", "entered", "exchanged", "interrupt", "lease", "refused", "restart", "stacks_request", "welcome"]
+    __slots__ = ["accepted", "begin_iteration", "call_completed", "call_refused", "call_underway", "committed", "entered", "exchanged", "interrupt", "lease", "ranks_missing", "refused", "restart", "stacks_request", "welcome"]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     BEGIN_ITERATION_FIELD_NUMBER: _ClassVar[int]
     CALL_COMPLETED_FIELD_NUMBER: _ClassVar[int]
@@ -408,6 +424,7 @@ class SupervisorFrame(_message.Message):
     EXCHANGED_FIELD_NUMBER: _ClassVar[int]
     INTERRUPT_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_MISSING_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     RESTART_FIELD_NUMBER: _ClassVar[int]
     STACKS_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -422,11 +439,12 @@ class SupervisorFrame(_message.Message):
     exchanged: Exchanged
     interrupt: Interrupt
     lease: Lease
+    ranks_missing: RanksMissing
     refused: Refused
     restart: Restart
     stacks_request: StacksRequest
     welcome: Welcome
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., stacks_request: _Optional[_Union[StacksRequest, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., entered: _Optional[_Union[Entered, _Mapping]] = ..., interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., begin_iteration: _Optional[_Union[BeginIteration, _Mapping]] = ..., call_completed: _Optional[_Union[CallCompleted, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., exchanged: _Optional[_Union[Exchanged, _Mapping]] = ..., call_refused: _Optional[_Union[CallRefused, _Mapping]] = ..., call_underway: _Optional[_Union[CallUnderway, _Mapping]] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., accepted: _Optional[_Union[Accepted, _Mapping]] = ..., stacks_request: _Optional[_Union[StacksRequest, _Mapping]] = ..., lease: _Optional[_Union[Lease, _Mapping]] = ..., entered: _Optional[_Union[Entered, _Mapping]] = ..., interrupt: _Optional[_Union[Interrupt, _Mapping]] = ..., restart: _Optional[_Union[Restart, _Mapping]] = ..., begin_iteration: _Optional[_Union[BeginIteration, _Mapping]] = ..., call_completed: _Optional[_Union[CallCompleted, _Mapping]] = ..., committed: _Optional[_Union[Committed, _Mapping]] = ..., exchanged: _Optional[_Union[Exchanged, _Mapping]] = ..., call_refused: _Optional[_Union[CallRefused, _Mapping]] = ..., call_underway: _Optional[_Union[CallUnderway, _Mapping]] = ..., ranks_missing: _Optional[_Union[RanksMissing, _Mapping]] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ["answers_lease_questions", "cycle", "install_exception_hook", "learned_limit_floor_s", "lease_is_unbounded", "limits", "page_shared", "protocol", "rank", "safety_factor", "sections", "warm_up_steps"]

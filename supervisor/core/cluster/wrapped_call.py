@@ -87,6 +87,7 @@ def step(state: State, event: Event, *, now_s: float, units_left: int) -> tuple[
         case CallReport(node, _, told):
             for each in told:
                 orders += _hear(state, node, each, now_s)
+                orders += rank_messages.answer_overdue(state, each)
         case RanksGone():
             orders += _lose_node(state, event, now_s)
         case RanksOffered():

@@ -1,8 +1,9 @@
 """What do this node's ranks report about their wrapped call, and when does the coordinator need it?
 
 Messages that all local ranks send (entered, reported, arrived, a value to exchange) leave as one report after the last
-of them; messages that concern all ranks (a fault, a loss, the first return of an active rank) leave at once. The
-coordinator's orders go to the ranks. A message about another call or iteration than the rank's own changes nothing.
+of them. They leave without it after HOLD_S, or when a local rank's wait is overdue: the coordinator must know which
+ranks are missing. Messages that concern all ranks (a fault, a loss, the first return of an active rank) leave at once.
+The coordinator's orders go to the ranks. A message about another call or iteration than the rank's own changes nothing.
 """
 
 from __future__ import annotations
@@ -72,6 +73,8 @@ _SAID_BY_STAGE: dict[Stage, tuple[str, ...]] = {
 # The stage that a rank's last message shows, the latest stage first.
 _LAST_SAID = (("arrived", Stage.RESTARTING), ("reported", Stage.UNWINDING), ("completed", Stage.COMPLETING))
 
+HOLD_S = 3.0  # how long messages are held back for the other local ranks'
+
 _OfProcess = RankStarted | RankEnded | ClientJoined | ClientLeft
 _OF_PROCESS = frozenset(get_args(_OfProcess))
 _IN_NO_CALL = Rank()
@@ -116,6 +119,7 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, cycle: int, n
     step_taken = _Step(state, now_s, job_id, cycle)
     match event:
         case RankSaid(local_rank=local_rank, word=word):
+            step_taken.release_before(word)
             step_taken.hear(local_rank, word)
         case RankFaulted(local_rank, interruption, reason):
             step_taken.hear_fault(local_rank, interruption, reason)
@@ -141,7 +145,12 @@ def step(state: State, event: Event, *, now_s: float, job_id: str, cycle: int, n
 
 
 def next_deadline_s(state: State) -> float | None:
-    return min([rank.away_until_s for rank in state.ranks if rank.away_until_s is not None], default=None)
+    deadlines_s = (state.release_at_s, *(rank.away_until_s for rank in state.ranks))
+    return min([each for each in deadlines_s if each is not None], default=None)
+
+
+def _is_overdue(word: Word) -> bool:
+    return isinstance(word, CallEnter | BarrierArrive | ExchangeValue) and word.overdue
 
 
 class _Step:
@@ -161,9 +170,10 @@ class _Step:
 
     def outcome(self, node: str) -> Outcome:
         self._flush_complete()
+        release_at_s = self._state.release_at_s if self._state.release_at_s is not None else self._now_s + HOLD_S
         state = msgspec.structs.replace(
             self._state, ranks=tuple(self._ranks), is_used=self._is_used, over=self._over, waiting=self._waiting,
-            sent=self._sent,
+            sent=self._sent, release_at_s=release_at_s if self._waiting else None,
         )  # fmt: skip
         if not self._told or not self._is_used:
             return state, tuple(self._actions)
@@ -175,6 +185,11 @@ class _Step:
             self._ranks[local_rank] = msgspec.structs.replace(self._ranks[local_rank], **changes)
 
     # --- what ranks say --------------------------------------------------------------------------------------------
+
+    def release_before(self, word: Word) -> None:
+        """Releases everything before an overdue message, which asks which ranks are missing."""
+        if _is_overdue(word):
+            self._flush_all()
 
     def hear(self, local_rank: int, word: FromRank) -> None:
         if local_rank >= len(self._ranks):
@@ -301,6 +316,8 @@ class _Step:
             self.change(local_rank, away_until_s=self._now_s + rank.settings.heartbeat_timeout_s)
 
     def pass_deadlines(self) -> None:
+        if self._state.release_at_s is not None and self._now_s >= self._state.release_at_s:
+            self._flush_all()
         for local_rank, rank in enumerate(self._ranks):
             if rank.away_until_s is not None and self._now_s >= rank.away_until_s:
                 timeout_s = rank.settings.heartbeat_timeout_s
@@ -378,7 +395,10 @@ class _Step:
         return TellRanks(self._job_id, self._cycle, local_ranks, order)
 
     def _hold(self, key: Key, local_rank: int, word: Word) -> None:
-        if (key, local_rank) not in self._sent:
+        if _is_overdue(word):
+            self._sent |= {(key, local_rank)}
+            self._tell(local_rank, word)
+        elif (key, local_rank) not in self._sent:
             self._waiting.setdefault(key, {})[local_rank] = word
 
     def _hold_value(self, key: Key, local_rank: int, word: ExchangeValue) -> None:
@@ -399,6 +419,10 @@ class _Step:
         words = self._waiting.pop(key, {})
         self._told += [Told(self._member(local_rank), word) for local_rank, word in words.items()]
         self._sent |= {(key, local_rank) for local_rank in words}
+
+    def _flush_all(self) -> None:
+        for key in list(self._waiting):
+            self._flush(key)
 
     def _flush_complete(self) -> None:
         for key in list(self._waiting):

@@ -48,6 +48,7 @@ class State(msgspec.Struct, frozen=True):
     over: CallRefused | None = None  # the last call that could not continue
     waiting: dict[Key, dict[int, Word]] = msgspec.field(default_factory=dict[Key, dict[int, Word]])
     sent: frozenset[tuple[Key, int]] = frozenset()
+    release_at_s: float | None = None  # what is held back leaves then; None: nothing is
 
 
 # --- events --------------------------------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ class CallEnter(msgspec.Struct, frozen=True):
     rank: int = 0
     world_size: int = 0
     active: bool = False
+    overdue: bool = False  # repeated as its wait ends: asks for RanksMissing
 
 
 class IterationBegan(msgspec.Struct, frozen=True):
@@ -103,6 +104,7 @@ class BarrierArrive(msgspec.Struct, frozen=True):
     barrier: Barrier
     rank: int
     active: bool
+    overdue: bool = False  # as in CallEnter
 
 
 class CallLeave(msgspec.Struct, frozen=True):
@@ -123,6 +125,7 @@ class ExchangeValue(msgspec.Struct, frozen=True):
     name: str
     rank: int
     value: str
+    overdue: bool = False  # as in CallEnter
 
 
 FromRank = CallEnter | IterationBegan | RankFault | FaultsReported | BarrierArrive | CallLeave | ExchangeValue
@@ -195,6 +198,14 @@ class CallUnderway(msgspec.Struct, frozen=True):
     call: int
 
 
+class RanksMissing(msgspec.Struct, frozen=True):
+    """Answers an overdue message. `ranks`: the first of the `total` members that have not sent theirs."""
+
+    call: int
+    ranks: tuple[int, ...]
+    total: int
+
+
 class Interrupt(msgspec.Struct, frozen=True):
     call: int
     iteration: int
@@ -227,8 +238,9 @@ class CallRefused(msgspec.Struct, frozen=True):
 
 
 ToRank = (
-    Entered | CallUnderway | Interrupt | Restart | BeginIteration | CallCompleted | Committed | Exchanged | CallRefused
-)
+    Entered | CallUnderway | RanksMissing | Interrupt | Restart | BeginIteration | CallCompleted | Committed
+    | Exchanged | CallRefused
+)  # fmt: skip
 
 
 def too_large(order: ToRank, *, frame_bytes: int, bytes_max: int) -> CallRefused:

@@ -12,6 +12,7 @@ from supervisor.core.wrapped_calls.call_messages import (
     Barrier,
     BarrierArrive,
     CallCompleted,
+    CallEnter,
     CallLeave,
     CallRefused,
     ExchangeValue,
@@ -21,9 +22,11 @@ from supervisor.core.wrapped_calls.call_messages import (
     Leaving,
     Lost,
     RankFault,
+    RanksMissing,
+    Told,
 )
 from supervisor.core.wrapped_calls.call_state import Entering, Exchange, Idle, Over, Running, State
-from supervisor.core.wrapped_calls.call_text import ranks_sentence
+from supervisor.core.wrapped_calls.call_text import NAMED_MAX, ranks_sentence
 
 NAME_SHOWN_CHARACTERS = 40
 
@@ -135,6 +138,32 @@ def _refuse_name(state: State, member: int, name: str, excess: str) -> Orders:
     call_state.add_fault(state, member, Interruption.EXCEPTION, why)
     call_state.remove(state, member, f"was refused: {why}")
     return refuse(member, state.call, why)
+
+
+def answer_overdue(state: State, told: Told) -> Orders:
+    """Tells a rank whose wait is over its time which ranks are missing, if any are."""
+    missing = sorted(_missing(state, told))
+    if not missing:
+        return []
+    return [Tell((told.member,), RanksMissing(state.call, tuple(missing[:NAMED_MAX]), len(missing)))]
+
+
+def _missing(state: State, told: Told) -> set[int]:
+    match told.word:
+        case CallEnter(call=call, overdue=True) if isinstance(state.phase, Entering) and call == state.call:
+            return set(range(state.world_size)) - {*state.entries, *state.absent}
+        case BarrierArrive(overdue=True) | ExchangeValue(overdue=True) if state.is_open:
+            word = told.word
+        case _:
+            return set()
+    if (word.call, word.iteration) != state.position:
+        return set()
+    if isinstance(word, ExchangeValue):
+        exchange = state.now.exchanges.get(word.name)
+        return exchange.waiting if exchange is not None else set()
+    if word.barrier is Barrier.ITERATION:
+        return state.now.unarrived or set(replacement_ranks.awaited(state))
+    return state.now.uncompleted if isinstance(state.phase, Running) else set()
 
 
 def hear_leave(state: State, member: int, word: CallLeave) -> Orders:

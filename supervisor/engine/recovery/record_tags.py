@@ -84,6 +84,7 @@ KINDS: Mapping[str, Kind] = {
     "call.over": call_state.Over,
     "call.past": call_state.Past,
     "call.rank_fault": call.RankFault,
+    "call.ranks_missing": call.RanksMissing,
     "call.rebuilding": call_state.Rebuilding,
     "call.refused": call.CallRefused,
     "call.replacement": call_state.Replacement,

@@ -3,6 +3,8 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
+import msgspec
+
 from supervisor.core.cluster.cluster_messages import CallReport
 from supervisor.core.node import local_call
 from supervisor.core.node.local_call import (
@@ -94,6 +96,31 @@ def test_the_node_reports_when_its_last_rank_has_entered() -> None:
     play = playbook() >> CycleBegun(2, 2, 4)
     play >> said(1, enter(3, 4)) << ()
     play >> said(0, enter(2, 4)) << told((3, enter(3, 4)), (2, enter(2, 4)))
+
+
+def test_what_waits_too_long_for_the_last_rank_leaves_without_it() -> None:
+    play = playbook() >> CycleBegun(2, 3, 6)
+    play >> said(1, enter(3, 6)) << ()
+    play.at(2.0) >> said(0, enter(2, 6)) << ()
+    assert local_call.next_deadline_s(play.state) == local_call.HOLD_S
+    play.at(local_call.HOLD_S) >> DeadlineReached() << told((3, enter(3, 6)), (2, enter(2, 6)))
+    assert local_call.next_deadline_s(play.state) is None
+    play >> said(2, enter(4, 6)) << told((4, enter(4, 6)))
+
+
+def test_an_overdue_rank_takes_the_messages_of_the_others_along() -> None:
+    asks = msgspec.structs.replace(enter(2, 6), overdue=True)
+    play = playbook() >> CycleBegun(2, 3, 6)
+    play >> said(0, enter(2, 6)) >> said(1, enter(3, 6)) << ()
+    play >> said(0, asks) << told((2, enter(2, 6)), (3, enter(3, 6)), (2, asks))
+    play >> said(0, asks) << told((2, asks))
+    for arrival in (
+        BarrierArrive(1, 0, Barrier.COMPLETION, 0, False),
+        BarrierArrive(1, 0, Barrier.ITERATION, 0, True),
+        ExchangeValue(1, 0, "a", 0, "x"),
+    ):
+        asks = msgspec.structs.replace(arrival, overdue=True)
+        begun(2) >> said(0, arrival) >> said(0, asks) << told((0, arrival), (0, asks))
 
 
 def test_a_rank_whose_environment_was_changed_is_refused() -> None:

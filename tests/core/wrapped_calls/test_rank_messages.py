@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from holdfast_wire import call_bounds
 
 from supervisor.core.wrapped_calls import rank_messages
-from supervisor.core.wrapped_calls.call_actions import Say, Tell
+from supervisor.core.wrapped_calls.call_actions import Order, Say, Tell
 from supervisor.core.wrapped_calls.call_messages import (
     EXCHANGE_NAMES_MAX,
     EXCHANGE_NAMES_OPEN_MAX,
     Barrier,
     BarrierArrive,
+    CallEnter,
     CallLeave,
     CallRefused,
+    CallSettings,
     Exchanged,
     ExchangeValue,
     FaultsReported,
@@ -21,8 +24,11 @@ from supervisor.core.wrapped_calls.call_messages import (
     Leaving,
     Lost,
     RankFault,
+    RanksMissing,
+    Told,
 )
 from supervisor.core.wrapped_calls.call_state import (
+    Entering,
     Idle,
     LastCall,
     Member,
@@ -144,6 +150,37 @@ def test_one_assignment_has_so_many_names_at_most() -> None:
     assert isinstance(told, Tell)
     assert isinstance(told.order, CallRefused)
     assert f"has {EXCHANGE_NAMES_MAX} names at most" in told.order.reason
+
+
+def missing(state: State, word: CallEnter | BarrierArrive | ExchangeValue) -> list[Order]:
+    return rank_messages.answer_overdue(state, Told(word.rank, msgspec.structs.replace(word, overdue=True)))
+
+
+def test_an_overdue_rank_is_told_which_ranks_have_not_entered() -> None:
+    state, word = State(9, phase=Entering(), call=1), CallEnter(1, 2, 9, CallSettings(), rank=2)
+    state.entries = {2: ("a", word), 5: ("b", word)}
+    state.absent = {0: "was killed"}
+    assert missing(state, word) == [Tell((2,), RanksMissing(1, (1, 3, 4, 6), 6))]
+    assert missing(state, msgspec.structs.replace(word, call=2)) == []
+    assert rank_messages.answer_overdue(state, Told(2, word)) == [], "it has not asked"
+
+
+def test_an_overdue_rank_is_told_which_ranks_have_not_arrived_or_given_a_value() -> None:
+    state = running()
+    value = ExchangeValue(1, 2, "a", 1, "x")
+    assert missing(state, value) == [], "no name is open"
+    rank_messages.hear(state, 1, value)
+    assert missing(state, value) == [Tell((1,), RanksMissing(1, (0, 2), 2))]
+    arrived = BarrierArrive(1, 2, Barrier.COMPLETION, 1, True)
+    rank_messages.hear(state, 1, arrived)
+    assert missing(state, arrived) == [Tell((1,), RanksMissing(1, (0, 2), 2))]
+    state.phase = Restarting()
+    assert missing(state, arrived) == [], "the restart ends that wait"
+    ended = BarrierArrive(1, 2, Barrier.ITERATION, 1, True)
+    for member in (0, 1):
+        rank_messages.hear(state, member, msgspec.structs.replace(ended, rank=member))
+    assert missing(state, ended) == [Tell((1,), RanksMissing(1, (2,), 1))]
+    assert missing(state, msgspec.structs.replace(ended, iteration=1)) == []
 
 
 def test_both_ends_mean_the_same_number_of_names() -> None:

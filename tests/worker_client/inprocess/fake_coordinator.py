@@ -45,6 +45,7 @@ class Coordinator(FakeSupervisor):
         super()._take(connection, frame)
         with self._changed:
             self._hear(connection, frame)
+            self._answer_overdue(connection, frame)
             self._go_on()
 
     def _hear(self, connection: Connection, frame: wire.WorkerFrame) -> None:
@@ -83,6 +84,16 @@ class Coordinator(FakeSupervisor):
                 self.is_completed = True
                 told = wire.CallCompleted(call=self.call, iteration=self.iteration)
                 self._tell(wire.SupervisorFrame(call_completed=told))
+
+    def _answer_overdue(self, connection: Connection, frame: wire.WorkerFrame) -> None:
+        if frame.call_enter.overdue:
+            ranks = set(range(self.world_size)) - self.members.keys()
+        elif frame.barrier_arrive.overdue:
+            ranks = self.members.keys() - self.arrived
+        else:
+            return
+        missing = wire.RanksMissing(call=self.call, ranks=sorted(ranks), total=len(ranks))
+        connection.send(wire.SupervisorFrame(ranks_missing=missing))
 
     def _leave(self, member: int, word: wire.CallLeave) -> None:
         if self.phase == "idle":

@@ -132,7 +132,8 @@ def test_a_world_below_its_minimum_ends_on_all_ranks_in_the_same_iteration(tmp_p
 
 def test_who_waits_too_long_for_the_others_leaves_with_a_barrier_timeout(tmp_path: Path):
     job = ran(tmp_path, "late_at_the_iteration_barrier", 2)
-    assert "cannot restart after iteration 0" in job.one(1, "timeout")["message"]
+    message = job.one(1, "timeout")["message"]
+    assert "cannot restart after iteration 0: rank 0 did not end theirs within 0:00:01" in message
     assert len(job.all(1, "terminate")) == 1
     assert job.one(0, "returned")["value"] == 1
     assert job.all(0, "fn")[-1]["environment"]["WORLD_SIZE"] == "1"
@@ -140,5 +141,8 @@ def test_who_waits_too_long_for_the_others_leaves_with_a_barrier_timeout(tmp_pat
 
 def test_without_all_ranks_nobody_enters(tmp_path: Path):
     job = ran(tmp_path, "never_enters", 2)
-    assert "some have not called it" in job.one(0, "timeout")["message"]
+    assert (
+        "within 0:00:01: rank 1 has not called it; call it equally often on all ranks; see holdfast stacks"
+        in job.one(0, "timeout")["message"]
+    )
     assert job.told(0, *CALLBACKS) == []

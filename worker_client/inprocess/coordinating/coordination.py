@@ -28,12 +28,13 @@ from worker_client.call_frames import (
     Restart,
 )
 from worker_client.inprocess.coordinating import rank_call_state
-from worker_client.inprocess.coordinating.rank_call_state import Answer, CallPhase, Link, Move, Outcome
+from worker_client.inprocess.coordinating.rank_call_state import Answer, CallPhase, Link, Move, Outcome, WaitOverdue
 from worker_client.inprocess.exception import InternalError, RestartAbort
 from worker_client.inprocess.state import State
 from worker_client.inprocess.store import BarrierTimeout
 
-_FIND_THEM = "find them with holdfast stacks, or give a longer timeout"
+_ANSWER_S = 1.0  # for the supervisor to say which ranks are missing
+_FIND_THEM = "see holdfast stacks, or give a longer timeout"
 
 
 class Coordination:
@@ -58,10 +59,10 @@ class Coordination:
         """
         with self._changed:
             self._step(Move.ENTRY_ASKED)
-            self._wait(self._is_answered, timeout)
+            self._wait(self._is_answered, timeout, WaitOverdue())
             while self._own.admission is Answer.LATE:
                 self._wait(lambda: self._own.admission is not Answer.LATE)
-                self._wait(self._is_answered, timeout)
+                self._wait(self._is_answered, timeout, WaitOverdue())
             match self._own.admission:
                 case Answer.OVER:
                     return None
@@ -72,9 +73,10 @@ class Coordination:
             cannot = f"cannot enter call {self._call} with {self._initial_world_size} ranks within {timeout}"
             if not self._own.is_connected:
                 raise BarrierTimeout(f"{cannot}: the supervisor can't be reached; see its log")
+            have = "has" if self._own.missing is not None and self._own.missing.total == 1 else "have"
             raise BarrierTimeout(
-                f"{cannot}: some have not called it; call it equally often on all ranks, and find the others with "
-                "holdfast stacks"
+                f"{cannot}: {self._missing()} {have} not called it; call it equally often on all ranks; see holdfast "
+                "stacks"
             )
 
     def assign(self, iteration: int) -> None:
@@ -94,11 +96,11 @@ class Coordination:
                 given = ExchangeValue(self._call, self._own.assigning, name, rank, value)
                 call_frames.frame(given)  # raises for what is too long
                 self._step(given)
-                self._wait(lambda: key in self._own.exchanged, timeout)
+                self._wait(lambda: key in self._own.exchanged, timeout, WaitOverdue(name))
                 self._step(rank_call_state.ValueSettled(name))
             if key not in self._own.exchanged:
                 raise BarrierTimeout(
-                    f"cannot exchange {name!r}: some ranks gave no value within {timeout}; {_FIND_THEM}"
+                    f"cannot exchange {name!r}: {self._missing()} gave no value within {timeout}; {_FIND_THEM}"
                 )
             return dict(self._own.exchanged[key])
 
@@ -138,9 +140,9 @@ class Coordination:
         """Blocks until all ranks have arrived (True) or the restart is ordered (False). Raises BarrierTimeout."""
         with self._changed:
             self._step(Move.COMPLETION_REACHED)
-            if not self._wait(lambda: self._own.now.outcome.is_final, timeout):
+            if not self._wait(lambda: self._own.now.outcome.is_final, timeout, WaitOverdue()):
                 raise BarrierTimeout(
-                    f"cannot complete iteration {self._own.iteration}: some ranks did not return from the "
+                    f"cannot complete iteration {self._own.iteration}: {self._missing()} did not return from the "
                     f"function within {timeout}; {_FIND_THEM}"
                 )
             return self._own.now.outcome is Outcome.COMMITTED
@@ -149,11 +151,11 @@ class Coordination:
         """Blocks at the end of the iteration until the next one is decided. Raises BarrierTimeout."""
         with self._changed:
             self._step(Move.RESTART_REACHED)
-            self._wait(lambda: self._own.decided is not None, timeout)
+            self._wait(lambda: self._own.decided is not None, timeout, WaitOverdue())
             if self._own.decided is None:
                 raise BarrierTimeout(
-                    f"cannot restart after iteration {self._own.iteration}: some ranks did not end theirs within "
-                    f"{timeout}; {_FIND_THEM}"
+                    f"cannot restart after iteration {self._own.iteration}: {self._missing()} did not end theirs "
+                    f"within {timeout}; {_FIND_THEM}"
                 )
             return self._own.decided
 
@@ -252,15 +254,35 @@ class Coordination:
         for word in words:
             self._say_now(call_frames.frame(word))
 
-    def _wait(self, is_over: Callable[[], bool], timeout: timedelta | None = None) -> bool:
-        """Blocks until `is_over()`; returns whether it is. Raises InternalError, or RestartAbort after a give-up."""
+    def _wait(
+        self, is_over: Callable[[], bool], timeout: timedelta | None = None, overdue: WaitOverdue | None = None
+    ) -> bool:
+        """Blocks until `is_over()`; returns whether it is. Raises InternalError, or RestartAbort after a give-up.
+
+        `overdue`: asks after the timeout which ranks are missing, and waits briefly for the answer.
+        """
+
+        def is_decided() -> bool:
+            return isinstance(self._own.admission, CallRefused) or is_over()
+
         timeout_s = None if timeout is None else min(timeout.total_seconds(), threading.TIMEOUT_MAX)
-        self._changed.wait_for(lambda: isinstance(self._own.admission, CallRefused) or is_over(), timeout_s)
+        if not self._changed.wait_for(is_decided, timeout_s) and overdue is not None:
+            self._step(overdue)
+            if self._own.is_connected:
+                self._changed.wait_for(lambda: is_decided() or self._own.missing is not None, _ANSWER_S)
         if is_over():
             return True
         if isinstance(refused := self._own.admission, CallRefused):
             raise (RestartAbort if refused.given_up else InternalError)(refused.reason)
         return False
+
+    def _missing(self) -> str:
+        """Returns "rank 3" or "ranks 3, 7 and 41 more", by initial rank; "some ranks" if there was no answer."""
+        if (missing := self._own.missing) is None:
+            return "some ranks"
+        more = missing.total - len(missing.ranks)
+        named = ", ".join(map(str, missing.ranks)) + (f" and {more} more" if more > 0 else "")
+        return f"rank {named}" if missing.total == 1 else f"ranks {named}"
 
     def _fault(self, interruption: str, reason: str) -> RankFault:
         return RankFault(self._call, self._own.iteration, self._own.rank, interruption, reason)

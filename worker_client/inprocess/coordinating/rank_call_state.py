@@ -30,6 +30,7 @@ from worker_client.call_frames import (
     Interrupt,
     IterationBegan,
     RankFault,
+    RanksMissing,
     Restart,
     Stage,
     Word,
@@ -69,9 +70,15 @@ class ValueSettled(NamedTuple):
     name: str
 
 
+class WaitOverdue(NamedTuple):
+    """The wait of this phase, or for the values under `name`, takes too long: which ranks are missing?"""
+
+    name: str = ""
+
+
 # Its words are what is sent: they name the iteration that is being assigned, a fault the current one.
 MainThreadWord = ExchangeValue | IterationBegan | RankFault | CallLeave
-MainThreadEvent = Move | AssignmentBegun | ValueSettled | MainThreadWord
+MainThreadEvent = Move | AssignmentBegun | ValueSettled | WaitOverdue | MainThreadWord
 
 
 class Link(enum.Enum):
@@ -140,6 +147,7 @@ class State(NamedTuple):
     given: Mapping[tuple[int, str], ExchangeValue] = MappingProxyType({})
     exchanged: Mapping[tuple[int, str], Mapping[int, str]] = MappingProxyType({})
     left: CallLeave | None = None
+    missing: RanksMissing | None = None  # the answer to the last WaitOverdue
 
     @property
     def now(self) -> Iteration:
@@ -180,7 +188,8 @@ def step(state: State, event: Event) -> tuple[State, tuple[Word, ...]]:
         case Link.DISCONNECTED:
             return state._replace(is_connected=False), ()
         case (
-            Move() | AssignmentBegun() | ValueSettled() | ExchangeValue() | IterationBegan() | RankFault() | CallLeave()
+            Move() | AssignmentBegun() | ValueSettled() | WaitOverdue() | ExchangeValue() | IterationBegan()
+            | RankFault() | CallLeave()
         ):  # fmt: skip
             after, words = (state, ()) if state.phase is CallPhase.LEFT else _do(state, event)
         case _:
@@ -221,6 +230,8 @@ def _do(state: State, event: MainThreadEvent) -> tuple[State, tuple[Word, ...]]:
         case ValueSettled(name):
             settled = state.assigning, name
             return state._replace(given={key: each for key, each in state.given.items() if key != settled}), ()
+        case WaitOverdue(name):
+            return state._replace(missing=None), (_overdue(state, name),)
         case IterationBegan():
             return _begin(state, event)
         case RankFault():
@@ -259,6 +270,8 @@ def _hear(state: State, event: CallEvent) -> tuple[State, tuple[Word, ...]]:
             return state._replace(admission=_admission(state.admission, event)), ()
         case CallUnderway():
             return state._replace(admission=_admission(state.admission, Answer.LATE)), ()
+        case RanksMissing():
+            return state._replace(missing=event), ()
         case Entered():
             told = {(each.iteration, each.name): each.values for each in event.exchanges} if state.begun is None else {}
             admission = _admission(state.admission, event)
@@ -316,6 +329,15 @@ def _enter(state: State) -> CallEnter:
         stage=Stage[state.phase.name], iteration=state.iteration, rank=state.rank, world_size=state.world_size,
         active=state.is_active,
     )  # fmt: skip
+
+
+def _overdue(state: State, name: str) -> Word:
+    """Repeats what the others have to send, too, as a question: an older supervisor takes it as a repetition."""
+    if name:
+        return state.given[state.assigning, name]._replace(overdue=True)
+    if state.phase is CallPhase.ENTERING:
+        return _enter(state)._replace(overdue=True)
+    return _arrived(state)._replace(overdue=True)
 
 
 def _arrived(state: State) -> BarrierArrive:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from holdfast_wire.call_bounds import REASON_CHARACTERS_MAX
@@ -23,6 +24,7 @@ from worker_client.call_frames import (
     FaultRecord,
     Interrupt,
     Leaving,
+    RanksMissing,
     Restart,
 )
 from worker_client.inprocess.coordinating.coordination import Coordination
@@ -34,6 +36,10 @@ CALL = 4
 SOON = timedelta(seconds=20)
 NOW = timedelta(milliseconds=1)
 FAULTS = (FaultRecord(1, "EXCEPTION", "why"),)
+
+
+def asks(frame: wire.WorkerFrame) -> bool:
+    return frame.call_enter.overdue or frame.barrier_arrive.overdue or frame.exchange_value.overdue
 
 
 class Rank:
@@ -60,6 +66,11 @@ class Rank:
         with self.spoke:
             assert self.spoke.wait_for(lambda: self.said()[-1:] == [last], SOON.total_seconds()), self.said()
 
+    def wait_overdue(self) -> None:
+        """Waits for the question which ranks are missing."""
+        with self.spoke:
+            assert self.spoke.wait_for(lambda: any(map(asks, self.frames)), SOON.total_seconds()), self.said()
+
     def enter(self) -> None:
         entering = self.main.submit(self.coordination.enter, SOON)
         self.wait_said("call_enter")
@@ -85,7 +96,7 @@ def stage(rank: Rank) -> str:
     return wire.CallEnter.Stage.Name(rank.frames[0].call_enter.stage)
 
 
-def failed(future: Future[object]) -> BaseException | None:
+def failed(future: Future[Any]) -> BaseException | None:
     return future.exception(SOON.total_seconds())
 
 
@@ -100,7 +111,7 @@ def test_the_entry_says_who_the_rank_is(rank: Rank):
 
 
 def test_missing_ranks_are_a_barrier_timeout(rank: Rank):
-    with pytest.raises(BarrierTimeout, match=r"3 ranks within .*: some have not called it; .*holdfast stacks"):
+    with pytest.raises(BarrierTimeout, match=r"3 ranks within .*: some ranks have not called it; .*holdfast stacks"):
         rank.coordination.enter(NOW)
     rank.enter()
     with pytest.raises(BarrierTimeout):
@@ -108,6 +119,45 @@ def test_missing_ranks_are_a_barrier_timeout(rank: Rank):
     with pytest.raises(BarrierTimeout):
         rank.coordination.arrive(NOW)
     assert not rank.coordination.wait_for_order(NOW)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "total", "named"),
+    [
+        ((2,), 1, "rank 2 has"),
+        ((0, 2), 2, "ranks 0, 2 have"),
+        ((3, 7, 9, 11), 44, "ranks 3, 7, 9, 11 and 40 more have"),
+    ],
+)
+def test_a_barrier_timeout_names_the_ranks_that_are_missing(rank: Rank, ranks: tuple[int, ...], total: int, named: str):
+    entering = rank.main.submit(rank.coordination.enter, NOW)
+    rank.wait_overdue()
+    rank.coordination.heard(RanksMissing(CALL, ranks, total))
+    assert f"3 ranks within {NOW}: {named} not called it; call it equally often" in str(failed(entering))
+
+
+def test_each_wait_of_a_call_names_the_ranks_that_are_missing(rank: Rank):
+    rank.enter()
+    waits: list[tuple[Callable[[], object], str]] = [
+        (lambda: rank.coordination.exchange("key", "a", rank=1, timeout=NOW), "'key': ranks 0, 2 gave no value"),
+        (lambda: rank.coordination.complete(NOW), "iteration 0: ranks 0, 2 did not return from the function"),
+        (lambda: rank.coordination.arrive(NOW), "after iteration 0: ranks 0, 2 did not end theirs"),
+    ]
+    for wait, text in waits:
+        rank.frames.clear()
+        waiting = rank.main.submit(wait)
+        rank.wait_overdue()
+        rank.coordination.heard(RanksMissing(CALL, (0, 2), 2))
+        error = failed(waiting)
+        assert isinstance(error, BarrierTimeout)
+        assert f"{text} within {NOW}; see holdfast stacks" in str(error)
+
+
+def test_what_comes_while_the_missing_ranks_are_asked_for_counts(rank: Rank):
+    entering = rank.main.submit(rank.coordination.enter, NOW)
+    rank.wait_overdue()
+    rank.coordination.heard(Entered(CALL, 0, (), ()))
+    assert entering.result(SOON.total_seconds()) == Entered(CALL, 0, (), ())
 
 
 def test_an_interrupt_is_answered_at_once_whatever_the_main_thread_does(rank: Rank):

@@ -29,6 +29,7 @@ from worker_client.call_frames import (
     IterationBegan,
     Leaving,
     RankFault,
+    RanksMissing,
     Restart,
     Stage,
     Word,
@@ -43,6 +44,7 @@ from worker_client.inprocess.coordinating.rank_call_state import (
     Outcome,
     State,
     ValueSettled,
+    WaitOverdue,
     step,
 )
 
@@ -194,6 +196,23 @@ def test_the_next_iteration_may_be_interrupted_before_this_rank_has_begun_it():
     assert begun.decided is None
 
 
+def test_an_overdue_wait_repeats_what_the_others_have_not_sent_and_keeps_the_answer():
+    asked, answer = WaitOverdue(), RanksMissing(CALL, (0, 2), 2)
+    entry = ENTRY._replace(stage=Stage.ENTERING, rank=1, world_size=3)
+    assert said(Link.CONNECTED, Move.ENTRY_ASKED, asked)[-1] == ("CallEnter", entry._replace(overdue=True))
+    for move, barrier in (
+        (Move.COMPLETION_REACHED, Barrier.COMPLETION),
+        (Move.RESTART_REACHED, Barrier.ITERATION),
+    ):
+        arrived = BarrierArrive(CALL, 0, barrier, 1, active=True, overdue=True)
+        assert said(*INSIDE, move, asked)[-1] == ("BarrierArrive", arrived)
+    giving = (*INSIDE, Move.RESTART_REACHED, AssignmentBegun(1), VALUE)
+    assert said(*giving, WaitOverdue("key"))[-1] == ("ExchangeValue", VALUE._replace(overdue=True))
+    assert kinds(after(*giving, WaitOverdue("key"))) == kinds(after(*giving)), "a new supervisor is not asked"
+    assert after(*giving, asked, answer).missing == answer
+    assert after(*giving, asked, answer, asked).missing is None
+
+
 def test_a_fault_after_the_order_is_a_consequence_and_not_said():
     assert ("RankFault", FAULT) not in said(*INSIDE, Restart(CALL, 0, FAULTS), FAULT)
     assert said(*INSIDE, FAULT, FAULT._replace(reason="again"))[-1] == ("RankFault", FAULT)
@@ -210,7 +229,7 @@ def _in_iteration(word: IterationBegan | RankFault | ExchangeValue, iteration: i
 
 iterations = some.integers(0, 2)
 from_supervisor = some.one_of(
-    some.sampled_from([CallUnderway(CALL), CallRefused(CALL, "why"), ENTERED]),
+    some.sampled_from([CallUnderway(CALL), RanksMissing(CALL, (0,), 1), CallRefused(CALL, "why"), ENTERED]),
     some.builds(Interrupt, some.just(CALL), iterations),
     some.builds(CallCompleted, some.just(CALL), iterations),
     some.builds(Committed, some.just(CALL), iterations),
@@ -219,7 +238,7 @@ from_supervisor = some.one_of(
     some.builds(Exchanged, some.just(CALL), iterations, some.just("key"), some.just({0: "a"})),
 )
 from_main_thread = some.one_of(
-    some.sampled_from([*Move, ValueSettled("key")]),
+    some.sampled_from([*Move, ValueSettled("key"), WaitOverdue()]),
     some.builds(AssignmentBegun, iterations),
     some.builds(_in_iteration, some.sampled_from(WORDS), iterations),
 )
