@@ -15,6 +15,7 @@ import pytest
 
 from tests.docs.pages import ROOT, Block, blocks, pages, spans
 
+EXCERPTS = ("docs/troubleshooting.md", "docs/preload.md")  # quote parts of messages
 HOLE = "\0"
 LETTERS_MIN = 5  # of a text; shorter ones would cover any message
 EXCERPT_MIN = 8  # characters of a message between two values, where it quotes a part of a longer one
@@ -22,13 +23,44 @@ EXCERPT_MIN = 8  # characters of a message between two values, where it quotes a
 HISTORY = ("docs/decisions/", "docs/architecture/", "docs/reference/commands.md")
 # What the examples call their functions, jobs, people, nodes and reasons; units and short words that code joins texts
 # with; heads of tables that are in capitals, or Slurm's.
+_NAMES = (
+    "first second fourth night-7 kim fan uploader upload train load load_batch all_reduce backward forward <module>"
+    " train.py data.py step n1 node1 node2 node3 vm n m x file name uid root holdfast sigkill sigstop"
+    " running active lost now"
+)
 _WORDS = (
-    "first second fourth night-7 kim new fan uploader upload train load load_batch all_reduce backward forward mib"
-    " <module> train.py data.py step loss n1 node1 node2 node3 vm running active lost job node n m x file name uid"
-    " holdfast sigkill sigstop rank write s ms of ago now user timestamp nodelist root cannot why remedy"
+    "new loss job node rank write s ms of ago user timestamp nodelist cannot why remedy"
     " is has it and in pid end python runs days most done"
 )
-VALUES = frozenset(_WORDS.split())
+NAMES = frozenset(_NAMES.split())
+VALUES = NAMES | frozenset(_WORDS.split())
+# Phrases that code joins from several texts, or that are not Holdfast's, with * for each value.
+COMPOSED = frozenset(
+    (
+        "rank * is stopped",
+        "ranks * and * wait for it in *",
+        "rank * sent no heartbeat for *",
+        "rank * is in *",
+        "while * ranks wait in *",
+        "while rank * waits in *",
+        "rank * holds the gil in *",
+        "rank * executed no python code for *",
+        "output of rank *",
+        "rank * has * left to end",
+        "thread * in *",
+        "* runs of * days",
+        "* nodes with * spares",
+        "* times the median of * ranks",
+        "another signal kills it at once",
+        "cannot end pid *",
+        "of job *",
+        "rank * on node * is slow in section *",
+        "the client of rank *",
+        "job job restarts",
+        "no rank has sent a heartbeat within * of its start",
+        "--ft-rank-heartbeat-timeout finds no hang",
+    )
+)
 AROUND = "();:,."  # a word
 ELIDED = re.compile(r"\s*…\s*|\b(?:N|M|NAME|FILE)\b")  # in a quotation: for values, or for a part that is left out
 SUBJECT = "rank N "  # of sentences whose text in the sources begins with the verb
@@ -91,6 +123,32 @@ def _unknown(message: str) -> list[str]:
     ]
 
 
+def _phrases(message: str) -> Iterator[str]:
+    """Yields what stands between marks and gaps, with * for each value."""
+    for part in re.split(r"[;:,.]+(?:\s|$)|[()\"{}]|\s{2,}", message.lower()):
+        words: list[str] = []
+        for word in part.split():
+            is_value = HOLE in word or word in NAMES or VALUE.fullmatch(word) is not None
+            if not (words and words[-1] == "*" and (is_value or word in ("s", "ms", "%"))):
+                words.append("*" if is_value else word)
+        yield " ".join(words)
+
+
+@cache
+def _all_phrases() -> frozenset[str]:
+    # A value that touches a word may be empty.
+    return frozenset(each for text in _texts() for each in _phrases(re.sub(rf"(?<=[a-z]){HOLE}(?=\W|$)", "", text)))
+
+
+def _unknown_phrases(message: str) -> list[str]:
+    """Returns the phrases of two words or more, values left out, that no text of the sources has as a whole."""
+    return [
+        each
+        for each in _phrases(message)
+        if len(each.replace("*", "").split()) > 1 and each not in _all_phrases() | COMPOSED
+    ]
+
+
 def _is_in_one_text(quotation: str) -> bool:
     """Returns whether a single text of the sources has all of its words, next to each other and in this order."""
     parts = ELIDED.split(quotation.removeprefix(SUBJECT))
@@ -136,6 +194,29 @@ def test_each_message_is_one_that_holdfast_prints() -> None:
     wrong = [(place, message, unknown) for place, message in shown if (unknown := _unknown(message))]
     assert len(shown) > 60
     assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_each_phrase_of_what_is_shown_is_a_whole_one_of_the_sources() -> None:
+    """A word that other texts have is missed here, if a document has lost or gained it."""
+    wrong = [
+        (place, message, unknown)
+        for place, message in _shown()
+        if not place.startswith(EXCERPTS)
+        if (unknown := _unknown_phrases(message))
+    ]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "holdfast: restarting once, restarts used 1 of 3",
+        "holdfast: node node3 takes new jobs",
+        "holdfast: first sign the script after 2.41 s: output of rank 0",
+    ],
+)
+def test_a_phrase_that_has_lost_a_word_is_noticed(message: str) -> None:
+    assert _unknown_phrases(message)
 
 
 def test_what_people_search_for_is_printed_word_for_word() -> None:
