@@ -13,7 +13,7 @@ from supervisor.cli import command_json, jobs, output, status
 from supervisor.cli.live import rows
 from supervisor.cli.site.rank_rows import ranks_document
 from supervisor.cli.supervisor_discovery import FoundJob
-from supervisor.edges.operators import control_answers as answers
+from supervisor.edges.operators import control_decoding as answers
 from supervisor.edges.operators.event_json import event_document
 from supervisor.report.page import page_of
 from supervisor.report.report_json import document_of

@@ -37,6 +37,7 @@ from supervisor.core.wrapped_calls.call_messages import (
     IterationBegan,
     Leaving,
     RankFault,
+    RanksMissing,
     Restart,
     Stage,
     ToRank,
@@ -342,7 +343,7 @@ class SimulatedCall:
 
     # --- orders to a rank
 
-    def _hear(self, rank: SimulatedRank, order: ToRank) -> None:  # noqa: C901 - one case for each order
+    def _hear(self, rank: SimulatedRank, order: ToRank) -> None:  # noqa: C901, PLR0915 - one case for each order
         if isinstance(order, BeginIteration | CallRefused) and order.call == rank.call:
             rank.waits_for_decision = False
         if rank.out or order.call != rank.call or rank.stage is None:
@@ -350,6 +351,8 @@ class SimulatedCall:
         match order:
             case CallUnderway():
                 rank.is_late = True
+            case RanksMissing():
+                self.complaints.append(f"rank {rank.member} has not asked who is missing, and is told")
             case Entered(_, at, history):
                 if rank.stage is not Stage.ENTERING:
                     return

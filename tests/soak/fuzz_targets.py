@@ -32,7 +32,7 @@ from supervisor.core.facts import JobState
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node_check_facts import HealthCheckPolicy
 from supervisor.core.nvhcd_verdict import Reply, judge
-from supervisor.edges.operators import control_answers, control_codec
+from supervisor.edges.operators import control_decoding, control_encoding
 from supervisor.edges.operators.http_connection import Connections
 from supervisor.edges.operators.http_connection_limit import Places
 from supervisor.edges.peers.codec import cluster_codec, question_codec
@@ -251,24 +251,24 @@ def _read_spec(data: bytes) -> None:
 
 
 def _read_request(data: bytes) -> None:
-    control_codec.rendezvous_from_wire(control_pb2.LeadRendezvousRequest.FromString(data))
+    control_encoding.rendezvous_from_wire(control_pb2.LeadRendezvousRequest.FromString(data))
 
 
 def _control_answers() -> list[bytes]:
     report = JobReport("j", JobState.RUNNING, 5, reason="r", command=("t.py", "--token=x"))
     event = RecordedEvent("j", 1, 2, "kind", "reason", details=(("a", "b"),))
     return [
-        control_codec.job_to_wire(report).SerializeToString(),
-        control_codec.event_to_wire(event).SerializeToString(),
+        control_encoding.job_to_wire(report).SerializeToString(),
+        control_encoding.event_to_wire(event).SerializeToString(),
     ]
 
 
 def _read_control_answer(data: bytes) -> None:
-    control_answers.job_from_wire(control_pb2.Job.FromString(data))
-    control_answers.event_from_wire(control_pb2.Event.FromString(data))
-    control_answers.node_from_wire(control_pb2.Node.FromString(data))
-    control_answers.evidence_from_wire(control_pb2.GetStacksResponse.FromString(data))
-    control_answers.refusal_from_wire(data)
+    control_decoding.job_from_wire(control_pb2.Job.FromString(data))
+    control_decoding.event_from_wire(control_pb2.Event.FromString(data))
+    control_decoding.node_from_wire(control_pb2.Node.FromString(data))
+    control_decoding.evidence_from_wire(control_pb2.GetStacksResponse.FromString(data))
+    control_decoding.refusal_from_wire(data)
 
 
 # --- what programs say ---------------------------------------------------------------------------------------------

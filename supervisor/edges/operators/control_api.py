@@ -18,7 +18,7 @@ from holdfast_wire import regular_file
 
 from supervisor.edges.machine.processes.socket_stream import READ_BYTES_MAX, SocketStream
 from supervisor.edges.operators import grpc_discovery
-from supervisor.edges.operators.control_codec import REQUEST_BYTES_MAX
+from supervisor.edges.operators.control_encoding import REQUEST_BYTES_MAX
 from supervisor.edges.operators.control_service import ControlService
 from supervisor.edges.rpc.grpc_server import GrpcServer
 from supervisor.edges.rpc.message_framing import Stream

@@ -24,7 +24,7 @@ from supervisor.core.facts import Evidence
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.own_process import threads
 from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError
-from supervisor.edges.operators.control_answers import (
+from supervisor.edges.operators.control_decoding import (
     event_from_wire,
     evidence_from_wire,
     job_from_wire,
@@ -32,7 +32,7 @@ from supervisor.edges.operators.control_answers import (
     notes_from_wire,
     refusal_from_wire,
 )
-from supervisor.edges.operators.control_codec import ANSWER_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
+from supervisor.edges.operators.control_encoding import ANSWER_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError
 from supervisor.ports.job_requests import RendezvousRequest

@@ -20,7 +20,7 @@ from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators import log_follower, log_merge
 from supervisor.edges.operators.control_callers import CLIENT, is_root, limits_of_caller
-from supervisor.edges.operators.control_codec import (
+from supervisor.edges.operators.control_encoding import (
     SERVICE,
     code_of,
     event_to_wire,

@@ -10,7 +10,7 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import DecodeError
 from holdfast_wire.v1 import health_pb2, reflection_pb2
 
-from supervisor.edges.operators.control_codec import SERVICE
+from supervisor.edges.operators.control_encoding import SERVICE
 from supervisor.edges.rpc.grpc_connection import Call, Handler
 from supervisor.edges.rpc.statuses import CallError, Status
 

@@ -24,7 +24,7 @@ BYTES_MAX = 256 * 1024  # read from one peer
 async def refuse(client: socket.socket, refusal: HoldfastError) -> None:
     """Answers each of its calls with `refusal`, for at most TIMEOUT_S. Never raises because of the peer."""
     try:
-        from supervisor.edges.operators.control_codec import code_of, refusal_to_wire  # Late: refusals are rare.
+        from supervisor.edges.operators.control_encoding import code_of, refusal_to_wire  # Late: refusals are rare.
         from supervisor.edges.rpc.grpc_connection import GrpcConnection, Places
         from supervisor.edges.rpc.statuses import CallError
     except (ImportError, MemoryError, OSError):

@@ -24,7 +24,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from holdfast_wire.v1 import control_pb2 as wire
 
-from supervisor.edges.operators.control_codec import SERVICE, refusal_to_wire
+from supervisor.edges.operators.control_encoding import SERVICE, refusal_to_wire
 from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.user_link import HandoverReceiver
 from supervisor.errors import NotFoundError

@@ -16,9 +16,9 @@ from google.protobuf.message import Message
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.edges.operators import control_api
-from supervisor.edges.operators.control_answers import refusal_from_wire
 from supervisor.edges.operators.control_api import SecureListener, secure_listener
-from supervisor.edges.operators.control_codec import REQUEST_BYTES_MAX
+from supervisor.edges.operators.control_decoding import refusal_from_wire
+from supervisor.edges.operators.control_encoding import REQUEST_BYTES_MAX
 from supervisor.errors import ConfigurationError, NotFoundError
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from supervisor.core.facts import JobState
-from supervisor.edges.operators.control_codec import job_to_wire
+from supervisor.edges.operators.control_encoding import job_to_wire
 from supervisor.edges.operators.job_pages import LIST_PAGE_MAX, PAGE_BYTES_MAX, merge, page_of
 from supervisor.errors import InvalidRequestError
 from tests.edges.operators.fake_job_service import running

@@ -11,8 +11,8 @@ from holdfast_wire.v1 import control_pb2 as wire
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.edges.operators import control_answers as answers
-from supervisor.edges.operators.control_codec import refusal_to_wire
+from supervisor.edges.operators import control_decoding as answers
+from supervisor.edges.operators.control_encoding import refusal_to_wire
 from supervisor.errors import HoldfastError, NotNowError
 
 HOSTILE = "a\x1b]0;b\x07\x9bc\u202ed"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from supervisor import errors
 from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.core.stragglers.straggler_messages import Straggler
-from supervisor.edges.operators import control_answers as answers
-from supervisor.edges.operators import control_codec as codec
+from supervisor.edges.operators import control_decoding as answers
+from supervisor.edges.operators import control_encoding as codec
 from supervisor.errors import HoldfastError
 from supervisor.ports.reports import (
     CheckReport,

@@ -1,4 +1,4 @@
-"""How are reports, events and refusals encoded for the control API? control_answers.py decodes them."""
+"""How are reports, events and refusals encoded for the control API? control_decoding.py decodes them."""
 
 from __future__ import annotations
 

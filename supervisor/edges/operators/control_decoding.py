@@ -16,7 +16,7 @@ from holdfast_wire.v1 import rpc_status_pb2
 from supervisor.core import printable
 from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.core.stragglers.straggler_messages import Straggler
-from supervisor.edges.operators.control_codec import CODES, ERROR_DOMAIN, ERROR_INFO
+from supervisor.edges.operators.control_encoding import CODES, ERROR_DOMAIN, ERROR_INFO
 from supervisor.errors import HoldfastError
 from supervisor.ports.reports import (
     CheckReport,
