@@ -261,7 +261,7 @@ def test_a_silent_rank_restarts_all(silent: Launch):
 @GUIDE.says(322, "forcefully terminates the main Python interpreter process by sending a sequence of signals")
 @GUIDE.says(325, "sends the signals (``SIGCONT``, ``SIGTERM``) to allow for a graceful shutdown")
 def test_a_stopped_rank_hears_sigterm(silent: Launch):
-    assert len(silent.traced("sigterm")) >= 1, "its handler runs only if SIGCONT comes, too"
+    assert (silent.folder / "sigterm").read_text(), "its handler runs only if SIGCONT comes, too"
 
 
 @GUIDE.says(327, "a second sequence of signals (``SIGCONT``, ``SIGTERM``, ``SIGKILL``) is sent after a delay specified")
