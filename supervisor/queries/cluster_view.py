@@ -121,30 +121,32 @@ class ClusterView:
             known, node=node, answers=False, lost_at_ns=now_ns, lost_reason=lost.reason
         )
 
-    def take_events(self, job_id: str, node: str, news: TellUpdate) -> int:
-        """Stores news. Returns the last event up to which all of the node's are here; the node sends the rest."""
+    def take_events(self, job_id: str, node: str, update: TellUpdate) -> int:
+        """Stores an update. Returns the last event up to which all of the node's are here; the node sends the rest."""
         job, heard = self._jobs[job_id], self._of(job_id)
-        self.hear(job_id, node, Part(news.part, news.node))
-        life = (node, news.part.submitted_at_ns)
+        self.hear(job_id, node, Part(update.part, update.node))
+        life = (node, update.part.submitted_at_ns)
         had = job.taken.get(life, 0)
-        told = NodeEvents(node, news.part.submitted_at_ns, news.events, news.gone_through, news.after, news.sent_at_ns)
+        told = NodeEvents(
+            node, update.part.submitted_at_ns, update.events, update.gone_through, update.after, update.sent_at_ns
+        )
         taken = take_events(self._publisher, job, told)
-        for each in news.others:
+        for each in update.others:
             if (each.node, each.submitted_at_ns) != (self.own_name(job_id), job.submitted_at_ns):
-                take_events(self._publisher, job, msgspec.structs.replace(each, told_at_ns=news.sent_at_ns))
-        self._compare_clocks(job, heard, node, news, had)
+                take_events(self._publisher, job, msgspec.structs.replace(each, told_at_ns=update.sent_at_ns))
+        self._compare_clocks(job, heard, node, update, had)
         if taken > had:
             heard.answered[life] = taken, self._clock.unix_ns()
         return taken
 
-    def own_events(self, job_id: str, by: str, news: TellUpdate) -> NodeEvents:
+    def own_events(self, job_id: str, by: str, update: TellUpdate) -> NodeEvents:
         """Returns the next of this leader's own events for a node; most nodes of a large job get and keep none."""
         job, keepers = self._jobs[job_id], self._of(job_id).keepers
         own = NodeEvents(self.own_name(job_id), job.submitted_at_ns, told_at_ns=self._clock.unix_ns())
         if by not in keepers and len(keepers) == leaders_events.KEEPERS_MAX:
             return own
         keepers[by] = None
-        return leaders_events.own_next(self._unsent.of(job_id), own, news)
+        return leaders_events.own_next(self._unsent.of(job_id), own, update)
 
     def record(self, job_id: str, told: NodeEvents) -> None:
         """Adds a leader's own events to the history of this node, which may lead next."""
@@ -155,13 +157,13 @@ class ClusterView:
         """Returns how long a node waits between its news, so that all nodes take a small part of the leader's time."""
         return NEWS_PACE_S * len(self._of(job_id).nodes)
 
-    def _compare_clocks(self, job: JobRecord, heard: _Heard, node: str, news: TellUpdate, had: int) -> None:
+    def _compare_clocks(self, job: JobRecord, heard: _Heard, node: str, update: TellUpdate, had: int) -> None:
         """Reports a clock that differs. News may have waited, so only a reply to our answer shows a clock behind."""
-        through, answered_at_ns = heard.answered.get((node, news.part.submitted_at_ns), (0, 0))
-        is_reply = 0 < had == through and bool(news.events) and news.events[0].sequence > had
-        ahead_s = (news.sent_at_ns - self._clock.unix_ns()) / 1e9
-        behind_s = (answered_at_ns - news.sent_at_ns) / 1e9 if is_reply else 0.0
-        if not news.sent_at_ns or max(ahead_s, behind_s) < CLOCKS_DIFFER_S or node in heard.apart_clocks:
+        through, answered_at_ns = heard.answered.get((node, update.part.submitted_at_ns), (0, 0))
+        is_reply = 0 < had == through and bool(update.events) and update.events[0].sequence > had
+        ahead_s = (update.sent_at_ns - self._clock.unix_ns()) / 1e9
+        behind_s = (answered_at_ns - update.sent_at_ns) / 1e9 if is_reply else 0.0
+        if not update.sent_at_ns or max(ahead_s, behind_s) < CLOCKS_DIFFER_S or node in heard.apart_clocks:
             return
         heard.apart_clocks.add(node)
         off = f"{ahead_s:.1f} s ahead of" if ahead_s > 0 else f"{behind_s:.1f} s behind"

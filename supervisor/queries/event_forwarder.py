@@ -105,9 +105,9 @@ class EventForwarder:
         after = kept.told if gone_through < kept.told else 0
         events, others = leaders_events.next_of(kept.events, after=kept.told), tuple(kept.owed)[:1]
         has = leaders_events.has_through(kept)
-        news = TellUpdate(part.part, part.node, events, gone_through, self._clock.unix_ns(), after, *has, others)
+        update = TellUpdate(part.part, part.node, events, gone_through, self._clock.unix_ns(), after, *has, others)
         try:
-            answer = await self._colleagues.ask(job_id, LEADER, news, timeout_s=ANSWER_TIMEOUT_S)
+            answer = await self._colleagues.ask(job_id, LEADER, update, timeout_s=ANSWER_TIMEOUT_S)
         except HoldfastError:
             kept.has_unsent = self._unsent.get(job_id) is kept
             return False

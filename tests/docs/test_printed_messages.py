@@ -145,7 +145,7 @@ def _unknown_phrases(message: str) -> list[str]:
     return [
         each
         for each in _phrases(message)
-        if len(each.replace("*", "").split()) > 1 and each not in _all_phrases() | COMPOSED
+        if len(each.replace("*", "").split()) > 1 and each not in COMPOSED and each not in _all_phrases()
     ]
 
 

@@ -251,7 +251,7 @@ def _read_spec(data: bytes) -> None:
 
 
 def _read_request(data: bytes) -> None:
-    control_encoding.rendezvous_from_wire(control_pb2.LeadRendezvousRequest.FromString(data))
+    control_decoding.rendezvous_from_wire(control_pb2.LeadRendezvousRequest.FromString(data))
 
 
 def _control_answers() -> list[bytes]:

@@ -1,4 +1,4 @@
-"""What do the answers of a supervisor say? They may be a stranger's word.
+"""What do the messages of the control API say? They may be a stranger's word.
 
 Root's commands ask the supervisors of all users, and a user can put a program of her own in the place of hers. So all
 text is cleaned here, all numbers are made finite, and an answer with too many parts is refused.
@@ -13,11 +13,14 @@ from google.protobuf.message import DecodeError
 from holdfast_wire.v1 import control_pb2 as wire
 from holdfast_wire.v1 import rpc_status_pb2
 
+from supervisor import errors
+from supervisor.config.submitted_nodes import is_of_this_machine
 from supervisor.core import printable
 from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.edges.operators.control_encoding import CODES, ERROR_DOMAIN, ERROR_INFO
 from supervisor.errors import HoldfastError
+from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.reports import (
     CheckReport,
     JobNodeReport,
@@ -33,6 +36,25 @@ JOBS_OF_NODE_MAX = 1_000
 NAME_CHARACTERS_MAX = 256
 SENTENCE_CHARACTERS_MAX = 20_000  # more than a journal keeps of one
 NUMBER_MIN, NUMBER_MAX = 1e-12, 1e12
+
+
+def rendezvous_from_wire(request: wire.LeadRendezvousRequest) -> RendezvousRequest:
+    """Decodes the request. Raises InvalidRequestError."""
+    paths = (request.token_file, request.tls_cert, request.tls_key, request.tls_ca)
+    if any(path and (not path.startswith("/") or "\0" in path) for path in paths):
+        raise errors.InvalidRequestError("cannot lead a rendezvous: a file has no absolute path; give one")
+    if not 1 <= request.port <= 65535 or not request.host or not request.job_id:
+        raise errors.InvalidRequestError("cannot lead a rendezvous: job, host or port is missing; give all three")
+    if any(paths[1:]) and not all(paths[1:]):
+        raise errors.InvalidRequestError(
+            "cannot lead a rendezvous: one of tls_cert, tls_key and tls_ca is missing; give all three"
+        )
+    if not any(paths) and (request.everywhere or not is_of_this_machine(request.host)):
+        raise errors.InvalidRequestError(
+            f"cannot lead a rendezvous at {request.host[:80]}: anybody who reaches that address could join the job; "
+            "name a token file, or certificates"
+        )
+    return RendezvousRequest(request.job_id, request.host, request.port, request.everywhere, *paths)
 
 
 def job_from_wire(job: wire.Job) -> JobReport:

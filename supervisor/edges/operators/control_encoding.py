@@ -8,12 +8,10 @@ from holdfast_wire.v1 import rpc_status_pb2
 
 from supervisor import errors
 from supervisor.config.redaction import redacted_text
-from supervisor.config.submitted_nodes import is_of_this_machine
 from supervisor.config.truncation import shown_command, shown_text
 from supervisor.core.facts import Evidence
 from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.errors import HoldfastError
-from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.reports import CheckReport, JobNodeReport, JobReport, NodeReport, RankReport, RecordedEvent
 
 SERVICE = "holdfast.v1.Supervisor"
@@ -73,25 +71,6 @@ def _straggler_to_wire(each: Straggler) -> wire.Straggler:
         of_ranks=each.of_ranks,
         reason=_told(each.reason),
     )
-
-
-def rendezvous_from_wire(request: wire.LeadRendezvousRequest) -> RendezvousRequest:
-    """Decodes the request. Raises InvalidRequestError."""
-    paths = (request.token_file, request.tls_cert, request.tls_key, request.tls_ca)
-    if any(path and (not path.startswith("/") or "\0" in path) for path in paths):
-        raise errors.InvalidRequestError("cannot lead a rendezvous: a file has no absolute path; give one")
-    if not 1 <= request.port <= 65535 or not request.host or not request.job_id:
-        raise errors.InvalidRequestError("cannot lead a rendezvous: job, host or port is missing; give all three")
-    if any(paths[1:]) and not all(paths[1:]):
-        raise errors.InvalidRequestError(
-            "cannot lead a rendezvous: one of tls_cert, tls_key and tls_ca is missing; give all three"
-        )
-    if not any(paths) and (request.everywhere or not is_of_this_machine(request.host)):
-        raise errors.InvalidRequestError(
-            f"cannot lead a rendezvous at {request.host[:80]}: anybody who reaches that address could join the job; "
-            "name a token file, or certificates"
-        )
-    return RendezvousRequest(request.job_id, request.host, request.port, request.everywhere, *paths)
 
 
 def _job_node_to_wire(node: JobNodeReport) -> wire.JobNode:

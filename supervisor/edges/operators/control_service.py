@@ -20,6 +20,7 @@ from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators import log_follower, log_merge
 from supervisor.edges.operators.control_callers import CLIENT, is_root, limits_of_caller
+from supervisor.edges.operators.control_decoding import rendezvous_from_wire
 from supervisor.edges.operators.control_encoding import (
     SERVICE,
     code_of,
@@ -28,7 +29,6 @@ from supervisor.edges.operators.control_encoding import (
     job_to_wire,
     node_to_wire,
     refusal_to_wire,
-    rendezvous_from_wire,
 )
 from supervisor.edges.operators.event_streams import all_events, past_events
 from supervisor.edges.operators.job_pages import merge, page_of
