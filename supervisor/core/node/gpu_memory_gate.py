@@ -24,7 +24,9 @@ def held_back(machines: JobMachines, event: Event) -> gpu_reclaim.Event | None:
     match event:
         case WorkersEmptied() if machines.reclaim.rules is not None and job_phases.is_to_go_on(machines.job):
             return gpu_reclaim.CycleEmptied(event)
-        case SpawnerReady() if machines.reclaim.waits is not None:
+        case SpawnerReady() if machines.reclaim.waits is not None and isinstance(
+            machines.job.phase, job_phases.Pending
+        ):  # Otherwise a successor is ready, and the job does not wait for it.
             return gpu_reclaim.SpawnerCame(event)
         case _:
             return None

@@ -82,6 +82,16 @@ def test_workers_of_a_new_spawner_wait_for_the_memory_of_the_last_ones() -> None
     assert job.view().state is JobState.RUNNING
 
 
+def test_a_successor_of_the_spawner_that_is_ready_meanwhile_does_not_replace_what_is_held() -> None:
+    job = waiting()
+    job.send(node_messages.SpawnerReady(JOB, NOW))
+    assert job.view().cycle == 0
+    job.send(GpuMemorySeen(JOB, 0, FREE))
+    assert job.view().cycle == 1
+    job.run_cycle(1)
+    assert job.view().state is JobState.RUNNING
+
+
 def test_a_spawner_that_is_lost_meanwhile_does_not_end_the_wait() -> None:
     job = waiting()
     job.send(node_messages.SpawnerLost(JOB, NOW, "it was killed"))
