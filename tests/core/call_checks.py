@@ -107,5 +107,7 @@ class CallChecks:
 
 def is_excused_refusal(reason: str) -> bool:
     """Returns whether another rank's end, or its own absence, was the cause."""
-    harmless = ("gone on without", "before it entered", "not known any more", "no rank is left")
+    harmless = (
+        "gone on without", "before it entered", "before all ranks had entered", "not known any more", "no rank is left",
+    )  # fmt: skip
     return any(each in reason for each in harmless)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.e2e.wrapped_nodes import wrapped_nodes
+from tests.e2e.wrapped_nodes import WrappedNodes, wrapped_nodes
 
 SCRIPT = "wrapped_on_nodes.py"
 
 
 def pids(entered: dict[object, dict[str, object]]) -> dict[object, object]:
     return {rank: line["pid"] for rank, line in entered.items()}
+
+
+def errors(job: WrappedNodes) -> list[dict[str, object]]:
+    return [*job.traced("BarrierTimeout"), *job.traced("InternalError")]
 
 
 def test_faults_of_ranks_on_two_nodes_restart_all_in_their_processes(tmp_path: Path):
@@ -67,13 +71,20 @@ def test_min_healthy_trains_on_all_nodes_and_restarts_the_cycle_only_below_the_m
 
 
 def test_a_call_that_ranks_of_two_nodes_do_not_make_names_them(tmp_path: Path):
-    """Each node has one rank that calls and one that does not. The first timeout ends the call for the other, too."""
+    """Each node has one rank that calls and one that comes late. The first timeout ends the call for all others."""
     with wrapped_nodes(tmp_path, "2", "wrapped_missing.py") as job:
         job.start_all(2)
-        job.until(lambda: job.traced("BarrierTimeout"), "a timeout")
-        messages = {str(line["message"]) for line in job.traced("BarrierTimeout")}
-        assert messages == {
+        job.until(lambda: len(errors(job)) == 2, "the end of the call")
+        job.order("late", 1, 3)
+        job.until(lambda: len(errors(job)) == 4, "an error on the late ranks")
+        missing = (
             "cannot enter call 1 with 4 ranks within 0:00:12: ranks 1, 3 have not called it; "
             "call it equally often on all ranks; see holdfast stacks"
-        }
+        )
+        assert {str(line["message"]) for line in job.traced("BarrierTimeout")} == {missing}
+        for line in job.traced("InternalError"):
+            assert str(line["message"]).startswith("cannot begin call 1: rank ")
+            assert str(line["message"]).endswith(missing)
+        assert {line["rank"] for line in job.traced("InternalError")} >= {1, 3}
         job.end()
+        assert job.codes() == [0, 0]

@@ -172,7 +172,8 @@ def hear_leave(state: State, member: int, word: CallLeave) -> Orders:
         return []
     reason = f"left the call: {word.reason}" if word.reason else "left the call"
     if isinstance(state.phase, Entering):
-        return cannot_enter(state, member, reason)
+        why = f"rank {member} left before all ranks had entered" + (f": {word.reason}" if word.reason else "")
+        return give_up(state, f"cannot begin call {state.call}: {why}")
     if replacement_ranks.lose(state, member, may_come_again=False):
         return _replacement_lost(state, member, reason)
     if member not in state.members:

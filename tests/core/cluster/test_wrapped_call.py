@@ -233,6 +233,17 @@ def test_a_rank_that_ends_before_it_enters_is_not_waited_for() -> None:
     assert len(late.told(CallRefused)) == 1
 
 
+def test_a_rank_that_waits_in_vain_for_the_others_ends_the_call_and_its_reason_names_who_is_missing() -> None:
+    why = "BarrierTimeout: rank 1 has not called it"
+    calls = Calls(3).enter(but=(1,)).say((0, CallLeave(1, 0, Leaving.FAULT, why)))
+    told = f"cannot begin call 1: rank 0 left before all ranks had entered: {why}"
+    assert calls.told(CallRefused) == [Tell((0, 2), CallRefused(1, told))]
+    calls.say((1, CallEnter(1, 1, 3, SETTINGS)))
+    assert calls.told(CallRefused)[-1] == Tell((1,), CallRefused(1, told))
+    calls.enter(call=2)
+    assert [told.members for told in calls.told(Entered)] == [(0, 1, 2)]
+
+
 def test_a_call_after_one_that_lost_ranks_begins_with_those_that_are_left() -> None:
     calls = started(3).say((1, LOST)).say((0, FaultsReported(1, 0)), (2, FaultsReported(1, 0))).arrive(0, 2)
     calls.begin({0: 0, 2: 1}).arrive(0, 2, barrier=Barrier.COMPLETION)

@@ -146,3 +146,5 @@ def test_without_all_ranks_nobody_enters(tmp_path: Path):
         in job.one(0, "timeout")["message"]
     )
     assert job.told(0, *CALLBACKS) == []
+    (left,) = (frame.call_leave for each in job.coordinator.connections for frame in each.of("call_leave"))
+    assert "rank 1 has not called it" in left.reason

@@ -15,7 +15,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from worker_client import fencing_tokens
-from worker_client.call_frames import Leaving
+from worker_client.call_frames import Entered, Leaving
 from worker_client.inprocess.attribution import Interruption
 from worker_client.inprocess.call import call_number
 from worker_client.inprocess.call.call_resources import CallResources
@@ -65,9 +65,17 @@ class CallWrapper:
         self._taken = CallResources()
         try:
             self._take(wrapper.soft_timeout.total_seconds())
-            self._entered = self._coordination.enter(wrapper.barrier_timeout)
+            self._entered = self._enter()
         except BaseException:  # whatever it was: releases what was taken, then raises it again
             self._taken.release()
+            raise
+
+    def _enter(self) -> Entered | None:
+        """Enters the call. A rank that gives up reports it, because the call cannot begin without it."""
+        try:
+            return self._coordination.enter(self.wrapper.barrier_timeout)
+        except BaseException as error:
+            self._coordination.leave(Leaving.FAULT, in_a_line(error))
             raise
 
     def _take(self, soft_timeout_s: float) -> None:
