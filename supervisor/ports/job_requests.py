@@ -110,7 +110,7 @@ class JobRequests(Protocol):
 
 
 class JobHistory(Protocol):
-    """The recorded data, committed or not. Calls block on a disk: never call them on the event loop."""
+    """The recorded data, committed or not. Calls block on a disk, unless they say otherwise: use a thread for them."""
 
     def jobs(self, *, limit: int) -> Sequence[JobReport]:
         """Returns jobs, newest first; live ones in their last saved state."""
@@ -120,4 +120,8 @@ class JobHistory(Protocol):
 
     def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> Sequence[RecordedEvent]:
         """Returns events in the order of their sequence."""
+        ...
+
+    def events_in_memory(self, job_id: str, *, after_sequence: int, limit: int) -> Sequence[RecordedEvent] | None:
+        """Returns the same without blocking; None if only the disk may have some of them."""
         ...

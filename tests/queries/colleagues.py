@@ -61,6 +61,9 @@ class History:
     def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> list[RecordedEvent]:
         return [event for event in self._journal.events if event.sequence > after_sequence][:limit]
 
+    def events_in_memory(self, job_id: str, *, after_sequence: int, limit: int) -> list[RecordedEvent] | None:
+        return None
+
 
 class Shared:
     """A node, n0, with a job that it shares with others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 import anyio
 
@@ -17,19 +17,22 @@ PAGE_EVENTS = 500
 async def past_events(
     history: JobHistory, job_id: str, *, after_sequence: int, limiter: anyio.CapacityLimiter
 ) -> AsyncGenerator[RecordedEvent]:
-    """Yields the events recorded so far, in order."""
+    """Yields the events recorded so far, in order. Asks the disk only for what memory lacks: it may not answer."""
     last = after_sequence
     while True:
-
-        def read(after_sequence: int = last) -> list[RecordedEvent]:
-            return list(history.events(job_id, after_sequence=after_sequence, limit=PAGE_EVENTS))
-
-        page = await in_thread(read, limiter=limiter)
+        page = await _page(history, job_id, last, limiter)
         for event in page:
             yield event
             last = event.sequence
         if len(page) < PAGE_EVENTS:
             return
+
+
+async def _page(history: JobHistory, job_id: str, last: int, limiter: anyio.CapacityLimiter) -> Sequence[RecordedEvent]:
+    in_memory = history.events_in_memory(job_id, after_sequence=last, limit=PAGE_EVENTS)
+    if in_memory is not None:
+        return in_memory
+    return await in_thread(lambda: history.events(job_id, after_sequence=last, limit=PAGE_EVENTS), limiter=limiter)
 
 
 async def all_events(

@@ -227,6 +227,9 @@ class NoHistory:
     def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> Sequence[RecordedEvent]:
         return []
 
+    def events_in_memory(self, job_id: str, *, after_sequence: int, limit: int) -> Sequence[RecordedEvent] | None:
+        return None
+
 
 @contextlib.asynccontextmanager
 async def serving(

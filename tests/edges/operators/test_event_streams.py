@@ -10,7 +10,9 @@ import pytest
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.operators.event_streams import all_events, past_events
-from tests.edges.operators.fake_job_service import FakeJobService, running
+from supervisor.ports.job_requests import JobHistory
+from supervisor.ports.reports import RecordedEvent
+from tests.edges.operators.fake_job_service import FakeJobService, NoHistory, running
 
 JOB = "train-7f3a"
 
@@ -27,9 +29,25 @@ def journal(tmp_path: Path) -> Journal:
     return journal
 
 
-async def watch(job_service: FakeJobService, journal: Journal, seen: list[int], after: int = 0) -> None:
-    limiter = anyio.CapacityLimiter(1)
-    async for event in all_events(job_service, journal, JOB, after_sequence=after, limiter=limiter):
+class OnDisk(NoHistory):
+    """A journal without a memory."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> list[RecordedEvent]:
+        return self._journal.events(job_id, after_sequence=after_sequence, limit=limit)
+
+
+async def watch(
+    job_service: FakeJobService,
+    history: JobHistory,
+    seen: list[int],
+    after: int = 0,
+    limiter: anyio.CapacityLimiter | None = None,
+) -> None:
+    limiter = limiter or anyio.CapacityLimiter(1)
+    async for event in all_events(job_service, history, JOB, after_sequence=after, limiter=limiter):
         seen.append(event.sequence)  # noqa: PERF401  # one by one, for the test that looks on
 
 
@@ -59,13 +77,29 @@ async def test_events_that_come_while_the_past_is_read_appear_once(journal: Jour
         job_service.publish(JOB)
     seen: list[int] = []
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch, job_service, journal, seen)
+        tasks.start_soon(watch, job_service, OnDisk(journal), seen)
         with anyio.fail_after(10):
             while not job_service.watchers:
                 await anyio.lowlevel.checkpoint()
         job_service.publish(JOB)  # subscribed, and the past is not read yet
         job_service.end(JOB, JobState.SUCCEEDED, "done")
     assert seen == [1, 2, 3, 4, 5]
+
+
+async def test_the_end_needs_no_disk(journal: Journal) -> None:
+    """The disk under the journal does not answer: earlier readers wait for it in all threads."""
+    job_service = FakeJobService(running(), journal=journal)
+    job_service.publish(JOB)
+    seen: list[int] = []
+    limiter = anyio.CapacityLimiter(1)
+    limiter.acquire_on_behalf_of_nowait(journal)
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch, job_service, journal, seen, 0, limiter)
+            await wait_for(seen, 1)
+            job_service.publish(JOB)
+            job_service.end(JOB, JobState.SUCCEEDED, "done")
+    assert seen == [1, 2, 3]
 
 
 async def test_what_a_slow_watcher_lost_is_read_again(journal: Journal) -> None:

@@ -157,16 +157,27 @@ class Journal:
 
     def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> list[RecordedEvent]:
         """Returns events in order, including uncommitted ones; without a disk, those that memory still has."""
-        with self._wake:  # before the disk is read: events committed meanwhile are then in both, never in neither
-            remembered = self._memory.get(job_id)
-            recent = [each for each in remembered.events if each.sequence > after_sequence] if remembered else []
-        if recent and recent[0].sequence == after_sequence + 1:
+        # Memory first: events committed meanwhile are then in both, never in neither.
+        recent, is_all = self._recent_events(job_id, after_sequence)
+        if is_all:
             return recent[:limit]
         found = self._read(
             lambda reader: reader.events(job_id, after_sequence=after_sequence, limit=limit), otherwise=[]
         )
         last = found[-1].sequence if found else after_sequence
         return (found + [each for each in recent if each.sequence > last])[:limit]
+
+    def events_in_memory(self, job_id: str, *, after_sequence: int, limit: int) -> list[RecordedEvent] | None:
+        recent, is_all = self._recent_events(job_id, after_sequence)
+        return recent[:limit] if is_all else None
+
+    def _recent_events(self, job_id: str, after_sequence: int) -> tuple[list[RecordedEvent], bool]:
+        """Returns the events that memory has, and whether these are all: memory always has a job's newest events."""
+        with self._wake:
+            remembered = self._memory.get(job_id)
+            kept = list(remembered.events) if remembered else []
+        recent = [each for each in kept if each.sequence > after_sequence]
+        return recent, recent[0].sequence == after_sequence + 1 if recent else bool(kept)
 
     def _read(self, ask: Callable[[JournalReader], Answer], *, otherwise: Answer) -> Answer:
         """Reads the journal; returns `otherwise` if it can't: the alarm was given when it could not be written."""

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from supervisor.core.facts import JobState
-from supervisor.edges.machine.journal import journal_writer
+from supervisor.edges.machine.journal import journal_reader, journal_writer
 from supervisor.edges.machine.journal.journal import MEMORY_EVENTS_PER_JOB_MAX, Journal
 from supervisor.edges.machine.journal.journal_batch import Batch
 from supervisor.edges.machine.journal.journal_reader import open_reader
@@ -88,6 +88,27 @@ def test_uncommitted_events_are_readable_at_once_and_in_order(tmp_path: Path) ->
         assert journal.flush(10)
         assert sequences(journal) == list(range(1, 3_001))  # more than memory holds: disk and memory are merged
     assert MEMORY_EVENTS_PER_JOB_MAX < 3_000
+
+
+def test_what_memory_has_needs_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with started(tmp_path) as journal:
+        journal.save(report())
+        last = MEMORY_EVENTS_PER_JOB_MAX + 9
+        for sequence in range(1, last + 1):
+            journal.record(event(sequence))
+        assert journal.flush(10)
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_reader, "open_reader", no_disk)
+            assert sequences(journal, after=last - 2) == [last - 1, last]
+            assert sequences(journal, after=last) == []
+            assert journal.events_in_memory("train", after_sequence=last, limit=10) == []
+            assert journal.events_in_memory("train", after_sequence=9, limit=1) == [event(10)]
+            assert journal.events_in_memory("train", after_sequence=8, limit=1) is None
+            assert journal.events_in_memory("another", after_sequence=0, limit=1) is None
+
+
+def no_disk(_: Path) -> None:
+    raise AssertionError("the disk is read")
 
 
 @pytest.mark.alone
