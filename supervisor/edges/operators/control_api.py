@@ -8,18 +8,21 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import anyio
 import msgspec
-from anyio.abc import ByteStream, TaskStatus
-from anyio.streams.tls import TLSListener
+from anyio.abc import ByteStream, SocketAttribute, TaskGroup, TaskStatus
+from anyio.streams.tls import TLSStream
 from holdfast_wire import regular_file
 
+from supervisor.edges.machine.own_process import accepting
 from supervisor.edges.machine.processes.socket_stream import READ_BYTES_MAX, SocketStream
 from supervisor.edges.operators import grpc_discovery
 from supervisor.edges.operators.control_encoding import REQUEST_BYTES_MAX
 from supervisor.edges.operators.control_service import ControlService
+from supervisor.edges.operators.http_connection_limit import Place, Places
 from supervisor.edges.rpc.grpc_server import GrpcServer
 from supervisor.edges.rpc.message_framing import Stream
 from supervisor.errors import ConfigurationError
@@ -27,6 +30,7 @@ from supervisor.ports.job_requests import JobHistory, JobRequests
 
 CONCURRENT_CALLS_MAX = 256  # for all clients together; beyond it RESOURCE_EXHAUSTED
 TCP_CONNECTIONS_MAX = 256
+HANDSHAKES_MAX = 256  # besides them: connections that have not shown a certificate yet, shared by source
 TCP_BACKLOG = 256
 HANDSHAKE_TIMEOUT_S = 10.0
 
@@ -98,26 +102,95 @@ class ControlApi:
             raise ConfigurationError(
                 f"cannot listen on {listener.address}: {error.strerror or error}; check --listen"
             ) from error
-        open_now = 0
-
-        async def meet(stream: ByteStream) -> None:
-            nonlocal open_now
-            open_now += 1
-            try:
-                async with stream:
-                    if open_now <= TCP_CONNECTIONS_MAX:
-                        await self._serve(_EncryptedStream(stream), None)
-            except OSError as error:
-                _log.debug("a client of %s has gone: %s", listener.address, error)
-            finally:
-                open_now -= 1
-
-        async with opened:
+        connections = _TcpConnections(listener.address, context, self._serve)
+        async with opened, anyio.create_task_group() as tasks:
+            for each in opened.listeners:
+                tasks.start_soon(connections.accept, each.extra(SocketAttribute.raw_socket), tasks)
             task_status.started()
             try:
-                await _Listener(opened, context, False, HANDSHAKE_TIMEOUT_S).serve(meet)
+                await anyio.sleep_forever()
             finally:
                 self.end()
+
+
+class _TcpConnections:
+    """The connections of a TCP port. Those that have not shown a certificate are bounded apart from the others."""
+
+    def __init__(self, address: str, context: ssl.SSLContext, serve: Callable[[Stream, None], Awaitable[None]]) -> None:
+        self._address = address
+        self._context = context
+        self._serve = serve
+        self._strangers = Places(HANDSHAKES_MAX)
+        self._open_now = 0  # beyond the handshake
+        self._shortage_told = False
+
+    async def accept(self, listener: socket.socket, tasks: TaskGroup) -> None:
+        """Accepts until cancelled."""
+        async for client in accepting.connections(listener, self._tell_shortage):
+            scope = anyio.CancelScope()
+            try:
+                source = self._strangers.source(client.getpeername(), client.getsockname())
+            except OSError:  # It is gone already.
+                client.close()
+                continue
+            if (place := self._strangers.enter(source, scope.cancel)) is None:
+                client.close()
+            else:
+                tasks.start_soon(self._meet, client, place, scope)
+
+    async def _meet(self, client: socket.socket, place: Place, scope: anyio.CancelScope) -> None:
+        try:
+            with client:
+                try:
+                    stream = await self._encrypted(client, scope)
+                finally:
+                    self._strangers.leave(place)
+                if stream is not None and self._open_now < TCP_CONNECTIONS_MAX:
+                    await self._answer(stream)
+        except Exception as error:  # noqa: BLE001 - whatever a client does to its connection, the jobs must not end
+            _log.debug("a client of %s has gone: %s", self._address, error)
+
+    async def _encrypted(self, client: socket.socket, scope: anyio.CancelScope) -> ByteStream | None:
+        """Returns None if no certificate is shown in time, or another connection has got the place."""
+        with scope, anyio.move_on_after(HANDSHAKE_TIMEOUT_S):
+            return await TLSStream.wrap(
+                _Transport(client), server_side=True, ssl_context=self._context, standard_compatible=False
+            )
+        return None
+
+    async def _answer(self, stream: ByteStream) -> None:
+        self._open_now += 1
+        try:
+            await self._serve(_EncryptedStream(stream), None)
+        finally:
+            self._open_now -= 1
+
+    def _tell_shortage(self, error: OSError) -> None:
+        level = logging.DEBUG if self._shortage_told else logging.WARNING
+        self._shortage_told = True
+        _log.log(level, "cannot answer on %s for now: %s; raise the limit of open files", self._address, error)
+
+
+class _Transport(ByteStream):
+    """A socket that does not block, as TLSStream takes it. The caller closes the socket."""
+
+    def __init__(self, client: socket.socket) -> None:
+        self._stream = SocketStream(client)
+
+    async def receive(self, max_bytes: int = READ_BYTES_MAX) -> bytes:
+        if data := await self._stream.receive():
+            return data
+        raise anyio.EndOfStream
+
+    async def send(self, item: bytes) -> None:
+        if not await self._stream.send(item):
+            raise anyio.BrokenResourceError
+
+    async def send_eof(self) -> None:
+        """Does nothing: TLS does not end one direction alone."""
+
+    async def aclose(self) -> None:
+        """Closes nothing; see above."""
 
 
 class _EncryptedStream:
@@ -138,16 +211,6 @@ class _EncryptedStream:
         except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
             return False
         return True
-
-
-class _Listener(TLSListener):
-    @staticmethod
-    async def handle_handshake_error(exc: BaseException, stream: anyio.abc.AnyByteStream) -> None:
-        """Closes the connection of a client without a certificate, and logs nothing that a scanner could repeat."""
-        await anyio.aclose_forcefully(stream)
-        if not isinstance(exc, Exception):
-            raise exc
-        _log.debug("a client has not shown a certificate: %s", exc)
 
 
 def _host_and_port(address: str) -> tuple[str, int]:

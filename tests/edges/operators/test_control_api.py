@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import subprocess
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -132,14 +134,25 @@ def make_certificates(place: Path) -> None:
         subprocess.run(["openssl", *arguments.split()], cwd=place, check=True, capture_output=True)
 
 
-async def test_tcp_answers_holders_of_a_certificate_only(tmp_path: Path, unused_tcp_port: int) -> None:
+@pytest.fixture
+def listener(tmp_path: Path, unused_tcp_port: int) -> SecureListener:
     make_certificates(tmp_path)
-    authority, chain, key = ((tmp_path / name).read_bytes() for name in ("ca.pem", "own.pem", "own.key"))
-    address = f"127.0.0.1:{unused_tcp_port}"
-    listener = SecureListener(address, tmp_path / "own.pem", tmp_path / "own.key", tmp_path / "ca.pem")
+    return SecureListener(
+        f"127.0.0.1:{unused_tcp_port}", tmp_path / "own.pem", tmp_path / "own.key", tmp_path / "ca.pem"
+    )
+
+
+def holders_channel(listener: SecureListener) -> grpc.aio.Channel:
+    authority, key, chain = (
+        path.read_bytes() for path in (listener.client_authority, listener.key, listener.certificate)
+    )
+    return grpc.aio.secure_channel(listener.address, grpc.ssl_channel_credentials(authority, key, chain))
+
+
+async def test_tcp_answers_holders_of_a_certificate_only(tmp_path: Path, listener: SecureListener) -> None:
+    address, authority = listener.address, listener.client_authority.read_bytes()
     async with serving(FakeJobService(running()), tmp_path / "control.sock", listener=listener):
-        mine = grpc.ssl_channel_credentials(authority, key, chain)
-        async with grpc.aio.secure_channel(address, mine) as channel:
+        async with holders_channel(listener) as channel:
             assert (await ask(channel, "GetNode", wire.GetNodeRequest(), wire.Node)).name == "n0"
         for stranger in (
             grpc.aio.secure_channel(address, grpc.ssl_channel_credentials(authority)),
@@ -149,6 +162,41 @@ async def test_tcp_answers_holders_of_a_certificate_only(tmp_path: Path, unused_
                 with pytest.raises(grpc.aio.AioRpcError) as caught:
                     await ask(stranger, "GetNode", wire.GetNodeRequest(), wire.Node)
                 assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_silent_connections_are_bounded_and_keep_no_holder_of_a_certificate_out(
+    tmp_path: Path, listener: SecureListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_api, "HANDSHAKE_TIMEOUT_S", 3600.0)
+    port = int(listener.address.rpartition(":")[2])
+    async with AsyncExitStack() as opened, serving(FakeJobService(), tmp_path / "control.sock", listener=listener):
+        silent = [await opened.enter_async_context(await anyio.connect_tcp("127.0.0.1", port)) for _ in range(300)]
+        with anyio.fail_after(60):
+            for each in silent[:44]:  # the oldest make room
+                with pytest.raises((anyio.EndOfStream, anyio.BrokenResourceError)):
+                    await each.receive()
+        async with holders_channel(listener) as channel:
+            assert (await ask(channel, "GetNode", wire.GetNodeRequest(), wire.Node)).name == "n0"
+
+
+async def test_a_shortage_of_descriptors_ends_nothing(
+    tmp_path: Path, listener: SecureListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accept, port, refused = socket.socket.accept, int(listener.address.rpartition(":")[2]), list[int]()
+
+    def once_refused(self: socket.socket) -> tuple[socket.socket, Any]:
+        if not refused and self.getsockname()[1:] == (port,):
+            refused.append(errno.EMFILE)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return accept(self)
+
+    monkeypatch.setattr(socket.socket, "accept", once_refused)
+    async with (
+        serving(FakeJobService(), tmp_path / "control.sock", listener=listener),
+        holders_channel(listener) as channel,
+    ):
+        assert (await ask(channel, "GetNode", wire.GetNodeRequest(), wire.Node)).name == "n0"
+    assert refused == [errno.EMFILE]
 
 
 async def test_a_port_that_is_taken_is_a_clear_error(tmp_path: Path) -> None:
