@@ -30,6 +30,10 @@ class Signalling:
         self._workers_first = settings.entry != "command"
         self._later: dict[int, tuple[int, ...]] = {}  # worker's pid → what its helpers get
 
+    @property
+    def has_workers(self) -> bool:
+        return bool(self._workers())
+
     def carry_out(self, message: Signal) -> None:
         chosen: list[int] = []
         for child in self._children.values():
@@ -37,15 +41,27 @@ class Signalling:
             if child.cycle == message.cycle and child.local_rank >= 0 and wanted:
                 child.killed_by_us |= message.signal == signal.SIGKILL
                 chosen.append(child.pid)
-        numbers = message.numbers
         # A pid that belongs to a live child again no longer means a dead one.
         leaders = [pid for pid in message.sessions if pid not in self._children]
-        if not message.tree or not self._workers_first or message.signal == signal.SIGKILL:
-            send(chosen, numbers, whole_sessions=message.tree, leaders=leaders)
+        if message.tree and message.signal != signal.SIGKILL:
+            self._send_to_trees(chosen, message.numbers, leaders)
+        else:
+            _send(chosen, message.numbers, whole_sessions=message.tree, leaders=leaders)
+
+    def terminate_workers(self) -> None:
+        """Asks the workers of all cycles to end, even stopped ones."""
+        self._send_to_trees(self._workers(), (signal.SIGCONT, signal.SIGTERM), ())
+
+    def _workers(self) -> list[int]:
+        return [child.pid for child in self._children.values() if child.local_rank >= 0]
+
+    def _send_to_trees(self, workers: Sequence[int], numbers: Sequence[int], leaders: Sequence[int]) -> None:
+        if not self._workers_first:
+            _send(workers, numbers, whole_sessions=True, leaders=leaders)
             return
-        send(chosen, numbers, whole_sessions=False)
+        _send(workers, numbers, whole_sessions=False)
         _send_to_helpers(leaders, numbers)
-        self._later |= dict.fromkeys(chosen, numbers)
+        self._later |= dict.fromkeys(workers, tuple(numbers))
         self._events.set_timer(_TIMER, HELPERS_AFTER_S, self._send_later)
 
     def worker_ended(self, pid: int) -> None:
@@ -61,7 +77,7 @@ class Signalling:
         self._later.clear()
 
 
-def send(pids: Sequence[int], numbers: Sequence[int], *, whole_sessions: bool, leaders: Sequence[int] = ()) -> None:
+def _send(pids: Sequence[int], numbers: Sequence[int], *, whole_sessions: bool, leaders: Sequence[int] = ()) -> None:
     """Signals children first: they are not reaped, so their pids are valid. The rest are looked up just before.
 
     `leaders`: children that have ended.

@@ -353,7 +353,7 @@ class Spawner:
             if self._link.lost:
                 self._records.write(exited)
             self._send(exited)
-        if self._ending_alone and not self._children:
+        if self._ending_alone and not self._signalling.has_workers:
             self._events.set_timer("lost", 0.0, self._kill_alone)
         self._killing.go_on()
 
@@ -416,8 +416,8 @@ class Spawner:
         self._prefork_pool.dismiss()
         for child in self._children.values():
             child.unattended_s = self._reconnect.wait_s or None
-        signalling.send(list(self._children), (signal.SIGCONT, signal.SIGTERM), whole_sessions=True)
-        self._events.set_timer("lost", LOST_TERM_S if self._children else 0.0, self._kill_alone)
+        self._signalling.terminate_workers()
+        self._events.set_timer("lost", LOST_TERM_S if self._signalling.has_workers else 0.0, self._kill_alone)
 
     def _kill_alone(self) -> None:
         self._ending_alone = False

@@ -93,6 +93,42 @@ class TestSupervisorLoss:
             assert time.monotonic() - began < 2
             assert (tmp_path / "saved").exists()
 
+    def test_a_worker_saves_while_its_helpers_and_the_store_still_serve_it(
+        self, script: Script, tmp_path: Path
+    ) -> None:
+        path = script(
+            """
+            import os, signal, sys, time
+            def note(what):
+                with open(sys.argv[1] + "/notes", "a") as file: file.write(what + chr(10))
+            def got(*_): note("helper signalled"); os._exit(0)
+            helper = os.fork()
+            if not helper:
+                signal.signal(signal.SIGTERM, got)
+                note("up")
+                while True: time.sleep(60)
+            def save(*_):
+                note("saving"); time.sleep(0.5)
+                with open(sys.argv[1] + "/store") as file:
+                    note(f"store: {os.path.exists('/proc/' + file.read())}")
+                os._exit(0)
+            signal.signal(signal.SIGTERM, save)
+            note("up")
+            while True: time.sleep(60)
+            """
+        )
+        notes = tmp_path / "notes"
+        notes.touch()
+        with Rig(path, str(tmp_path)) as rig:
+            store = rig.serve_store()
+            (tmp_path / "store").write_text(str(store))
+            rig.spawn(worker())
+            until(lambda: notes.read_text().count("up") == 2, what="both processes")
+            rig.socket.close()
+            assert rig.process.wait(10) == 0
+            assert notes.read_text().split("\n")[2:4] == ["saving", "store: True"]
+            assert not is_alive(store)
+
     def test_a_shared_supervisor_may_be_away(self, script: Script, tmp_path: Path) -> None:
         path = script(
             """
