@@ -154,7 +154,9 @@ def execute(inherited: Inherited, start: Start, argv: tuple[str, ...], *, leave:
         os.close(writer)
     # Only a successful execve or the death of the child closes this end of the pipe.
     with open(reader, "rb", buffering=0) as pipe:
-        if not select.select([pipe], [], [], EXECUTE_TIMEOUT_S)[0]:
+        poll = select.poll()  # select() takes no descriptor from 1024 on.
+        poll.register(pipe, select.POLLIN)
+        if not poll.poll(EXECUTE_TIMEOUT_S * 1000):
             os.kill(pid, signal.SIGKILL)  # Reaped like the other children.
             raise OSError(errno.ETIMEDOUT, f"it was not executed within {EXECUTE_TIMEOUT_S:g} s", argv[0])
         report = pipe.read(16)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -72,6 +75,25 @@ class TestExec:
         with Rig(script("pass")) as rig:
             failed = rig.spawn_failing(WorkerPlan(0, 0, {}, exec_prefix=("no-numactl",)))
         assert (failed.exit_code, "no-numactl" in failed.reason) == (127, True)
+
+
+MANY_FILES = """
+import os, resource, sys
+from worker_client.spawner import child_state, children, identity
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+inherited = child_state.remember(identity.Title(), frozenset())
+while os.dup(1) < 1023: pass
+pid = children.execute(inherited, children.Start({}, {}), ("sh", "-c", "exit 5"), leave=lambda: None)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+
+
+def test_a_worker_is_executed_by_a_spawner_with_many_open_files() -> None:
+    if 0 <= resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1100:
+        pytest.skip("this machine allows too few open files")
+    ran = subprocess.run([sys.executable, "-c", MANY_FILES], capture_output=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (5, b"")
 
 
 def test_a_file_that_cannot_be_opened_is_a_failed_spawn(script: Script, tmp_path: Path) -> None:
