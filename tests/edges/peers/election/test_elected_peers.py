@@ -407,6 +407,23 @@ async def test_an_end_that_was_not_told_holds_for_a_new_process_too():
         assert taken.ledger == ENDED
 
 
+async def test_a_report_that_came_just_before_the_lead_was_lost_ends_no_job():
+    """The engine handles it before LeadershipLost, and the coordinator still decides something."""
+    memory = Memory(ttl_s=2.0)
+    async with node(memory, "a") as a:
+        await a.until(lambda: a.reports(LeadershipTaken))
+        memory.elect(Leader(2, "z", "127.0.0.1:1", 60.0))
+        await a.until(lambda: a.reports(LeadershipLost))
+        assert a.peers is not None
+        assert not a.peers.leads(JOB)
+        before = list(memory.written)
+        a.peers.record(JOB, Ledger(5, 5, 1))
+        a.peers.send("a", JOB, orders.JoinAgain(5, "a reason"))
+        a.peers.send("b", JOB, orders.JoinAgain(5, "a reason"))
+        assert memory.written == before
+        assert not a.ordered(orders.JoinAgain)
+
+
 async def test_a_leader_resigns_once_its_ledger_is_kept_and_another_node_leads_at_once():
     memory = Memory()
     async with node(memory, "a") as a:
