@@ -37,6 +37,7 @@ class SteadyClient:
         self._say = say
         self._is_left = is_left
         self._away_told = False
+        self._shown: dict[tuple[int, int, bool], int] = {}
 
     def watch(
         self, *, after_sequence: int = 0, on_note: Say, this_node: bool = False, follow: bool = True
@@ -57,8 +58,11 @@ class SteadyClient:
                 self._wait(error)
 
     def logs(self, choice: LogChoice, *, on_note: Say, this_node: bool = False) -> Generator[LogPiece]:
-        """Yields what the ranks print, each byte once. A choice of last lines only can't be resumed."""
-        shown: dict[tuple[int, int, bool], int] = {}
+        """Yields what the ranks print, each byte once, also if called again after an error.
+
+        A choice of last lines only can't be resumed.
+        """
+        shown = self._shown
         while True:
             skipped = dict(shown)
             try:

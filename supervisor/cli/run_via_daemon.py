@@ -28,12 +28,13 @@ from supervisor.edges.machine.own_process import signals as signal_edge
 from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_follower import LogChoice
-from supervisor.errors import HoldfastError, NoSupervisorError
+from supervisor.errors import HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
 
 _PREFIXES = {Weight.FAULT: "warning: ", Weight.LOSS: "error: "}  # as the log of a private supervisor has them
 Hear = Callable[[RecordedEvent], None]
 LAST_OUTPUT_TIMEOUT_S = 5.0  # for what the ranks wrote last, after the job has ended
+SHOW_AGAIN_S = 5.0  # after a refusal: nothing tells when another reader has left, or a limit was raised
 
 
 def run_on_node(request: RunRequest, directory: Path) -> int:
@@ -72,9 +73,11 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
 def _attend(client: ControlClient, steady: SteadyClient, hear: Hear) -> JobReport | None:
     """Shows what the ranks print and what happens, until the job has ended; see `_follow`."""
     shown = SteadyClient(client, steady.job_id, say=_unsaid)
-    output = threading.Thread(target=_show_output, args=(shown,), daemon=True)
+    ended = threading.Event()
+    output = threading.Thread(target=show_output, args=(shown, ended), daemon=True)
     output.start()
     report = _follow(steady, hear)
+    ended.set()
     output.join(LAST_OUTPUT_TIMEOUT_S)
     return report
 
@@ -159,16 +162,35 @@ def _forward(client: SteadyClient, submission: Submission, numbers: set[signal.S
             tell(str(error))
 
 
-def _show_output(client: SteadyClient) -> None:
+def show_output(client: SteadyClient, ended: threading.Event) -> None:
+    """Prints what the ranks print until the job's end. A refusal is told, and tried again until after `ended`."""
+    told = ""
+    while True:
+        is_last = ended.is_set()
+        try:
+            _print_output(client)
+            return
+        except (NoSupervisorError, NotFoundError):
+            return  # The job's end.
+        except HoldfastError as error:
+            if str(error) != told:
+                told = str(error)
+                tell(
+                    f"{told}; this is tried again every {SHOW_AGAIN_S:g} s, and holdfast logs {client.job_id} shows it"
+                )
+            if is_last:
+                return
+            ended.wait(SHOW_AGAIN_S)
+        except OSError as error:  # The job goes on.
+            if error.errno not in (errno.EPIPE, errno.EIO):  # Else nobody reads us any more.
+                tell(f"cannot write what the ranks print: {error.strerror}; holdfast logs {client.job_id} shows it")
+            return
+
+
+def _print_output(client: SteadyClient) -> None:
     line = standard_streams.console_line()
-    try:
-        for piece in client.logs(LogChoice(), on_note=_unsaid, this_node=True):
-            number = 2 if piece.is_stderr else 1
-            os.write(number, piece.data)
-            if piece.data:
-                line.printed(number, piece.data[-1])
-    except HoldfastError:
-        return  # The job's end.
-    except OSError as error:  # The job goes on.
-        if error.errno not in (errno.EPIPE, errno.EIO):  # Else nobody reads us any more.
-            tell(f"cannot write what the ranks print: {error.strerror}; holdfast logs {client.job_id} shows it")
+    for piece in client.logs(LogChoice(), on_note=_unsaid, this_node=True):
+        number = 2 if piece.is_stderr else 1
+        os.write(number, piece.data)
+        if piece.data:
+            line.printed(number, piece.data[-1])

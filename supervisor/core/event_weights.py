@@ -18,9 +18,12 @@ def addition(reason: str, before: str) -> str:
 
 
 def told_after(reason: str, before: str, *, is_loss: bool) -> str:
-    """Returns the line for people who have just read `before`. `is_loss`: the job has failed for good."""
+    """Returns the line for people who have just read `before`. `is_loss`: the job has failed for good.
+
+    It is printed after the program's name, so "holdfast stop by kim" is told without it.
+    """
     added = addition(reason, before)
-    return f"the job ends: {added}" if is_loss and added != reason else added
+    return f"the job ends: {added}" if is_loss and added != reason else added.removeprefix("holdfast ")
 
 
 def weight(kind: str) -> Weight:

@@ -33,3 +33,9 @@ def test_the_end_of_a_job_does_not_repeat_the_failure_that_was_just_told() -> No
     assert told_after(ended, "rank 1 failed", is_loss=True) == "the job ends: restarts used 0 of 0"
     assert told_after(ended, "rank 2 failed", is_loss=True) == ended
     assert told_after("rank 1 failed; restarting at once", "rank 1 failed", is_loss=False) == "restarting at once"
+
+
+def test_a_line_that_begins_with_the_program_s_name_does_not_repeat_it() -> None:
+    asked = "holdfast stop by kim: rank 0 has 30 s to end"
+    assert told_after(asked, "", is_loss=False) == "stop by kim: rank 0 has 30 s to end"
+    assert told_after(f"{asked}; rank 1, too", asked, is_loss=False) == "rank 1, too"

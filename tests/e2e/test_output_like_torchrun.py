@@ -106,5 +106,5 @@ def test_a_ctrl_c_on_the_terminal_waits_as_long_as_torchrun_and_says_for_whom(tm
     command = [*HOLDFAST, "--nproc-per-node", "1", "saving.py"]
     code, got = on_terminal(command, cwd=tmp_path, env=environment(tmp_path), type_after=(b"ready", b"\x03"))
     assert code == 128 + signal.SIGINT
-    assert b"holdfast run got SIGINT: rank 0 has 30 s to end; another one kills it at once" in got
+    assert b"holdfast: run got SIGINT: rank 0 has 30 s to end; another one kills it at once" in got
     assert got.count(b"got SIGINT") == 1, "the end does not tell again who asked for it"

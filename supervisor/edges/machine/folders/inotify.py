@@ -27,6 +27,11 @@ RENAMED_OR_DELETED = IN_CREATE | IN_MOVED_FROM | IN_MOVED_TO | IN_DELETE | IN_DE
 EVENT_HEAD = struct.Struct("iIII")
 READ_BYTES = 64 * 1024
 
+_REMEDIES = {
+    errno.EMFILE: "; raise fs.inotify.max_user_instances",
+    errno.ENOSPC: "; raise fs.inotify.max_user_watches",
+}
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -119,5 +124,4 @@ class DirectoryWatch:
 
 def _last_error(place: str) -> OSError:
     number = ctypes.get_errno()
-    hint = "; raise fs.inotify.max_user_instances" if number in (errno.EMFILE, errno.ENOSPC) else ""
-    return OSError(number, os.strerror(number) + hint, place)
+    return OSError(number, os.strerror(number) + _REMEDIES.get(number, ""), place)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import errno
 import select
 import shutil
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from supervisor.edges.machine.folders import inotify
 from supervisor.edges.machine.folders.inotify import RENAMED_OR_DELETED, Changes, DirectoryWatch
 
 
@@ -65,6 +68,26 @@ def _watches(watch: DirectoryWatch) -> int:
 def test_a_lost_directory_is_an_error(tmp_path: Path) -> None:
     with contextlib.closing(DirectoryWatch()) as watch, pytest.raises(FileNotFoundError):
         watch.add(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "remedy"),
+    [
+        ("inotify_init1", errno.EMFILE, "raise fs.inotify.max_user_instances"),
+        ("inotify_add_watch", errno.ENOSPC, "raise fs.inotify.max_user_watches"),
+    ],
+)
+def test_an_error_names_the_limit_that_is_used_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, remedy: str
+) -> None:
+    def refuse(*_: object) -> int:
+        ctypes.set_errno(number)
+        return -1
+
+    monkeypatch.setattr(inotify._libc, call, refuse)  # pyright: ignore[reportPrivateUsage]
+    with pytest.raises(OSError, match=remedy) as raised:
+        DirectoryWatch(tmp_path)
+    assert raised.value.errno == number
 
 
 @pytest.mark.parametrize("what", ["delete", "replace", "rmdir"])

@@ -1,0 +1,79 @@
+"""The supervisor refuses the output of a job that it runs: is that told, and is the output shown once it does not?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from supervisor.cli import run_via_daemon
+from supervisor.cli.reconnecting_client import SteadyClient
+from supervisor.cli.run_via_daemon import show_output
+from supervisor.edges.operators.log_follower import LogChoice, LogPiece
+from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError, NotFoundError
+
+FULL = ExhaustedError("cannot show output of job j: 32 readers follow logs already; end one")
+
+
+class Client:
+    """Sends the output until an error, which each call takes from the list; then sends all."""
+
+    def __init__(self, *errors: HoldfastError, sends_before_it: int = 0, on_call: Callable[[], object] = int) -> None:
+        self.errors = list(errors)
+        self.sends_before_it = sends_before_it
+        self.on_call = on_call
+        self.calls = 0
+
+    def logs(
+        self, job_id: str, choice: LogChoice, *, follow: bool, on_note: Callable[[str], None], this_node: bool
+    ) -> Iterator[LogPiece]:
+        self.calls += 1
+        self.on_call()
+        for number, text in enumerate((b"one\n", b"two\n")):
+            if self.errors and number == self.sends_before_it:
+                raise self.errors.pop(0)
+            yield LogPiece(0, 0, False, text)
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        return False
+
+
+def shown_by(client: Client, ended: threading.Event, capfd: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    steady = SteadyClient(client, "j", say=unsaid, is_left=lambda _: False)  # pyright: ignore[reportArgumentType]
+    show_output(steady, ended)
+    shown = capfd.readouterr()
+    return shown.out, shown.err
+
+
+def unsaid(text: str) -> None:
+    """The thread that follows the events says it."""
+
+
+@pytest.mark.parametrize("sends_before_it", [0, 1])
+def test_a_refusal_is_told_once_and_each_line_is_shown_once(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], sends_before_it: int
+) -> None:
+    monkeypatch.setattr(run_via_daemon, "SHOW_AGAIN_S", 0.0)
+    out, told = shown_by(Client(FULL, FULL, sends_before_it=sends_before_it), threading.Event(), capfd)
+    assert out == "one\ntwo\n"
+    assert told.count("holdfast: cannot show output of job j: 32 readers follow logs already; end one; ") == 1
+    assert "holdfast logs j shows it" in told
+
+
+def test_the_job_s_end_is_the_last_time_that_it_is_tried(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run_via_daemon, "SHOW_AGAIN_S", 3600.0)
+    ended = threading.Event()
+    client = Client(*[FULL] * 9, on_call=ended.set)
+    assert shown_by(client, ended, capfd)[0] == ""
+    assert client.calls == 2
+
+
+@pytest.mark.parametrize("error", [NoSupervisorError("it has gone"), NotFoundError("no such job")])
+def test_nothing_is_told_once_the_job_is_gone(capfd: pytest.CaptureFixture[str], error: HoldfastError) -> None:
+    client = Client(error, sends_before_it=1)
+    client.errors *= 9
+    assert shown_by(client, threading.Event(), capfd) == ("one\n", "")
+    assert client.calls == 1
