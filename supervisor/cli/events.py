@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 
 from supervisor.cli import output
+from supervisor.cli.argument_values import moment, positive, rank_number
 from supervisor.cli.command_json import events_document
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, check_rank
@@ -27,15 +28,15 @@ SORTED_EVENTS = 1_000  # an event finds its place among so many
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="job id, or a unique prefix of it")
     parser.add_argument("-f", "--follow", action="store_true", help="also show new events until the job ends")
-    parser.add_argument("-n", "--tail", type=output.positive, default=0, metavar="N", help="only the last N events")
+    parser.add_argument("-n", "--tail", type=positive, default=0, metavar="N", help="only the last N events")
     parser.add_argument(
         "--kind", action="append", default=[], metavar="KIND",
         help="only events of this kind, such as worker_failed; may be repeated or list several with commas",
     )  # fmt: skip
-    parser.add_argument("--rank", type=output.rank_number, metavar="N", help="only events of this rank")
+    parser.add_argument("--rank", type=rank_number, metavar="N", help="only events of this rank")
     parser.add_argument(
-        "--since", type=output.moment, default=0, metavar="WHEN",
-        help="only events since then: an age such as 90s, 10m, 2h or 1d, or an ISO 8601 time",
+        "--since", type=moment, default=0, metavar="WHEN",
+        help="only events since then: an age such as 90s, 10m, 1h30m or 1d, or an ISO 8601 time",
     )  # fmt: skip
     output.add_output_arguments(parser, "table", "json", "jsonl")
     add_place_arguments(parser)

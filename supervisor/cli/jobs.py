@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from supervisor.cli import command_json, output
+from supervisor.cli.argument_values import positive
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.clock import Clock
@@ -14,7 +15,7 @@ HEADS = ("JOB", "STATE", "EXIT", "RESTARTS", "SUBMITTED", "TOOK", "REASON")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("-n", "--limit", type=output.positive, default=0, metavar="N", help="only the newest N")
+    parser.add_argument("-n", "--limit", type=positive, default=0, metavar="N", help="only the newest N")
     parser.add_argument(
         "--state", type=_states, default=frozenset[JobState](), metavar="STATE",
         help=f"only jobs in this state; several with commas: {', '.join(JobState)}",

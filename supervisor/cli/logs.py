@@ -7,6 +7,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Iterator
 
 from supervisor.cli import offline_logs, output
+from supervisor.cli.argument_values import count, positive, rank_number
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import FoundJob, Supervisors, add_place_arguments, check_rank
 from supervisor.core import printable
@@ -18,11 +19,11 @@ LINE_BYTES_MAX = 64 * 1024  # a longer one is printed in parts
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="job id, or a unique prefix of it")
     parser.add_argument(
-        "--rank", type=output.rank_number, metavar="N", help="only this rank, as it was printed, without a prefix"
+        "--rank", type=rank_number, metavar="N", help="only this rank, as it was printed, without a prefix"
     )
-    parser.add_argument("--cycle", type=output.count, metavar="C", help="only this cycle")
+    parser.add_argument("--cycle", type=count, metavar="C", help="only this cycle")
     parser.add_argument(
-        "-n", "--tail", type=output.positive, default=0, metavar="N",
+        "-n", "--tail", type=positive, default=0, metavar="N",
         help="the last N lines of each rank and stream, in the newest cycle unless --cycle names another",
     )  # fmt: skip
     parser.add_argument("-f", "--follow", action="store_true", help="also show new output until the job ends")

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import textwrap
 import threading
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
 
 from supervisor.core import printable
-from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.own_process import standard_streams
 
 REFRESH_S = 2.0
 NARROW = 28  # columns in which a sentence can still be read
 GAP = "  "
-AGE_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 COLOURS = {
     "running": "32", "succeeded": "32", "ready": "32", "failed": "31", "hung": "31", "cordoned": "33",
     "healthy": "32", "unhealthy": "31", "suspect": "33", "unanswered": "33", "skipped": "36",
@@ -141,40 +138,6 @@ def local_time(at_ns: int, *, milliseconds: bool = False) -> str:
     """Returns ISO 8601 in local time with its offset, the only form of a time that people see."""
     moment = datetime.fromtimestamp(at_ns // 10**9).astimezone().replace(microsecond=at_ns % 10**9 // 1000)
     return moment.isoformat(timespec="milliseconds" if milliseconds else "seconds")
-
-
-def moment(text: str) -> int:
-    """Reads a moment that a user typed, as Unix nanoseconds: an age such as 10m, or an ISO 8601 time."""
-    age = re.fullmatch(r"-?(\d+(?:\.\d+)?)([smhd])", text.strip())
-    if age:
-        return Clock().unix_ns() - int(float(age[1]) * AGE_UNITS_S[age[2]] * 1e9)
-    try:
-        return int(datetime.fromisoformat(text.strip()).timestamp() * 1e9)
-    except ValueError:
-        raise ArgumentTypeError(
-            f"{text!r} is neither an age such as 90s, 10m, 2h or 1d nor an ISO 8601 time such as 2026-01-31T14:05"
-        ) from None
-
-
-def count(text: str) -> int:
-    """Reads a number that a user typed."""
-    if not text.isascii() or not text.isdigit():
-        raise ArgumentTypeError(f"{text!r} is not a whole number of 0 or more")
-    return int(text)
-
-
-def positive(text: str) -> int:
-    """Reads a number of 1 or more that a user typed."""
-    if not text.isascii() or not text.isdigit() or not int(text):
-        raise ArgumentTypeError(f"{text!r} is not a whole number of 1 or more; leave the flag out to see everything")
-    return int(text)
-
-
-def rank_number(text: str) -> int:
-    """Reads a rank that a user typed."""
-    if not text.isascii() or not text.isdigit():
-        raise ArgumentTypeError(f"{text!r} is not a rank; ranks are numbers from 0")
-    return int(text)
 
 
 def duration(seconds: float) -> str:

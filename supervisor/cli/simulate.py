@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import statistics
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
 
 from supervisor.cli import output
+from supervisor.cli.argument_values import UNITS_S, count, duration, share
 from supervisor.cli.simulate_history import fields_of
 from supervisor.errors import InvalidRequestError
 from supervisor.programs.simulation.picture import picture
@@ -18,7 +18,6 @@ from supervisor.programs.simulation.scenario import Life, Scenario
 from supervisor.programs.simulation.what_if import simulate
 
 SCHEMA = "holdfast.simulation/v1"
-UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 NODES_MAX = 100_000
 EVENTS_MAX = 20_000_000  # about: nodes times faults; beyond it, a run would take minutes
 RUNS_MAX = 100
@@ -26,8 +25,8 @@ HEADS = ("", "MEDIAN", "LEAST", "MOST")
 
 ABOUT = """\
 Plays a job of many nodes over weeks in seconds, with the coordinator that runs real jobs: its rounds, placement,
-spares and restart policy. Ranks, nodes and faults are modelled from the options below. Times are numbers with a unit:
-85ms, 10s, 30m, 2h, 250d.
+spares and restart policy. Ranks, nodes and faults are modelled from the options below. Times are numbers with units:
+85ms, 10s, 30m, 1h30m, 250d.
 
 The default restart time is what docs/benchmarks.md measures (4 ranks with torch on one machine). All other defaults
 are assumptions: set what you know of your cluster and your script.
@@ -43,24 +42,6 @@ examples:
 _Kind = Callable[[str], object]
 
 
-def seconds(text: str) -> float:
-    """Reads a duration that a user typed."""
-    given = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)", text.strip())
-    if not given:
-        raise ArgumentTypeError(f"{text!r} is not a duration; write a number and a unit, such as 30s, 10m, 2h or 250d")
-    return float(given[1]) * UNITS_S[given[2]]
-
-
-def share(text: str) -> float:
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise ArgumentTypeError(f"{text!r} is not a share; write a number from 0 to 1, or a percentage such as 50%")
-    return value
-
-
 def add_arguments(parser: ArgumentParser) -> None:
     parser.formatter_class = RawDescriptionHelpFormatter
     parser.description, parser.epilog = ABOUT, EXAMPLES
@@ -72,31 +53,29 @@ def add_arguments(parser: ArgumentParser) -> None:
             flag, dest=name, type=kind, default=SUPPRESS, metavar=metavar, help=f"{text} (default: {told})"
         )
 
-    parser.add_argument("--nodes", type=output.count, default=SUPPRESS, metavar="N", help="nodes that train")
+    parser.add_argument("--nodes", type=count, default=SUPPRESS, metavar="N", help="nodes that train")
     parser.add_argument(
         "--from-report", type=Path, metavar="F.json",
         help="take nodes, ranks, faults and checkpoints from a real job, as holdfast report JOB -o F.json writes them; "
         "other options replace what it says",
     )  # fmt: skip
-    add("--spares", "spares", output.count, "N", "hot spares beside them")
-    add("--ranks-per-node", "ranks_per_node", output.count, "N", "ranks on each node")
-    add("--duration", "duration_s", seconds, "TIME", "how long to simulate")
-    add("--mtbf", "mtbf_s", seconds, "TIME", "mean time between the faults of one node")
+    add("--spares", "spares", count, "N", "hot spares beside them")
+    add("--ranks-per-node", "ranks_per_node", count, "N", "ranks on each node")
+    add("--duration", "duration_s", duration, "TIME", "how long to simulate")
+    add("--mtbf", "mtbf_s", duration, "TIME", "mean time between the faults of one node")
     add("--lost-share", "lost_share", share, "SHARE", "faults that take the node away")
     add("--hang-share", "hang_share", share, "SHARE", "faults that leave ranks silent; the rest ends a process")
-    add("--repair", "repair_s", seconds, "TIME", "time until a lost node is back")
-    add("--checkpoint-every", "checkpoint_interval_s", seconds, "TIME", "training between two checkpoints")
-    add("--checkpoint-pause", "checkpoint_pause_s", seconds, "TIME", "how long a checkpoint stops training")
-    add("--load", "load_s", seconds, "TIME", "time from the start of the ranks to their first step")
-    add("--restart", "restart_s", seconds, "TIME", "time from a detected fault to the start of new ranks")
-    add("--hang-timeout", "hang_timeout_s", seconds, "TIME", "silence that counts as a hang")
-    add("--max-restarts", "max_restarts", output.count, "N", "budget of each job")
-    add("--join-timeout", "join_timeout_s", seconds, "TIME", "how long a job waits for missing nodes")
-    add("--requeue", "requeue_s", seconds, "TIME", "time from the end of a job to its next start")
-    parser.add_argument(
-        "--runs", type=output.count, default=3, metavar="N", help="number of simulated runs (default: 3)"
-    )
-    parser.add_argument("--seed", type=output.count, default=0, metavar="N", help="seed of the first run (default: 0)")
+    add("--repair", "repair_s", duration, "TIME", "time until a lost node is back")
+    add("--checkpoint-every", "checkpoint_interval_s", duration, "TIME", "training between two checkpoints")
+    add("--checkpoint-pause", "checkpoint_pause_s", duration, "TIME", "how long a checkpoint stops training")
+    add("--load", "load_s", duration, "TIME", "time from the start of the ranks to their first step")
+    add("--restart", "restart_s", duration, "TIME", "time from a detected fault to the start of new ranks")
+    add("--hang-timeout", "hang_timeout_s", duration, "TIME", "silence that counts as a hang")
+    add("--max-restarts", "max_restarts", count, "N", "budget of each job")
+    add("--join-timeout", "join_timeout_s", duration, "TIME", "how long a job waits for missing nodes")
+    add("--requeue", "requeue_s", duration, "TIME", "time from the end of a job to its next start")
+    parser.add_argument("--runs", type=count, default=3, metavar="N", help="number of simulated runs (default: 3)")
+    parser.add_argument("--seed", type=count, default=0, metavar="N", help="seed of the first run (default: 0)")
     parser.add_argument(
         "-o", "--output", default="table", metavar="table|json|F.svg", help="output format, or a picture's file"
     )
@@ -123,7 +102,7 @@ _DEFAULTS = Scenario(1)
 
 
 def _shown(kind: _Kind, value: float) -> str:
-    if kind is seconds:
+    if kind is duration:
         unit = next(unit for unit in ("d", "h", "m", "s", "ms") if value >= UNITS_S[unit] or unit == "ms")
         return f"{value / UNITS_S[unit]:g}{unit}"
     return f"{value:g}" if kind is share else str(value)

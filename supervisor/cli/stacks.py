@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from supervisor.cli import command_json, output
+from supervisor.cli.argument_values import rank_number
 from supervisor.cli.control import ask_live
 from supervisor.cli.supervisor_discovery import Supervisors, add_place_arguments
 from supervisor.core.facts import Evidence
@@ -13,7 +14,7 @@ from supervisor.core.printable import one_line
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("job", metavar="JOB", help="job id, or a unique prefix of it")
-    parser.add_argument("--rank", type=output.rank_number, metavar="N", help="only this rank")
+    parser.add_argument("--rank", type=rank_number, metavar="N", help="only this rank")
     output.add_output_arguments(parser, "text", "json")
     add_place_arguments(parser)
 

@@ -25,9 +25,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def execute(arguments: Namespace) -> int:
     """Returns once the user quits. Raises HoldfastError."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise InvalidRequestError(
-            "cannot show a live view: stdin and stdout are not a terminal that can show it; see holdfast status --watch"
+            "cannot show a live view: stdin and stdout are not a terminal; see holdfast status --watch"
+        )
+    if (term := os.environ.get("TERM", "")) in ("", "dumb"):
+        raise InvalidRequestError(
+            f"cannot show a live view: TERM={term} does not name a terminal that can show it; "
+            "set it, such as TERM=xterm-256color, or see holdfast status --watch"
         )
     job_id = ""
     with Supervisors(arguments) as supervisors:

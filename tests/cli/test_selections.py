@@ -63,7 +63,11 @@ def test_events_are_selected_by_kind_rank_age_and_number(home: Home) -> None:
         (("events", JOB, "--since", "-5m"), 2, "one that begins with - is written as --flag=VALUE"),
         (("status", ""), 2, "cannot show a job: an empty text names none; give a name that holdfast jobs shows"),
         (("stop", ""), 2, "cannot stop a job: an empty text names none; give a name that holdfast jobs shows"),
-        (("events", JOB, "--since", "yesterday"), 2, "'yesterday' is neither an age such as 90s, 10m, 2h or 1d nor an"),
+        (
+            ("events", JOB, "--since", "yesterday"),
+            2,
+            "'yesterday' is neither an age such as 90s, 10m, 1h30m or 1d nor",
+        ),
         (("jobs", "--state", "dead"), 2, "there is no state 'dead'; the states are pending, rendezvous,"),
     ],
 )

@@ -44,7 +44,7 @@ def test_a_picture_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         (("--from-report", "/nowhere.json"), "cannot read /nowhere.json: No such file or directory; give the file"),
         (("--nodes", "0"), "cannot simulate: 0 nodes"),
         (("--nodes", "x"), "'x' is not a whole number"),
-        (("--nodes", "4", "--mtbf", "3"), "'3' is not a duration; write a number and a unit"),
+        (("--nodes", "4", "--mtbf", "3"), "'3' is not a duration; write numbers with units"),
         (("--nodes", "4", "--mtbf", "0s"), "--mtbf is less than a second"),
         (("--nodes", "4", "--lost-share", "1.5"), "'1.5' is not a share"),
         (("--nodes", "4", "--lost-share", "80%", "--hang-share", "30%"), "are more than all faults"),

@@ -212,7 +212,7 @@ def test_without_colour_the_screen_has_no_colour(home: Home) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        ((), 2, "cannot show a live view: stdin and stdout are not a terminal that can show it; see holdfast status"),
+        ((), 2, "cannot show a live view: stdin and stdout are not a terminal; see holdfast status"),
         (("-d", "0.1"), 2, "'0.1' is not a number of seconds from 0.5 to 3600"),
     ],
 )
@@ -220,6 +220,13 @@ def test_what_it_cannot_do_is_said(home: Home, arguments: tuple[str, ...], code:
     done = home.holdfast("top", *arguments)
     assert done.code == code
     assert told in done.err
+
+
+@pytest.mark.parametrize("term", ["", "dumb"])
+def test_a_terminal_of_unknown_type_is_said(home: Home, term: str) -> None:
+    environment = {**home.environment, "TERM": term}
+    with terminal(home.root, 200, 24, *TOP, environment=environment) as opened:
+        opened.shows(f"TERM={term} does not name a terminal that can show it; set it", "exit code 2")
 
 
 def test_without_the_extra_it_says_what_to_install(home: Home) -> None:

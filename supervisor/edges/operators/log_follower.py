@@ -84,10 +84,20 @@ class _LogFile:
             self._descriptor = None
 
     def skip_to_tail(self, lines: int) -> None:
-        """Starts at the last `lines` lines of the current file."""
+        """Starts at the last `lines` lines, in the rotated file if the current one has fewer."""
         self._began = True
+        missing = min(lines, TAIL_LINES_MAX)
         if self._open():
-            self._offset = _start_of_tail(self._descriptor or 0, min(lines, TAIL_LINES_MAX))
+            self._offset, missing = _start_of_tail(self._descriptor or 0, missing)
+        rotated = _open_beneath(self._directory.path, f"{self._name}.1") if missing else None
+        if rotated is None:
+            return
+        if self._descriptor is not None and os.path.sameopenfile(rotated, self._descriptor):  # rotated just now
+            os.close(rotated)
+            return
+        self.close()
+        self._descriptor = rotated
+        self._offset, _ = _start_of_tail(rotated, missing)
 
     def read(self) -> Iterator[LogPiece]:
         """Yields everything that was not read yet."""
@@ -403,8 +413,8 @@ def _open_beneath(directory: Path, name: str) -> int | None:
     return None
 
 
-def _start_of_tail(descriptor: int, lines: int) -> int:
-    """Returns the offset of the last `lines` lines; an incomplete last line counts."""
+def _start_of_tail(descriptor: int, lines: int) -> tuple[int, int]:
+    """Returns the offset of the last `lines` lines, and how many of them are missing; the last may be incomplete."""
     end = os.fstat(descriptor).st_size
     position = end
     missing = lines
@@ -417,6 +427,6 @@ def _start_of_tail(descriptor: int, lines: int) -> int:
         while (found := data.rfind(b"\n")) >= 0:
             missing -= 1
             if missing == 0:
-                return position + found + 1
+                return position + found + 1, 0
             data = data[:found]
-    return 0
+    return 0, missing - 1 if end else missing

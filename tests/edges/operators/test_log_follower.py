@@ -52,6 +52,23 @@ def test_tail_counts_lines_of_the_newest_cycle(tmp_path: Path) -> None:
     assert text_of(tmp_path, LogChoice(tail_lines=5, cycle=0)) == "older\n"
 
 
+@pytest.mark.parametrize(
+    ("lines", "expected"), [(2, "four\nfive\n"), (3, "three\nfour\nfive\n"), (9, "one\ntwo\nthree\nfour\nfive\n")]
+)
+def test_a_tail_may_begin_in_the_rotated_file(tmp_path: Path, lines: int, expected: str) -> None:
+    put(tmp_path, 0, 0, "one\ntwo\nthree\n", "stdout.log.1")
+    current = put(tmp_path, 0, 0, "four\nfive\n")
+    assert text_of(tmp_path, LogChoice(tail_lines=lines)) == expected
+    current.write_text("")
+    assert text_of(tmp_path, LogChoice(tail_lines=2)) == "two\nthree\n"
+
+
+def test_a_tail_of_a_file_that_was_rotated_after_it_was_opened(tmp_path: Path) -> None:
+    current = put(tmp_path, 0, 0, "one\ntwo\n")
+    current.with_name("stdout.log.1").hardlink_to(current)
+    assert text_of(tmp_path, LogChoice(tail_lines=5)) == "one\ntwo\n"
+
+
 def test_a_tail_may_cross_chunks(tmp_path: Path) -> None:
     put(tmp_path, 0, 0, "a" * log_follower.CHUNK_BYTES + "\n" + "b" * log_follower.CHUNK_BYTES + "\n")
     assert text_of(tmp_path, LogChoice(tail_lines=1)) == "b" * log_follower.CHUNK_BYTES + "\n"

@@ -104,8 +104,7 @@ class WrapperParameters:
         self.termination_grace_time = _check_type("termination_grace_time", termination_grace_time, timedelta)
         self.monitor_process_logfile = _check_path("monitor_process_logfile", monitor_process_logfile)
         self.monitor_process_pidfile = _check_path("monitor_process_pidfile", monitor_process_pidfile)
-        for names in _ORDERS:
-            self._check_order(names)
+        self._check_orders()
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and not distributed.is_available():
             raise ValueError("cannot make a Wrapper: this torch has no torch.distributed; install one that has")
@@ -115,11 +114,17 @@ class WrapperParameters:
         """Returns the settings that the coordinator needs."""
         return CallSettings(**{name: getattr(self, name) for name in CallSettings._fields})
 
-    def _check_order(self, names: tuple[str, ...]) -> None:
+    def _check_orders(self) -> None:
+        """Raises one ValueError for all: a user who shortens one limit often has to shorten others, too."""
+        wrong = [names for names in _ORDERS if not self._grow(names)]
+        if wrong:
+            told = ", ".join(f"{name}={getattr(self, name)}" for name in dict.fromkeys(itertools.chain(*wrong)))
+            orders = ", ".join(" < ".join(names) for names in wrong)
+            raise ValueError(f"cannot make a Wrapper: {told} are in the wrong order; give values so that {orders}")
+
+    def _grow(self, names: tuple[str, ...]) -> bool:
         values: list[timedelta] = [getattr(self, name) for name in names]
-        if not all(shorter < longer for shorter, longer in itertools.pairwise(values)):
-            told = ", ".join(f"{name}={value}" for name, value in zip(names, values, strict=True))
-            raise ValueError(f"cannot make a Wrapper: {told} do not grow; give values so that {' < '.join(names)}")
+        return all(shorter < longer for shorter, longer in itertools.pairwise(values))
 
 
 def _check_type(name: str, value: object, wanted: type[_T]) -> _T:

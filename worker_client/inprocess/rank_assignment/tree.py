@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from worker_client.inprocess.rank_assignment.assignment import RankAssignment, RankAssignmentCtx, RankDiscarded
@@ -15,6 +15,7 @@ from worker_client.inprocess.rank_assignment.tree_reserves import TreeRanks
 from worker_client.inprocess.rank_assignment.tree_topology import Topology
 from worker_client.inprocess.state import Mode
 
+RANKS_SHOWN_MAX = 4  # in an error
 MOVED_SHOWN_MAX = 8  # ranks that the tree reorders; a warning lists them one by one
 
 
@@ -81,7 +82,7 @@ class Tree(RankAssignment):
         rules = "; ".join(layer.rules() for layer in self.layers)
         values = ctx.exchange("tree", f"{rules}\n{json.dumps(keys)}", self.timeout)
         ranks = sorted(values)
-        paths = _read(values[rank] for rank in ranks)
+        paths = _read({rank: values[rank] for rank in ranks})
         topology = Topology(paths, len(self.layers))
         _warn_of_moved(ranks, topology)
         self._leaf = topology.leaf_of[bisect_left(ranks, ctx.state.rank)]
@@ -111,28 +112,42 @@ class Tree(RankAssignment):
         return f"fewer than {self.layers[layer].min_ranks} healthy ranks are left in its branch of layer {layer}"
 
 
-def _read(values: Iterable[str]) -> list[tuple[str, ...]]:
+def _read(texts: Mapping[int, str]) -> list[tuple[str, ...]]:
     """Returns the keys of each rank, root first. Raises RuntimeError if the ranks don't describe the same tree."""
-    texts = list(values)
-    distinct = list(dict.fromkeys(texts))  # usually few: ranks of one host send the same
-    parts = [text.partition("\n") for text in distinct]
-    rules = {part[0] for part in parts}
-    if len(rules) > 1:
-        first, second = sorted(rules)[:2]
+    distinct = list(dict.fromkeys(texts.values()))  # usually few: ranks of one host send the same
+    rules, keys_json = zip(*(text.split("\n", 1) for text in distinct), strict=True)
+    if len(set(rules)) > 1:
+        rules_of = dict(zip(distinct, rules, strict=True))
+        (first, its_ranks), (second, others) = _most_and_least({rank: rules_of[texts[rank]] for rank in texts})
         raise RuntimeError(
-            f"cannot build the tree of ranks: some have the layers ({first}), some ({second}); "
+            f"cannot build the tree of ranks: the layers are ({first}) on {its_ranks} and ({second}) on {others}; "
             "give all ranks the same limits and flags"
         )
-    rows: list[list[str]] = json.loads(f"[{','.join(part[2] for part in parts)}]")  # one call: many would be slow
-    keys = dict(zip(distinct, map(tuple, rows), strict=True))
-    roots = {path[0] for path in keys.values()}
-    if len(roots) > 1:
-        first, second = sorted(roots)[:2]
+    rows: list[list[str]] = json.loads(f"[{','.join(keys_json)}]")  # one call: many would be slow
+    keys_of = dict(zip(distinct, map(tuple, rows), strict=True))
+    if len({keys[0] for keys in keys_of.values()}) > 1:
+        (first, its_ranks), (second, others) = _most_and_least({rank: keys_of[texts[rank]][0] for rank in texts})
         raise RuntimeError(
-            f"cannot build the tree of ranks: layer 0 has the key {first!r} on some and {second!r} on others; "
+            f"cannot build the tree of ranks: layer 0 has the key {first!r} on {its_ranks} and {second!r} on {others}; "
             "it is the root, give all ranks the same key"
         )
-    return [keys[text] for text in texts]
+    return [keys_of[text] for text in texts.values()]
+
+
+def _most_and_least(described: Mapping[int, str]) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Returns the most and the least frequent text, each with the ranks that sent it."""
+    ranks_of: dict[str, list[int]] = {}
+    for rank, text in described.items():
+        ranks_of.setdefault(text, []).append(rank)
+    by_number = sorted(ranks_of.items(), key=lambda each: -len(each[1]))
+    (most, its_ranks), (least, others) = by_number[0], by_number[-1]
+    return (most, _named(its_ranks)), (least, _named(others))
+
+
+def _named(ranks: Sequence[int]) -> str:
+    listed = ", ".join(map(str, ranks[:RANKS_SHOWN_MAX]))
+    more = f" and {len(ranks) - RANKS_SHOWN_MAX} more" if len(ranks) > RANKS_SHOWN_MAX else ""
+    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}{more}"
 
 
 def _warn_of_moved(ranks: list[int], topology: Topology) -> None:

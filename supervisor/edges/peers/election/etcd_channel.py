@@ -1,7 +1,7 @@
 """Which member of etcd is asked, and which one next if it does not answer?
 
-A call goes to the member that answered the last one. If it can't be reached, says that it is unavailable, or keeps a
-call waiting, the next calls go to the others first; a call itself is never repeated. Connections stay open.
+A call goes to the member that answered the last one. If it can't be reached, says that it can't serve, or keeps a call
+waiting, the next calls go to the others first; a call itself is never repeated. Connections stay open.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from supervisor.edges.rpc.statuses import CallError, Status
 
 NEXT_AFTER_S = 0.25  # without an answer of one member, the next one is asked for a connection, too
 SLOW_S = 0.5  # a call that was given up after that counts against its member
+CANNOT_SERVE = (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED)  # this member; another may
 LOOK_UP_AGAIN_S = 10.0
 LOOK_UP_S = 1.0  # if addresses are known already
 
@@ -124,7 +125,7 @@ class EtcdChannel:
             raise
 
     def _judge(self, member: Member, error: CallError) -> None:
-        if error.status in (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED):
+        if error.status in CANNOT_SERVE:
             self._ask_later(member)
 
     def _ask_later(self, member: Member) -> None:

@@ -94,6 +94,16 @@ def test_equal_durations_are_in_the_wrong_order(given: dict[str, Any], text: str
         Wrapper(**given)
 
 
+def test_all_durations_in_the_wrong_order_are_named_at_once():
+    with pytest.raises(ValueError, match="cannot make a Wrapper") as caught:
+        Wrapper(barrier_timeout=6 * SECOND)
+    assert str(caught.value) == (
+        "cannot make a Wrapper: soft_timeout=0:01:00, hard_timeout=0:01:30, barrier_timeout=0:00:06, "
+        "heartbeat_timeout=0:00:30 are in the wrong order; "
+        "give values so that soft_timeout < hard_timeout < barrier_timeout, heartbeat_timeout < barrier_timeout"
+    )
+
+
 def test_what_the_guides_show_is_taken():
     shift = rank_assignment.ShiftRanks()
     assert Wrapper(rank_assignment=(shift,)).rank_assignment is shift

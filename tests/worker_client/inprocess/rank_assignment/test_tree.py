@@ -346,10 +346,14 @@ def test_what_a_restart_leaves_alone():
 
 
 DIFFERENT: dict[str, Callable[[int], Tree]] = {
-    "layer 0 has the key '0' on some and '1' on others": lambda rank: Tree([Layer(key_or_fn=str(rank))]),
-    "(0 to any ranks, None), some (1 to any ranks, None)": lambda rank: Tree([Layer(min_ranks=rank)]),
-    "LayerFlag.RESERVE), some (1 to any ranks, None); give all": lambda rank: Tree([Layer(flag=R if rank else None)]),
-    "some (1 to any ranks, None; 1 to any ranks, None)": lambda rank: Tree([Layer()] * (rank + 1)),
+    "layer 0 has the key '0' on rank 0 and '1' on rank 1": lambda rank: Tree([Layer(key_or_fn=str(rank))]),
+    "the layers are (0 to any ranks, None) on rank 0 and (1 to any ranks, None) on rank 1": (
+        lambda rank: Tree([Layer(min_ranks=rank)])
+    ),
+    "(1 to any ranks, None) on rank 0 and (1 to any ranks, LayerFlag.RESERVE) on rank 1; give all": (
+        lambda rank: Tree([Layer(flag=R if rank else None)])
+    ),
+    "on rank 0 and (1 to any ranks, None; 1 to any ranks, None) on rank 1": lambda rank: Tree([Layer()] * (rank + 1)),
 }
 
 
@@ -358,6 +362,13 @@ def test_ranks_that_mean_different_trees_are_told(message: str):
     world = World(2, DIFFERENT[message]).assign()
     assert world.outcomes() == [RuntimeError, RuntimeError]
     assert message in str(world.everyone[0].outcome)
+
+
+def test_the_ranks_with_the_rarest_key_are_named():
+    world = World(8, lambda rank: Tree([Layer(key_or_fn="b" if rank in (2, 5) else "a")])).assign()
+    assert "layer 0 has the key 'a' on ranks 0, 1, 3, 4 and 2 more and 'b' on ranks 2, 5;" in str(
+        world.everyone[7].outcome
+    )
 
 
 @pytest.mark.parametrize("wanted", [5, -1])
