@@ -126,7 +126,6 @@ class ChannelProtocol:
     def progress(self, snapshot: Snapshot, *, now_ns: int) -> bytes:
         """Returns a progress frame. `now_ns` must be read after the snapshot is taken."""
         progress = worker_pb2.Progress(
-            initialised_age_ns=now_ns - snapshot.initialised_ns,
             heartbeats=snapshot.heartbeats,
             out_of_section_age_ns=now_ns - snapshot.out_of_section_since_ns,
             first_step_seen=snapshot.first_step_seen,
@@ -136,6 +135,8 @@ class ChannelProtocol:
                 for slot, opened_ns in snapshot.open_sections
             ],
         )
+        if snapshot.initialised_ns:
+            progress.initialised_age_ns = now_ns - snapshot.initialised_ns
         if snapshot.heartbeat_ns:
             progress.heartbeat_age_ns = now_ns - snapshot.heartbeat_ns
         if snapshot.call_watch is not None:

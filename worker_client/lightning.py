@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from worker_client import lightning_checkpoints, simulated_fault, state_file
+from worker_client import all_reduce_max, lightning_checkpoints, simulated_fault, state_file
 from worker_client.rank_monitor_client import RankMonitorClient
 from worker_client.workload_control import WorkloadAction, WorkloadControlRequest
 
@@ -129,6 +129,7 @@ class _Heartbeats(_Monitored):
     def _begin(self, client: RankMonitorClient, trainer: _Trainer) -> None:
         self._steps = 0
         self._has_loaded = self._has_saved = False
+        self._is_decided = False
 
     def on_load_checkpoint(self, trainer: _Trainer, pl_module: object, checkpoint: object) -> None:
         self._has_loaded = True
@@ -143,11 +144,19 @@ class _Heartbeats(_Monitored):
         client.send_heartbeat()
         self._steps += 1
         seen_all = self._steps >= STEPS_BEFORE_CALCULATION and self._has_loaded and self._has_saved
-        timeouts = client.hb_timeouts
-        if not self._calculate_timeouts or not seen_all or timeouts is None or timeouts.were_calculated:
+        if not self._calculate_timeouts or not seen_all or self._is_decided:
             return
-        if client.calculate_and_set_hb_timeouts(skip_if_not_ready=True):
+        if self._is_calculated_on_all(client):
+            self._is_decided = True
+        elif client.calculate_and_set_hb_timeouts(skip_if_not_ready=True):
+            self._is_decided = True
             self._keep(client, trainer)
+
+    def _is_calculated_on_all(self, client: RankMonitorClient) -> bool:
+        """Returns the same on all ranks: one that could not read the limits of an earlier run needs all the others."""
+        timeouts = client.hb_timeouts
+        is_missing = timeouts is None or not timeouts.were_calculated
+        return all_reduce_max.maxima([float(is_missing)]) == [0.0]
 
     def _beat(self, trainer: _Trainer, pl_module: object, *_: object) -> None:
         if self._client is not None:
@@ -163,7 +172,7 @@ class _Sections(_Monitored):
     """
 
     def _begin(self, client: RankMonitorClient, trainer: _Trainer) -> None:
-        self._is_set_up = False
+        self._is_set_up = self._is_stepping = False
         self._save_checkpoint = trainer.save_checkpoint
         client.start_section("setup")
 
@@ -193,14 +202,18 @@ class _Sections(_Monitored):
         if not self._is_set_up:
             self._is_set_up = True
             client.end_section("setup")
+        self._close(trainer, pl_module)  # Lightning does not end a batch whose hook on_train_batch_start returns -1
         client.start_section("step")
+        self._is_stepping = True
 
     def _close(self, trainer: _Trainer, pl_module: object, *_: object) -> None:
-        if self._client is not None and not trainer.sanity_checking:
+        if self._client is not None and self._is_stepping:  # Lightning ends a batch of None, but never starts it
             self._client.end_section("step")
+        self._is_stepping = False
 
     on_train_batch_start = on_validation_batch_start = on_test_batch_start = on_predict_batch_start = _open
     on_train_batch_end = on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _close
+    on_train_epoch_end = _close
 
     def _calculate(self, client: RankMonitorClient, trainer: _Trainer) -> None:
         timeouts = client.section_timeouts

@@ -111,8 +111,10 @@ class _Hooks:
             return
         done = client.calculate_and_set_hb_timeouts(skip_if_not_ready=True)
         names = [name for name in SECTIONS if name in client.section_timeouts.section]
-        if names:
-            done = client.calculate_and_set_section_timeouts(names, skip_if_not_ready=True) or done
+        # Also without names: the client compares them first, and a rank without a supervisor knows none.
+        done |= client.calculate_and_set_section_timeouts(
+            names, calc_out_of_section=bool(names), skip_if_not_ready=True
+        )
         if done and keep:
             state_file.save(client, folder)
 

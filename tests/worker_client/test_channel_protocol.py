@@ -88,6 +88,8 @@ def test_progress_travels_as_ages():
     assert not progress.HasField("heartbeat_age_ns")
     assert (progress.initialised_age_ns, progress.out_of_section_age_ns, progress.steps_since_first) == (90, 60, 2)
     assert [(each.slot, each.age_ns) for each in progress.open_sections] == [(0, 50), (7, 40)]
+    in_a_call = _read(ChannelProtocol(IDENTITY).progress(Snapshot(0, 0, 0, 40, False, 0, ()), now_ns=100)).progress
+    assert not in_a_call.HasField("initialised_age_ns")
     beaten = Snapshot(10, 70, 3, 40, True, 2, ())
     assert _read(ChannelProtocol(IDENTITY).progress(beaten, now_ns=100)).progress.heartbeat_age_ns == 30
 

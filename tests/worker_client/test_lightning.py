@@ -32,6 +32,8 @@ class Model(pl.LightningModule):
     def __init__(self):
         super().__init__()
         self.layer = torch.nn.Linear(4, 1)
+    def on_train_batch_start(self, batch, index):
+        return -1 if os.environ.get("SKIP_FROM") == str(index) else None
     def training_step(self, batch, index):
         if os.environ.get("FAIL_AT") == str(self.global_step):
             raise ValueError("bad batch")
@@ -43,6 +45,16 @@ class Model(pl.LightningModule):
 folder, kind, epochs = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 served = FakeSupervisor(Path(os.environ["HOLDFAST_SOCKET"]), shares_page=False)
 data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 4)), batch_size=2)
+
+class WithNone:
+    def __iter__(self):
+        yield from [*data, None, *data]
+    def __len__(self):
+        return 9
+
+train_data = WithNone() if "SKIP_FROM" in os.environ else data
+if "ANOTHER_LACKS_LIMITS" in os.environ:  # a rank that is not here could not read them
+    holdfast.all_reduce_max.maxima = lambda values: [1.0] if values == [0.0] else list(values)
 
 def policy(error):
     return WorkloadControlRequest(WorkloadAction.ShutdownWorkload, str(error))
@@ -57,7 +69,7 @@ trainer = pl.Trainer(
 last = folder / "ckpt" / "last.ckpt"
 code = 0
 try:
-    trainer.fit(Model(), data, data, ckpt_path=last if last.exists() else None, weights_only=False)
+    trainer.fit(Model(), train_data, data, ckpt_path=last if last.exists() else None, weights_only=False)
 except ValueError:
     code = 1
 connection = served.client(0)
@@ -98,6 +110,14 @@ def test_sections(tmp_path: Path, rank_environment: Path):
     assert (tmp_path / "finished").exists()
 
 
+def test_an_epoch_that_is_cut_short_and_a_batch_of_none(tmp_path: Path, rank_environment: Path):
+    code, told = _fit(tmp_path, "FaultToleranceSectionsCallback", 2, SKIP_FROM="6")
+    assert code == 0
+    assert told["open"] == []
+    state = json.loads((tmp_path / "_ft_state_.json").read_text())
+    assert state["current_timeouts"]["section"]["calculated_sections"] == ["checkpointing", "setup", "step"]
+
+
 def test_heartbeats_are_learned_in_the_run_that_loads_and_saves(tmp_path: Path, rank_environment: Path):
     code, told = _fit(tmp_path, "FaultToleranceCallback", 2, FAIL_AT="5")
     assert code == 1
@@ -114,3 +134,6 @@ def test_heartbeats_are_learned_in_the_run_that_loads_and_saves(tmp_path: Path, 
     state = json.loads((tmp_path / "_ft_state_.json").read_text())
     assert state["current_timeouts"]["heartbeat"]["were_calculated"] is True
     assert (tmp_path / "finished").exists()
+    code, told = _fit(tmp_path, "FaultToleranceCallback", 4, ANOTHER_LACKS_LIMITS="1")
+    assert code == 0
+    assert told["limits"] == 2, "the loaded ones, and those that all ranks have calculated again"

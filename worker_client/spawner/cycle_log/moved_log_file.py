@@ -17,9 +17,10 @@ def leave_if_moved(fd: int, path: str) -> bool:
         there = None
     except OSError:
         return False  # Unknown for now.
-    own = os.fstat(fd)
-    if there is not None and (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
-        return False
+    with contextlib.suppress(OSError):  # a file server that has removed it (ESTALE)
+        own = os.fstat(fd)
+        if there is not None and (there.st_dev, there.st_ino) == (own.st_dev, own.st_ino):
+            return False
     with contextlib.suppress(OSError):
         os.close(fd)
     return True

@@ -36,7 +36,9 @@ NS_PER_S = 1_000_000_000
 _REMOVING = ".removing-"
 _CYCLE = "cycle_"
 _OURS = re.compile(
-    r"cycle_\d+|supervisor\.log(\.\d+)?|spawner\.std(out|err)\.log|" + re.escape(LOCK_FILE), flags=re.ASCII
+    r"cycle_\d+|supervisor\.log(\.\d+)?|spawner\.std(out|err)\.log|log_sender\.log|[\w.-]+\.exits\.jsonl|"
+    + re.escape(LOCK_FILE),
+    flags=re.ASCII,
 )
 
 _log = logging.getLogger("holdfast.logs")

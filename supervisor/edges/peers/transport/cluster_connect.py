@@ -13,10 +13,13 @@ import os
 import socket
 from collections.abc import Callable
 
+import anyio
+
 from supervisor.edges.machine.own_process.handed_socket import handed
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.edges.peers.transport.name_lookup import look_up
 
+NEXT_AFTER_S = 1.5  # without an answer of one address; the kernel repeats a lost packet after 1 s
 SEGMENT_BYTES_SMALL = 512  # IPv4 carries packets of 576 bytes everywhere
 
 
@@ -42,15 +45,17 @@ async def connect(line: Callable[[], Line], host: str, port: int, *, is_careful:
 
 
 async def _connected(loop: asyncio.AbstractEventLoop, host: str, port: int, *, is_careful: bool) -> socket.socket:
-    """Connects to the first address of the host that answers."""
+    """Connects to the first address of the host that answers. Waits for the last one without a limit of its own."""
     error = OSError(f"{host} has no address")
-    for family, kind, protocol, _, address in await look_up(host, port, kind=socket.SOCK_STREAM):
+    found = await look_up(host, port, kind=socket.SOCK_STREAM)
+    for number, (family, kind, protocol, _, address) in enumerate(found, 1):
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
             if is_careful:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT_BYTES_SMALL)  # The peer learns it.
-            await loop.sock_connect(sock, address)
+            with anyio.fail_after(NEXT_AFTER_S if number < len(found) else None):
+                await loop.sock_connect(sock, address)
         except OSError as refused:
             sock.close()
             error = refused

@@ -148,7 +148,7 @@ def stamps_from_frame(told: frames.Progress, *, now_ns: int) -> RawStamps:
     """Converts ages to stamps at receipt: a delay of the frame makes a rank look younger, never older."""
     heartbeat_ns = 0 if told.heartbeat_age_ns is None else now_ns - told.heartbeat_age_ns
     return RawStamps(
-        initialised_ns=now_ns - told.initialised_age_ns,
+        initialised_ns=0 if told.initialised_age_ns is None else now_ns - told.initialised_age_ns,
         heartbeat_ns=heartbeat_ns,
         heartbeats=told.heartbeats,
         out_of_section_since_ns=now_ns - told.out_of_section_age_ns,
@@ -249,7 +249,7 @@ class TrueStamps(msgspec.Struct):
     def progress(self, *, read_at_s: float) -> Progress:
         # A rank that is only in a wrapped call has promised no heartbeats or sections: its silence has not begun.
         initialised_at_s = self.initialised_ns / NS_PER_S if self.initialised_ns else read_at_s
-        out_of_section_ns = self.out_of_section_since_ns
+        out_of_section_ns = self.out_of_section_since_ns if self.initialised_ns else 0
         return Progress(
             initialised_at_s=initialised_at_s,
             out_of_section_since_s=out_of_section_ns / NS_PER_S if out_of_section_ns else initialised_at_s,

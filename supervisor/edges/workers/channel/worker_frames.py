@@ -58,7 +58,7 @@ class CallWatch(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """A rank's progress in a frame. Ages are those at sending."""
 
-    initialised_age_ns: int
+    initialised_age_ns: int | None  # None: the rank is only in a wrapped call
     heartbeat_age_ns: int | None
     heartbeats: int
     out_of_section_age_ns: int

@@ -152,6 +152,16 @@ def test_a_killed_supervisor_leaves_its_jobs_a_while(tmp_path: Path) -> None:
     assert names(tmp_path) == ["newer"]
 
 
+def test_all_that_a_run_leaves_is_ours(tmp_path: Path) -> None:
+    old = job(tmp_path, "old", age_s=9 * DAY_S)
+    for name in ("supervisor.log.1", "spawner.stdout.log", "log_sender.log", "night-7.exits.jsonl"):
+        (old / name).touch()
+    touch(old, 9 * DAY_S)
+    job(tmp_path, "newest", age_s=DAY_S)
+    LogRetention(tmp_path, LogLimits(jobs_max=1)).tidy()
+    assert names(tmp_path) == ["newest"]
+
+
 def test_what_is_not_ours_stays(tmp_path: Path) -> None:
     mine = job(tmp_path, "notes", age_s=9 * DAY_S)
     (mine / "thesis.txt").touch()

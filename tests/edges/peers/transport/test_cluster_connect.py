@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import anyio
@@ -15,6 +16,7 @@ from supervisor.edges.peers.transport import cluster_connect
 from supervisor.edges.peers.transport.cluster_connect import SEGMENT_BYTES_SMALL
 from supervisor.edges.peers.transport.cluster_line import Line
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
+from supervisor.edges.peers.transport.name_lookup import Found
 
 LIMIT_S = 20.0
 
@@ -46,6 +48,36 @@ async def test_nobody_who_listens_is_an_os_error():
         probe.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefusedError):
             await cluster_connect.connect(Line, "127.0.0.1", probe.getsockname()[1], is_careful=True)
+
+
+async def test_after_an_address_that_does_not_answer_the_next_is_tried(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(cluster_connect, "NEXT_AFTER_S", 0.1)
+    with contextlib.ExitStack() as opened:
+        silent = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        server = opened.enter_context(socket.create_server(("127.0.0.1", 0)))
+        _fill(silent, opened)
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", each.getsockname()) for each in (silent, silent, server)]
+
+        async def look_up(*_: object, **__: object) -> list[Found]:
+            return found
+
+        monkeypatch.setattr(cluster_connect, "look_up", look_up)
+        line = Line()
+        with anyio.fail_after(LIMIT_S):
+            await cluster_connect.connect(lambda: line, "leader", 1, is_careful=False)
+        with await accepted(server):
+            line.end("enough")
+
+
+def _fill(server: socket.socket, fillers: contextlib.ExitStack) -> None:
+    """Connects until the server's queue is full, so that it drops the next packets."""
+    while True:
+        sock = fillers.enter_context(socket.socket())
+        sock.settimeout(0.3)
+        try:
+            sock.connect(server.getsockname())
+        except TimeoutError:
+            return
 
 
 async def test_a_leader_that_says_nothing_is_tried_again_with_small_segments(monkeypatch: pytest.MonkeyPatch):

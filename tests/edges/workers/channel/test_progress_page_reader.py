@@ -64,6 +64,16 @@ def test_the_silence_of_a_rank_that_is_only_in_a_wrapped_call_has_not_begun():
     assert (progress.read_at_s, stamps.ignored) == (7.0, 0)
 
 
+def test_a_rank_that_is_only_in_a_wrapped_call_is_outside_of_no_section():
+    told = frames.Progress(None, None, 0, NOW_NS - 5, False, 0, ())
+    for raw in (RawStamps(0, 0, 0, 5, False, 0, ()), stamps_from_frame(told, now_ns=NOW_NS)):
+        assert (raw.initialised_ns, raw.out_of_section_since_ns) == (0, 5)
+        stamps = TrueStamps(("step",), exact=True)
+        stamps.take(raw, now_ns=NOW_NS)
+        progress = stamps.progress(read_at_s=7.0)
+        assert (progress.initialised_at_s, progress.out_of_section_since_s) == (7.0, 7.0)
+
+
 @pytest.mark.parametrize(
     "lie",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def test_a_file_that_was_moved_away_is_closed(tmp_path: Path, is_replaced: bool)
     assert leave_if_moved(fd, str(path))
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
+
+
+def test_a_file_that_its_server_no_longer_knows_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "cycle.log"
+    fd = opened(path)
+
+    def stale(_: int) -> os.stat_result:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fstat", stale)
+        is_left = leave_if_moved(fd, str(path))
+    assert is_left
 
 
 def test_a_path_that_cannot_be_looked_at_says_nothing(tmp_path: Path) -> None:
