@@ -12,9 +12,12 @@ from supervisor.errors import ExhaustedError, HoldfastError
 Answer = TypeVar("Answer")
 
 
-def ask_all(questions: Sequence[Callable[[], Answer]], *, within_s: float) -> list[Answer | HoldfastError]:
-    """Returns the answers in order, each with the refusal in its place. What takes longer than `within_s` is left."""
-    found: list[Answer | HoldfastError] = [ExhaustedError(f"no answer within {within_s:g} s")] * len(questions)
+def ask_all(questions: Sequence[Callable[[], Answer]], *, within_s: float | None) -> list[Answer | HoldfastError]:
+    """Returns the answers in order, each with the refusal in its place.
+
+    What takes longer than `within_s` is left; None: all are waited for.
+    """
+    found: list[Answer | HoldfastError] = [ExhaustedError(f"no answer within {within_s or 0:g} s")] * len(questions)
 
     def ask(number: int) -> None:
         try:
@@ -26,10 +29,10 @@ def ask_all(questions: Sequence[Callable[[], Answer]], *, within_s: float) -> li
         ask(0)
         return found
     clock = Clock()
-    until_s = clock.now_s() + within_s
+    until_s = None if within_s is None else clock.now_s() + within_s
     threads = [threading.Thread(target=ask, args=(number,), daemon=True) for number in range(len(questions))]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(max(0.0, until_s - clock.now_s()))
+        thread.join(None if until_s is None else max(0.0, until_s - clock.now_s()))
     return list(found)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import platform
 import threading
 from argparse import ArgumentParser, Namespace
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
+from typing import TypeVar
+
+import msgspec
 
 from supervisor.cli import INTERRUPTED, output
+from supervisor.cli.concurrent_queries import ask_all
 from supervisor.cli.control import ask_node, node_name
 from supervisor.cli.interrupt import ends_at_once
-from supervisor.cli.job_owners import name_of, who_asks
+from supervisor.cli.job_owners import name_of, user_name, who_asks
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.cli.supervisor_discovery import Answering, Supervisors, add_place_arguments
 from supervisor.core.event_weights import Weight, weight
@@ -26,6 +31,8 @@ from supervisor.errors import (
     NotPermittedError,
 )
 from supervisor.ports.reports import JobReport, NodeReport, RecordedEvent
+
+Answer = TypeVar("Answer")
 
 AFTER_ALL = 1 << 62  # no job has so many events
 
@@ -49,47 +56,87 @@ def execute(arguments: Namespace) -> int:
     with Supervisors(arguments, waits=True) as supervisors:
         if not arguments.node:
             asked = [each for each in supervisors.answering if not each.is_private]
-            _drain_own(supervisors, asked, reason, stops=arguments.stop_jobs)
-        elif asked := [each for each in supervisors.own if _is_named(each, arguments.node)]:
-            _drain_own(supervisors, asked, reason, stops=False)
-        else:
-            _drain_other(supervisors, arguments.node, reason)
+            return _drain_own(supervisors, asked, reason, stops=arguments.stop_jobs)
+        if asked := [each for each in supervisors.own if _is_named(each, arguments.node)]:
+            return _drain_own(supervisors, asked, reason, stops=False)
+        _drain_other(supervisors, arguments.node, reason)
     return 0
 
 
 # --- this node ------------------------------------------------------------------------------------------------------
 
 
-def _drain_own(supervisors: Supervisors, asked: Sequence[Answering], reason: str, *, stops: bool) -> None:
+def _drain_own(supervisors: Supervisors, asked: Sequence[Answering], reason: str, *, stops: bool) -> int:
+    """Returns the exit code: that of the first refusal of another user's supervisor, if any."""
     if not asked:
         supervisors.silence.check("drain this node")
         others = "; ".join(_jobs_of_their_own(supervisors)) or "there is nothing to do"
         raise NoSupervisorError(f"cannot drain this node: no holdfast daemon runs here; {others}")
     asked_at_ns = Clock().unix_ns()
-    before = [_jobs_of(each) for each in asked]  # One may be left before anybody can ask for it.
-    told = _cordon(asked, supervisors.own, reason, leaves=not stops)
+    own = [each for each in asked if each in supervisors.own]
+    told = _cordon_own(own, reason, leaves=not stops, are_all=len(own) == len(asked))
+    nodes = [each.node for each in told]
     stays: set[str] = set()
-    with ends_at_once(INTERRUPTED, last_words=lambda: _last_words([node for _, node in told], stays)):
-        refused: list[HoldfastError] = []
-        for (each, node), jobs in zip(told, before, strict=True):
-            try:
-                _await_ends(each, node, jobs, asked_at_ns, stays, stops=stops)
-            except HoldfastError as error:
-                refused.append(error)  # The jobs of the others are waited for all the same.
-        if refused:
-            raise refused[0]
+
+    def drain(each: Answering) -> NodeReport:
+        if each in own:
+            cordoned = told[own.index(each)]
+        else:
+            cordoned = _cordon(each, reason, leaves=not stops)
+            nodes.append(cordoned.node)
+        _await_ends(each, cordoned, asked_at_ns, stays, stops=stops)
+        return cordoned.node
+
+    calls = _Calls(supervisors)
+    with ends_at_once(INTERRUPTED, last_words=lambda: _last_words(nodes, stays)):
+        drained = calls.ask(asked, drain)
     if all(each.is_private for each in asked):  # They had a name in their jobs, and have ended.
-        jobs = ", ".join(dict.fromkeys(job_id for _, node in told for job_id in node.leaves)) or "its jobs"
-        names = " and ".join(dict.fromkeys(node.name for _, node in told))
+        jobs = ", ".join(dict.fromkeys(job_id for node in nodes for job_id in node.leaves)) or "its jobs"
+        names = " and ".join(dict.fromkeys(node.name for node in nodes))
         output.say(f"node {names} has left {jobs}; no holdfast daemon runs here, so nothing keeps new jobs away")
-        return
-    for each, node in told:
-        _check_cordon(each, node)
+        return 0
+    node_of = {each.client.socket_path: node for each, node in drained}
+    calls.ask([each for each, _ in drained], lambda each: _check_cordon(each, node_of[each.client.socket_path]))
     others = _jobs_of_their_own(supervisors)
     for each in others:
         output.say(each)
+    if calls.refused:
+        output.say("not every supervisor of this node is drained: see above; type holdfast drain again")
+        return calls.refused[0].exit_code
     none = "the service of this node has no jobs" if others else "this node has no jobs"
     output.say(f"{none} and takes none: its service may stop; holdfast uncordon undoes this")
+    return 0
+
+
+class _Calls:
+    """Calls supervisors at the same time. One of another user that refuses is named and holds up none of the others."""
+
+    def __init__(self, supervisors: Supervisors) -> None:
+        self._own = supervisors.own
+        self.refused: list[HoldfastError] = []
+
+    def ask(
+        self, supervisors: Sequence[Answering], ask: Callable[[Answering], Answer]
+    ) -> list[tuple[Answering, Answer]]:
+        """Returns the answers of those that do not refuse. Raises the refusal of this user's own."""
+        answers = ask_all([partial(self._ask, each, ask) for each in supervisors], within_s=None)
+        found: list[tuple[Answering, Answer]] = []
+        for each, answer in zip(supervisors, answers, strict=True):
+            if not isinstance(answer, HoldfastError):
+                found.append((each, answer))
+            elif each in self._own:
+                raise answer
+            else:
+                self.refused.append(answer)
+        return found
+
+    def _ask(self, supervisor: Answering, ask: Callable[[Answering], Answer]) -> Answer:
+        try:
+            return ask(supervisor)
+        except HoldfastError as error:
+            if supervisor not in self._own:
+                output.say(f"what user {user_name(supervisor.uid)} has here is not drained: {error}")
+            raise
 
 
 def _check_cordon(supervisor: Answering, node: NodeReport) -> None:
@@ -126,22 +173,34 @@ def _remedy(supervisor: Answering, job_id: str) -> str:
     return f"holdfast stop {job_id} ends it"
 
 
-def _cordon(
-    asked: Sequence[Answering], own: Sequence[Answering], reason: str, *, leaves: bool
-) -> list[tuple[Answering, NodeReport]]:
-    """Cordons the node, and asks its jobs to go on without it. If several users share it, only root may do so."""
-    told: list[tuple[Answering, NodeReport]] = []
+class _Cordoned(msgspec.Struct, frozen=True):
+    """What a supervisor has answered. `before`: the jobs that it had, as one may be left before anybody asks for it."""
+
+    node: NodeReport
+    before: list[JobReport]
+
+
+def _cordon(supervisor: Answering, reason: str, *, leaves: bool) -> _Cordoned:
+    """Cordons the node, and asks its jobs to go on without it."""
+    before = _jobs_of(supervisor)
+    return _Cordoned(supervisor.client.cordon("", reason=reason, leaves=leaves), before)  # whatever its name is in them
+
+
+def _cordon_own(own: Sequence[Answering], reason: str, *, leaves: bool, are_all: bool) -> list[_Cordoned]:
+    """Cordons by this user's own supervisors. If several users share the node, only root may do so."""
+    told: list[_Cordoned] = []
     refused: list[NotPermittedError] = []
-    for each in asked:
-        node = NodeReport("", "cordoned", reason)
+    for each in own:
         try:
-            node = each.client.cordon("", reason=reason, leaves=leaves)  # whatever it is called in its jobs
-            if each in own and not each.is_private:
-                output.say(f"node {node.name} (supervisor {node.supervisor_pid}) takes no new jobs: {node.reason}")
+            told.append(_cordon(each, reason, leaves=leaves))
         except NotPermittedError as error:
             refused.append(error)
-        told.append((each, node))
-    if len(refused) == len(asked):
+            told.append(_Cordoned(NodeReport("", "cordoned", reason), []))
+            continue
+        if not each.is_private:
+            node = told[-1].node
+            output.say(f"node {node.name} (supervisor {node.supervisor_pid}) takes no new jobs: {node.reason}")
+    if are_all and refused and len(refused) == len(own):
         raise refused[0]
     return told
 
@@ -152,18 +211,11 @@ def _jobs_of(supervisor: Answering) -> list[JobReport]:
     return []
 
 
-def _await_ends(
-    supervisor: Answering,
-    node: NodeReport,
-    before: Sequence[JobReport],
-    asked_at_ns: int,
-    stays: set[str],
-    *,
-    stops: bool,
-) -> None:
+def _await_ends(supervisor: Answering, cordoned: _Cordoned, asked_at_ns: int, stays: set[str], *, stops: bool) -> None:
+    node = cordoned.node
     with suppress(NoSupervisorError) if supervisor.is_private else nullcontext():  # It ends with its job.
         now = supervisor.client.jobs()
-        left = [job for job in before if job.job_id in set(node.leaves) - {each.job_id for each in now}]
+        left = [job for job in cordoned.before if job.job_id in set(node.leaves) - {each.job_id for each in now}]
         for job in now if stops else ():
             _stop(supervisor.client, job.job_id, node.reason)
         for job in (*left, *now):
@@ -193,7 +245,7 @@ def _await_end(supervisor: Answering, job: JobReport, node: NodeReport, asked_at
         if isinstance(told, RecordedEvent):
             if leaves and told.at_ns >= asked_at_ns:
                 _tell(job.job_id, name, told, stays)
-        elif leaves and not is_said:
+        elif leaves and not is_said and told.nodes:
             output.say(f"node {told.nodes[0].name} is to leave job {name}: {node.reason}")
             is_said = True
 

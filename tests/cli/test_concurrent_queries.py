@@ -29,3 +29,8 @@ def test_one_that_never_answers_is_left():
     over.set()
     assert answered is True
     assert isinstance(left, ExhaustedError)
+
+
+def test_without_a_limit_all_are_waited_for():
+    meeting = threading.Barrier(2)
+    assert sorted(map(str, ask_all([lambda: meeting.wait(30)] * 2, within_s=None))) == ["0", "1"]

@@ -67,7 +67,7 @@ def list_jobs(_: bytes, context: typed_grpc.ServicerContext) -> bytes:
 def begin(call: str, context: typed_grpc.ServicerContext) -> dict[str, Any]:
     note(call)
     said = lies()
-    time.sleep(said.get("sleep_s", 0))
+    time.sleep(said.get("sleep_s", 0) or said.get("sleeps_s", {}).get(call, 0))
     if call in said.get("refusals", {}):
         context.abort(grpc.StatusCode.UNKNOWN, said["refusals"][call])
     return said
