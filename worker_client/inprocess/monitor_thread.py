@@ -140,22 +140,22 @@ class MonitorThread:
             state = self._freeze()
             log.info("rank %d: restart after iteration %d: %s", state.rank, iteration, text)
             self._watch.unwind()
-            if self._abort is not None:
-                try:
-                    self._abort(state)
-                except BaseException:  # whatever it is, the main thread is waiting for this to end
-                    log.exception("rank %d: abort has failed; the restart goes on", state.rank)
-            with self._changed:
-                is_inside = self._reached < iteration
+            abort = self._abort
+            try:
+                if abort is not None:
+                    _run_logged("abort", state, lambda: abort(state))
+                with self._changed:
+                    is_inside = self._reached < iteration
+                    if is_inside:
+                        self._interrupter.arm(text)
                 if is_inside:
-                    self._interrupter.arm(text)
-            if is_inside:
-                self._deliver(iteration, state)
-            if self._abort is not None:
-                clear_after(self._abort)
-            with self._changed:
-                self._aborted = iteration
-                self._changed.notify_all()
+                    self._deliver(iteration, state)
+                if abort is not None:
+                    _run_logged("cleaning up after abort", state, lambda: clear_after(abort))
+            finally:
+                with self._changed:
+                    self._aborted = iteration
+                    self._changed.notify_all()
 
     def _deliver(self, iteration: int, state: FrozenState) -> None:
         """Raises in the main thread until it is out, again only if the last exception was swallowed."""
@@ -177,9 +177,10 @@ class MonitorThread:
 
     def _release_again(self, iteration: int, state: FrozenState) -> None:
         """Releases again, because one wait in C++ may follow another. Holds the lock: never once the thread is out."""
+        abort = self._abort
         with self._changed:
-            if self._abort is not None and self._reached < iteration:
-                release_again(self._abort, state)
+            if abort is not None and self._reached < iteration:
+                _run_logged("releasing again", state, lambda: release_again(abort, state))
 
     def _wait_reached(self, iteration: int, timeout_s: float) -> bool:
         with self._changed:
@@ -203,6 +204,14 @@ def async_abort_main_thread(msg: str | None = None) -> None:
     if current is None:
         raise RuntimeError(_NOT_INSIDE)
     current.abort_main_thread(msg or "async_abort_main_thread() was called")
+
+
+def _run_logged(what: str, state: FrozenState, run: Callable[[], object]) -> None:
+    """Runs a step of the restart, and only logs an exception: the main thread waits for all later steps."""
+    try:
+        run()
+    except BaseException:  # whatever it is, the main thread is waiting for this to end
+        log.exception("rank %d: %s has failed; the restart goes on", state.rank, what)
 
 
 def message(faults: tuple[FaultRecord, ...]) -> str:

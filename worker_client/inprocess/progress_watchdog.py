@@ -12,6 +12,7 @@ from worker_client.bytecode_probe import bytecode_probe
 from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 
 TICK_INTERVAL_MIN_S = 0.02
+TICK_INTERVAL_MAX_S = 60.0  # the supervisor believes no longer one
 TICKS_PER_SOFT_TIMEOUT = 240  # bounds how late a hang is noticed; each tick costs 0.1 to 0.2 ms of CPU
 STOP_TIMEOUT_S = 1.0
 THREAD_NAME = "holdfast-watchdog"
@@ -33,9 +34,10 @@ class ProgressWatchdog:
     """Writes ticks into `watch` from a daemon thread, from `start()` to `stop()`."""
 
     def __init__(self, watch: MainThreadWatch, interval_s: float, soft_timeout_s: float) -> None:
-        """`interval_s` is an upper bound."""
+        """`interval_s` is an upper bound, unless it is too short."""
         self._watch = watch
-        self._interval_s = min(interval_s, max(soft_timeout_s / TICKS_PER_SOFT_TIMEOUT, TICK_INTERVAL_MIN_S))
+        wanted_s = min(interval_s, soft_timeout_s / TICKS_PER_SOFT_TIMEOUT, TICK_INTERVAL_MAX_S)
+        self._interval_s = max(wanted_s, TICK_INTERVAL_MIN_S)
         self._stopping = threading.Lock()  # held while it ticks: waiting for a lock is one call, for an Event many
         self._mark = bytecode_probe()
         self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)

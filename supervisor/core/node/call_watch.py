@@ -99,8 +99,8 @@ class ProgressRead(msgspec.Struct, frozen=True):
     progress: Progress
 
 
-class ClientLeft(msgspec.Struct, frozen=True):
-    """The client is gone: its page can't be read until it comes back."""
+class PageLost(msgspec.Struct, frozen=True):
+    """The client is gone or has a new page: nobody may answer an outstanding request for the page."""
 
 
 class RankCondemned(msgspec.Struct, frozen=True):
@@ -120,7 +120,7 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 
 
 Event = (
-    CallEntered | LimitRanOut | IterationBegun | CallLeft | ProgressRead | ClientLeft | RankCondemned
+    CallEntered | LimitRanOut | IterationBegun | CallLeft | ProgressRead | PageLost | RankCondemned
     | EvidenceCollected | WorkerEnded | DeadlineReached
 )  # fmt: skip
 
@@ -176,7 +176,7 @@ def step(state: State, event: Event, *, now_s: float, evidence_budget_s: float) 
             return _begin(state, settings, now_s), ()
         case CallLeft():
             return (state if isinstance(state, Terminating) else Idle()), ()
-        case ClientLeft():
+        case PageLost():
             return _lose_page(state, now_s), ()
         case ProgressRead(progress):
             return _judge(state, progress, now_s, evidence_budget_s)
@@ -209,10 +209,9 @@ def _begin(state: State, settings: CallSettings, now_s: float) -> State:
     match state:
         case Watching():
             return msgspec.structs.replace(state, settings=settings, soft_told=False, read_at_s=now_s, watch=None)
-        case Reading():
-            return msgspec.structs.replace(state, settings=settings, soft_told=False)
-        case Examining() | Confirming():
-            return Watching(settings, read_at_s=now_s)  # It has finished after all.
+        case Reading() | Examining() | Confirming():
+            # It has finished after all. Nobody may answer an outstanding request, so the page is read again.
+            return Watching(settings, read_at_s=now_s)
         case Idle() | Terminating() | Gone():
             return state
         case _:

@@ -128,7 +128,7 @@ class JobFold:
         self._to_spawner(spawner_deadlines.SupervisorReturned())
         for local_rank in range(len(self._monitors)):
             self._to_monitor(local_rank, rank_monitor.PageLost())
-            self._to_watch(local_rank, call_watch.ClientLeft())
+            self._to_watch(local_rank, call_watch.PageLost())
             self._to_calls(local_call.ClientLeft(local_rank))
 
     def _take_of_client(self, event: node_messages.ClientReport) -> None:
@@ -136,10 +136,11 @@ class JobFold:
         match event:
             case node_messages.ClientJoined(limits=limits, progress=progress):
                 self._to_monitor(local_rank, rank_monitor.ClientJoined(self._limits(limits), progress))
+                self._to_watch(local_rank, call_watch.PageLost())
                 self._to_calls(local_call.ClientJoined(local_rank))
             case node_messages.ClientLeft():
                 self._to_monitor(local_rank, rank_monitor.ClientLeft())
-                self._to_watch(local_rank, call_watch.ClientLeft())
+                self._to_watch(local_rank, call_watch.PageLost())
                 self._to_calls(local_call.ClientLeft(local_rank))
             case node_messages.ProgressRead(progress=progress):
                 self._to_monitor(local_rank, rank_monitor.ProgressRead(progress))
@@ -308,8 +309,7 @@ class JobFold:
     # --- wrapped calls ---------------------------------------------------------------------------------------------
 
     def _begin_calls(self) -> None:
-        assignment = self._job.assignment
-        if assignment is not None:
+        if (assignment := self._job.assignment) is not None:
             local_world_size = self._job.rules.local_world_size
             self._to_calls(local_call.CycleBegun(assignment.first_rank, local_world_size, assignment.world_size))
 

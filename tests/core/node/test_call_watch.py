@@ -14,11 +14,11 @@ from supervisor.core.node import call_watch as watch
 from supervisor.core.node.call_watch import (
     CallEntered,
     CallLeft,
-    ClientLeft,
     DeadlineReached,
     EvidenceCollected,
     IterationBegun,
     LimitRanOut,
+    PageLost,
     ProgressRead,
     RankCondemned,
     ReadPage,
@@ -230,8 +230,18 @@ def test_who_has_left_is_not_watched_any_more(event: watch.Event) -> None:
 
 
 def test_without_its_page_nothing_is_judged() -> None:
-    play = asked(watching()).at(30.0) >> ClientLeft() << ()
+    play = asked(watching()).at(30.0) >> PageLost() << ()
     assert watch.next_deadline_s(play.state) == 40.0
+
+
+@pytest.mark.parametrize("event", [PageLost(), IterationBegun(SETTINGS)])
+def test_a_request_that_nobody_has_answered_is_repeated_after_a_return_and_in_the_next_iteration(
+    event: watch.Event,
+) -> None:
+    play = asked(watching() >> PageLost() << ()).at(12.0)
+    assert watch.next_deadline_s(play.state) is None
+    asked(play >> event << ())
+    assert play.now_s == 22.0
 
 
 def test_a_condemned_rank_gets_the_signals_whatever_it_does() -> None:

@@ -321,6 +321,15 @@ def test_a_rank_that_stands_still_restarts_all_and_is_ended_with_stacks_if_it_st
     assert told(job, BeginIteration) == [(0,)]
 
 
+def test_a_rank_whose_page_was_not_read_while_it_was_away_is_watched_again_once_it_is_back() -> None:
+    job = in_call(2).send(node_messages.ClientLeft(JOB, 0, 1)).pass_to(10.0)
+    assert {each.local_rank for each in job.of(node_messages.ReadProgress)} == {0, 1}
+    page(job, 0, 10.0)
+    job.send(node_messages.ClientJoined(JOB, 0, 1, job.rules.hang_limits, Progress(0.0, 0.0)))
+    job.pass_to(20.0)
+    assert {each.local_rank for each in job.of(node_messages.ReadProgress)} == {0, 1}
+
+
 def test_a_soft_timeout_alone_ends_nobody() -> None:
     job = in_call(2).pass_to(10.0)
     page(job, 0, 10.0)

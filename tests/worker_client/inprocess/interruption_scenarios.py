@@ -62,6 +62,25 @@ def suppressed() -> None:
 
 
 @scenario
+def releasing_fails() -> None:
+    """Rank 0 suppresses it once, so it is released again; that and the last step fail."""
+
+    class Broken(inprocess.abort.AbortTorchDistributed):
+        def release_again(self, state: FrozenState) -> None:
+            raise OSError("by intention, again")
+
+        def clear_after(self) -> None:
+            raise OSError("by intention, at the end")
+
+    def stay() -> None:
+        with contextlib.suppress(BaseException):
+            time.sleep(FOR_EVER_S)
+        time.sleep(FOR_EVER_S)
+
+    _train(inprocess.Wrapper(abort=Broken()), stay)
+
+
+@scenario
 def cleans_up_slowly() -> None:
     """Rank 0 needs a second in `finally`; nothing interrupts that."""
 

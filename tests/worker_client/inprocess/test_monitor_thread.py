@@ -19,6 +19,15 @@ def test_a_function_that_suppresses_it_is_interrupted_again_and_the_log_says_whe
     assert all("interruption_scenarios.py" in line and " in stay" in line for line in told)
 
 
+def test_errors_while_releasing_are_logged_and_the_restart_goes_on(tmp_path: Path):
+    job = ran(tmp_path, "releasing_fails", 2)
+    for rank in (0, 1):
+        assert job.told(rank, "fn", "returned") == ["fn", "fn", "returned"]
+        assert "cleaning up after abort has failed; the restart goes on" in job.errors[rank]
+        assert "OSError: by intention, at the end" in job.errors[rank]
+    assert "releasing again has failed; the restart goes on" in job.errors[0]
+
+
 def test_cleaning_up_is_not_interrupted(tmp_path: Path):
     job = ran(tmp_path, "cleans_up_slowly", 2)
     assert job.told(0) == ["fn", "cleaned", "fn", "returned"]

@@ -9,6 +9,7 @@ from time import monotonic, monotonic_ns
 import pytest
 from holdfast_wire import page_layout as layout
 
+from supervisor.edges.workers.channel.progress_page_reader import TICK_INTERVAL_NS_MAX
 from worker_client.inprocess.progress_watchdog import ProgressWatchdog, Timestamp
 from worker_client.inprocess.watching.main_thread_watch import MainThreadWatch
 
@@ -54,6 +55,20 @@ def test_the_watchdog_sees_whether_the_main_thread_executes_bytecode():
     last_ns = word(watch, layout.WORD_TICK_NS)
     time.sleep(0.05)
     assert word(watch, layout.WORD_TICK_NS) == last_ns
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "soft_timeout_s", "applied_s"),
+    [(0.0, 60.0, 0.02), (-5.0, 60.0, 0.02), (0.1, 60.0, 0.1), (1.0, 60.0, 0.25), (1e6, 1e7, 60.0)],
+)
+def test_any_interval_becomes_one_that_costs_little_and_that_the_supervisor_believes(
+    interval_s: float, soft_timeout_s: float, applied_s: float
+):
+    watch = MainThreadWatch()
+    watchdog = ProgressWatchdog(watch, interval_s, soft_timeout_s)
+    watchdog.start()
+    watchdog.stop()
+    assert word(watch, layout.WORD_TICK_INTERVAL_NS) == applied_s * 1e9 <= TICK_INTERVAL_NS_MAX
 
 
 def test_one_that_was_never_started_can_be_stopped():

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
+from datetime import timedelta
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -251,7 +252,8 @@ class CallWrapper:
                 cause = None  # The restart, ordered earlier, made the function raise this.
         elif not self._coordination.is_interrupted():
             self._coordination.fail(Interruption.EXCEPTION.name, "the function itself raised RankShouldRestart")
-        timeout = self.wrapper.last_call_wait + self.wrapper.barrier_timeout
+        longest = timedelta.max - self.wrapper.last_call_wait  # more would overflow
+        timeout = self.wrapper.last_call_wait + min(self.wrapper.barrier_timeout, longest)
         if not self._coordination.wait_for_order(timeout):
             raise BarrierTimeout(
                 f"cannot restart after iteration {iteration}: the supervisor has not answered within {timeout}; "

@@ -30,6 +30,7 @@ STORE_NAME = "holdfast/store"
 # stores, at MASTER_PORT + 2 + iteration; behind each of our ports there is room for that, too.
 FIRST_PORT = 32
 PORTS = 16
+PORT_MAX = 65535
 
 log = logging.getLogger("holdfast.inprocess")
 
@@ -123,7 +124,7 @@ def _serve(host: str, port: int) -> Any:  # noqa: ANN401  # a torch.distributed.
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return None
-    for each in (port, 0):
+    for each in (port, 0) if port <= PORT_MAX else (0,):
         try:
             return distributed.TCPStore(host, each, is_master=True, wait_for_workers=False)
         except (RuntimeError, ValueError, OSError) as error:

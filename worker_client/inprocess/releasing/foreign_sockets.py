@@ -46,9 +46,13 @@ def borrowed(descriptor: int, inode: int) -> Generator[int | None]:
 
 
 def socket_inodes() -> dict[int, int]:
-    """Returns descriptor → inode of all sockets that this process has open now."""
+    """Returns descriptor → inode of all sockets that this process has open now; none if the kernel does not say."""
     found: dict[int, int] = {}
-    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else ():
+    try:
+        names = os.listdir("/proc/self/fd")
+    except OSError:  # there is no such directory, or no descriptor left to read it with
+        return found
+    for name in names:
         with contextlib.suppress(OSError):  # closed meanwhile
             status = os.fstat(int(name))
             if stat.S_ISSOCK(status.st_mode):

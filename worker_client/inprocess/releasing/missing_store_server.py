@@ -91,6 +91,6 @@ def _is_free(port: int) -> bool:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("", port))
-    except OSError:
+    except (OSError, OverflowError):  # the latter: there is no such port
         return False
     return True

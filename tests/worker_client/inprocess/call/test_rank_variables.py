@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pytest
+import torch.distributed as dist
 
 from worker_client import job_nodes
 from worker_client.inprocess.call.rank_variables import STORE_NAME, RankVariables
 from worker_client.inprocess.state import State
+
+WAIT_S = 20.0
 
 
 class Exchange:
@@ -79,6 +83,19 @@ def test_active_rank_0_serves_it(monkeypatch: pytest.MonkeyPatch):
     assert entered(own, exchange, active_rank=0) == "31002"
     assert [port for _, port, _, _ in made] == [20035, 20034, 0]
     assert {(host, is_master, waits) for host, _, is_master, waits in made} == {("127.0.0.1", True, False)}
+
+
+def test_without_a_port_above_the_launchers_any_free_one_is_used(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("MASTER_PORT", "65530")
+    monkeypatch.setitem(sys.modules, "torch.distributed", dist)
+    own = RankVariables()
+    port = int(entered(own, Exchange({0: ""}), active_rank=0))
+    assert 0 < port <= 65535
+    assert port != 65530
+    with socket.create_connection(("127.0.0.1", port), WAIT_S):
+        pass
+    own.restore()
 
 
 @pytest.fixture

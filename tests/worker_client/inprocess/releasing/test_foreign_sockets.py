@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import socket
 from collections.abc import Callable, Iterator
 
@@ -66,6 +67,17 @@ def test_a_number_that_was_given_away_is_not_taken_for_the_old_socket(new_pair: 
     near, far = socket.socketpair()
     with near, far, foreign_sockets.borrowed(near.fileno(), os.fstat(near.fileno()).st_ino) as own:
         assert own is None, "no TCP"
+
+
+def test_a_process_without_a_free_descriptor_sees_no_socket(new_pair: Callable[..., Pair]):
+    descriptor = new_pair().client.fileno()
+    assert descriptor in foreign_sockets.socket_inodes()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        assert foreign_sockets.socket_inodes() == {}
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_addresses_compare_whatever_the_family():

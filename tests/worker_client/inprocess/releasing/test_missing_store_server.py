@@ -67,3 +67,7 @@ def test_a_rank_that_waits_for_others_lets_them_in_and_frees_the_port(monkeypatc
 def test_a_port_that_is_served_and_an_address_of_another_host_are_left_alone():
     with socket.create_server((HERE, 0)) as server:
         assert StandIns().open([Place(HERE, server.getsockname()[1]), Place(ELSEWHERE, unserved_port())]) == 0
+
+
+def test_a_port_that_cannot_exist_is_left_alone():
+    assert StandIns().open([Place(HERE, 1 << 16)]) == 0
