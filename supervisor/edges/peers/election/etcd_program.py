@@ -18,6 +18,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from supervisor.edges.machine.own_process.side_threads import SideThreads
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.peers.election.member_tls import MemberFiles
@@ -32,11 +33,22 @@ LOG_BYTES_MAX = 64 * 1024  # as much of it is read for the last line
 LOG_KEPT_BYTES_MAX = 4 * 1024 * 1024
 OLDEST = (3, 4)
 VERSION_TIMEOUT_S = 30.0
-# Its parent's death ends it: set by the process itself, which then becomes etcd.
-BEGIN = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
-    "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
-)
+DISK_TIMEOUT_S = 1.0
+NO_LOG = 127  # plus the number of the error: the exit code of a process that can't open its log
+# Its parent's death ends it: set by the process itself, which then opens the log, on whatever disk, and becomes etcd.
+BEGIN = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
+os.getppid() == int(sys.argv[1]) or os._exit(1)
+try:
+    log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+except OSError as error:
+    os._exit({NO_LOG} + error.errno)
+os.dup2(log, 1)
+os.dup2(log, 2)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+INHERITED = ("LD_LIBRARY_PATH",)  # Python may need it; a proxy's variables would divert etcd's members
 # A member may have several addresses, and connect from another one than it listens at. The flag's name depends on the
 # version; an unknown variable does no harm.
 ANY_ADDRESS = ("ETCD_EXPERIMENTAL_PEER_SKIP_CLIENT_SAN_VERIFICATION", "ETCD_PEER_SKIP_CLIENT_SAN_VERIFICATION")
@@ -88,6 +100,8 @@ class EtcdProgram:
         self._over.set()
         self._is_hung = False
         self._fails = 0
+        self._why = ""  # it does not start
+        self._disk = SideThreads(stuck_max=1)
 
     @property
     def pid(self) -> int | None:
@@ -96,7 +110,7 @@ class EtcdProgram:
 
     @property
     def is_broken(self) -> bool:
-        """Whether it ends or hangs soon each time, such as on a full disk."""
+        """Whether it ends or hangs soon each time, such as on a full disk, or could not be started for a while."""
         return self._fails >= FAILS_MAX
 
     async def run(self, cluster: Sequence[str], *, hosts: Sequence[str] = (), token: str = "") -> None:
@@ -110,28 +124,35 @@ class EtcdProgram:
         self.name = _name(self.peer_url) + (f"-{token}" if token else "")
         try:
             await anyio.lowlevel.checkpoint()  # None starts if this has ended already.
+            startless_since_s: float | None = None
             while not unwanted.is_set():
                 begun_s = anyio.current_time()
                 if await self._run_once(cluster, hosts, token):
+                    startless_since_s = None
                     is_steady = anyio.current_time() - begun_s > STEADY_S and not self._is_hung
                     self._fails = 0 if is_steady else self._fails + 1
+                else:
+                    startless_since_s = startless_since_s or begun_s
+                    self._fails += begun_s - startless_since_s > STEADY_S
                 with anyio.move_on_after(AGAIN_S):  # A program that ends at once would be started without end.
                     await unwanted.wait()
         finally:
             over.set()
 
     async def _run_once(self, cluster: Sequence[str], hosts: Sequence[str], token: str) -> bool:
-        """Returns False if there is no room for a process now."""
+        """Returns False if no process can be started, such as for lack of room."""
         self._is_hung = False
         try:
             process = self._start(cluster, hosts, token)
             handle = process_table.descriptor_of_child(process)
-        except OSError:
+        except OSError as error:
+            self._why = f"its process can't be started: {error}"
             return False
-        self._process = process
+        self._process, self._why = process, ""
         try:
             await anyio.wait_readable(handle)
-            process.wait()
+            code = process.wait()
+            self._why = f"cannot open {self._folder}/log: {os.strerror(code - NO_LOG)}" if code > NO_LOG else ""
         finally:
             with anyio.CancelScope(shield=True):
                 await _end(process, handle)
@@ -156,25 +177,35 @@ class EtcdProgram:
             with suppress(ProcessLookupError):
                 process.kill()
 
-    def trim_log(self) -> None:
+    async def trim_log(self) -> None:
         """Empties the log if it has become long: a member that meets no other one complains all the time."""
-        with suppress(OSError):
+
+        def trim() -> None:
             if (self._folder / "log").stat().st_size > LOG_KEPT_BYTES_MAX:
                 os.truncate(self._folder / "log", 0)
 
-    def last_words(self) -> str:
-        """Returns what its log says last; "" if it says nothing."""
-        try:
+        with suppress(OSError):
+            await self._disk.call(trim, timeout_s=DISK_TIMEOUT_S, discard=bool)
+
+    async def last_words(self) -> str:
+        """Returns why it does not start, or what its log says last; "" if it says nothing or can't be read in time."""
+
+        def lines() -> list[str]:
             with (self._folder / "log").open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - LOG_BYTES_MAX))
-                lines = log.read().decode(errors="replace").strip().splitlines()
+                return log.read().decode(errors="replace").strip().splitlines()
+
+        if self._why:
+            return self._why
+        try:
+            said_last = await self._disk.call(lines, timeout_s=DISK_TIMEOUT_S, discard=bool)
         except OSError:
             return ""
-        said = (_said(line) for line in reversed(lines))
-        return next(filter(None, said), lines[-1] if lines else "")
+        said = (_said(line) for line in reversed(said_last))
+        return next(filter(None, said), said_last[-1] if said_last else "")
 
     def _start(self, cluster: Sequence[str], hosts: Sequence[str], token: str) -> subprocess.Popen[bytes]:
-        """Raises OSError."""
+        """Raises OSError. Waits for no disk but that of the interpreter."""
         files = self._files
         everywhere = next((each for each in ("::", "0.0.0.0") if each in hosts), "")
         others = [everywhere] if everywhere else hosts
@@ -193,16 +224,17 @@ class EtcdProgram:
             "--peer-trusted-ca-file", files.authority, "--peer-client-cert-auth", "--enable-grpc-gateway=false",
             "--auto-compaction-retention", "1",
         ]  # fmt: skip
-        with (self._folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", BEGIN, str(os.getpid()), self._path, *arguments],
-                env={"PATH": os.defpath, **dict.fromkeys(ANY_ADDRESS, "true")},
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        begin = [sys.executable, "-I", "-S", "-c", BEGIN, str(os.getpid()), str(self._folder / "log"), self._path]
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        return subprocess.Popen(
+            [*begin, *arguments],
+            env={"PATH": os.defpath, **inherited, **dict.fromkeys(ANY_ADDRESS, "true")},
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def _name_of(self, peer_url: str) -> str:
         return self.name if peer_url == self.peer_url else _name(peer_url)

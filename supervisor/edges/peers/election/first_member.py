@@ -76,7 +76,7 @@ class FirstMember:
                     return moved
                 deadline_s = deadline_s or anyio.current_time() + UNHEARD_S
             except NO_ANSWER as error:
-                why = self._program.last_words() or str(error)
+                why = await self._program.last_words() or str(error)
                 self._tell(why)
                 if self._program.is_broken and not await can_listen(self._own):
                     return None

@@ -126,7 +126,7 @@ class JobEtcdMembers:
     async def _take_part(self, may_train: Callable[[], bool]) -> None:
         with self._work:
             if self._goes_on and (known := self._folder.known()) is not None:
-                self._take(known)
+                await self._take(known)
             if self._goes_on and (kept := self._folder.kept()) is not None:
                 await self._become(kept, [self.program.peer_url])
             elif self._published is None and (hosts := await self._hosts_of_endpoint()):
@@ -147,13 +147,13 @@ class JobEtcdMembers:
         finally:
             client.close()
         if isinstance(begun, Begun):
-            self._sit_down(begun.membership)
-            self._take(begun.members)
+            await self._sit_down(begun.membership)
+            await self._take(begun.members)
             return
         if begun is not None:
             where = ", ".join(begun.endpoints)
             _log.warning("job %s runs with the members at %s; this node joins them", self._job_id, where)
-            self._take(begun, is_in_use=False)
+            await self._take(begun, is_in_use=False)
         await pause(HEEDED_S, why="other new nodes read it, too")
         await self.program.end()
         await self._folder.remove_data()
@@ -177,15 +177,15 @@ class JobEtcdMembers:
                 found = await self._records.found()
                 answered_at_s = anyio.current_time()
                 if found.members is not None:
-                    self._take(found.members)
+                    await self._take(found.members)
                     changes = self._client.watch(self._records.members_key, found.revision + 1)
                     async with aclosing(changes):
                         async for told in changes:
                             for event in told.events:
                                 if event.kv.value:
-                                    self._take(published_in(event.kv.value))
+                                    await self._take(published_in(event.kv.value))
                 elif found.moved is not None:
-                    self._take(found.moved, is_in_use=False)
+                    await self._take(found.moved, is_in_use=False)
                 else:
                     self._why = (
                         "it is not in use yet"
@@ -201,17 +201,17 @@ class JobEtcdMembers:
                         self._move(client, self._published, *self._endpoints)
             await pause(LOOK_S, why="nothing tells when a member answers")
 
-    def _take(self, members: Published, *, is_in_use: bool = True) -> None:
+    async def _take(self, members: Published, *, is_in_use: bool = True) -> None:
         """Asks these members from now on."""
-        if members != self._published:
-            self._folder.keep_known(members)
-        self._published = members
+        is_new, self._published = members != self._published, members
         for client in self._clients:
             self._move(client, members)
         if is_in_use:
             self._is_ready.set()
             self._is_news.set()
             self._is_news = anyio.Event()
+        if is_new:
+            await self._folder.keep_known(members)
 
     def _move(self, client: EtcdClient, members: Published, *others: Endpoint) -> None:
         with suppress(ValueError):
@@ -319,15 +319,15 @@ class JobEtcdMembers:
                 return
             await pause(LOOK_S, why="another member joins, or was lost a moment ago")
 
-    def _sit_down(self, membership: Membership) -> None:
-        self._folder.keep(membership)
+    async def _sit_down(self, membership: Membership) -> None:
         self._seat = MemberSeat(
             membership, job_id=self._job_id, node=self._node, records=self._records, program=self.program,
             folder=self._folder, published=lambda: self._published, open_client=self._open_client,
         )  # fmt: skip
+        await self._folder.keep(membership)
 
     async def _become(self, membership: Membership, urls: Sequence[str]) -> None:
-        self._sit_down(membership)
+        await self._sit_down(membership)
         found = await free_hosts(self._endpoints[0]) if membership.at_endpoint else []
         hosts = [each for each in found if each != self._own.host]
         assert self._tasks is not None, "the block has begun"

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import shutil
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,11 +21,14 @@ import msgspec
 from holdfast_wire import private_files
 
 from supervisor.core.etcd_membership import Published
-from supervisor.edges.machine.own_process.threads import in_thread_or_here
+from supervisor.edges.machine.own_process.side_threads import SideThreads
 
 FOLDER = "etcd"  # in the state folder; in it, one folder for each job and node
 UNUSED_S = 3600.0  # no supervisor comes back after that
 LOCK = "lock"
+WRITE_TIMEOUT_S, REMOVAL_TIMEOUT_S = 1.0, 10.0
+
+_log = logging.getLogger("holdfast.cluster")
 
 Record = TypeVar("Record", "Membership", Published)
 
@@ -42,6 +48,7 @@ class MemberFolder:
     def __init__(self, state_dir: Path, job_id: str, node: str, *, goes_on: bool) -> None:
         """Makes it, and locks it. Not `goes_on`: without what a killed run has left. Blocks on the disk. Raises
         OSError."""
+        self._writes = SideThreads(stuck_max=1)
         top = state_dir / FOLDER
         self.path = top / job_id.replace("/", "_") / node.replace("/", "_")
         for each in (top, self.path.parent, self.path):
@@ -67,27 +74,40 @@ class MemberFolder:
         """Returns the member of the supervisor before this one; None: it had none, or its data is gone."""
         return self._read("member", Membership) if (self.path / "data").is_dir() else None
 
-    def keep(self, membership: Membership) -> None:
-        self._write("member", membership)
+    async def keep(self, membership: Membership) -> None:
+        await self._write("member", membership)
 
     def known(self) -> Published | None:
         """Returns who the members were when the supervisor before this one ended; None: it did not know."""
         return self._read("members", Published)
 
-    def keep_known(self, members: Published) -> None:
-        self._write("members", members)
+    async def keep_known(self, members: Published) -> None:
+        await self._write("members", members)
 
     async def remove_data(self) -> None:
-        """Removes the data of the member. Its process must have ended."""
+        """Removes the data of the member, however long that takes: another member would use it.
+
+        The member's process must have ended.
+        """
         for name in ("member", "data"):
-            await in_thread_or_here(lambda path=self.path / name: _remove(path))
+            await self._removed(partial(_remove, self.path / name), float("inf"))
 
     async def remove(self) -> None:
-        """Removes all, certificates, too."""
-        await in_thread_or_here(lambda: _remove(self.path))
-        with suppress(OSError):
-            self.path.parent.rmdir()  # unless another node has its folder there
-        self.close()
+        """Removes all, certificates, too. If the disk does not answer in time, the next run does it."""
+
+        def removed() -> None:
+            _remove(self.path)
+            with suppress(OSError):
+                self.path.parent.rmdir()  # unless another node has its folder there
+            self.close()
+
+        await self._removed(removed, REMOVAL_TIMEOUT_S)
+
+    async def _removed(self, work: Callable[[], None], timeout_s: float) -> None:
+        try:
+            await SideThreads(stuck_max=1).call(work, timeout_s=timeout_s, discard=bool)
+        except OSError as error:
+            _log.warning("cannot remove what the job's own etcd has left in %s: %s", self.path, error)
 
     def _read(self, name: str, kind: type[Record]) -> Record | None:
         try:
@@ -95,11 +115,15 @@ class MemberFolder:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
-    def _write(self, name: str, record: Membership | Published) -> None:
+    async def _write(self, name: str, record: Membership | Published) -> None:
         beside = self.path / f"{name}.new"
-        with suppress(OSError):  # then the next supervisor of this node begins without it
+
+        def write() -> None:
             beside.write_bytes(msgspec.json.encode(record))
             beside.replace(self.path / name)
+
+        with suppress(OSError):  # then the next supervisor of this node begins without it, or with an older one
+            await self._writes.call(write, timeout_s=WRITE_TIMEOUT_S, discard=bool)
 
 
 def _remove_unused(top: Path, *, now_s: float) -> None:

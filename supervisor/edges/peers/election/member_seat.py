@@ -74,7 +74,7 @@ class MemberSeat:
 
     async def vacate(self) -> None:
         """Gives the seat up, and ends the program."""
-        why = self._program.last_words() or "it was removed"
+        why = await self._program.last_words() or "it was removed"
         _log.warning("this node is no longer a member of the etcd of job %s: %s", self._job_id, why)
         with suppress(*NO_ANSWER), anyio.move_on_after(ANSWER_S):
             if self._program.is_broken:
@@ -91,7 +91,7 @@ class MemberSeat:
                     if not (lease := await self._records.take_seat(seat)):
                         return
                     self.membership = msgspec.structs.replace(self.membership, lease=lease)
-                    self._folder.keep(self.membership)
+                    await self._folder.keep(self.membership)
             await pause(KEEP_S, why="a lease is renewed in time")
 
     async def _watch(self, alone: EtcdClient) -> None:
@@ -106,7 +106,7 @@ class MemberSeat:
                 _log.warning("the member of the etcd of job %s on this node hangs, and is restarted", self._job_id)
                 self._program.restart()
                 heard_at_s, patience_s = now_s, min(2 * patience_s, HUNG_MAX_S)  # It may be slow to start.
-            self._program.trim_log()
+            await self._program.trim_log()
             await pause(TEND_S, why="nothing tells when a program hangs")
 
     async def _others_answer(self) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
 from supervisor.core.etcd_membership import Published
+from supervisor.edges.peers.election import member_folder
 from supervisor.edges.peers.election.member_folder import LOCK, UNUSED_S, MemberFolder, Membership
 
 MEMBERSHIP = Membership(7, 0, 8, at_endpoint=True)
@@ -20,8 +22,8 @@ def _made(place: Path, job_id: str = "job", node: str = "n1", *, goes_on: bool =
 
 async def test_the_next_supervisor_finds_what_this_one_knew_and_a_new_run_does_not(tmp_path: Path):
     first = _made(tmp_path)
-    first.keep(MEMBERSHIP)
-    first.keep_known(KNOWN)
+    await first.keep(MEMBERSHIP)
+    await first.keep_known(KNOWN)
     assert first.kept() is None  # without its data, it is no member any more
     (first.path / "data").mkdir()
     first.close()
@@ -66,3 +68,36 @@ def test_what_killed_runs_have_left_is_removed_once_nobody_comes_back(tmp_path: 
     assert new.path.is_dir()
     assert not old.path.parent.exists()
     used.close()
+
+
+async def test_a_disk_that_hangs_holds_up_nobody_who_keeps_something_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(member_folder, "WRITE_TIMEOUT_S", 0.1)
+    folder = _made(tmp_path)
+    hangs = folder.path / "member.new"
+    os.mkfifo(hangs)  # Opening it for writing waits for a reader.
+    await folder.keep(MEMBERSHIP)
+    await folder.keep_known(KNOWN)
+    assert folder.known() is None, "an earlier write is stuck"
+    os.close(os.open(hangs, os.O_RDONLY | os.O_NONBLOCK))
+    await folder.remove()
+
+
+async def test_data_that_can_not_be_removed_ends_no_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    folder = _made(tmp_path)
+    await folder.keep(MEMBERSHIP)
+    (folder.path / "data").mkdir()
+
+    def unlink(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    with monkeypatch.context() as read_only:
+        read_only.setattr(Path, "unlink", unlink)
+        await folder.remove_data()
+    assert "cannot remove what the job's own etcd has left" in caplog.text
+    assert "Read-only file system" in caplog.text
+    assert folder.kept() is None
+    await folder.remove()
