@@ -99,6 +99,7 @@ class EtcdProgram:
         self._unwanted, self._over = anyio.Event(), anyio.Event()
         self._over.set()
         self._is_hung = False
+        self._begun_s = 0.0
         self._fails = 0
         self._why = ""  # it does not start
         self._disk = SideThreads(stuck_max=1)
@@ -110,8 +111,15 @@ class EtcdProgram:
 
     @property
     def is_broken(self) -> bool:
-        """Whether it ends or hangs soon each time, such as on a full disk, or could not be started for a while."""
-        return self._fails >= FAILS_MAX
+        """Whether it ends or hangs soon each time, such as on a full disk, or could not be started for a while.
+
+        Not once it has run for a while.
+        """
+        return self._fails >= FAILS_MAX and (self._process is None or not self._is_steady)
+
+    @property
+    def _is_steady(self) -> bool:
+        return anyio.current_time() - self._begun_s > STEADY_S and not self._is_hung
 
     async def run(self, cluster: Sequence[str], *, hosts: Sequence[str] = (), token: str = "") -> None:
         """Keeps it running until cancelled or ended. Never raises.
@@ -126,14 +134,13 @@ class EtcdProgram:
             await anyio.lowlevel.checkpoint()  # None starts if this has ended already.
             startless_since_s: float | None = None
             while not unwanted.is_set():
-                begun_s = anyio.current_time()
+                self._begun_s = anyio.current_time()
                 if await self._run_once(cluster, hosts, token):
                     startless_since_s = None
-                    is_steady = anyio.current_time() - begun_s > STEADY_S and not self._is_hung
-                    self._fails = 0 if is_steady else self._fails + 1
+                    self._fails = 0 if self._is_steady else self._fails + 1
                 else:
-                    startless_since_s = startless_since_s or begun_s
-                    self._fails += begun_s - startless_since_s > STEADY_S
+                    startless_since_s = startless_since_s or self._begun_s
+                    self._fails += self._begun_s - startless_since_s > STEADY_S
                 with anyio.move_on_after(AGAIN_S):  # A program that ends at once would be started without end.
                     await unwanted.wait()
         finally:

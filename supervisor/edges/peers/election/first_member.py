@@ -58,7 +58,7 @@ class FirstMember:
         token = secrets.token_hex(8)  # without it, members of another etcd would take this one for theirs
         tasks.start_soon(lambda: self._program.run([self._program.peer_url], hosts=others, token=token))
         moved = await self._heard(records)
-        if moved is not None or self._program.is_broken:
+        if moved is not None or (self._program.is_broken and self._program.pid is None):
             return moved
         return await self._put_to_use(records)
 
@@ -78,13 +78,17 @@ class FirstMember:
             except NO_ANSWER as error:
                 why = await self._program.last_words() or str(error)
                 self._tell(why)
-                if self._program.is_broken and not await can_listen(self._own):
+                if self._program.is_broken and await self._is_elsewhere():
                     return None
                 if self._program.is_broken and not is_told:
                     is_told = True
                     _log.warning("job %s cannot begin its own etcd: %s; it is tried again", self._job_id, why)
             await pause(LOOK_S, why="a program starts, and other nodes may speak")
         return None
+
+    async def _is_elsewhere(self) -> bool:
+        """Returns whether another process has the ports, not the node's own program, which is started repeatedly."""
+        return self._program.pid is None and not await can_listen(self._own) and self._program.pid is None
 
     async def _put_to_use(self, records: MemberRecords) -> Begun | None:
         """Returns None if this node has not begun it, or the job runs with another one."""

@@ -35,6 +35,7 @@ JOIN_TIMEOUT_S = 60.0
 LEAVE_S, LEAVE_AGAIN_S, UNANSWERED_S = 8.0, 0.1, 3.0
 ENDING_S = 2.0  # a job that ends has no leader any more after that
 SEAT_AGAIN_S = 1.0
+BEGIN_AGAIN_S = 10.0  # while no etcd is found, and the endpoint's node has begun none
 UNFIT_S = 60.0  # until a node tries again on which a member did not run
 SPREAD_S = 0.5  # of the nodes that ask for a free seat, at least
 ASK_PER_S = 500.0  # nodes of a large job, until the first of them has it
@@ -252,9 +253,10 @@ class JobEtcdMembers:
         """Takes a free seat, and tends it until it is lost, and then another one."""
         is_told = False
         while True:
+            if self._seat is None and not self._has_free_seat:
+                await self._wait_for_seat()
+                continue
             if self._seat is None:
-                while not self._has_free_seat:
-                    await self._is_news.wait()
                 spread_s = max(SPREAD_S, self._nodes_max / ASK_PER_S)
                 await pause(random.uniform(0.0, spread_s), why="not all nodes ask at once")
                 if not self._has_free_seat:
@@ -281,6 +283,14 @@ class JobEtcdMembers:
             await self._folder.remove_data()
             if is_broken:
                 await pause(UNFIT_S, why="other nodes may have a seat before, and here a disk may have room later")
+
+    async def _wait_for_seat(self) -> None:
+        """Waits for news. If none is found for a while, begins an etcd after all: its ports may be free by now."""
+        with anyio.move_on_after(BEGIN_AGAIN_S if self._published is None else None):
+            await self._is_news.wait()
+            return
+        if self._published is None and (hosts := await self._hosts_of_endpoint()):
+            await self._begin(hosts)
 
     async def _take_seat(self) -> None:
         """Becomes a member, if a seat is free."""

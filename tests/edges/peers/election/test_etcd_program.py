@@ -145,6 +145,17 @@ async def test_a_program_that_can_not_be_started_for_long_is_broken_and_says_why
         assert "its process can't be started: [Errno 2]" in await program.last_words()
 
 
+async def test_a_program_that_runs_at_last_is_no_longer_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in (("AGAIN_S", 0.01), ("STEADY_S", 3.0), ("FAILS_MAX", 2)):
+        monkeypatch.setattr(etcd_program, name, value)
+    may_run = tmp_path / "may run"
+    program = _program(tmp_path, str(_install(tmp_path, f"[ -e '{may_run}' ] || exit 1; exec sleep 600")))
+    async with _running(program):
+        await _until(lambda: program.is_broken)
+        may_run.touch()
+        await _until(lambda: program.pid is not None and not program.is_broken)
+
+
 async def test_a_shortage_of_processes_for_a_moment_breaks_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(etcd_program, "AGAIN_S", 0.01)
     monkeypatch.setattr(etcd_program, "STEADY_S", LIMIT_S)

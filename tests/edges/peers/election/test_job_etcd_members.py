@@ -8,8 +8,9 @@ import shutil
 import signal
 import socket
 import ssl
+import sys
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -17,7 +18,7 @@ import pytest
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
 from supervisor.core import etcd_membership
-from supervisor.edges.peers.election import first_member, job_etcd_members, member_seat, member_tls
+from supervisor.edges.peers.election import etcd_program, first_member, job_etcd_members, member_seat, member_tls
 from supervisor.edges.peers.election.etcd_client import EtcdClient
 from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.peers.election.etcd_program import EtcdProgram
@@ -249,6 +250,71 @@ async def test_a_second_node_of_the_machine_leaves_the_etcd_of_the_first_one_alo
                 await pause(0.1, why="the one that has no port ends")
         assert await _kept(client) == b"kept"
         client.close()
+    assert nodes.left() == []
+
+
+ETCD_THAT_FAILS_AT_FIRST = """#!{python} -S
+import os, socket, sys, time
+
+with open({runs!r}, "ab", 0) as runs:
+    runs.write(b".")
+    if runs.tell() > {fails}:
+        os.execv({real!r}, [{real!r}, *sys.argv[1:]])
+client, peers = (socket.create_server(("127.0.0.1", each)) for each in ({port}, {port} + 1))
+client.settimeout(0.05)
+until_s = time.monotonic() + 1.0
+while time.monotonic() < until_s:
+    try:
+        client.accept()[0].close()
+    except TimeoutError:
+        pass
+sys.exit(1)
+"""
+
+
+@pytest.mark.timeout(300)
+async def test_a_program_that_fails_after_it_has_its_ports_is_not_taken_for_that_of_another_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(first_member, "UNHEARD_S", 0.2)
+    monkeypatch.setattr(job_etcd_members, "BEGIN_AGAIN_S", 1_000.0)
+    monkeypatch.setattr(etcd_program, "FAILS_MAX", 2)
+    nodes = Nodes(tmp_path)
+    fake = tmp_path / "programs" / "etcd"
+    fake.parent.mkdir()
+    runs = str(tmp_path / "runs")
+    fake.write_text(
+        ETCD_THAT_FAILS_AT_FIRST.format(
+            python=sys.executable, runs=runs, fails=4, port=nodes.port, real=shutil.which("etcd")
+        )
+    )
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+    async with nodes.running(1) as members:
+        with anyio.fail_after(LIMIT_S):
+            while not members.is_ready:
+                await pause(0.1, why="it is begun once the program runs")
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("which", [0, 1])
+async def test_an_endpoints_node_whose_ports_are_taken_begins_once_they_are_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+):
+    monkeypatch.setattr(first_member, "UNHEARD_S", 0.2)
+    monkeypatch.setattr(job_etcd_members, "BEGIN_AGAIN_S", 0.5)
+    nodes = Nodes(tmp_path)
+    async with AsyncExitStack() as stack:
+        with socket.create_server(("127.0.0.1", nodes.port + which)):
+            members = await stack.enter_async_context(nodes.running(1))
+            await pause(1.0, why="nothing tells that it has found its ports taken")
+            assert members.program.pid is None
+        with anyio.fail_after(LIMIT_S):
+            while not members.is_ready:
+                await pause(0.1, why="it is begun later")
+        view = await nodes.view(1)
+        assert view is not None
+        assert len(view.members) == len(view.after) == 1
     assert nodes.left() == []
 
 
