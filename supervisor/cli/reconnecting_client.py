@@ -15,9 +15,55 @@ from supervisor.errors import HoldfastError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
 
 LOOK_AGAIN_S = 1.0  # whether anything of the job is left
+FILES_OF_STREAM = 2  # the current one and an older part
 RETURNS_WITHIN_S = 10.0  # it is started again; if nothing of the job is left, it knows how the job has ended
 
 Say = Callable[[str], None]
+
+
+class _Shown:
+    """How much of one rank's stream was shown: of each of its files, whose older ones a rotation removes.
+
+    A file is known by its inode. A new file may get the inode of one that has gone; it comes after all known ones,
+    unless a rank prints more than a whole file while the supervisor is away.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[int, int] = {}  # how far the newest files were shown, in the order of their age
+        self._known: dict[int, int] = {}  # those of them that may come again
+        self._bytes = 0
+        self._bytes_again = 0  # of those shown, how many still come again if none of them is gone
+        self._counts = False  # a supervisor of an earlier version does not say where its bytes are
+
+    def comes_again(self) -> None:
+        """Expects the stream from its beginning, as far as that is still there."""
+        self._known, self._bytes_again = dict(self._ends), self._bytes
+
+    def new(self, piece: LogPiece) -> bytes:
+        """Returns those bytes of the piece that were not shown yet; from now on they are."""
+        self._counts = self._counts or not piece.file
+        counted = min(self._bytes_again, len(piece.data))
+        self._bytes_again -= counted
+        new = piece.data[counted if self._counts else self._shown_bytes(piece) :]
+        self._bytes += len(new)
+        return new
+
+    def _shown_bytes(self, piece: LogPiece) -> int:
+        end = piece.offset + len(piece.data)
+        if piece.file not in self._known:
+            self._known.clear()
+            self._ends.pop(piece.file, None)
+            self._ends[piece.file] = end
+            while len(self._ends) > FILES_OF_STREAM:
+                del self._ends[next(iter(self._ends))]
+            return 0
+        while (older := next(iter(self._known))) != piece.file:
+            del self._known[older]
+        known_end = self._known[piece.file]
+        if end > known_end:
+            del self._known[piece.file]
+            self._ends[piece.file] = end
+        return max(0, min(known_end - piece.offset, len(piece.data)))
 
 
 class SteadyClient:
@@ -37,7 +83,7 @@ class SteadyClient:
         self._say = say
         self._is_left = is_left
         self._away_told = False
-        self._shown: dict[tuple[int, int, bool], int] = {}
+        self._shown: dict[tuple[int, int, bool], _Shown] = {}  # by cycle, rank and stream
 
     def watch(
         self, *, after_sequence: int = 0, on_note: Say, this_node: bool = False, follow: bool = True
@@ -62,19 +108,15 @@ class SteadyClient:
 
         A choice of last lines only can't be resumed.
         """
-        shown = self._shown
         while True:
-            skipped = dict(shown)
+            for each in self._shown.values():
+                each.comes_again()
             try:
                 told_by = self._client.logs(self.job_id, choice, follow=True, on_note=on_note, this_node=this_node)
                 for piece in told_by:
-                    key = (piece.cycle, piece.rank, piece.is_stderr)
-                    known = min(skipped.get(key, 0), len(piece.data))
-                    if known:
-                        skipped[key] -= known
-                    shown[key] = shown.get(key, 0) + len(piece.data) - known
-                    if known < len(piece.data):
-                        yield LogPiece(piece.rank, piece.cycle, piece.is_stderr, piece.data[known:])
+                    shown = self._shown.setdefault((piece.cycle, piece.rank, piece.is_stderr), _Shown())
+                    if new := shown.new(piece):
+                        yield LogPiece(piece.rank, piece.cycle, piece.is_stderr, new)
                 return
             except NoSupervisorError as error:
                 if choice.tail_lines:

@@ -145,3 +145,5 @@ class LogBytes(msgspec.Struct, frozen=True):
     cycle: int
     is_stderr: bool
     output: bytes
+    file: int = 0  # where they are; see LogPiece
+    offset: int = 0

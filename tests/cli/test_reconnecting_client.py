@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from supervisor.cli.reconnecting_client import SteadyClient
 from supervisor.core.facts import JobState
+from supervisor.edges.operators import log_follower
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport, RecordedEvent
+from worker_client.spawner.output_targets import LogFile
 
 GONE = NoSupervisorError("cannot ask the supervisor: it has gone")
 
@@ -60,7 +64,7 @@ class Client:
             raise GONE
 
 
-def steady(client: Client, *, is_left: bool = True) -> tuple[SteadyClient, list[str]]:
+def steady(client: object, *, is_left: bool = True) -> tuple[SteadyClient, list[str]]:
     said: list[str] = []
     return SteadyClient(client, "j", say=said.append, is_left=lambda _: is_left), said  # pyright: ignore[reportArgumentType]
 
@@ -72,6 +76,78 @@ def test_each_event_and_each_byte_is_told_once(leaves: int) -> None:
     assert events == [1, 2, 3, 4, 5]
     client, said = steady(Client(leaves))
     assert b"".join(piece.data for piece in client.logs(LogChoice(), on_note=said.append)) == b"abcdef"
+
+
+class Output:
+    """A rank's real files, of which each supervisor sends what is there, and then goes. The rank prints in between."""
+
+    def __init__(self, folder: Path, *, of_version_without_places: bool = False) -> None:
+        self.log_dir = folder / "job"
+        self.printed = b""
+        self.of_version_without_places = of_version_without_places
+        self.lines_in_absence = [0, 3, 20, 15, 20, 0]  # of 10 bytes each; a file takes 200
+        self._file = LogFile(str(self.log_dir / "cycle_0/rank_0/stdout.log"), 200, unexpected, needed=True)
+        self._write(12)
+
+    def logs(self, job_id: str, choice: LogChoice, **_: object) -> Iterator[LogPiece]:
+        for piece in log_follower.read(self.log_dir, job_id, choice):
+            yield replace(piece, file=0, offset=0) if self.of_version_without_places else piece
+        if self.lines_in_absence:
+            self._write(self.lines_in_absence.pop(0))
+            raise GONE
+
+    def wait_until_ready(self, timeout_s: float) -> bool:
+        return True
+
+    def job(self, job_id: str) -> JobReport:
+        return JobReport(job_id, JobState.RUNNING, 1)
+
+    def _write(self, lines: int) -> None:
+        for _ in range(lines):
+            line = b"line %4d\n" % len(self.printed)
+            self.printed += line
+            self._file.write(line)
+
+
+def unexpected(dropped_bytes: int, reason: str) -> None:
+    raise AssertionError(reason)
+
+
+def test_of_a_rotated_stream_each_byte_is_told_once_though_the_first_ones_come_no_more(tmp_path: Path) -> None:
+    output = Output(tmp_path)
+    following, said = steady(output)
+    shown = b"".join(piece.data for piece in following.logs(LogChoice(), on_note=said.append))
+    assert len(output.printed) > 3 * 200  # three rotations
+    assert shown == output.printed
+
+
+def test_a_supervisor_that_does_not_say_where_its_bytes_are_is_followed_by_their_count(tmp_path: Path) -> None:
+    output = Output(tmp_path, of_version_without_places=True)
+    output.lines_in_absence = [0, 3, 10]  # one rotation: all of it is still there
+    following, said = steady(output)
+    shown = b"".join(piece.data for piece in following.logs(LogChoice(), on_note=said.append))
+    assert shown == output.printed
+
+
+def test_another_file_that_got_the_inode_of_a_removed_one_is_new() -> None:
+    def piece(file: int, offset: int, data: bytes) -> LogPiece:
+        return LogPiece(0, 0, False, data, file, offset)
+
+    client = Client(0)
+    lives = [
+        [piece(7, 0, b"a"), piece(7, 1, b"b"), piece(8, 0, b"cd")],
+        [piece(8, 0, b"cdE"), piece(7, 0, b"FG"), piece(7, 2, b"H")],
+        [piece(8, 0, b"cdE"), piece(7, 0, b"FG"), piece(7, 2, b"HI")],
+    ]
+
+    def logs(*_: object, **__: object) -> Iterator[LogPiece]:
+        yield from lives.pop(0)
+        if lives:
+            raise GONE
+
+    client.logs = logs
+    following, said = steady(client)
+    assert b"".join(each.data for each in following.logs(LogChoice(), on_note=said.append)) == b"abcdEFGHI"
 
 
 def test_a_stop_reaches_the_supervisor_that_comes() -> None:

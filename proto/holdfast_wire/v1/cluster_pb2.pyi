@@ -483,16 +483,20 @@ class LeaveAsked(_message.Message):
     def __init__(self, node: _Optional[str] = ..., reason: _Optional[str] = ..., signal: _Optional[int] = ..., with_ranks: bool = ..., or_stop: bool = ..., grace_s: _Optional[float] = ...) -> None: ...
 
 class LogBytes(_message.Message):
-    __slots__ = ["cycle", "is_stderr", "output", "rank"]
+    __slots__ = ["cycle", "file", "is_stderr", "offset", "output", "rank"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
     IS_STDERR_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     cycle: int
+    file: int
     is_stderr: bool
+    offset: int
     output: bytes
     rank: int
-    def __init__(self, rank: _Optional[int] = ..., cycle: _Optional[int] = ..., is_stderr: bool = ..., output: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., cycle: _Optional[int] = ..., is_stderr: bool = ..., output: _Optional[bytes] = ..., file: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Logs(_message.Message):
     __slots__ = ["is_last", "pieces"]

@@ -230,18 +230,22 @@ class ListNodesResponse(_message.Message):
     def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class LogChunk(_message.Message):
-    __slots__ = ["cycle", "data", "is_stderr", "note", "rank"]
+    __slots__ = ["cycle", "data", "file", "is_stderr", "note", "offset", "rank"]
     CYCLE_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
     IS_STDERR_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     cycle: int
     data: bytes
+    file: int
     is_stderr: bool
     note: str
+    offset: int
     rank: int
-    def __init__(self, rank: _Optional[int] = ..., cycle: _Optional[int] = ..., is_stderr: bool = ..., data: _Optional[bytes] = ..., note: _Optional[str] = ...) -> None: ...
+    def __init__(self, rank: _Optional[int] = ..., cycle: _Optional[int] = ..., is_stderr: bool = ..., data: _Optional[bytes] = ..., note: _Optional[str] = ..., file: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class Node(_message.Message):
     __slots__ = ["checks", "cordon_ends", "job_ids", "leaves", "name", "reason", "started_at_ns", "state", "supervisor_pid", "version"]

@@ -211,7 +211,7 @@ class ControlClient:
             if chunk.note:
                 on_note(*notes_from_wire([chunk.note]))
                 continue
-            yield LogPiece(chunk.rank, chunk.cycle, chunk.is_stderr, chunk.data)
+            yield LogPiece(chunk.rank, chunk.cycle, chunk.is_stderr, chunk.data, chunk.file, chunk.offset)
 
     def nodes(self, *, within_s: float | None = None) -> list[NodeReport]:
         response = self._call("ListNodes", wire.ListNodesRequest(), wire.ListNodesResponse, within_s)

@@ -273,7 +273,7 @@ class ControlService:
         async def send_piece(piece: LogPiece) -> None:
             nonlocal found
             found += 1
-            await send(wire.LogChunk(rank=piece.rank, cycle=piece.cycle, is_stderr=piece.is_stderr, data=piece.data))
+            await send(wire.LogChunk(**msgspec.structs.asdict(piece)))
 
         await log_merge.merge(sources, send_piece, missing.append, in_order=ended.is_set())
         for note in (*missing, *_lost_output(report, choice.rank)):

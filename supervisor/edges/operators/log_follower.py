@@ -51,6 +51,8 @@ class LogPiece(msgspec.Struct, frozen=True):
     cycle: int
     is_stderr: bool
     data: bytes
+    file: int = 0  # inode of the file that they are in, which a rotation keeps; 0: not told
+    offset: int = 0  # of the rank's bytes in that file
 
 
 class LogChoice(msgspec.Struct, frozen=True):
@@ -121,11 +123,13 @@ class _LogFile:
     def _read_descriptor(self) -> Iterator[LogPiece]:
         if self._descriptor is None:
             return
-        if os.fstat(self._descriptor).st_size < self._offset:
+        found = os.fstat(self._descriptor)
+        if found.st_size < self._offset:
             self._offset = 0  # truncated in place
         while data := os.pread(self._descriptor, CHUNK_BYTES, self._offset):
+            offset = self._offset
             self._offset += len(data)
-            yield LogPiece(self._directory.rank, self._directory.cycle, self._is_stderr, data)
+            yield LogPiece(self._directory.rank, self._directory.cycle, self._is_stderr, data, found.st_ino, offset)
 
     def _open(self) -> bool:
         self._descriptor = _open_beneath(self._directory.path, self._name)
@@ -154,8 +158,10 @@ class _SharedFile:
         self._reader.skip_to_tail(min(lines, TAIL_LINES_MAX))
 
     def read(self) -> Iterator[LogPiece]:
+        rank, cycle = self._directory.rank, self._directory.cycle
         for data in self._reader.read():
-            yield LogPiece(self._directory.rank, self._directory.cycle, is_stderr=False, data=data)
+            offset = self._reader.read_bytes - len(data)
+            yield LogPiece(rank, cycle, is_stderr=False, data=data, file=self._reader.file, offset=offset)
 
     def close(self) -> None:
         """Does nothing: no file stays open."""

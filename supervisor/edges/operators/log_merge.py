@@ -17,7 +17,7 @@ Pieces = AsyncGenerator[LogPiece]
 async def as_pieces(source: AsyncGenerator[LogBytes]) -> Pieces:
     async with contextlib.aclosing(source):
         async for each in source:
-            yield LogPiece(each.rank, each.cycle, each.is_stderr, each.output)
+            yield LogPiece(each.rank, each.cycle, each.is_stderr, each.output, each.file, each.offset)
 
 
 async def merge(

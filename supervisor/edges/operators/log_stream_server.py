@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
@@ -135,7 +136,7 @@ async def _next(reader: _Reader, wait_s: float) -> Logs:
         with anyio.move_on_after(wait_s):
             piece = await reader.pieces.receive()
             while True:
-                pieces.append(LogBytes(piece.rank, piece.cycle, piece.is_stderr, piece.data))
+                pieces.append(LogBytes(*msgspec.structs.astuple(piece)))
                 size += len(piece.data)
                 if size >= ANSWER_BYTES:
                     break

@@ -19,11 +19,16 @@ PIECE_LINES = 1000
 
 
 class SharedLogReader:
-    """Reads the lines of one rank, without the prefix, forwards. Calls block on the disk."""
+    """Reads the lines of one rank, without the prefix, forwards. Calls block on the disk.
+
+    `file` is the inode of the file, `read_bytes` how much of the rank's output in it was read: all that `read` yielded.
+    """
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._link = folder / LINK_NAME
         self._prefix = b"%d: " % rank
+        self.file = 0
+        self.read_bytes = 0
         self._offset = 0
         self._rest = b""  # the beginning of an incomplete line
         self._tail_lines = 0
@@ -54,14 +59,17 @@ class SharedLogReader:
         if descriptor is None:
             return
         try:
-            if os.fstat(descriptor).st_size < self._offset:
-                self._offset, self._rest = 0, b""  # truncated, or replaced by another file
+            found = os.fstat(descriptor)
+            if found.st_ino != self.file or found.st_size < self._offset:  # replaced by another file, or truncated
+                self.file = found.st_ino
+                self.read_bytes, self._offset, self._rest = 0, 0, b""
             while data := os.pread(descriptor, CHUNK_BYTES, self._offset):
                 self._offset += len(data)
                 *whole, self._rest = (self._rest + data).split(b"\n")
                 for line in whole:
                     own = line.lstrip(b" ")
                     if own.startswith(self._prefix):
+                        self.read_bytes += len(own) - len(self._prefix) + 1
                         yield own[len(self._prefix) :] + b"\n"
         finally:
             os.close(descriptor)

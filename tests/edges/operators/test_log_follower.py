@@ -39,7 +39,8 @@ def test_by_cycle_rank_and_stream_with_the_rotated_part_first(tmp_path: Path) ->
     assert text_of(tmp_path, LogChoice(rank=0)) == "old\nnew\nerr\nten\n"
     assert text_of(tmp_path, LogChoice(cycle=10)) == "ten\n"
     piece = next(iter(log_follower.read(tmp_path / "job", "job", LogChoice(cycle=10))))
-    assert piece == LogPiece(0, 10, False, b"ten\n")
+    log = tmp_path / "job" / "cycle_10" / "rank_0" / "stdout.log"
+    assert piece == LogPiece(0, 10, False, b"ten\n", log.stat().st_ino, 0)
 
 
 def test_tail_counts_lines_of_the_newest_cycle(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from supervisor.edges.operators import log_follower
 from supervisor.edges.operators.log_follower import LogChoice
-from supervisor.edges.operators.shared_log_reader import LINK_NAME, SharedLogReader, folder_of_log
+from supervisor.edges.operators.shared_log_reader import LINK_NAME, PIECE_LINES, SharedLogReader, folder_of_log
 from worker_client.spawner import spawner_cycle_logs
 
 
@@ -45,6 +45,27 @@ def test_the_last_lines_are_those_of_the_rank(tmp_path: Path, rank_folder: Path)
     pieces = list(log_follower.read(tmp_path / "run", "j", LogChoice(rank=1, tail_lines=3)))
     assert b"".join(piece.data for piece in pieces) == b"a47\na48\na49\n"
     assert {(piece.rank, piece.cycle, piece.is_stderr) for piece in pieces} == {(1, 0, False)}
+
+
+def test_each_piece_says_where_in_the_rank_s_output_it_is(tmp_path: Path, rank_folder: Path) -> None:
+    log = tmp_path / "train_cycle0.log"
+    log.write_bytes(b"1: one\n0: x\n" + b"1: more\n" * PIECE_LINES)
+    pieces = list(log_follower.read(tmp_path / "run", "j", LogChoice()))
+    assert [(piece.file, piece.offset) for piece in pieces] == [
+        (log.stat().st_ino, 0),
+        (log.stat().st_ino, len(pieces[0].data)),
+    ]
+
+
+def test_another_file_in_its_place_is_read_from_its_beginning(tmp_path: Path, rank_folder: Path) -> None:
+    log = tmp_path / "train_cycle0.log"
+    log.write_bytes(b"1: one\n")
+    reader = SharedLogReader(rank_folder, 1)
+    assert list(reader.read()) == [b"one\n"]
+    (tmp_path / "new").write_bytes(b"1: a longer line\n")
+    (tmp_path / "new").rename(log)
+    assert list(reader.read()) == [b"a longer line\n"]
+    assert (reader.file, reader.read_bytes) == (log.stat().st_ino, len(b"a longer line\n"))
 
 
 @pytest.mark.parametrize("what", ["folder", "link", "nothing"])
