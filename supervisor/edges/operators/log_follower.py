@@ -105,20 +105,27 @@ class _LogFile:
         """Yields everything that was not read yet."""
         if not self._began:
             self._began = True
-            yield from self._read_rotated()
+            self._descriptor = self._older_part()
         while self._descriptor is not None or self._open():
             yield from self._read_descriptor()
             if not self._was_rotated():
                 return
             yield from self._read_descriptor()  # written between our last read and the rotation
-            self.close()
+            self._open_next()
 
-    def _read_rotated(self) -> Iterator[LogPiece]:
-        self._descriptor = _open_beneath(self._directory.path, f"{self._name}.1")
-        if self._descriptor is not None:
-            yield from self._read_descriptor()
-            self.close()
-        self._offset = 0
+    def _open_next(self) -> None:
+        """Opens the file after this one: the older part if the rank has filled that, too, since we looked."""
+        read = self._descriptor
+        self._open()
+        older = self._older_part()
+        if older is not None and read is not None and not os.path.sameopenfile(older, read):
+            older, self._descriptor = self._descriptor, older
+        for descriptor in (older, read):
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def _older_part(self) -> int | None:
+        return _open_beneath(self._directory.path, f"{self._name}.1")
 
     def _read_descriptor(self) -> Iterator[LogPiece]:
         if self._descriptor is None:

@@ -133,6 +133,19 @@ async def test_what_is_written_from_now_on_comes_until_the_end(tmp_path: Path) -
     assert reader.text == "a\nb\nc\nd\ne\n"
 
 
+def test_what_is_rotated_twice_between_two_reads_is_read(tmp_path: Path) -> None:
+    """The older part that a reader has begun with is gone before it looks for the next one."""
+    path = put(tmp_path, 0, 0, "2\n")
+    put(tmp_path, 0, 0, "1\n", "stdout.log.1")
+    pieces = log_follower.read(tmp_path / "job", "job", LogChoice())
+    text = next(pieces).data
+    for line in ("3\n", "4\n"):
+        path.rename(path.with_name("stdout.log.1"))
+        put(tmp_path, 0, 0, line)
+        text += next(pieces).data
+    assert text + b"".join(piece.data for piece in pieces) == b"1\n2\n3\n4\n"
+
+
 async def test_following_survives_rotation(tmp_path: Path) -> None:
     path = put(tmp_path, 0, 0, "1\n")
     reader = Reader(tmp_path, LogChoice(tail_lines=1))
