@@ -62,14 +62,19 @@ def counted_from(progress: Progress, now_s: float) -> Progress:
     )
 
 
-def without_absences(progress: Progress, absences: Sequence[tuple[float, float]]) -> Progress:
-    """Returns the progress of a rank whose page was read, as if no time had passed while it had no supervisor.
+def moved_s(moment_s: float, absences: Sequence[tuple[float, float]]) -> float:
+    """Returns the moment from which a silence counts that began at `moment_s`, without these times."""
+    return moment_s + sum(max(back_s - max(lost_s, moment_s), 0.0) for lost_s, back_s in absences)
 
-    `absences`: from when until when there was none. Each silence that lasts gets shorter by the time of those.
+
+def without_absences(progress: Progress, absences: Sequence[tuple[float, float]]) -> Progress:
+    """Returns the progress of a rank whose page was read, as if no time had passed while nobody watched it.
+
+    `absences`: from when until when. Each silence that lasts gets shorter by the time of those.
     """
 
     def moved(moment_s: float) -> float:
-        return moment_s + sum(max(back_s - max(lost_s, moment_s), 0.0) for lost_s, back_s in absences)
+        return moved_s(moment_s, absences)
 
     watch = progress.call_watch
     if watch is not None:
@@ -84,6 +89,7 @@ def without_absences(progress: Progress, absences: Sequence[tuple[float, float]]
         heartbeat_at_s=moved(progress.heartbeat_at_s) if progress.heartbeat_at_s is not None else None,
         open_sections=tuple((name, moved(opened_at_s)) for name, opened_at_s in progress.open_sections),
         call_watch=watch,
+        executed_at_s=moved(progress.executed_at_s) if progress.executed_at_s is not None else None,
     )
 
 

@@ -26,7 +26,7 @@ def _job_of(event: EngineEvent) -> str:
             return job_id
         case node_messages.JobSubmitted(rules):
             return rules.job_id
-        case node_messages.DeadlineReached():
+        case node_messages.ProcessPaused() | node_messages.DeadlineReached():
             return ""
         case _:
             return event.job_id

@@ -31,6 +31,7 @@ from supervisor.ports.pauses import pause
 
 LATE_S = 0.05  # a timer this late means that the loop was blocked
 LATE_GRACE_S = 0.02  # then data in the sockets is read before any silence is judged
+PAUSED_S = 1.0  # a deadline handled this late: this process was stopped, perhaps with its ranks, or starved
 
 ROUNDS_MAX = 32  # rounds of events caused by events before changes are shown and saved; deadlines come in between
 TURN_S = 0.005  # after this time, the edges get their turn before more events are taken
@@ -93,6 +94,7 @@ class Engine:
         self._performer = performer
         self._jitter = jitter
         self._deadline_s: float | None = None  # of all machines, before the events that are being handled
+        self._ran_at_s = clock.now_s()  # a moment after which this process may have been stopped
 
     def take_back(self, job_id: str, machines: JobMachines, led: coordinator.State | None) -> None:
         """Continues a job where another supervisor stopped."""
@@ -104,6 +106,7 @@ class Engine:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""
         task_status.started()
+        woke_at_s = self._clock.now_s()
         while True:
             deadline_s = self._deadline_s = self._machines.next_deadline_s()
             stood_still = False
@@ -115,6 +118,7 @@ class Engine:
                 stood_still = self._clock.now_s() - deadline_s > LATE_S
                 if stood_still:
                     await self._take_what_waits()
+            self._ran_at_s, woke_at_s = woke_at_s, self._clock.now_s()
             self._take(stood_still=stood_still)
 
     async def _take_what_waits(self) -> None:
@@ -145,6 +149,8 @@ class Engine:
 
     def _pass_deadlines(self) -> None:
         if self._deadline_s is not None and self._deadline_s <= self._clock.now_s():
+            if self._clock.now_s() - self._deadline_s > PAUSED_S:
+                self.handle(node_messages.ProcessPaused(self._ran_at_s))
             self.handle(node_messages.DeadlineReached())
             for job_id in list(self._machines.coordinators):
                 self.handle(cluster_messages.Reported(job_id, cluster_messages.DeadlineReached()))

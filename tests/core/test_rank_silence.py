@@ -31,13 +31,13 @@ def test_a_page_tells_of_the_moment_at_which_it_was_read():
 
 def test_the_time_without_a_supervisor_is_in_no_silence():
     watch = CallWatch(WatchMode.ON, since_s=8.0, progressed_at_s=12.0, ping_at_s=40.0)
-    progress = Progress(1.0, 9.0, 11.0, 5, (("step", 10.0),), read_at_s=50.0, call_watch=watch)
+    progress = Progress(1.0, 9.0, 11.0, 5, (("step", 10.0),), read_at_s=50.0, call_watch=watch, executed_at_s=24.0)
     moved = without_absences(progress, [(10.0, 13.0), (20.0, 25.0)])
     assert (moved.initialised_at_s, moved.out_of_section_since_s) == (9.0, 17.0)
     assert moved.heartbeat_at_s == 13.0 + 5.0, "it came while nobody was there: its silence began with the return"
     assert moved.open_sections == (("step", 18.0),)
     assert moved.call_watch == CallWatch(WatchMode.ON, since_s=16.0, progressed_at_s=18.0, ping_at_s=40.0)
-    assert (moved.read_at_s, moved.heartbeats) == (50.0, 5)
+    assert (moved.read_at_s, moved.heartbeats, moved.executed_at_s) == (50.0, 5, 25.0)
     assert without_absences(progress, []) == progress
     assert without_absences(Progress(1.0, 1.0), [(0.0, 5.0)]).heartbeat_at_s is None
 

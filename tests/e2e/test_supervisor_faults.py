@@ -75,6 +75,24 @@ def test_b3_a_hang_while_the_supervisor_was_stopped_is_found_afterwards(start: S
     assert -EARLY_S <= overshoot_s(event, last, 1.0) <= STOPPED_S + BUSY_S
 
 
+def test_b3_a_job_that_is_suspended_as_a_whole_goes_on_and_blames_no_rank(start: Start) -> None:
+    """A rank needs the rest of its step before it beats again, and no clock has stopped meanwhile."""
+    rest = ",".join(["sleep=0.1"] * 10)
+    launch = start(
+        "--nproc-per-node", "2", "--ft-rank-heartbeat-timeout", "3",
+        MONITORED, f"0:*/init,beat,mark,{rest},beat,exit=0",
+    )  # fmt: skip
+    launch.wait_for_trace("mark", count=2)
+    pids = [launch.process.pid, *(set(launch.leftovers()) - {launch.process.pid})]
+    for number in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in pids:
+            os.kill(pid, number)
+        if number == signal.SIGSTOP:
+            pause(4.5)
+    assert launch.wait() == 0, launch.stderr_text()
+    assert "hang_detected" not in launch.kinds()
+
+
 def test_init_without_a_supervisor_that_answers_ends_in_2_s_and_monitoring_starts_later(start: Start) -> None:
     launch = start(
         "--ft-rank-heartbeat-timeout", "1",

@@ -18,7 +18,7 @@ from supervisor.core.node import job, node, node_messages
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.engine_state import EngineState
 from supervisor.engine.fair_queue import TAKEN_MAX
-from supervisor.engine.loop import LATE_S, TURN_S, Engine
+from supervisor.engine.loop import LATE_S, PAUSED_S, TURN_S, Engine
 from tests.engine.world import SetClock, World
 from tests.settling import settled
 
@@ -183,6 +183,27 @@ async def test_after_a_pause_of_its_own_the_loop_hears_what_was_said_before_it_j
         while recorder.settled_times == settled_times:
             await anyio.lowlevel.checkpoint()
         assert recorder.of(node_messages.KillSpawner) == []
+        tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(("late_s", "pauses"), [(10_000.0, ((100.0, 10_100.0),)), (PAUSED_S, ())])
+async def test_a_deadline_that_comes_much_too_late_is_a_pause_of_this_process(
+    late_s: float, pauses: tuple[tuple[float, float], ...]
+) -> None:
+    recorder, clock = Recorder(), SetClock()
+    played = Played(recorder, clock)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(played.run)
+        played.post(node_messages.JobSubmitted(JobRules("j", 1)))
+        await settled()
+        due_s = played.machines.next_deadline_s()
+        assert due_s is not None
+        settled_times = recorder.settled_times
+        clock.at_s = 100.0 + late_s if pauses else due_s + late_s
+        played.post(node_messages.RestartRequested("j", "anything that wakes the loop"))
+        while recorder.settled_times == settled_times:
+            await anyio.lowlevel.checkpoint()
+        assert played.machines.node_state.jobs["j"].pauses == pauses
         tasks.cancel_scope.cancel()
 
 

@@ -31,3 +31,4 @@ class JobMachines(msgspec.Struct, frozen=True):
     watches: tuple[call_watch.State, ...] = ()
     fitness: node_check_round.State = msgspec.field(default_factory=node_check_round.initial_state)
     reclaim: gpu_reclaim.State = msgspec.field(default_factory=gpu_reclaim.initial_state)
+    pauses: tuple[tuple[float, float], ...] = ()  # of this process: from, until

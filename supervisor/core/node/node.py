@@ -22,6 +22,7 @@ from supervisor.core.node import (
     job,
     node_check_gate,
     node_check_round,
+    process_pauses,
     rank_monitor,
     script_seen,
     worker_group,
@@ -47,6 +48,7 @@ from supervisor.core.node.node_messages import (
     News,
     NodeChecked,
     NodeNews,
+    ProcessPaused,
     ProgressRead,
     Publish,
     RankContinued,
@@ -113,6 +115,8 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             return _at_memory_gate(state, job_id, held, now_s)
     if type(event) is FenceMoved and not machines.job.has_met_leader:
         machines = msgspec.structs.replace(machines, job=msgspec.structs.replace(machines.job, has_met_leader=True))
+    if machines.pauses:
+        event = process_pauses.without_pauses(machines, event)
     return _fold(state, job_id, machines, cast("News", event), now_s)
 
 
@@ -170,6 +174,10 @@ def _step_node(state: State, event: NodeNews, now_s: float) -> tuple[State, tupl
             return _submit(state, event, now_s)
         case JobAbandoned(job_id, reason):
             return _abandon(state, job_id, reason)
+        case ProcessPaused():
+            for job_id, machines in state.jobs.items():
+                state = _with(state, job_id, process_pauses.noted(machines, event, now_s))
+            return state, ()
         case _:
             assert_never(event)
 

@@ -276,6 +276,15 @@ class JobAbandoned(msgspec.Struct, frozen=True):
     reason: str
 
 
+class ProcessPaused(msgspec.Struct, frozen=True):
+    """This process did not run for some time since `since_s`, and its ranks may not have run either.
+
+    So it is when a whole job or machine is suspended, which stops no clock.
+    """
+
+    since_s: float
+
+
 class DeadlineReached(msgspec.Struct, frozen=True):
     """The engine's one timer fired; a stale or early one has no effect."""
 
@@ -289,7 +298,7 @@ UnsentOfJob = (
     | LeaveRequested | CordonRequested | RestartRequested | Ordered | FenceMoved | SupervisorReturned
 )  # fmt: skip
 News = SpawnerReport | WorkerReport | PlainReport | ClientReport | UnsentOfJob
-NodeNews = JobSubmitted | JobAbandoned | DeadlineReached
+NodeNews = JobSubmitted | JobAbandoned | ProcessPaused | DeadlineReached
 Event = NodeNews | News | NodeChecked | GpuMemorySeen
 
 # --- actions -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import assert_never
 import msgspec
 
 from supervisor.core.facts import HangLimits, Progress
-from supervisor.core.rank_silence import REREAD_PAUSE_S, Silence, read_moment_s
+from supervisor.core.rank_silence import REREAD_PAUSE_S, Silence, moved_s, read_moment_s
 
 STEP = "step"
 WARM_UP = "warmup"
@@ -86,6 +86,12 @@ class SilenceExcused(msgspec.Struct, frozen=True):
     """The rank's wrapped call deals with its silence, or has begun another iteration."""
 
 
+class ProcessPaused(msgspec.Struct, frozen=True):
+    """The supervisor did not run for some time since `since_s`, which counts against no rank."""
+
+    since_s: float
+
+
 class WorkerEnded(msgspec.Struct, frozen=True):
     """The worker exited, or the node has begun to stop it."""
 
@@ -95,8 +101,9 @@ class DeadlineReached(msgspec.Struct, frozen=True):
 
 
 Event = (
-    ClientJoined | ClientLeft | PageLost | ProgressRead | LimitsChanged | SilenceExcused | WorkerEnded | DeadlineReached
-)
+    ClientJoined | ClientLeft | PageLost | ProgressRead | LimitsChanged | SilenceExcused | ProcessPaused | WorkerEnded
+    | DeadlineReached
+)  # fmt: skip
 
 # --- actions -------------------------------------------------------------------------------------------------------
 
@@ -144,6 +151,8 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, tuple[Acti
             return _change_limits(state, limits), ()
         case SilenceExcused():
             return _excuse(state, now_s), ()
+        case ProcessPaused(since_s):
+            return _pass_over(state, since_s, now_s), ()
         case _:
             assert_never(event)
 
@@ -201,6 +210,17 @@ def _excuse(state: State, now_s: float) -> State:
         case Hung(limits, progress):
             return Watching(limits, progress, now_s, excused_at_s=now_s)
         case Silent() | Gone():
+            return state
+        case _:
+            assert_never(state)
+
+
+def _pass_over(state: State, since_s: float, now_s: float) -> State:
+    """Moves the excuse; the progress that is read next has moved too."""
+    match state:
+        case Watching(excused_at_s=excused_at_s) | Reading(excused_at_s=excused_at_s) if excused_at_s is not None:
+            return msgspec.structs.replace(state, excused_at_s=moved_s(excused_at_s, [(since_s, now_s)]))
+        case Silent() | Watching() | Reading() | Hung() | Gone():
             return state
         case _:
             assert_never(state)

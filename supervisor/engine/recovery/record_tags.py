@@ -228,6 +228,7 @@ KINDS: Mapping[str, Kind] = {
     "node.node_checked": node.NodeChecked,
     "node.ordered": node.Ordered,
     "node.prepare_store": node.PrepareStore,
+    "node.process_paused": node.ProcessPaused,
     "node.progress_read": node.ProgressRead,
     "node.publish": node.Publish,
     "node.rank_said": node.RankSaid,

@@ -120,6 +120,13 @@ def test_a_sign_after_an_excuse_is_judged_as_ever() -> None:
     play >> monitor.ProgressRead(beat) << DeclareHang(4.0, "sent no heartbeat for 5.0 s (limit 5.0 s)", 5.0)
 
 
+def test_a_pause_of_the_supervisor_counts_in_no_excused_silence() -> None:
+    play = watching(HangLimits(heartbeat_s=5.0), heartbeat_at_s=0.0, heartbeats=1)
+    play.at(3.0) >> monitor.SilenceExcused() << ()
+    play.at(60.0) >> monitor.ProcessPaused(4.0) << ()
+    assert monitor.next_deadline_s(play.state) == 3.0 + 56.0 + 5.0
+
+
 def test_one_verdict_for_each_hang() -> None:
     play = watching(HangLimits(heartbeat_s=5.0), heartbeat_at_s=0.0, heartbeats=1)
     silent = progress(heartbeat_at_s=0.0, heartbeats=1)

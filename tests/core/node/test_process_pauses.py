@@ -1,0 +1,81 @@
+"""A job that is suspended as a whole and goes on blames no rank, and still finds one that hangs."""
+
+from __future__ import annotations
+
+from supervisor.core.facts import CallWatch, HangLimits, Progress, WatchMode
+from supervisor.core.node import node_messages
+from supervisor.core.node.node_messages import ClientJoined, DeadlineReached, ProcessPaused, ProgressRead, ReadProgress
+from supervisor.core.node.process_pauses import PAUSES_MAX
+from supervisor.core.wrapped_calls.call_messages import CallEnter, CallSettings, Interrupt, IterationBegan, Stage
+from tests.core.one_node import JOB, OneNode, rules, running
+
+LIMITS = HangLimits(heartbeat_s=10.0)
+
+
+def beating(beat_at_s: float) -> Progress:
+    return Progress(0.0, 0.0, beat_at_s, 1)
+
+
+def joined() -> OneNode:
+    job = running(rules(1, hang_limits=LIMITS))
+    return job.send(ClientJoined(JOB, 0, 0, LIMITS, beating(0.0)))
+
+
+def read(job: OneNode, progress: Progress) -> OneNode:
+    """Passes the deadline, which must want the page, and answers."""
+    job.send(DeadlineReached())
+    assert job.of(ReadProgress)
+    return job.send(ProgressRead(JOB, 0, 0, progress))
+
+
+def test_a_rank_that_was_suspended_with_its_supervisor_is_not_blamed() -> None:
+    job = joined().send(ProcessPaused(8.0), at=100.0)
+    read(job, beating(7.0))
+    assert job.of(node_messages.CollectEvidence) == []
+    job.send(DeadlineReached(), at=108.9)
+    assert job.of(ReadProgress) == [], "the silence had lasted for a second"
+
+
+def test_a_rank_that_hangs_is_found_later_by_no_more_than_the_pause() -> None:
+    job = joined().send(ProcessPaused(8.0), at=100.0)
+    read(job, beating(7.0))
+    read(job.send(at=109.0), beating(7.0))
+    assert job.of(node_messages.CollectEvidence)
+
+
+def test_a_rank_that_ran_during_the_pause_is_judged_from_its_end() -> None:
+    job = joined().send(ProcessPaused(8.0), at=100.0)
+    read(job, beating(99.0))
+    read(job.send(at=110.0), beating(99.0))
+    assert job.of(node_messages.CollectEvidence)
+
+
+def test_a_main_thread_that_was_suspended_is_not_blamed() -> None:
+    job = running(rules(1, auto_heartbeat_s=5.0)).send(ProcessPaused(4.0), at=60.0)
+    read(job, Progress(60.0, 60.0, executed_at_s=3.0))
+    assert job.of(node_messages.CollectEvidence) == []
+    read(job.send(at=64.0), Progress(64.0, 64.0, executed_at_s=3.0))
+    assert job.of(node_messages.CollectEvidence)
+
+
+def test_a_wrapped_call_that_was_suspended_is_not_interrupted() -> None:
+    job = running(rules(1)).send(ClientJoined(JOB, 0, 0, HangLimits(), Progress(0.0, 0.0)))
+    settings = CallSettings(soft_timeout_s=10.0, hard_timeout_s=20.0, termination_grace_s=5.0)
+    job.send(node_messages.RankSaid(JOB, 0, 0, CallEnter(1, 0, 1, settings, Stage.ENTERING)))
+    job.send(node_messages.RankSaid(JOB, 0, 0, IterationBegan(1, 0, 0, 1, 0, 1)))
+
+    def interrupts(job: OneNode) -> list[node_messages.TellRanks]:
+        return [each for each in job.of(node_messages.TellRanks) if isinstance(each.order, Interrupt)]
+
+    silent = Progress(0.0, 0.0, call_watch=CallWatch(WatchMode.ON, 1.0, 7.0))
+    job.send(ProcessPaused(8.0), at=100.0)
+    assert interrupts(read(job, silent)) == []
+    assert interrupts(read(job.send(at=109.0), silent))
+
+
+def test_old_pauses_are_forgotten() -> None:
+    job = joined()
+    for number in range(2 * PAUSES_MAX):
+        job.send(ProcessPaused(10.0 * number), at=10.0 * number + 5)
+    assert len(job.state.jobs[JOB].pauses) == PAUSES_MAX
+    assert job.state.jobs[JOB].pauses[-1] == (10.0 * (2 * PAUSES_MAX - 1), job.now_s)
