@@ -36,6 +36,7 @@ class Quiet(msgspec.Struct, frozen=True):
 class Examining(msgspec.Struct, frozen=True):
     hung: tuple[HungRank, ...]  # in the order of the verdicts
     until_s: float
+    ended: tuple[int, ...] = ()  # local ranks; those of the hung ones need no signal
 
 
 class Ending(msgspec.Struct, frozen=True):
@@ -110,7 +111,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, rules: JobRule
         case worker_messages.RankExited():
             return _exited(state, event, cycle, rules)
         case EvidenceTaken(verdict):
-            return _end(state.hung, now_s, rules, verdict) if isinstance(state, Examining) else (state, ())
+            return _end(state.hung, state.ended, now_s, rules, verdict) if isinstance(state, Examining) else (state, ())
         case node_messages.DeadlineReached():
             return _pass_deadline(state, now_s, rules)
         case _:
@@ -138,7 +139,7 @@ def _hung(state: State, event: RankHung, now_s: float, cycle: int, rules: JobRul
         case Quiet():
             said = node_messages.Publish(rules.job_id, JobEvent("hang_detected", found.sentence, cycle, event.rank))
             if rules.evidence_budget_s <= 0:
-                state, actions = _end((found,), now_s, rules)
+                state, actions = _end((found,), (), now_s, rules)
                 return state, (said, worker_messages.HangFound(found.sentence), *actions)
             state = Examining((found,), now_s + rules.evidence_budget_s + EVIDENCE_MARGIN_S)
             return state, (
@@ -146,10 +147,10 @@ def _hung(state: State, event: RankHung, now_s: float, cycle: int, rules: JobRul
                 worker_messages.HangFound(found.sentence),
                 WantStacks(event.local_rank, found.sentence),
             )
-        case Examining(hung, until_s):
+        case Examining(hung, until_s, ended):
             if is_hung(state, event.local_rank):
                 return state, ()  # Found in two ways.
-            return Examining((*hung, found), until_s), ()  # At the same time: one verdict covers all.
+            return Examining((*hung, found), until_s, ended), ()  # At the same time: one verdict covers all.
         case Ending() | Over():
             return state, ()  # It is stopped with the others.
         case _:
@@ -159,19 +160,21 @@ def _hung(state: State, event: RankHung, now_s: float, cycle: int, rules: JobRul
 def _exited(state: State, event: worker_messages.RankExited, cycle: int, rules: JobRules) -> Outcome:
     local_rank = event.exit.local_rank
     match state:
-        case Examining(hung, until_s) if event.exit.succeeded:
+        case Examining(hung, until_s, ended) if event.exit.succeeded:
             left = tuple(each for each in hung if each.local_rank != local_rank)
             if left:
-                return Examining(left, until_s), ()
+                return Examining(left, until_s, ended), ()
             text = f"rank {event.exit.rank} exited with code 0 before it was ended for its hang"
             said = node_messages.Publish(rules.job_id, JobEvent("hang_ended", text, cycle, event.exit.rank))
             return Quiet(), (said, worker_messages.HangEnded(text))
+        case Examining(hung, until_s, ended):
+            return Examining(hung, until_s, (*ended, local_rank)), ()
         case Ending(hung, alive, until_s, reason):
             alive = tuple(each for each in alive if each != local_rank)
             if alive:
                 return Ending(hung, alive, until_s, reason), ()
             return Over(hung), (worker_messages.HangFaulted(reason),)
-        case Quiet() | Examining() | Over():
+        case Quiet() | Over():
             return state, ()
         case _:
             assert_never(state)
@@ -179,8 +182,8 @@ def _exited(state: State, event: worker_messages.RankExited, cycle: int, rules: 
 
 def _pass_deadline(state: State, now_s: float, rules: JobRules) -> Outcome:
     match state:
-        case Examining(hung, until_s) if now_s >= until_s:
-            return _end(hung, now_s, rules)
+        case Examining(hung, until_s, ended) if now_s >= until_s:
+            return _end(hung, ended, now_s, rules)
         case Ending(hung, _, until_s, reason) if now_s >= until_s:
             return Over(hung), (worker_messages.HangFaulted(reason),)
         case Quiet() | Examining() | Ending() | Over():
@@ -189,11 +192,15 @@ def _pass_deadline(state: State, now_s: float, rules: JobRules) -> Outcome:
             assert_never(state)
 
 
-def _end(hung: tuple[HungRank, ...], now_s: float, rules: JobRules, verdict: str = "") -> Outcome:
+def _end(
+    hung: tuple[HungRank, ...], ended: tuple[int, ...], now_s: float, rules: JobRules, verdict: str = ""
+) -> Outcome:
     """Terminates the hung ranks. SIGKILL needs no wait; a rank may react to any other signal."""
     reason = verdict or _reason(hung)
     signal = rules.rank_termination_signal
-    ranks = tuple(sorted({each.local_rank for each in hung}))
+    ranks = tuple(sorted({each.local_rank for each in hung} - {*ended}))
+    if not ranks:
+        return Over(hung), (worker_messages.HangFaulted(reason),)
     kill = worker_messages.KillRanks(ranks, signal, ESCALATION_S)
     if signal == signals.SIGKILL:
         return Over(hung), (kill, worker_messages.HangFaulted(reason))

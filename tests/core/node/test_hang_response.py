@@ -87,6 +87,26 @@ def test_a_gentle_signal_is_waited_for() -> None:
     play >> exited(2, 0) << HangFaulted("rank 11 is silent; rank 12 is silent")
 
 
+def test_a_rank_that_has_ended_by_itself_is_not_waited_for() -> None:
+    play = quiet(TERM)
+    play >> found(1)
+    play >> found(2)
+    play >> exited(1, None) << ()
+    play >> exited(3, None) << ()
+    play >> EvidenceTaken()
+    play.has(KillRanks((2,), TERM, hangs.ESCALATION_S)).lacks(HangFaulted)
+    play >> exited(2, None) << HangFaulted("rank 11 is silent; rank 12 is silent")
+
+
+def test_if_all_hung_ranks_have_ended_the_fault_is_reported_at_once() -> None:
+    for event in (EvidenceTaken(), DeadlineReached()):
+        play = quiet(TERM)
+        play >> found(1)
+        play >> exited(1, None) << ()
+        play.at(0.46) >> event << HangFaulted("rank 11 is silent")
+        assert hangs.is_hung(play.state, 1)
+
+
 def test_a_gentle_signal_that_is_ignored_is_a_fault_at_its_deadline() -> None:
     play = quiet(TERM)
     play >> found(1)
