@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 
@@ -93,6 +94,15 @@ def initial_variable(pid: int, name: str) -> str | None:
         if entry.startswith(prefix):
             return entry[len(prefix) :].decode(errors="replace")
     return None
+
+
+def has_initial_variables(pid: int) -> bool:
+    """Returns whether any can be read: a process that ends, or has overwritten them by a title, shows none."""
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return re.search(rb"(?:^|\0)[A-Za-z_]\w*=", file.read()) is not None
+    except OSError:
+        return False
 
 
 def namespace(pid: int, kind: str) -> int | None:

@@ -8,6 +8,7 @@ from functools import partial
 import anyio
 import msgspec
 from holdfast_wire import spawner_link as wire
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process.threads import in_thread
@@ -77,14 +78,8 @@ async def end(identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> t
     """Kills the spawner's processes and their descendants; returns the pids that can't be killed in time."""
     if identity.boot != process_table.boot_id():
         return ()
-    cgroup, workers = "", ()
-    if leftover is not None:
-        cgroup = leftover.cgroup
-        if identity.pid:  # else its workers' pids may be of other processes by now
-            workers = tuple(SpawnerKeptState.of(leftover.texts, taken=0).workers())
-    orphans = Orphans(identity.job_id, identity.pid, below_us=False, since_ticks=identity.started_ticks)
-    for cycle, _, pid in workers:
-        orphans.note_session(pid, cycle)
+    cgroup = leftover.cgroup if leftover is not None else ""
+    orphans = await in_thread(partial(_orphans, identity, leftover))
 
     def sweep() -> tuple[int, ...]:
         kill_cgroup(cgroup)
@@ -96,3 +91,22 @@ async def end(identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> t
             if not await wait_for_end(left):
                 break
     return left and await in_thread(partial(orphans.sweep, others=frozenset()))
+
+
+def _orphans(identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> Orphans:
+    """Finds them by the job's mark, and by the sessions of those pids that are of no other process by now."""
+    job_id, since_ticks = identity.job_id, identity.started_ticks
+    if not identity.pid or not identity.is_of_here:
+        return Orphans(job_id, 0, below_us=False, since_ticks=since_ticks)
+    now = process_table.look_up(identity.pid)
+    is_reused = now is not None and now.started_ticks != since_ticks
+    orphans = Orphans(job_id, 0 if is_reused else identity.pid, below_us=False, since_ticks=since_ticks)
+    kept = SpawnerKeptState.of(leftover.texts if leftover is not None else {}, taken=0)
+    for cycle, _, pid in kept.workers():
+        if not process_table.has_initial_variables(pid) or _is_marked(pid, job_id):
+            orphans.note_session(pid, cycle)
+    return orphans
+
+
+def _is_marked(pid: int, job_id: str) -> bool:
+    return process_table.initial_variable(pid, JOB_ID_VARIABLE) == job_id

@@ -66,10 +66,13 @@ class SpawnerIdentity(msgspec.Struct, frozen=True):
     started_ticks: records.Ticks
 
     @property
+    def is_of_here(self) -> bool:
+        """Returns whether pids of the record mean processes here: those of this boot and pid namespace."""
+        return self.boot == process_table.boot_id() and self.pid_namespace == _own_namespace()
+
+    @property
     def is_alive(self) -> bool:
-        if self.boot != process_table.boot_id():
-            return False
-        if self.pid_namespace != _own_namespace():
+        if not self.is_of_here:
             return False
         found = process_table.look_up(self.pid)
         return found is not None and found.started_ticks == self.started_ticks and found.state not in "ZX"

@@ -60,12 +60,15 @@ def test_lines_with_changes_count_up_to_one_that_is_cut_off(tmp_path: Path) -> N
 
 @pytest.fixture
 def sleeping() -> Generator[Callable[[str], int]]:
-    """Yields a function that starts a process of a job in a separate session and returns its pid."""
+    """Yields a function that starts a process of a job in a separate session and returns its pid.
+
+    Without a job, it shows no environment, like one that has overwritten it with a title.
+    """
     started: list[subprocess.Popen[bytes]] = []
 
     def start(job_id: str) -> int:
         command = [sys.executable, "-c", "import time; time.sleep(60)"]
-        environment = dict(os.environ) | {JOB_ID_VARIABLE: job_id}
+        environment = dict(os.environ) | {JOB_ID_VARIABLE: job_id} if job_id else {}
         started.append(subprocess.Popen(command, env=environment, start_new_session=True))
         return started[-1].pid
 
@@ -81,10 +84,26 @@ def is_alive(pid: int) -> bool:
 
 
 async def test_what_the_job_has_left_is_ended_and_nothing_else(sleeping: Callable[[str], int]) -> None:
-    marked, worker, other = sleeping(JOB), sleeping("renamed itself"), sleeping("another")
+    marked, worker, other = sleeping(JOB), sleeping(""), sleeping("another")
     texts = {"workers": json.dumps([[0, 0, worker]])}
     assert await dead_spawner_state.end(identity(), DeadSpawnerState(texts, 0, (), "")) == ()
     assert [is_alive(pid) for pid in (marked, worker, other)] == [False, False, True]
+
+
+async def test_pids_that_other_processes_have_by_now_mean_nothing(sleeping: Callable[[str], int]) -> None:
+    marked, of_spawner, of_worker = sleeping(JOB), sleeping("another"), sleeping("another")
+    reused = msgspec.structs.replace(identity(), pid=of_spawner)
+    texts = {"workers": json.dumps([[0, 0, of_worker]])}
+    assert await dead_spawner_state.end(reused, DeadSpawnerState(texts, 0, (), "")) == ()
+    assert [is_alive(pid) for pid in (marked, of_spawner, of_worker)] == [False, True, True]
+
+
+async def test_pids_of_another_namespace_mean_nothing(sleeping: Callable[[str], int]) -> None:
+    marked, other = sleeping(JOB), sleeping("")
+    elsewhere = msgspec.structs.replace(identity(), pid=other, pid_namespace=1)
+    texts = {"workers": json.dumps([[0, 0, other]])}
+    assert await dead_spawner_state.end(elsewhere, DeadSpawnerState(texts, 0, (), "")) == ()
+    assert [is_alive(pid) for pid in (marked, other)] == [False, True]
 
 
 async def test_pids_of_another_boot_mean_nothing(sleeping: Callable[[str], int]) -> None:
