@@ -134,6 +134,16 @@ def test_each_user_has_a_supervisor_in_a_unit_and_a_slice_of_its_own(lab: labs.L
         assert _jobs(lab, name) == [(f"of-{name}", "running", 0)]
 
 
+def test_a_user_who_fills_the_own_folder_fills_no_file_system_of_others(lab: labs.Lab, workers: dict[str, str]):
+    own = lab.run("sh", "-c", f"echo /run/holdfast/users/{ALICE}.*").stdout.strip() + "/own"
+    assert lab.run("stat", "--format=%u %a", own).stdout.split() == [str(ALICE), "700"]
+    blocks, block_bytes, inodes = map(int, lab.run("stat", "--file-system", "--format=%b %S %c", own).stdout.split())
+    assert (blocks * block_bytes, inodes) == (64 << 20, 16 << 10)
+    filled = lab.run(*_as("alice", "sh", "-c", f"head -c 65M /dev/zero > {own}/filled"), check=False)
+    lab.run("rm", f"{own}/filled")
+    assert "No space left on device" in filled.stderr
+
+
 def test_the_service_forbids_itself_what_jobs_may_do(lab: labs.Lab, workers: dict[str, str]):
     service = lab.show("holdfast.service")["MainPID"]
     asked = "readlink /proc/$1/ns/net /proc/$2/ns/net; grep Seccomp: /proc/$1/status /proc/$2/status | grep -o [0-9]*$"

@@ -1,7 +1,7 @@
 """What does the unit of a user's supervisor do first, while it still runs as root?
 
-It reads the record of root's process, opens the hand-over socket, gives the unit's control group to the user, and
-executes become_user.py, which drops root's rights.
+It reads the record of root's process, gives the unit's control group and the user's folder to the user, opens the
+hand-over socket, and executes become_user.py, which drops root's rights.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ def execute(service_dir: Path, instance: str) -> None:
             "let holdfast daemon --users start this unit when that user comes"
         )
     try:
+        folder.give(record.identity)
         handover_fd = folder.listen().detach()
         os.set_inheritable(handover_fd, True)
         own = process_table.look_up(os.getpid())
         folder.note_process(os.getpid(), own.started_ticks if own is not None else 0)
     except OSError as error:
         raise ConfigurationError(
-            f"cannot open the hand-over socket of user id {record.identity.uid} in {folder.path}: "
+            f"cannot prepare the folder of user id {record.identity.uid} in {folder.path}: "
             f"{error.strerror or error}; see who owns it"
         ) from error
     if record.identity.uid:

@@ -63,16 +63,27 @@ class UserFolder(msgspec.Struct, frozen=True):
         return self.path / socket_dir.CONTROL_SOCKET
 
     def make(self, identity: Identity) -> None:
-        """Makes the folder. Raises ConfigurationError. Blocks."""
+        """Makes the folder. The user's own part is root's until `give`. Raises ConfigurationError. Blocks."""
         try:
             _make(self.path, 0o711, 0, 0)
-            _make(self.own, 0o700, identity.uid, identity.gid)
+            _make(self.own, 0o700, 0, 0, or_uid=identity.uid)
             _make(self.state_dir, 0o700, identity.uid, identity.gid)
         except OSError as error:
             raise ConfigurationError(
                 f"cannot make the folders of user id {identity.uid} in {self.path}: {error.strerror or error}; "
                 "remove what is in its place"
             ) from error
+
+    def give(self, identity: Identity) -> None:
+        """Gives the user the own part: the file system that is mounted there, if one is. Raises OSError.
+
+        Below a mount, the folder stays root's: the user has never opened it, and can put nothing there.
+        """
+        descriptor = os.open(self.own, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fchown(descriptor, identity.uid, identity.gid)
+        finally:
+            os.close(descriptor)
 
     def listen(self) -> socket.socket:
         """Returns a new socket for hand-overs, which only root may use. Raises OSError."""
@@ -152,10 +163,10 @@ def _make_for_root(path: Path, mode: int) -> None:
         ) from error
 
 
-def _make(path: Path, mode: int, uid: int, gid: int | None) -> None:
+def _make(path: Path, mode: int, uid: int, gid: int | None, *, or_uid: int | None = None) -> None:
     """Makes the folder, or checks an existing one, by descriptor, so that what was checked is changed. Raises OSError.
 
-    Root owns the folder around it, so nobody else can replace it.
+    Root owns the folder around it, so nobody else can replace it. `or_uid`: who may own an existing one, too.
     """
     is_new = False
     with suppress(FileExistsError):
@@ -166,8 +177,8 @@ def _make(path: Path, mode: int, uid: int, gid: int | None) -> None:
         found = os.fstat(descriptor)
         if is_new:
             os.fchown(descriptor, uid, -1 if gid is None else gid)
-        elif found.st_uid != uid:
-            raise PermissionError(f"it belongs to user id {found.st_uid}, not {uid}")
+        elif found.st_uid not in (uid, or_uid):
+            raise PermissionError(f"it belongs to user id {found.st_uid}, not {or_uid or uid}")
         if stat.S_IMODE(found.st_mode) != mode:
             os.fchmod(descriptor, mode)
     finally:

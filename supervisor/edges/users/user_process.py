@@ -46,6 +46,7 @@ def start_supervisor(
     places = ("--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir))
     try:
         with ExitStack() as undo:
+            folder.give(identity)
             handover = folder.listen()
             undo.callback(handover.close)
             process = subprocess.Popen(

@@ -32,6 +32,9 @@ def _owner_and_mode(path: Path) -> tuple[int, int]:
 def test_a_user_owns_the_inner_folder_alone(folders: UserFolders):
     folder = folders.of(ALICE)
     folder.make(ALICE)
+    assert _owner_and_mode(folder.own) == (0, 0o700), "nobody has opened it when a file system is mounted there"
+    folder.give(ALICE)
+    folder.make(ALICE)
     folder.listen().close()
     assert _owner_and_mode(folder.path) == (0, 0o711)
     assert _owner_and_mode(folder.own) == (54321, 0o700)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.own_process import kernel_error_remedies
 from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.errors import ConfigurationError, InUseError
 
@@ -183,8 +184,13 @@ def _lock(path: Path) -> int:
                 "stop that one, or choose another directory with --socket-dir"
             ) from None
         if _is_same_file(descriptor, target):
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            try:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+            except OSError as error:
+                os.close(descriptor)
+                remedy = kernel_error_remedies.remedy(error) or "check its file system"
+                raise ConfigurationError(f"cannot write {target}: {error.strerror or error}; {remedy}") from error
             return descriptor
         os.close(descriptor)  # Deleted between open and lock: nobody else would look at the lock that we hold.
 

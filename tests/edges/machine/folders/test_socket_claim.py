@@ -57,6 +57,27 @@ def test_a_wiped_directory_is_claimed_again_but_not_from_another(tmp_path: Path)
     claim.close()
 
 
+CLAIMS_WITHOUT_ROOM = """
+import pathlib, resource, sys
+from supervisor.edges.machine.folders.socket_claim import SocketDirClaim
+from supervisor.errors import ConfigurationError
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+try:
+    SocketDirClaim(pathlib.Path(sys.argv[1]))
+except ConfigurationError as error:
+    print(error)
+"""
+
+
+def test_a_lock_file_that_can_not_be_written_is_an_error_with_a_remedy(tmp_path: Path):
+    path = tmp_path / "sock"
+    done = subprocess.run(
+        [sys.executable, "-c", CLAIMS_WITHOUT_ROOM, str(path)], capture_output=True, text=True, check=False
+    )
+    why = "File too large; raise the limit on the size of files (ulimit -f)"
+    assert done.stdout == f"cannot write {path}/supervisor.lock: {why}\n", done.stderr
+
+
 def test_a_lock_file_that_is_a_link_is_refused(tmp_path: Path):
     path = tmp_path / "sock"
     path.mkdir(mode=0o700)
