@@ -103,7 +103,7 @@ def _areas(
             state=arguments.state_dir or request.state_dir,
         ),
         lambda: network.look(machine, _endpoint(spec)),
-        lambda: slurm.look(machine, stop_timeout_s=spec.workers_stop_timeout_s),
+        lambda: slurm.look(machine, term_timeout_s=spec.term_timeout_s, is_given="term_timeout" in request.sources),
         lambda: gpus.look(machine),
         lambda: cycle_checks.look(spec, os.uname().nodename),
         lambda: timeout_checks.look(spec, machine.environ, has_gpus=bool(gpus.device_files(machine)), earlier=earlier),

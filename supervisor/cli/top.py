@@ -34,10 +34,10 @@ def execute(arguments: Namespace) -> int:
             f"cannot show a live view: TERM={term} does not name a terminal that can show it; "
             "set it, such as TERM=xterm-256color, or see holdfast status --watch"
         )
-    job_id = ""
+    name = ""
     with Supervisors(arguments) as supervisors:
         if arguments.job:
-            job_id = supervisors.find(arguments.job, verb="show").report.job_id
+            name = supervisors.find(arguments.job, verb="show").name
     try:
         from supervisor.cli.live.live_keys import LiveView
     except ModuleNotFoundError as error:
@@ -48,7 +48,7 @@ def execute(arguments: Namespace) -> int:
     from supervisor.cli.live.job_polling import Lookout
 
     colours = output.paper(arguments.no_color).colours
-    LiveView(Lookout(arguments), interval_s=arguments.interval, job_id=job_id, colours=colours).run()
+    LiveView(Lookout(arguments), interval_s=arguments.interval, job_id=name, colours=colours).run()
     return 0
 
 

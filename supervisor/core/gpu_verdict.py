@@ -66,8 +66,9 @@ def judge(look: Look, known: Known, *, took_s: float) -> tuple[tuple[HealthFindi
         reasons += [f"Xid {xid}: {FATAL_XIDS[xid]}" for xid in sorted(xids)]
         findings.append(_finding(gpu.name, reasons, took_s, note=_note(gpu, first_errors.get(gpu.uuid, 0))))
     seen = {gpu.uuid for gpu in look.gpus}
-    gone = [name for uuid, name in known.names if uuid not in seen]
-    gone += [name for name in look.lost if name not in gone and name not in {gpu.name for gpu in look.gpus}]
+    # CUDA's order ends at a lost GPU, so the ones after it are not looked at: they are not lost.
+    gone = [name for name in look.lost if name not in {gpu.name for gpu in look.gpus}]
+    gone = gone or [name for uuid, name in known.names if uuid not in seen]
     findings += [
         _finding(name, ["the driver has lost it; reset it, or restart the node"], took_s)
         for name in dict.fromkeys(gone)

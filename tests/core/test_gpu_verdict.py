@@ -91,6 +91,17 @@ def test_a_gpu_that_is_not_there_any_more_is_unhealthy() -> None:
     assert [each.subject for each in findings(Look((WELL,), lost=("GPU 1",)))] == ["GPU 0", "GPU 1"]
 
 
+def test_gpus_after_a_lost_one_are_not_blamed() -> None:
+    """CUDA's order ends at the first GPU that is not there, so the driver is not asked about the others."""
+    words = [msgspec.structs.replace(WELL, uuid=f"GPU-{index}", name=f"GPU {index}") for index in range(4)]
+    _, known = judge(Look(tuple(words)), Known(), took_s=0.0)
+    found, _ = judge(Look(tuple(words[:1]), lost=("GPU 1",)), known, took_s=0.0)
+    assert [(each.subject, each.health) for each in found] == [
+        ("GPU 0", Health.HEALTHY),
+        ("GPU 1", Health.UNHEALTHY),
+    ]
+
+
 def test_without_a_gpu_the_check_is_skipped() -> None:
     assert [each.health for each in findings(Look(()))] == [Health.SKIPPED]
 

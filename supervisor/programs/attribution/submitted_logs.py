@@ -64,7 +64,11 @@ class _Log:
         self.result: Result | None = None
         self.problem = ""
         self.changed = anyio.Event()
-        self.is_due = False
+        self.due = 0  # submissions that are not analysed yet
+
+    @property
+    def is_due(self) -> bool:
+        return self.due > 0
 
 
 class Analyses:
@@ -90,7 +94,7 @@ class Analyses:
         if self._line.is_full:
             raise ExhaustedError(f"cannot analyse {path}: {QUEUE_LOGS_MAX} logs are already waiting; ask again later")
         log = self.logs.setdefault(path, self._log(path))
-        log.is_due = True
+        log.due += 1
         self.logs.move_to_end(path)
         while len(self.logs) > LOGS_MAX:
             self.logs.popitem(last=False)
@@ -138,12 +142,13 @@ class Analyses:
         except StuckError as error:
             log.problem = f"cannot read {asked.path}: {error}; check its disk"
             fresh = self.logs[asked.path] = self._log(asked.path)  # The stuck thread still uses the other one.
-            fresh.problem = log.problem
+            fresh.problem, fresh.due = log.problem, max(0, log.due - 1)
         except OSError as error:
             log.problem = f"cannot read {asked.path}: {error.strerror or error}"
-        log.is_due = False
-        log.changed.set()
-        log.changed = anyio.Event()
+        log.due = max(0, log.due - 1)
+        if not log.is_due:
+            log.changed.set()
+            log.changed = anyio.Event()
 
     async def _analyse(self, log: _Log, asked: Asked) -> None:
         read = partial(log.file.read_on, self._clock.now_s, to_the_end=asked.is_terminal)

@@ -25,19 +25,29 @@ def look(machine: Machine, *, sockets: str | None = None, state: str | None = No
 
 def _service(area: Area, machine: Machine, explicit: str | None) -> None:
     """Adds a finding on whose sockets a command would use."""
-    for place in socket_dir.candidates(explicit, machine.environ):
+    places = socket_dir.candidates(explicit, machine.environ)
+    for place in places:
         if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
             area.ok("service", f"a supervisor answers at {place.path}")
             return
-        if place.explicit or os.path.exists(place.path):
+    for place in places:
+        if place.explicit or _is_own(place.path):
             _unanswered(area, place)
             return
-    area.ok("service", "none runs here: holdfast run supervises its own job")
+    area.ok("service", "none answers here: holdfast run supervises its own job")
+
+
+def _is_own(path: Path) -> bool:
+    """Returns whether the folder is there and this user's: another's service, such as root's, is none of ours."""
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except OSError:
+        return False
 
 
 def _unanswered(area: Area, place: socket_dir.Candidate) -> None:
     try:
-        if os.path.exists(place.path):
+        if os.path.exists(place.path) and not (place.path / socket_dir.USERS).is_dir():  # All users may enter that one.
             socket_dir.check(place.path)
     except ConfigurationError as error:
         area.problem(

@@ -44,7 +44,7 @@ def look(machine: Machine) -> list[DoctorFinding]:
             why="ranks cannot use that GPU",
             remedy=f"chmod a+rw /dev/{closed[0]}, or check the device rules of the container or of Slurm's gres.conf",
         )
-    answer = machine.ask([sys.executable, "-c", PROBE], timeout_s=ANSWER_TIMEOUT_S)
+    answer = machine.ask([sys.executable, "-P", "-c", PROBE], timeout_s=ANSWER_TIMEOUT_S)
     if answer.fault:
         area.problem(
             "nvml",

@@ -6,12 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 ANSWER_TIMEOUT_S = 5.0
+END_TIMEOUT_S = 1.0  # after SIGKILL
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -58,23 +62,35 @@ class Machine:
         return shutil.which(name, path=f"{beside}{os.pathsep}{self.environ.get('PATH', os.defpath)}") or ""
 
     def ask(self, command: Sequence[str], *, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer:
-        """Runs a program that only reads. Blocks for little more than `timeout_s`."""
-        try:
-            done = subprocess.run(
-                list(command),
-                check=False,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout_s,
-                env=self.environ,
-            )
-        except subprocess.TimeoutExpired:
-            return Answer(fault=f"no answer within {timeout_s:g} s", is_late=True)
-        except OSError as error:
-            return Answer(fault=f"it cannot be started ({error.strerror})")
-        if done.returncode:
-            said = done.stderr.strip().splitlines()
-            return Answer(done.stdout, said[-1] if said else f"it ended with exit code {done.returncode}")
-        return Answer(done.stdout)
+        """Runs a program that only reads. Blocks for little more than `timeout_s`, even if nothing can end the program.
+
+        A driver or a disk may keep it in the kernel: then it is left.
+        """
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            try:
+                process = subprocess.Popen(
+                    list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=self.environ
+                )
+            except OSError as error:
+                return Answer(fault=f"it cannot be started ({error.strerror})")
+            try:
+                code = process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                _end(process)
+                return Answer(fault=f"no answer within {timeout_s:g} s", is_late=True)
+            stdout, stderr = (_text(file) for file in (out, err))
+        if code:
+            said = stderr.strip().splitlines()
+            return Answer(stdout, said[-1] if said else f"it ended with exit code {code}")
+        return Answer(stdout)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(END_TIMEOUT_S)
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")

@@ -10,8 +10,11 @@ from supervisor.programs.doctor.machine_probe import Machine
 KILL_WAIT, UNKILLABLE, TRACK = "KillWait", "UnkillableStepTimeout", "ProctrackType"
 
 
-def look(machine: Machine, *, stop_timeout_s: float) -> list[DoctorFinding]:
-    """Checks Slurm's configuration. `stop_timeout_s`: how long the job's workers may take to stop."""
+def look(machine: Machine, *, term_timeout_s: float, is_given: bool) -> list[DoctorFinding]:
+    """Checks Slurm's configuration. `term_timeout_s`: how long the job's ranks may take after a signal.
+
+    `is_given`: the user has said so.
+    """
     area = Area("slurm")
     program = machine.program("scontrol")
     if not program:
@@ -28,7 +31,7 @@ def look(machine: Machine, *, stop_timeout_s: float) -> list[DoctorFinding]:
         return area.findings
     settings = read(answer.stdout)
     _tracking(area, settings)
-    _kill_wait(area, settings, stop_timeout_s)
+    _kill_wait(area, settings, term_timeout_s, is_given=is_given)
     _unkillable(area, settings)
     _kill_on_bad_exit(area, machine, settings)
     return area.findings
@@ -59,19 +62,27 @@ def _tracking(area: Area, settings: dict[str, str]) -> None:
     )
 
 
-def _kill_wait(area: Area, settings: dict[str, str], stop_timeout_s: float) -> None:
+def _kill_wait(area: Area, settings: dict[str, str], term_timeout_s: float, *, is_given: bool) -> None:
     wait_s = _seconds(settings.get(KILL_WAIT, ""))
+    why = "at scancel, preemption or the time limit, Slurm kills ranks that still write their checkpoint"
     if wait_s is None:
         area.skip(KILL_WAIT, "not told")
-    elif wait_s <= stop_timeout_s:
-        area.warn(
+    elif wait_s > term_timeout_s:
+        area.ok(KILL_WAIT, f"{wait_s:g} s, above the {term_timeout_s:g} s that the ranks may take after a signal")
+    elif not is_given:  # Nobody has said that a save takes that long.
+        area.note(
             KILL_WAIT,
-            f"{wait_s:g} s, and the workers may take {stop_timeout_s:g} s to stop",
-            why="at scancel, preemption or the time limit, Slurm kills ranks that still write their checkpoint",
-            remedy=f"--shutdown-timeout {max(1.0, wait_s / 2):g}, or KillWait={stop_timeout_s * 2:.0f} in slurm.conf",
+            f"{wait_s:g} s, and the ranks may take {term_timeout_s:g} s after a signal",
+            why=why,
+            remedy="KillWait in slurm.conf above the time that a save takes, and --term-timeout below it",
         )
     else:
-        area.ok(KILL_WAIT, f"{wait_s:g} s, above the {stop_timeout_s:g} s that the workers may take to stop")
+        area.warn(
+            KILL_WAIT,
+            f"{wait_s:g} s, and the ranks may take {term_timeout_s:g} s after a signal",
+            why=why,
+            remedy=f"--term-timeout {max(1.0, wait_s / 2):g}, or KillWait={term_timeout_s * 2:.0f} in slurm.conf",
+        )
 
 
 def _unkillable(area: Area, settings: dict[str, str]) -> None:

@@ -14,8 +14,11 @@ IMPORT_TIMEOUT_S = 60.0
 PYTHON_MIN, TORCH_MIN, NCCL_MIN = (3, 11), (2, 5, 1), (2, 26, 2)
 NCCL_ABORT_HANGS = (2, 25, 1)
 NCCL_BAD = ((2, 28, 3), (2, 28, 8))  # from, to: in-process restarts fail
+# The folder in which doctor is typed is not in the job's path, and may be another user's. (-P came with Python 3.11.)
 PROBE = """\
-import json, sys
+import sys
+sys.path[:] = [each for each in sys.path if each]
+import json
 told = {"python": "%d.%d.%d" % sys.version_info[:3]}
 try:
     import worker_client

@@ -110,6 +110,34 @@ async def test_a_second_opinion_counts_for_ended_cycles_alone(tmp_path: Path):
         tasks.cancel_scope.cancel()
 
 
+async def test_a_log_is_due_until_its_last_submission_is_analysed(tmp_path: Path):
+    asked, may_answer = anyio.Event(), anyio.Event()
+
+    async def opinion(judgement: Judgement, tail: str) -> tuple[Judgement, str]:
+        del judgement, tail
+        asked.set()
+        await may_answer.wait()
+        return Judgement(Advice.STOP, "says the other"), "other"
+
+    path = tmp_path / "train_cycle1.log"
+    path.write_text(FAILED)
+    analyses = Analyses(tmp_path, opinion)
+    for is_terminal in (False, True):
+        await analyses.submit(Asked(str(path), is_terminal, job_id="job"))
+    log = analyses.logs[str(path)]
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(analyses.run)
+        with anyio.fail_after(20):
+            await asked.wait()
+            assert log.is_due, "what was found while the cycle ran is not the verdict"
+            may_answer.set()
+            await analyses.idle()
+        assert not log.is_due
+        assert log.result is not None
+        assert log.result.source == "other"
+        tasks.cancel_scope.cancel()
+
+
 async def test_a_log_on_a_dead_disk_holds_one_place_and_is_looked_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -37,6 +37,28 @@ def test_a_folder_of_a_service_that_has_ended(tmp_path: Path):
     assert "0755" in found.found
 
 
+def test_another_users_folder_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "system").mkdir(mode=0o755)
+    monkeypatch.setattr("os.geteuid", lambda: 4242)
+    assert the(look(tmp_path), "service").grade is Grade.OK
+
+
+def test_a_folder_for_several_users_may_be_entered(tmp_path: Path):
+    (tmp_path / "system" / "users").mkdir(parents=True)
+    (tmp_path / "system").chmod(0o755)
+    assert the(look(tmp_path), "service").grade is Grade.NOTE
+
+
+def test_a_left_over_folder_hides_no_service_that_answers(tmp_path: Path):
+    for name in ("run/holdfast", "system"):
+        (tmp_path / name).mkdir(parents=True, mode=0o700)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "system" / "control.sock"))
+        server.listen()
+        found = the(look(tmp_path), "service")
+    assert (found.grade, found.found) == (Grade.OK, f"a supervisor answers at {tmp_path / 'system'}")
+
+
 def test_a_named_folder_must_be_served(tmp_path: Path):
     named = tmp_path / "n"
     named.mkdir(mode=0o700)

@@ -50,3 +50,11 @@ def test_gpus_that_cuda_counts_in_another_order_are_told(tmp_path: Path, monkeyp
     assert the(gpus.look(machine), "order").grade is Grade.NOTE
     machine.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     assert "order" not in graded(gpus.look(machine))
+
+
+def test_nothing_is_imported_from_the_folder_in_which_it_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("json", "pynvml"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    gpus.look(machine_of(tmp_path, {"/dev/nvidia0": ""}))
+    assert not (tmp_path / "ran").exists()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
+from supervisor.programs.doctor import machine_probe
 from tests.programs.doctor.machines import machine_of, program
 
 
@@ -40,3 +44,18 @@ def test_a_program_that_hangs_is_left(tmp_path: Path):
     started_s = time.monotonic()
     assert machine.ask([machine.program("hang")], timeout_s=0.1).fault == "no answer within 0.1 s"
     assert time.monotonic() - started_s < 30
+
+
+def test_a_program_that_nothing_can_end_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    program(tmp_path, "stuck", "exec sleep 20")
+    machine = machine_of(tmp_path, environ={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    left: list[subprocess.Popen[bytes]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(machine_probe, "END_TIMEOUT_S", 0.1)
+        patched.setattr(subprocess.Popen, "kill", left.append)  # as for a process in the kernel's hands
+        started_s = time.monotonic()
+        assert machine.ask([machine.program("stuck")], timeout_s=0.1).is_late
+        assert time.monotonic() - started_s < 15
+    (process,) = left
+    process.kill()
+    process.wait(20)

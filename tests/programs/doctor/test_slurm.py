@@ -25,12 +25,14 @@ def look(
     (root / "config").write_text(text)
     program(root, "scontrol", f'[ "$*" = "show config" ] && exec /bin/cat {root}/config')
     return slurm.look(
-        machine_of(root, environ={"SLURM_KILL_BAD_EXIT": bad_by_srun} if bad_by_srun else None), stop_timeout_s=15.0
+        machine_of(root, environ={"SLURM_KILL_BAD_EXIT": bad_by_srun} if bad_by_srun else None),
+        term_timeout_s=15.0,
+        is_given=True,
     )
 
 
 def test_without_slurm(tmp_path: Path):
-    assert graded(slurm.look(machine_of(tmp_path), stop_timeout_s=15.0)) == {"settings": Grade.SKIPPED}
+    assert graded(slurm.look(machine_of(tmp_path), term_timeout_s=15.0, is_given=True)) == {"settings": Grade.SKIPPED}
 
 
 def test_settings_that_fit(tmp_path: Path):
@@ -56,8 +58,14 @@ def test_settings_that_do_not(settings: dict[str, object], check: str, grade: Gr
     assert {each.grade for each in found if each.check != check} == {Grade.OK}
 
 
+def test_the_default_timeout_after_a_signal_is_only_noted(tmp_path: Path):
+    look(tmp_path)
+    found = the(slurm.look(machine_of(tmp_path), term_timeout_s=1800.0, is_given=False), "KillWait")
+    assert (found.grade, found.found) == (Grade.NOTE, "30 s, and the ranks may take 1800 s after a signal")
+
+
 def test_a_controller_that_does_not_answer(tmp_path: Path):
     program(tmp_path, "scontrol", "echo slurm_load_ctl_conf error: Unable to contact slurm controller >&2; exit 1")
-    found = the(slurm.look(machine_of(tmp_path), stop_timeout_s=15.0), "settings")
+    found = the(slurm.look(machine_of(tmp_path), term_timeout_s=15.0, is_given=True), "settings")
     assert found.grade is Grade.WARNING
     assert "Unable to contact" in found.found

@@ -91,3 +91,11 @@ def test_variables_of_restarts_inside_the_process_are_told_where_nccl_is(tmp_pat
     found = graded(training.look(machine_of(tmp_path, environ={"NCCL_NVLS_ENABLE": "0"}), python))
     assert found["NCCL_NVLS_ENABLE"] is Grade.OK
     assert found["TORCH_NCCL_RETHROW_CUDA_ERRORS"] is Grade.NOTE
+
+
+def test_nothing_is_imported_from_the_folder_in_which_it_is_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("json", "torch"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    training.look(Machine(), sys.executable)
+    assert not (tmp_path / "ran").exists()
