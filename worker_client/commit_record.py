@@ -84,6 +84,8 @@ def claim(path: Path, token: int) -> None:
         with contextlib.suppress(OSError):
             written.unlink()
     _remove_earlier(path, newest)
+    if check(path, token).token != token:  # An earlier group has renamed its record over this one meanwhile.
+        claim(path, token)
 
 
 def check(path: Path, token: int) -> Record:

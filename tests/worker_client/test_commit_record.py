@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +93,23 @@ def test_a_claim_that_a_later_group_overtakes_is_given_up(tmp_path: Path, monkey
             commit_record.claim(path, token(5, 1))
         monkeypatch.setattr(commit_record, "_read", look)
         assert look(commit_record.record_path(path)).token == token(5, 7)
+
+
+def test_an_earlier_group_that_wakes_late_replaces_no_record_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It has looked twice and renames its own record just before the later group would remove it."""
+    path = tmp_path / "last.pt"
+    late = commit_record.temporary_path(path, token(5), "token")
+    late.write_text(json.dumps({"token": token(5), "former": []}))
+    rename = commit_record._rename_record  # pyright: ignore[reportPrivateUsage]
+
+    def renamed(written: Path, path: Path, group: int) -> None:
+        rename(written, path, group)
+        if late.exists():
+            late.rename(commit_record.record_path(path))
+
+    monkeypatch.setattr(commit_record, "_rename_record", renamed)
+    commit_record.claim(path, token(5, 1))
+    assert commit_record.check(path, token(5, 1)).token == token(5, 1)
 
 
 DAMAGED = [

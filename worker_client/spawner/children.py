@@ -36,6 +36,7 @@ _RESOURCES = {
 
 
 EXECUTE_TIMEOUT_S = 10.0  # the program may be on a file system that does not answer
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def why_not_started(local_rank: int, error: OSError | ValueError) -> str:
@@ -176,6 +177,8 @@ def _execute_in_child(inherited: Inherited, start: Start, argv: tuple[str, ...],
         binding.apply(start.binding)
         for fd in start.keep:
             os.set_inheritable(fd, True)
+        for number in _IGNORED_BY_PYTHON:  # A shell could not undo that for its pipes.
+            signal.signal(number, signal.SIG_DFL)
         env = dict(os.environ) | dict(start.env)
         os.execvpe(argv[0], list(argv), env)
     except OSError as error:

@@ -151,7 +151,7 @@ def _load(choice: preload.Choice, settings: SpawnerSettings) -> loading.Failure 
     if choice.as_script and folder:
         sys.path.insert(0, folder)
     try:
-        failure = loading.load(choice.steps, objection if settings.learned else None)
+        failure = loading.load(choice.steps, objection if settings.learned else None, skips_parts=not choice.as_script)
     finally:
         if choice.as_script and folder:
             sys.path.remove(folder)

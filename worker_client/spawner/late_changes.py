@@ -11,12 +11,15 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+# What torch._inductor reads when it is loaded, beside TORCHINDUCTOR_….
+READ_BY_COMPILER = "CXX$|AOT_?INDUCTOR|INDUCTOR_|ENABLE_PERSISTENT_TMA|UNSAFE_SKIP_FSDP|PARTITIONER_|CUTEDSL|CUTLASS"
 # Variables that torch, a BLAS or OpenMP runtime, the C library or the interpreter reads when it is loaded. CUDA reads
 # CUDA_VISIBLE_DEVICES at the first call into it, which a load never makes.
 _READ_AT_LOAD = (
     r"(?!CUDA_VISIBLE_DEVICES$)"
     r"(?:(OMP|MKL|KMP|GOMP|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|ATEN|C10|TORCH|TORCHINDUCTOR|TRITON|PYTORCH|CUDA|HIP|ROCR|PYTHON)_?"
-    r"|LD_PRELOAD$|LD_LIBRARY_PATH$|GLIBC_TUNABLES$|MALLOC_|PROTOCOL_BUFFERS_)"
+    r"|LD_PRELOAD$|LD_LIBRARY_PATH$|GLIBC_TUNABLES$|MALLOC_|PROTOCOL_BUFFERS_"
+    rf"|{READ_BY_COMPILER})"
 )
 # Calls that change what a later import does, or how many threads it makes.
 _FORBIDDEN_CALLS = {

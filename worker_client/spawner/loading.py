@@ -25,6 +25,7 @@ class Failure(NamedTuple):
 
     step: str
     sentence: str
+    is_missing: bool = False  # it is numpy or a part of torch that can't be imported here
 
 
 class Origin(NamedTuple):
@@ -64,9 +65,11 @@ def assignment(name: str, value: str | None) -> str:
     return f"-{name}=" if value is None else f"{name}={value}"
 
 
-def load(steps: Iterable[str], objection: Objection | None = None) -> Failure | None:
+def load(steps: Iterable[str], objection: Objection | None = None, *, skips_parts: bool = False) -> Failure | None:
     """Imports modules and sets variables; returns None if all went well.
 
+    `skips_parts`: a part of torch, or numpy, that is not installed is left out, since a script may try to import it,
+    such as torch.utils.tensorboard.
     `objection` is called after each module. A module also fails if it leaves state in this process that a fork would
     not copy as the worker's own import would have created it.
     """
@@ -77,6 +80,8 @@ def load(steps: Iterable[str], objection: Objection | None = None) -> Failure | 
         name, is_assignment, value = step.partition("=")
         if not is_assignment:
             failure = _load_one(name, of_modules, objection)
+            if failure is not None and failure.is_missing and skips_parts and name != "torch":
+                failure = None
         elif name.startswith("-"):
             os.environ.pop(name[1:], None)
         else:
@@ -104,7 +109,8 @@ def _load_one(name: str, of_modules: dict[str, str | None], objection: Objection
         with rank_reads.watched() if state is not None else nullcontext(read) as read:
             importlib.import_module(name)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - what a module raises at import is the script's to meet
-        return Failure(name, f"{name} could not be loaded ahead: {type(error).__name__}: {error}")
+        is_missing = preload.is_of_torch(name) and isinstance(error, ImportError)
+        return Failure(name, f"{name} could not be loaded ahead: {type(error).__name__}: {error}", is_missing)
     if name == preload.DYNAMO:
         restore_environment(environment)  # The script does not import it itself at its top.
     now = dict(os.environ)

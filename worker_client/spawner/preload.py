@@ -14,13 +14,14 @@ from typing import NamedTuple
 
 from holdfast_wire.spawner_settings import SpawnerSettings
 
+from .late_changes import READ_BY_COMPILER
 from .own_sources import OwnSources, UnreadableError
 from .script_trace import Trace
 
 # A script that builds one of these imports torch._dynamo, which takes longer than torch itself, in each rank.
 _LOADS_DYNAMO = frozenset({"DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP", "fully_shard"})
 _LOADS_DYNAMO_PACKAGES = frozenset({"lightning", "pytorch_lightning", "accelerate", "deepspeed"})
-_READ_BY_DYNAMO = r"TORCHDYNAMO|TORCHINDUCTOR|TORCH_LOGS|TORCH_COMPILE|TORCH_TRACE|TRITON"
+_READ_BY_DYNAMO = rf"TORCHDYNAMO|TORCHINDUCTOR|TORCH_LOGS|TORCH_COMPILE|TORCH_TRACE|TRITON|{READ_BY_COMPILER}"
 DYNAMO = "torch._dynamo"
 # All that a wrapped call loads. Loaded in each rank, it would dirty 10 MiB of the memory that a fork shares.
 _WRAPPER = ("worker_client.inprocess.wrap", "worker_client.channel")

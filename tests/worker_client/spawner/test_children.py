@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +27,15 @@ class TestExec:
             (end,) = rig.run(worker(3))
             out, _ = rig.end()
         assert (end.code, out) == (5, "3 a b c\n")
+
+    def test_a_command_finds_the_signals_as_the_shell_left_them(self) -> None:
+        """Python ignores two of them, and a shell could not undo that for the programs of a pipe."""
+        with Rig("sh", "-c", "grep SigIgn /proc/$$/status", entry="command") as rig:
+            rig.receive(Ready)
+            rig.run(worker(0))
+            out, _ = rig.end()
+        ignored = int(out.split()[1], 16)
+        assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
 
     @pytest.mark.parametrize(
         ("command", "code", "says"),

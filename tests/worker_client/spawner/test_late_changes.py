@@ -65,6 +65,7 @@ class TestAssignments:
         ("line", "steps"),
         [
             ("os.environ['OMP_NUM_THREADS'] = '4'", ("OMP_NUM_THREADS=4",)),
+            ("os.environ['CXX'] = '/opt/g++'", ("CXX=/opt/g++",)),
             ("os.environ.setdefault('TORCH_LOGS', 'x')", ("TORCH_LOGS=x",)),
             ("os.environ.setdefault('KMP_THERE', '1')", ()),
             ("os.environ['KMP_THERE'] = 'as it is'", ()),
@@ -77,7 +78,7 @@ class TestAssignments:
     def test_in_their_order_above_the_import(
         self, script: Script, monkeypatch: pytest.MonkeyPatch, line: str, steps: tuple[str, ...]
     ) -> None:
-        for name in ("OMP_NUM_THREADS", "TORCH_LOGS", "MKL_NUM_THREADS"):
+        for name in ("OMP_NUM_THREADS", "TORCH_LOGS", "MKL_NUM_THREADS", "CXX"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("KMP_THERE", "as it is")
         assert choose(script(f"import os\n{line}\nimport torch\n")).steps == (*steps, "torch")

@@ -89,6 +89,19 @@ def test_a_module_that_leaves_what_a_fork_would_share_is_named(library: Library,
     assert "BY_IT" not in os.environ, "the process starts over, as it was"
 
 
+def test_a_part_of_torch_that_is_not_installed_is_left_out(library: Library) -> None:
+    library("numpy", "import is_not_installed_at_all")
+    library("after", "")
+    failure = loading.load(("numpy", "after"))
+    assert failure is not None
+    assert failure.step == "numpy"
+    assert "after" not in sys.modules
+    assert loading.load(("numpy", "after"), skips_parts=True) is None
+    assert "after" in sys.modules
+    library("other", "import is_not_installed_at_all")
+    assert loading.load(("other",), skips_parts=True) is not None, "what is not torch's is told"
+
+
 def test_what_the_caller_objects_to_ends_the_load_at_that_module(library: Library) -> None:
     for name in ("first", "second", "third"):
         library(name, "")
