@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import stat
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, cycle_of_file
+from holdfast_wire.moved_log_file import GONE, LOOK_S, leave_if_moved
 
 from supervisor.config.job_logs import cycle_log_path
 from supervisor.core.log_funnel.written_positions import KNOWN, Entry, Part, Positions
@@ -68,6 +70,7 @@ class FileWriter:
         self._before_bytes = 0
         self._links: dict[int, int] = {}  # stream -> link
         self._fds: dict[int, int] = {}
+        self._look_at_s: dict[int, float] = {}  # whether each open file is still in its place
         self._is_writing = False
         self._begun: tuple[Entry, list[bytes], int] | None = None  # noted, not complete; bytes written
         self._wakeup = Wakeup()
@@ -221,6 +224,7 @@ class FileWriter:
     def _begin(self, file: int, pieces: list[Piece]) -> None:
         """Notes the next append. Raises OSError; then nothing has changed."""
         lines = [each.lines for each in pieces if each.lines]
+        self._go_on_elsewhere_if_moved(file)
         at = os.fstat(self._fd_of(file)).st_size if lines else KNOWN
         entry = Entry(file, at, [Part(each.stream, each.position, len(each.lines), each.ends) for each in pieces])
         self._notes.note(entry)
@@ -238,11 +242,22 @@ class FileWriter:
         self._begun = None
         return entry
 
+    def _go_on_elsewhere_if_moved(self, file: int) -> None:
+        """Begins a new file in the place of one that was removed or moved away. Raises OSError."""
+        now_s = time.monotonic()
+        if file not in self._fds or now_s < self._look_at_s[file]:
+            return
+        self._look_at_s[file] = now_s + LOOK_S
+        if leave_if_moved(self._fds[file], self._paths.path_of(file)):
+            del self._fds[file]
+            os.write(self._fd_of(file), GONE)
+
     def _fd_of(self, file: int) -> int:
         if file not in self._fds:
             while len(self._fds) >= OPEN_FILES_MAX:
                 os.close(self._fds.pop(next(iter(self._fds))))
             self._fds[file] = _open(self._paths.path_of(file))
+            self._look_at_s[file] = time.monotonic() + LOOK_S
         return self._fds[file]
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, file_of_cycle
+from holdfast_wire.moved_log_file import GONE
 
 from supervisor.core.log_funnel.written_positions import Entry, Part
+from supervisor.programs.log_service import file_writer
 from supervisor.programs.log_service.file_writer import FileWriter, Paths
 from supervisor.programs.log_service.position_file import PositionFile, place_beside
 from supervisor.programs.log_service.wakeup import Wakeup
@@ -78,6 +80,29 @@ async def test_a_writer_that_follows_another_goes_on_where_that_one_stopped(tmp_
         await second.writer.aclose()
     assert log.read_bytes() == b"one\ntwo\nthree\nfour.\n"
     assert os.listdir(log.parent) == ["train_cycle0.log"]
+
+
+async def test_a_log_that_was_removed_goes_on_in_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(file_writer, "LOOK_S", 0.0)
+    log = tmp_path / "logs" / "train_cycle0.log"
+    async with running(tmp_path) as root:
+        root.writer.take(1, piece(0, b"one\n"))
+        await root.until(Receipt(1, 4))
+        log.unlink()
+        root.writer.take(1, piece(4, b"two\n"))
+        await root.until(Receipt(1, 8))
+        root.writer.take(1, piece(8, b"three\n"))
+        await root.until(Receipt(1, 14))
+        log.rename(log.with_suffix(".1"))
+        root.writer.take(1, piece(14, b"four\n"))
+        await root.until(Receipt(1, 19))
+    assert log.with_suffix(".1").read_bytes() == GONE + b"two\nthree\n"
+    assert log.read_bytes() == GONE + b"four\n"
+    _free(root)
+    async with running(tmp_path) as second:  # knows where the new file ends
+        second.writer.take(1, piece(14, b"four\nfive\n"))
+        await second.until(Receipt(1, 24))
+    assert log.read_bytes() == GONE + b"four\nfive\n"
 
 
 async def test_nothing_but_the_configured_files_is_written(tmp_path: Path):

@@ -15,10 +15,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from holdfast_wire.log_pieces import Loss, note
+from holdfast_wire.moved_log_file import GONE, LOOK_S, leave_if_moved
 
 from worker_client.spawner.output_targets import open_log
 
-from .moved_log_file import GONE, LOOK_S, leave_if_moved
 from .rank_lines import Parts
 
 BACKLOG_BYTES_MAX = 64 * 1024 * 1024

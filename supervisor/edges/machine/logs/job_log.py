@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast_wire.moved_log_file import GONE, LOOK_S, leave_if_moved
 
 from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.own_process.writer_thread import QueueWriter
@@ -50,6 +53,7 @@ class JobLog(logging.Handler):
             end=self._close_files,
         )
         self._files: dict[str, int] = {}
+        self._look_at_s: dict[str, float] = {}  # whether each open file is still in its place
         self._dropped = 0
         self._failed: set[str] = set()
         self._uplinks: dict[str, JobLogUplink] = {}  # by job id, ended jobs included
@@ -123,6 +127,8 @@ class JobLog(logging.Handler):
             texts.insert(0, f"{dropped} lines were dropped: the disk was too slow\n")
         data = _encoded("".join(texts))
         try:
+            if self._has_moved(path):
+                data = GONE + data
             fd = self._fd_of(path)
             while data:
                 data = data[os.write(fd, data) :]
@@ -131,6 +137,17 @@ class JobLog(logging.Handler):
                 self._failed.add(path)
                 logging.getLogger(NAME).warning("cannot write %s: %s; check --ft-nvrx-logfile", path, error.strerror)
 
+    def _has_moved(self, path: str) -> bool:
+        """Returns whether the file was removed or moved away; then it is closed."""
+        now_s = time.monotonic()
+        if path not in self._files or now_s < self._look_at_s[path]:
+            return False
+        self._look_at_s[path] = now_s + LOOK_S
+        if not leave_if_moved(self._files[path], path):
+            return False
+        del self._files[path]
+        return True
+
     def _fd_of(self, path: str) -> int:
         if path not in self._files:
             while len(self._files) >= OPEN_FILES_MAX:
@@ -138,6 +155,7 @@ class JobLog(logging.Handler):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._files[path] = os.open(path, flags, 0o666)
+            self._look_at_s[path] = time.monotonic() + LOOK_S
         return self._files[path]
 
 

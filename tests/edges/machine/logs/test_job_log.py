@@ -8,8 +8,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from holdfast_wire.moved_log_file import GONE
 
+from supervisor.edges.machine.logs import job_log
 from supervisor.edges.machine.logs.job_log import JobLog, JobLogPlace
+from tests.e2e.launch import wait_until
 
 
 @pytest.fixture
@@ -39,6 +42,22 @@ def test_a_second_run_appends(tmp_path: Path, log: logging.Logger) -> None:
         log.info(text, extra={"job_id": "j"})
         words.close()
     assert [line.rpartition(" ")[2] for line in path.read_text().splitlines()] == ["one", "two"]
+
+
+def test_a_file_that_was_moved_away_is_begun_anew(
+    tmp_path: Path, log: logging.Logger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_log, "LOOK_S", 0.0)
+    path = tmp_path / "nvrx.log"
+    words = JobLog(lambda _: JobLogPlace(str(path)), "n1")
+    words.open()
+    log.info("one", extra={"job_id": "j"})
+    wait_until(lambda: path.exists() and path.read_text().endswith("one\n"), timeout_s=20, what="the first line")
+    path.rename(tmp_path / "nvrx.log.1")
+    log.info("two", extra={"job_id": "j"})
+    words.close()
+    assert path.read_bytes().startswith(GONE)
+    assert path.read_text().endswith("two\n")
 
 
 def test_a_file_that_can_not_be_written_is_one_warning(

@@ -1,4 +1,4 @@
-"""What happens when the log file of a cycle is removed or moved away? The log goes on in a new file at the old path."""
+"""What happens when a log file is removed or moved away? The log goes on in a new file at the old path."""
 
 from __future__ import annotations
 

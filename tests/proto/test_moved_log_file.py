@@ -7,8 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-from worker_client.spawner.cycle_log.moved_log_file import leave_if_moved
+from holdfast_wire.moved_log_file import leave_if_moved
 
 
 def opened(path: Path) -> int:
