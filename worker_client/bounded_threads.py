@@ -19,12 +19,14 @@ class BoundedThread:
     def __init__(self, what: str, run: Callable[[], object]) -> None:
         self.what = what
         self.error: BaseException | None = None
+        self.has_started = False
         self._run = run
         self._thread = threading.Thread(target=self._run_and_keep, name=f"holdfast-{what}"[:60], daemon=True)
 
     def start(self) -> None:
         try:
             self._thread.start()
+            self.has_started = True
         except RuntimeError as error:
             self.error = error
 

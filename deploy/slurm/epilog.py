@@ -30,6 +30,7 @@ from process_sweep import Entry, Sweep, all_pids, look_up, send
 
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # Slurm sets none for an epilog
 NAMED_MAX = 5
+READ_BYTES_MAX = 8 << 20  # execve takes less; a process may claim any range of its memory for its environment
 COMMAND_LETTERS_MAX = 60
 SCONTROL_S = 30
 
@@ -54,7 +55,7 @@ def of(entry: Entry) -> Process:
 
 def _read(path: str) -> bytes:
     with open(path, "rb") as file:
-        return file.read()
+        return file.read(READ_BYTES_MAX)
 
 
 def environment_of(pid: int) -> dict[bytes, bytes]:

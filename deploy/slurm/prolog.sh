@@ -24,7 +24,6 @@ fail() {
 serve() {
     exec > "$folder/log" 2>&1
     cd /
-    echo 0 > /proc/self/oom_score_adj # slurmd is protected from the kernel's OOM killer; a job must not be
     until "$HOLDFAST" daemon --socket-dir "$folder"; do
         case $? in 2 | 78) break ;; esac # wrong usage, wrong configuration
         sleep 0.1 # short: a job on several nodes continues only if its supervisor is back within 4 s
@@ -45,8 +44,12 @@ mkdir -p -m 711 "$PLACE" && rm -rf "$folder" && mkdir -m 700 "$folder" && chown 
 as_user=(setpriv --reuid "$uid" --regid "$gid" --init-groups env -i PATH="$PATH" HOME="$home" USER="$user"
     LOGNAME="$user" LANG=C.UTF-8 SLURM_JOB_ID="$SLURM_JOB_ID" HOLDFAST_SUPERVISOR_OF="$SLURM_JOB_ID")
 
-# In a separate session: Slurm kills what is left in the prolog's. The epilog finds it by the job's number.
-setsid --fork "${as_user[@]}" "$0" serve < /dev/null > /dev/null 2>&1
+# In a separate session: Slurm kills what is left in the prolog's. The epilog finds it by the job's number. slurmd is
+# protected from the kernel's OOM killer; a job must not be, nor be able to become so: only root lowers the least value.
+(
+    echo 0 > /proc/self/oom_score_adj
+    exec setsid --fork "${as_user[@]}" "$0" serve
+) < /dev/null > /dev/null 2>&1
 
 for ((tries = READY_S * 20; tries > 0; tries--)); do
     [ -S "$folder/control.sock" ] && exit 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 
+# After these, only a newly opened file may take more: the file server has evicted this client, or lost the file.
+OPEN_AGAIN = frozenset({errno.EIO, errno.ESTALE, errno.ESHUTDOWN, errno.ENOTCONN})
 LOOK_S = 1.0  # between two checks whether the file is still in its place
 GONE = b"[holdfast: the file was removed or moved away; the log goes on here]\n"
 

@@ -26,6 +26,7 @@ from supervisor.edges.machine.processes import same_machine_nodes
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
 from supervisor.errors import AlreadyExistsError, HoldfastError, InvalidRequestError
+from supervisor.ports.reports import JobReport
 
 SPAWNER_END_TIMEOUT_S = 10.0  # it kills what is left after 5 s
 
@@ -145,12 +146,20 @@ def _run_privately(request: RunRequest) -> int:
 
         shutil.rmtree(folder, ignore_errors=True)
     if report.exit_code:
+        _tell_failure(report, request)
+    return 1 if report.exit_code is None else report.exit_code
+
+
+def _tell_failure(report: JobReport, request: RunRequest) -> None:
+    try:
         from supervisor.cli.run_failure_message import shows_errors, tell_failure  # Only a failure needs them.
         from supervisor.config.redaction import secret_values
-
-        secrets = secret_values(request.spec.command, request.environment)
-        tell_failure(report, secrets=secrets, is_shown=shows_errors(request.spec))
-    return 1 if report.exit_code is None else report.exit_code
+    except ImportError as error:
+        told = f"{report.reason}; its last lines cannot be shown: the installation was replaced while it ran ({error})"
+        standard_streams.say(f"holdfast: error: {told}; see holdfast logs {request.spec.job_id}")
+        return
+    secrets = secret_values(request.spec.command, request.environment)
+    tell_failure(report, secrets=secrets, is_shown=shows_errors(request.spec))
 
 
 def _run_folder(request: RunRequest, claims: JobClaims) -> str:

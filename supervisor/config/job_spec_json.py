@@ -14,7 +14,7 @@ import msgspec
 
 from supervisor.config import job_logs, submitted_nodes
 from supervisor.config.attribution_settings import Attribution
-from supervisor.config.job_spec import JobSpec
+from supervisor.config.job_spec import JobSpec, OnSigterm
 from supervisor.config.launch_settings import RUN_SETTINGS
 from supervisor.config.launch_values import WORKERS_MAX
 from supervisor.config.run_folder import check_log_dir
@@ -24,16 +24,19 @@ from supervisor.errors import InvalidRequestError
 
 COMMAND_WORDS_MAX = 10_000
 SOURCES_MAX, SOURCE_CHARACTERS_MAX = 200, 8_192
+# Fields that a supervisor of the version before does not know: it takes all jobs but those that ask for them.
+_NEWER = {"attribution": Attribution(), "store_ports": (), "auto_heartbeat_s": None, "on_sigterm": OnSigterm.STOP}
 
 
 def job_spec_to_json(spec: JobSpec) -> str:
     """Returns one line of JSON with every field of `spec`, except what the supervisor itself finds out."""
     body = msgspec.to_builtins(spec)
     del body["resource_limits"]
-    if spec.attribution == Attribution():
-        del body["attribution"]  # A supervisor of the version before takes all jobs but those that ask for it.
-    if not spec.store_ports:
-        del body["store_ports"]  # The same.
+    for name, default in _NEWER.items():
+        if getattr(spec, name) == default:
+            del body[name]
+    if not spec.facts.submitted_at_ms:
+        del body["facts"]["submitted_at_ms"]
     return json.dumps(body, separators=(",", ":"))
 
 

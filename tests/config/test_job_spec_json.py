@@ -106,6 +106,8 @@ def test_any_value_in_any_field_is_taken_or_refused(name: str, value: object) ->
 def test_a_supervisor_of_the_version_before_takes_a_job_without_a_range_of_ports() -> None:
     """It refuses fields that it does not know."""
     spec = JobSpec("j", ("t.py",))
-    assert "store_ports" not in job_spec_to_json(spec)
+    sent = json.loads(job_spec_to_json(spec))
+    assert not {"store_ports", "attribution", "auto_heartbeat_s", "on_sigterm"} & sent.keys()
+    assert "submitted_at_ms" not in sent["facts"]
     ranged = JobSpec("j", ("t.py",), store_ports=(20_000, 20_999))
     assert job_spec_from_json(job_spec_to_json(ranged)) == ranged

@@ -17,9 +17,10 @@ UID = 4321
 CHAINS, OTHERS = 4, 300
 
 # What a supervisor does with the leftovers of a spawner that an earlier one started, and that is gone.
-OWN = """
+OWN = f"""
 import os
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans
+os.setgid({UID}); os.setuid({UID})  # of the job, as the supervisor of a user is
 orphans = Orphans(os.environ["HOLDFAST_JOB_ID"], 0, below_us=False)
 while orphans.sweep(others=frozenset()):
     pass

@@ -55,6 +55,9 @@ class CudaHealthCheck(HealthCheck):
             device = local_rank
         thread = BoundedThread("synchronize with the GPU", lambda: cuda.synchronize(device))
         thread.start()
+        if not thread.has_started:
+            log.warning("cannot synchronize with GPU %d: %s; the rank counts as healthy", device, thread.error)
+            return state
         if not thread.join(self.timeout.total_seconds()):
             raise TimeoutError(
                 f"cannot synchronize with GPU {device}: its kernels hang, or many are pending, after {self.timeout}; "

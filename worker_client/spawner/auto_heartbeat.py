@@ -62,7 +62,7 @@ class AutoHeartbeat:
         """Begins to stamp, in the worker. If that can't be done, the script runs without being watched."""
         if self._mark is None:
             return
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RuntimeError):  # the last: no thread can be started
             offset = auto_heartbeat_slots.page_offset(local_rank)
             words = memoryview(mmap.mmap(self.fd, page_layout.PAGE_BYTES, offset=offset)).cast("q")
             auto_heartbeat_slots.hold(self.fd, local_rank)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime
 
 from worker_client.spawner.error_file import read_bounded
 
@@ -16,6 +15,8 @@ RECORD_BYTES_MAX = 1 << 20
 
 def complete(link: str, cycle: int) -> None:
     """Adds the end to this cycle's record if it has none; leaves everything else unchanged. Never raises."""
+    from datetime import UTC, datetime  # Late: rarely needed.
+
     try:
         path = os.path.realpath(link)
         content = read_bounded(path, RECORD_BYTES_MAX)

@@ -1,4 +1,8 @@
-"""How does a process that was just started become the spawner of a job?"""
+"""How does a process that was just started become the spawner of a job?
+
+All modules of ours are loaded at the top of a file: later, the job's own worker_client would be found, or the files of
+another version.
+"""
 
 from __future__ import annotations
 

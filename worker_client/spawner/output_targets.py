@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from holdfast_wire.console_line import ConsoleLine
+from holdfast_wire.moved_log_file import OPEN_AGAIN
 
 # How much may wait for a slow console before the workers that write to it are held back.
 CONSOLE_BACKLOG_BYTES_MAX = 1024 * 1024
@@ -174,6 +175,10 @@ class LogFile:
         except OSError as error:
             self._size_bytes += done
             self._on_drop(waiting_bytes - done, f"cannot write {self.path}: {_in_words(error)}")
+            if error.errno in OPEN_AGAIN:
+                with suppress(OSError):
+                    self.close()
+                self._fd = -1
             return False
         self._size_bytes += done
         return True

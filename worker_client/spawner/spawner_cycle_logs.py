@@ -1,6 +1,6 @@
 """Which workers print into the file of their cycle, and when is that file complete?
 
-Nothing is loaded or started until a worker's plan asks for it. cycle_log/ does the work.
+Nothing is started until a worker's plan asks for it. cycle_log/ does the work.
 """
 
 from __future__ import annotations
@@ -8,19 +8,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from holdfast_wire.spawner_link import CycleLogClosed, OutputDropped, Report, WorkerPlan
 
 from . import children, error_file, identity
 from .child_state import Inherited
 from .children import Start
+from .cycle_end import complete
+from .cycle_log import log_process
+from .cycle_log.feeds import Feeds
 from .dropped_output import DroppedOutput
 from .event_loop import Events
 from .killing import Killing
-
-if TYPE_CHECKING:
-    from .cycle_log.feeds import Feeds
 
 END_WAIT_S = 4.0  # for a slow disk, when the job is over
 ALL_RANKS = -1
@@ -43,8 +42,6 @@ class CycleLogs:
     def streams(self, cycle: int, plan: WorkerPlan) -> dict[int, int]:
         """Returns the descriptors of a worker's stdout and stderr, which are one pipe. Raises OSError."""
         if self._feeds is None:
-            from .cycle_log.feeds import Feeds
-
             self._feeds = Feeds(self._events, self._start, self._on_closed, self._on_lost)
         _link(plan)
         fd = self._feeds.open(cycle, plan.local_rank, plan.cycle_log, plan.cycle_log_prefix, plan.cycle_log_door)
@@ -69,8 +66,6 @@ class CycleLogs:
         `alone`: no supervisor is there to complete the record of the cycle.
         """
         if alone and self._record[0]:
-            from .cycle_end import complete  # Late: rarely needed.
-
             complete(*self._record)
         if self._feeds is not None:
             self._feeds.close_all(lambda: self._end(then), END_WAIT_S)
@@ -120,6 +115,4 @@ def _write(link_fd: int) -> None:
     """Runs the log process, a fork that has the spawner's memory but does not need it."""
     identity.die_with_parent(0)  # Unwritten output outlives a killed spawner.
     identity.set_comm(b"hf-log")
-    from .cycle_log import log_process
-
     log_process.serve(link_fd)

@@ -11,17 +11,15 @@ import socket
 import struct
 import time
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from holdfast_wire import framing, spawner_link
 from holdfast_wire.spawner_link import HandOverPages, HoldPages, Keep, Kept, Ready, Report, WelcomeBack
 from holdfast_wire.spawner_settings import SpawnerSettings
 
+from .held_progress_pages import Pages
 from .kept_state_file import KeptFile
 from .link import Link
-
-if TYPE_CHECKING:
-    from .held_progress_pages import Pages
 
 BACKLOG = 16
 _CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -62,7 +60,7 @@ class SupervisorReconnect:
         self._reports: deque[Report] = deque()
         self._taken = 0
         self._ready: Ready | None = None
-        self._pages = _no_pages() if self.is_possible else None
+        self._pages = Pages() if self.is_possible else None
 
     @property
     def is_possible(self) -> bool:
@@ -151,12 +149,6 @@ class SupervisorReconnect:
         reports = [spawner_link.encode(report).decode() for report in self._reports]
         cgroup = self._ready.cgroup if self._ready is not None else ""
         self._file.save(self._texts, {"taken": self._taken, "reports": reports, "cgroup": cgroup})
-
-
-def _no_pages() -> Pages:
-    from .held_progress_pages import Pages  # late: a private supervisor does not come back
-
-    return Pages()
 
 
 def _may_come_in(connection: socket.socket) -> bool:

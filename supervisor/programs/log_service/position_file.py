@@ -59,9 +59,14 @@ class PositionFile:
             os.close(fd)
             return None
         self._fd = fd
-        positions = self._read()
-        positions.thin_out()
-        self.shorten(positions.entries())
+        try:
+            positions = self._read()
+            positions.thin_out()
+            self.shorten(positions.entries())
+        except BaseException:  # Whatever it is, the next try must find the lock free.
+            os.close(self._fd)
+            self._fd = -1
+            raise
         return positions
 
     def note(self, entry: Entry) -> None:

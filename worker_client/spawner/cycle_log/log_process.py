@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from holdfast_wire.log_pieces import Loss
 
@@ -21,9 +21,7 @@ from worker_client.spawner.event_loop import READ, Events
 
 from .backlog import Backlog, CycleFile
 from .rank_lines import RankLines
-
-if TYPE_CHECKING:
-    from .uplink import Uplink
+from .uplink import Uplink
 
 KEPT_BYTES = 8 * 1024 * 1024  # freed memory to keep; else the kernel would map and clear it for each piece
 MESSAGE_BYTES_MAX = 32 * 1024
@@ -97,8 +95,6 @@ class LogProcess:
         """Returns where output goes: to the node's sender to the log server, at `sender_socket`; "": to files here."""
         if sender_socket:
             if sender_socket not in self._uplinks:
-                from .uplink import Uplink  # Late: few jobs have a log server.
-
                 self._uplinks[sender_socket] = Uplink(self._events, sender_socket, self._tell_loss, self._on_closed)
             return self._uplinks[sender_socket]
         if self._backlog is None:

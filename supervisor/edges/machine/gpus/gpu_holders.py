@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 NAME_MAX = 64
+_ENVIRON_BYTES_MAX = 8 << 20  # see process_table.py
 
 
 class Job(NamedTuple):
@@ -78,7 +79,7 @@ def is_of(job: Job, pid: int, *, proc: str = "/proc") -> bool:
     if not job.job_id or not job.socket:
         return False
     with suppress(OSError), open(f"{proc}/{pid}/environ", "rb") as file:
-        variables = set(file.read().split(b"\0"))
+        variables = set(file.read(_ENVIRON_BYTES_MAX).split(b"\0"))
         return {
             f"HOLDFAST_JOB_ID={job.job_id}".encode(),
             f"HOLDFAST_SOCKET={job.socket}".encode(),

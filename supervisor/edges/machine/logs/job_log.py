@@ -11,10 +11,11 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast_wire.moved_log_file import GONE, LOOK_S, leave_if_moved
+from holdfast_wire.moved_log_file import GONE, LOOK_S, OPEN_AGAIN, leave_if_moved
 
 from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.own_process.writer_thread import QueueWriter
@@ -133,6 +134,9 @@ class JobLog(logging.Handler):
             while data:
                 data = data[os.write(fd, data) :]
         except OSError as error:
+            if error.errno in OPEN_AGAIN and (stale := self._files.pop(path, None)) is not None:
+                with suppress(OSError):
+                    os.close(stale)
             if path not in self._failed:
                 self._failed.add(path)
                 logging.getLogger(NAME).warning("cannot write %s: %s; check --ft-nvrx-logfile", path, error.strerror)

@@ -66,10 +66,16 @@ def limits_of_peer(sock: socket.socket) -> Limits:
     pid, uid, _ = _credentials(sock)
     if pid == 0:
         raise ProcessLookupError("it is in another pid namespace")
+    _check_owner(pid, uid)
     limits = limits_of(pid)
-    if os.stat(f"/proc/{pid}").st_uid not in (uid, 0):  # 0: it may not be traced
-        raise ProcessLookupError(f"its process {pid} has ended")
+    _check_owner(pid, uid)
     return limits
+
+
+def _check_owner(pid: int, uid: int) -> None:
+    """Raises ProcessLookupError if another process has the pid, or this one runs a setuid program, with its limits."""
+    if os.stat(f"/proc/{pid}").st_uid != uid:
+        raise ProcessLookupError(f"its process {pid} has ended, or has another user now")
 
 
 def limits_of(pid: int) -> Limits:

@@ -17,6 +17,7 @@ from holdfast_wire.process_sweep import send as send
 
 ANCESTORS_MAX = 64
 
+ENVIRON_BYTES_MAX = 8 << 20  # execve takes less; a process may claim any range of its memory for its environment
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -86,7 +87,7 @@ def initial_variable(pid: int, name: str) -> str | None:
     """Returns a variable from the environment with which the process was exec'ed; None if unset or unreadable."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            content = file.read()
+            content = file.read(ENVIRON_BYTES_MAX)
     except OSError:
         return None
     prefix = name.encode() + b"="
@@ -100,7 +101,7 @@ def has_initial_variables(pid: int) -> bool:
     """Returns whether any can be read: a process that ends, or has overwritten them by a title, shows none."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return re.search(rb"(?:^|\0)[A-Za-z_]\w*=", file.read()) is not None
+            return re.search(rb"(?:^|\0)[A-Za-z_]\w*=", file.read(ENVIRON_BYTES_MAX)) is not None
     except OSError:
         return False
 

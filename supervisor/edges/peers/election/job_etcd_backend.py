@@ -66,7 +66,7 @@ async def open_backend(
     def prepare() -> tuple[MemberFolder, member_tls.MemberFiles]:
         folder = MemberFolder(state_dir, job_id, nodes.name, goes_on=goes_on)
         try:
-            if tls.is_from_token:
+            if tls.token:  # also beside certificates, which alone are not enough then
                 return folder, member_tls.from_token(tls.token, own_host, folder.path)
             return folder, member_tls.given(TlsFiles(nodes.tls_cert, nodes.tls_key, nodes.tls_ca), own_host)
         except BaseException:  # raised again

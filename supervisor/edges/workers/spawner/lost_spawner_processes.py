@@ -116,7 +116,16 @@ class Orphans:
             now = process_table.look_up(child.pid)
             if now is None or now.has_ended:
                 raise ProcessLookupError
-        return job_id == self._job_id
+        return job_id == self._job_id and self._may_be_ours(child.pid)
+
+    def _may_be_ours(self, pid: int) -> bool:
+        """Returns False for another user's process: on one machine, a job of each user may have the same id."""
+        if self._below_us:
+            return True
+        try:
+            return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
+        except FileNotFoundError:
+            raise ProcessLookupError from None
 
     def _reap(self, entries: list[ProcessEntry]) -> None:
         for entry in entries:

@@ -78,6 +78,10 @@ def sleeping() -> Generator[Callable[[str], int]]:
         process.wait()
 
 
+def of_another_user() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["/bin/sleep", "60"], env={JOB_ID_VARIABLE: JOB}, user=54321, start_new_session=True)
+
+
 def is_alive(pid: int) -> bool:
     found = process_table.look_up(pid)
     return found is not None and found.state not in "ZX"
@@ -96,6 +100,15 @@ async def test_pids_that_other_processes_have_by_now_mean_nothing(sleeping: Call
     texts = {"workers": json.dumps([[0, 0, of_worker]])}
     assert await dead_spawner_state.end(reused, DeadSpawnerState(texts, 0, (), "")) == ()
     assert [is_alive(pid) for pid in (marked, of_spawner, of_worker)] == [False, True, True]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
+async def test_another_users_job_of_the_same_id_is_left_alone() -> None:
+    with of_another_user() as theirs:
+        assert await dead_spawner_state.end(identity(), DeadSpawnerState({}, 0, (), "")) == ()
+        is_left = is_alive(theirs.pid)
+        theirs.kill()
+    assert is_left
 
 
 async def test_pids_of_another_namespace_mean_nothing(sleeping: Callable[[str], int]) -> None:
