@@ -91,14 +91,14 @@ def test_one_that_refuses_or_is_silent_is_named_and_the_others_are_drained(
     assert f"waiting for job {ALICE}/of-alice" in drain.stderr
     assert "not every supervisor of this node is drained: see above; type holdfast drain again" in drain.stderr
     assert "this node has no jobs" not in drain.stderr
-    assert "holdfast drain by root" in node.run.communicate(timeout=many_users.END_S)[1]
+    assert "holdfast: drain by root" in node.run.communicate(timeout=many_users.END_S)[1]
 
 
 def test_jobs_of_the_others_are_stopped_while_one_is_waited_for(node: Node) -> None:
     node.tell(sleeps_s={"WatchJob": NEVER_S})
     drain = node.service.started(0, *HOLDFAST, "drain", "--stop-jobs")
     try:
-        assert "holdfast drain by root" in node.run.communicate(timeout=many_users.END_S)[1]
+        assert "holdfast: drain by root" in node.run.communicate(timeout=many_users.END_S)[1]
         assert drain.poll() is None
         drain.send_signal(signal.SIGINT)
         assert f"waiting for job {MALLORY}/mine" in drain.communicate(timeout=many_users.END_S)[1]
