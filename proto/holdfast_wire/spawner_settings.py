@@ -85,8 +85,8 @@ def take_settings(descriptor: int) -> SpawnerSettings:
 def settings_from_json(text: str) -> SpawnerSettings:
     """Returns the settings in `text`. Raises ValueError, KeyError or TypeError if `text` is anything else."""
     body: dict[str, object] = json.loads(text)
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in body.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-    values = {name: value for name, value in values.items() if name in SpawnerSettings._fields}  # of the next version
+    known = {name: value for name, value in body.items() if name in SpawnerSettings._fields}  # not of the next version
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in known.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     return SpawnerSettings(**values)  # pyright: ignore[reportArgumentType]
 
 

@@ -50,9 +50,13 @@ def test_a_program_that_nothing_can_end_is_left(tmp_path: Path, monkeypatch: pyt
     program(tmp_path, "stuck", "exec sleep 20")
     machine = machine_of(tmp_path, environ={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
     left: list[subprocess.Popen[bytes]] = []
+
+    def kill(process: subprocess.Popen[bytes]) -> None:
+        left.append(process)
+
     with monkeypatch.context() as patched:
         patched.setattr(machine_probe, "END_TIMEOUT_S", 0.1)
-        patched.setattr(subprocess.Popen, "kill", left.append)  # as for a process in the kernel's hands
+        patched.setattr(subprocess.Popen, "kill", kill)  # as for a process in the kernel's hands
         started_s = time.monotonic()
         assert machine.ask([machine.program("stuck")], timeout_s=0.1).is_late
         assert time.monotonic() - started_s < 15

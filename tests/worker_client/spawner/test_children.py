@@ -30,10 +30,11 @@ class TestExec:
 
     def test_a_command_finds_the_signals_as_the_shell_left_them(self) -> None:
         """Python ignores two of them, and a shell could not undo that for the programs of a pipe."""
-        with Rig("sh", "-c", "grep SigIgn /proc/$$/status", entry="command") as rig:
+        with Rig("sh", "-c", "grep SigIgn /proc/self/status", entry="command") as rig:
             rig.receive(Ready)
-            rig.run(worker(0))
-            out, _ = rig.end()
+            (end,) = rig.run(worker(0))
+            out, err = rig.end()
+        assert end.code == 0, err
         ignored = int(out.split()[1], 16)
         assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
 

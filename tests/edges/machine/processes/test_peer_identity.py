@@ -41,11 +41,14 @@ def test_user_groups_and_limits_are_those_of_the_process_that_connected():
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
 def test_limits_of_a_program_that_runs_as_somebody_else_are_not_the_peers(monkeypatch: pytest.MonkeyPatch):
     """As of sudo, which a peer may execute after it has connected."""
+
+    def when_it_connected(_: socket.socket) -> tuple[int, int, int]:
+        return os.getpid(), 54321, 54321
+
+    monkeypatch.setattr(peer_identity, "_credentials", when_it_connected)
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        monkeypatch.setattr(peer_identity, "_credentials", lambda _: (os.getpid(), 54321, 54321))
-        with pytest.raises(ProcessLookupError, match="has another user now"):
-            peer_identity.limits_of_peer(ours)
+    with ours, theirs, pytest.raises(ProcessLookupError, match="has another user now"):
+        peer_identity.limits_of_peer(ours)
 
 
 def test_root_is_root_whatever_groups_its_shell_has():
