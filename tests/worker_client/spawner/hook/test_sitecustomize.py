@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import subprocess
 from pathlib import Path
@@ -11,6 +12,7 @@ from holdfast_wire.spawner_settings import SpawnerSettings, settings_file, spawn
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.plain_python import compare_ends, reports
 from tests.worker_client.spawner.rig import clean_env
+from worker_client import spawner
 
 
 def test_the_users_own_sitecustomize_runs_in_the_worker(probe: Path, tmp_path: Path) -> None:
@@ -40,3 +42,22 @@ def test_a_spawner_that_cannot_begin_does_not_run_the_script_itself(script: Scri
     os.close(descriptor)
     assert (done.returncode, done.stdout) == (1, "")
     assert "ModuleNotFoundError: No module named 'holdfast_wire'" in done.stderr
+
+
+def test_the_spawner_imports_nothing_of_ours_late() -> None:
+    """By then, its modules are out of sight: the job's own worker_client would be found, of another version or none."""
+    folder = Path(spawner.__file__).parent
+    late: list[str] = []
+    for path in folder.rglob("*.py"):
+        if path.name != "__main__.py" and path.parent.name != "hook":
+            functions = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef))
+            inner = (node for function in functions for node in ast.walk(function))
+            late += [f"{path.name}: {ast.unparse(node)}" for node in inner if _is_ours(node)]
+    assert not late
+
+
+def _is_ours(node: ast.AST) -> bool:
+    ours = ("worker_client", "holdfast_wire")
+    if isinstance(node, ast.ImportFrom):
+        return node.level > 0 or (node.module or "").startswith(ours)
+    return isinstance(node, ast.Import) and any(each.name.startswith(ours) for each in node.names)
