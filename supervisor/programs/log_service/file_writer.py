@@ -10,7 +10,6 @@ import errno
 import logging
 import os
 import stat
-import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from holdfast_wire.moved_log_file import GONE, LOOK_S, leave_if_moved
 
 from supervisor.config.job_logs import cycle_log_path
 from supervisor.core.log_funnel.written_positions import KNOWN, Entry, Part, Positions
+from supervisor.edges.machine.clock import Clock
 from supervisor.programs.log_service.position_file import PositionFile
 from supervisor.programs.log_service.wakeup import Wakeup
 
@@ -244,7 +244,7 @@ class FileWriter:
 
     def _go_on_elsewhere_if_moved(self, file: int) -> None:
         """Begins a new file in the place of one that was removed or moved away. Raises OSError."""
-        now_s = time.monotonic()
+        now_s = Clock().now_s()
         if file not in self._fds or now_s < self._look_at_s[file]:
             return
         self._look_at_s[file] = now_s + LOOK_S
@@ -257,7 +257,7 @@ class FileWriter:
             while len(self._fds) >= OPEN_FILES_MAX:
                 os.close(self._fds.pop(next(iter(self._fds))))
             self._fds[file] = _open(self._paths.path_of(file))
-            self._look_at_s[file] = time.monotonic() + LOOK_S
+            self._look_at_s[file] = Clock().now_s() + LOOK_S
         return self._fds[file]
 
 

@@ -12,7 +12,7 @@ from holdfast_wire.spawner_link import CycleLogClosed, Emptied, Exited, KillTree
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, until, worker
-from worker_client.spawner.cycle_log import feeds
+from worker_client.spawner import spawner_cycle_logs
 from worker_client.spawner.spawner_cycle_logs import CycleLogs
 
 
@@ -110,7 +110,7 @@ class SlowFeeds:
 
 
 def test_a_log_whose_lines_are_all_written_is_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeds, "Feeds", SlowFeeds)
+    monkeypatch.setattr(spawner_cycle_logs, "Feeds", SlowFeeds)
     told: list[object] = []
     nothing = cast("Any", None)
     logs = CycleLogs(nothing, nothing, nothing, told.append)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast_wire.moved_log_file import GONE, LOOK_S, OPEN_AGAIN, leave_if_moved
 
 from supervisor.config.redaction import redacted_text
+from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.own_process.writer_thread import QueueWriter
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class JobLog(logging.Handler):
 
     def _has_moved(self, path: str) -> bool:
         """Returns whether the file was removed or moved away; then it is closed."""
-        now_s = time.monotonic()
+        now_s = Clock().now_s()
         if path not in self._files or now_s < self._look_at_s[path]:
             return False
         self._look_at_s[path] = now_s + LOOK_S
@@ -159,7 +159,7 @@ class JobLog(logging.Handler):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._files[path] = os.open(path, flags, 0o666)
-            self._look_at_s[path] = time.monotonic() + LOOK_S
+            self._look_at_s[path] = Clock().now_s() + LOOK_S
         return self._files[path]
 
 
