@@ -175,6 +175,16 @@ async def test_many_pieces_at_once_are_appended_in_order(tmp_path: Path, count: 
     assert (tmp_path / "logs" / "train_cycle0.log").read_bytes() == b"".join(lines)
 
 
+def test_notes_that_could_not_be_opened_are_opened_once_the_disk_has_room(tmp_path: Path):
+    notes = PositionFile(tmp_path / "notes", str)
+    (tmp_path / "notes.new").mkdir()  # in the place of the shorter file
+    with pytest.raises(IsADirectoryError):
+        notes.open()
+    (tmp_path / "notes.new").rmdir()
+    assert notes.open() is not None, "the first try has released the lock"
+    notes.remove()
+
+
 def _free(running: Running) -> None:
     """Releases the lock, as the end of its process would."""
     fd = running.writer._notes._fd  # pyright: ignore[reportPrivateUsage]

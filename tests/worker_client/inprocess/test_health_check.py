@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from datetime import timedelta
 
 import pytest
@@ -108,6 +109,20 @@ def test_a_gpu_that_does_not_come_to_an_end_is_a_timeout(monkeypatch: pytest.Mon
             CudaHealthCheck(timedelta(milliseconds=50))(frozen_state())
     finally:
         cuda.may_end.set()
+
+
+def test_a_rank_without_room_for_a_thread_counts_as_healthy(monkeypatch: pytest.MonkeyPatch):
+    cuda = Cuda()
+    monkeypatch.setitem(sys.modules, "torch.cuda", cuda)
+
+    def no_thread(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    state = frozen_state()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        assert CudaHealthCheck()(state) is state
+    assert cuda.synchronized == []
 
 
 def test_cuda_that_is_not_in_use_is_not_asked(monkeypatch: pytest.MonkeyPatch):

@@ -38,6 +38,23 @@ class TestLogFile:
         assert (tmp_path / "log").read_bytes() == b"next"
         assert (tmp_path / "log.1").read_bytes() == b"12345678ab"
 
+    def test_a_file_that_its_server_has_given_up_is_opened_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        drops: list[int] = []
+        file = LogFile(str(tmp_path / "log"), 0, lambda count, _: drops.append(count), needed=True)
+
+        def evicted(*_: object) -> int:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", evicted)
+            file.write(b"lost")
+        (tmp_path / "log").unlink()
+        file.write(b"in the new one")
+        file.close()
+        assert (drops, (tmp_path / "log").read_bytes()) == ([4], b"in the new one")
+
     def test_without_a_cap_nothing_is_cut(self, tmp_path: Path) -> None:
         file = LogFile(str(tmp_path / "log"), 0, ignore_drop, needed=True)
         for _ in range(100):

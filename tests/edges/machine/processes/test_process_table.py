@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 
 from supervisor.edges.machine.processes import process_table
 from tests.edges.workers.worker_side import until
@@ -39,13 +40,15 @@ def test_a_process_is_found_with_parent_session_and_start():
     assert process_table.look_up(child.pid) is None
 
 
-async def test_variables_and_namespaces_that_can_not_be_seen_are_none():
+async def test_variables_and_namespaces_that_can_not_be_seen_are_none(monkeypatch: pytest.MonkeyPatch):
     child = _start("sleep", "600", env={"HOLDFAST_JOB_ID": "a=b", "EMPTY": ""})
     try:
         await until(lambda: process_table.initial_variable(child.pid, "EMPTY") is not None)  # its exec is done
         assert process_table.initial_variable(child.pid, "HOLDFAST_JOB_ID") == "a=b"
         assert process_table.initial_variable(child.pid, "EMPTY") == ""
         assert process_table.initial_variable(child.pid, "HOLDFAST_JOB") is None
+        monkeypatch.setattr(process_table, "ENVIRON_BYTES_MAX", 3)
+        assert process_table.initial_variable(child.pid, "HOLDFAST_JOB_ID") is None, "no more is read"
         assert process_table.namespace(child.pid, "pid") == process_table.namespace(os.getpid(), "pid")
     finally:
         child.kill()

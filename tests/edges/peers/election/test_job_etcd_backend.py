@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from supervisor.config.job_spec import Nodes
@@ -57,6 +58,21 @@ async def test_a_certificate_that_does_not_name_the_nodes_address_is_refused(tmp
     backend = await open_backend("job", nodes, tls, own_host="127.0.0.2", state_dir=tmp_path, goes_on=False)
     await backend.close()
     assert not list((tmp_path / "etcd").glob("*/*/*.pem"))
+
+
+@needs_etcd
+async def test_with_a_token_a_certificate_alone_is_not_enough(tmp_path: Path):
+    """The members' certificates come from the token, which only nodes of the job know."""
+    files = _certificate_for(tmp_path, "127.0.0.2")
+    nodes = Nodes(
+        2, 3, "127.0.0.1", 2379, "n1", backend="etcd", backend_options=NODES.backend_options,
+        tls_cert=files.certificate, tls_key=files.key, tls_ca=files.authority,
+    )  # fmt: skip
+    both = msgspec.structs.replace(cluster_tls.load(files), token=b"a secret of the job")
+    backend = await open_backend("job", nodes, both, own_host="127.0.0.1", state_dir=tmp_path, goes_on=False)
+    authority = next((tmp_path / "etcd").glob("*/*/authority.pem"))
+    assert authority.read_bytes() != (tmp_path / "node.pem").read_bytes()
+    await backend.close()
 
 
 def _certificate_for(folder: Path, address: str) -> cluster_tls.TlsFiles:
