@@ -1,4 +1,7 @@
-"""What happens when a log file is removed or moved away? The log goes on in a new file at the old path."""
+"""Where does a log go on if somebody removes its file or moves it away?
+
+In a new file at the old path.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import os
 
 # After these, only a newly opened file may take more: the file server has evicted this client, or lost the file.
 OPEN_AGAIN = frozenset({errno.EIO, errno.ESTALE, errno.ESHUTDOWN, errno.ENOTCONN})
+FILES_MAX = 64  # whose times are remembered
 LOOK_S = 1.0  # between two checks whether the file is still in its place
 GONE = b"[holdfast: the file was removed or moved away; the log goes on here]\n"
 
@@ -27,3 +31,19 @@ def leave_if_moved(fd: int, path: str) -> bool:
     with contextlib.suppress(OSError):
         os.close(fd)
     return True
+
+
+class MovedFiles:
+    """Looks whether the open files of one writer are still in their places, each once in LOOK_S."""
+
+    def __init__(self) -> None:
+        self._look_at_s: dict[str, float] = {}
+
+    def leave(self, fd: int, path: str, *, now_s: float) -> bool:
+        """Closes a file that is no longer at its path; returns whether."""
+        if now_s < self._look_at_s.get(path, 0.0):
+            return False
+        if len(self._look_at_s) >= FILES_MAX:  # of cycles that are long over
+            self._look_at_s.clear()
+        self._look_at_s[path] = now_s + LOOK_S
+        return leave_if_moved(fd, path)

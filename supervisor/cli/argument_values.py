@@ -12,7 +12,7 @@ UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 60
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhdw])")
 
 
-def duration(text: str) -> float:
+def duration_s(text: str) -> float:
     """Reads a duration, in seconds: numbers with units, such as 30s or 1h30m."""
     given = _seconds(text)
     if given is None:

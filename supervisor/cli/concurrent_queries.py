@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 def ask_all(questions: Sequence[Callable[[], Answer]], *, within_s: float | None) -> list[Answer | HoldfastError]:
     """Returns the answers in order, each with the refusal in its place.
 
-    What takes longer than `within_s` is left; None: all are waited for.
+    Does not wait longer than `within_s`; None: waits for all.
     """
     found: list[Answer | HoldfastError] = [ExhaustedError(f"no answer within {within_s or 0:g} s")] * len(questions)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from supervisor.cli import output
-from supervisor.cli.argument_values import UNITS_S, count, duration, share
+from supervisor.cli.argument_values import UNITS_S, count, duration_s, share
 from supervisor.cli.simulate_history import fields_of
 from supervisor.errors import InvalidRequestError
 from supervisor.programs.simulation.picture import picture
@@ -61,19 +61,19 @@ def add_arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     add("--spares", "spares", count, "N", "hot spares beside them")
     add("--ranks-per-node", "ranks_per_node", count, "N", "ranks on each node")
-    add("--duration", "duration_s", duration, "TIME", "how long to simulate")
-    add("--mtbf", "mtbf_s", duration, "TIME", "mean time between the faults of one node")
+    add("--duration", "duration_s", duration_s, "TIME", "how long to simulate")
+    add("--mtbf", "mtbf_s", duration_s, "TIME", "mean time between the faults of one node")
     add("--lost-share", "lost_share", share, "SHARE", "faults that take the node away")
     add("--hang-share", "hang_share", share, "SHARE", "faults that leave ranks silent; the rest ends a process")
-    add("--repair", "repair_s", duration, "TIME", "time until a lost node is back")
-    add("--checkpoint-every", "checkpoint_interval_s", duration, "TIME", "training between two checkpoints")
-    add("--checkpoint-pause", "checkpoint_pause_s", duration, "TIME", "how long a checkpoint stops training")
-    add("--load", "load_s", duration, "TIME", "time from the start of the ranks to their first step")
-    add("--restart", "restart_s", duration, "TIME", "time from a detected fault to the start of new ranks")
-    add("--hang-timeout", "hang_timeout_s", duration, "TIME", "silence that counts as a hang")
+    add("--repair", "repair_s", duration_s, "TIME", "time until a lost node is back")
+    add("--checkpoint-every", "checkpoint_interval_s", duration_s, "TIME", "training between two checkpoints")
+    add("--checkpoint-pause", "checkpoint_pause_s", duration_s, "TIME", "how long a checkpoint stops training")
+    add("--load", "load_s", duration_s, "TIME", "time from the start of the ranks to their first step")
+    add("--restart", "restart_s", duration_s, "TIME", "time from a detected fault to the start of new ranks")
+    add("--hang-timeout", "hang_timeout_s", duration_s, "TIME", "silence that counts as a hang")
     add("--max-restarts", "max_restarts", count, "N", "budget of each job")
-    add("--join-timeout", "join_timeout_s", duration, "TIME", "how long a job waits for missing nodes")
-    add("--requeue", "requeue_s", duration, "TIME", "time from the end of a job to its next start")
+    add("--join-timeout", "join_timeout_s", duration_s, "TIME", "how long a job waits for missing nodes")
+    add("--requeue", "requeue_s", duration_s, "TIME", "time from the end of a job to its next start")
     parser.add_argument("--runs", type=count, default=3, metavar="N", help="number of simulated runs (default: 3)")
     parser.add_argument("--seed", type=count, default=0, metavar="N", help="seed of the first run (default: 0)")
     parser.add_argument(
@@ -102,7 +102,7 @@ _DEFAULTS = Scenario(1)
 
 
 def _shown(kind: _Kind, value: float) -> str:
-    if kind is duration:
+    if kind is duration_s:
         unit = next(unit for unit in ("d", "h", "m", "s", "ms") if value >= UNITS_S[unit] or unit == "ms")
         return f"{value / UNITS_S[unit]:g}{unit}"
     return f"{value:g}" if kind is share else str(value)

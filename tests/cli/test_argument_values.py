@@ -7,7 +7,7 @@ from argparse import ArgumentTypeError
 
 import pytest
 
-from supervisor.cli.argument_values import duration, moment
+from supervisor.cli.argument_values import duration_s, moment
 
 
 @pytest.mark.parametrize(
@@ -15,13 +15,13 @@ from supervisor.cli.argument_values import duration, moment
     [("85ms", 0.085), ("30s", 30), ("1h30m", 5400), ("2d12h5m1.5s", 216_301.5), ("1w", 604_800), (" 0.5h ", 1800)],
 )
 def test_a_duration_has_one_unit_or_several(text: str, seconds: float) -> None:
-    assert duration(text) == pytest.approx(seconds)
+    assert duration_s(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "3", "h", "30m1h", "1h1h", "1h 30m", "1h30", "-5m", "1y", "1e3s", "٣s"])
 def test_other_texts_are_not_durations(text: str) -> None:
     with pytest.raises(ArgumentTypeError, match="is not a duration; write numbers with units"):
-        duration(text)
+        duration_s(text)
 
 
 @pytest.mark.parametrize("text", ["1h30m", "-1h30m", "90m"])

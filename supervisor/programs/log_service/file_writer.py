@@ -17,7 +17,7 @@ from pathlib import Path
 import anyio
 from anyio import to_thread
 from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, cycle_of_file
-from holdfast_wire.moved_log_file import GONE, LOOK_S, leave_if_moved
+from holdfast_wire.moved_log_file import GONE, MovedFiles
 
 from supervisor.config.job_logs import cycle_log_path
 from supervisor.core.log_funnel.written_positions import KNOWN, Entry, Part, Positions
@@ -70,7 +70,7 @@ class FileWriter:
         self._before_bytes = 0
         self._links: dict[int, int] = {}  # stream -> link
         self._fds: dict[int, int] = {}
-        self._look_at_s: dict[int, float] = {}  # whether each open file is still in its place
+        self._moved_files = MovedFiles()
         self._is_writing = False
         self._begun: tuple[Entry, list[bytes], int] | None = None  # noted, not complete; bytes written
         self._wakeup = Wakeup()
@@ -244,11 +244,8 @@ class FileWriter:
 
     def _go_on_elsewhere_if_moved(self, file: int) -> None:
         """Begins a new file in the place of one that was removed or moved away. Raises OSError."""
-        now_s = Clock().now_s()
-        if file not in self._fds or now_s < self._look_at_s[file]:
-            return
-        self._look_at_s[file] = now_s + LOOK_S
-        if leave_if_moved(self._fds[file], self._paths.path_of(file)):
+        fd = self._fds.get(file)
+        if fd is not None and self._moved_files.leave(fd, self._paths.path_of(file), now_s=Clock().now_s()):
             del self._fds[file]
             os.write(self._fd_of(file), GONE)
 
@@ -257,7 +254,6 @@ class FileWriter:
             while len(self._fds) >= OPEN_FILES_MAX:
                 os.close(self._fds.pop(next(iter(self._fds))))
             self._fds[file] = _open(self._paths.path_of(file))
-            self._look_at_s[file] = Clock().now_s() + LOOK_S
         return self._fds[file]
 
 

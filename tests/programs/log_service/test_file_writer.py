@@ -10,11 +10,11 @@ from pathlib import Path
 
 import anyio
 import pytest
+from holdfast_wire import moved_log_file
 from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, file_of_cycle
 from holdfast_wire.moved_log_file import GONE
 
 from supervisor.core.log_funnel.written_positions import Entry, Part
-from supervisor.programs.log_service import file_writer
 from supervisor.programs.log_service.file_writer import FileWriter, Paths
 from supervisor.programs.log_service.position_file import PositionFile, place_beside
 from supervisor.programs.log_service.wakeup import Wakeup
@@ -83,7 +83,7 @@ async def test_a_writer_that_follows_another_goes_on_where_that_one_stopped(tmp_
 
 
 async def test_a_log_that_was_removed_goes_on_in_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(file_writer, "LOOK_S", 0.0)
+    monkeypatch.setattr(moved_log_file, "LOOK_S", 0.0)
     log = tmp_path / "logs" / "train_cycle0.log"
     async with running(tmp_path) as root:
         root.writer.take(1, piece(0, b"one\n"))

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from holdfast_wire.call_bounds import EXCHANGE_NAMES_MAX
 
-from worker_client import call_frames
+from worker_client import call_frames, rank_text
 from worker_client.call_frames import (
     BeginIteration,
     CallEnter,
@@ -280,9 +280,7 @@ class Coordination:
         """Returns "rank 3" or "ranks 3, 7 and 41 more", by initial rank; "some ranks" if there was no answer."""
         if (missing := self._own.missing) is None:
             return "some ranks"
-        more = missing.total - len(missing.ranks)
-        named = ", ".join(map(str, missing.ranks)) + (f" and {more} more" if more > 0 else "")
-        return f"rank {named}" if missing.total == 1 else f"ranks {named}"
+        return rank_text.named(missing.ranks, missing.total)
 
     def _fault(self, interruption: str, reason: str) -> RankFault:
         return RankFault(self._call, self._own.iteration, self._own.rank, interruption, reason)

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
+from worker_client import rank_text
 from worker_client.inprocess.rank_assignment.assignment import RankAssignment, RankAssignmentCtx, RankDiscarded
 from worker_client.inprocess.rank_assignment.grouped import group_key
 from worker_client.inprocess.rank_assignment.tree_layers import Layer, idle_flags
@@ -145,9 +146,7 @@ def _most_and_least(described: Mapping[int, str]) -> tuple[tuple[str, str], tupl
 
 
 def _named(ranks: Sequence[int]) -> str:
-    listed = ", ".join(map(str, ranks[:RANKS_SHOWN_MAX]))
-    more = f" and {len(ranks) - RANKS_SHOWN_MAX} more" if len(ranks) > RANKS_SHOWN_MAX else ""
-    return f"rank {listed}" if len(ranks) == 1 else f"ranks {listed}{more}"
+    return rank_text.named(ranks[:RANKS_SHOWN_MAX], len(ranks))
 
 
 def _warn_of_moved(ranks: list[int], topology: Topology) -> None:

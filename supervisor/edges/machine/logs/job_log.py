@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast_wire.moved_log_file import GONE, LOOK_S, OPEN_AGAIN, leave_if_moved
+from holdfast_wire.moved_log_file import GONE, OPEN_AGAIN, MovedFiles
 
 from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.clock import Clock
@@ -54,7 +54,7 @@ class JobLog(logging.Handler):
             end=self._close_files,
         )
         self._files: dict[str, int] = {}
-        self._look_at_s: dict[str, float] = {}  # whether each open file is still in its place
+        self._moved_files = MovedFiles()
         self._dropped = 0
         self._failed: set[str] = set()
         self._uplinks: dict[str, JobLogUplink] = {}  # by job id, ended jobs included
@@ -128,7 +128,9 @@ class JobLog(logging.Handler):
             texts.insert(0, f"{dropped} lines were dropped: the disk was too slow\n")
         data = _encoded("".join(texts))
         try:
-            if self._has_moved(path):
+            fd = self._files.get(path)
+            if fd is not None and self._moved_files.leave(fd, path, now_s=Clock().now_s()):
+                del self._files[path]
                 data = GONE + data
             fd = self._fd_of(path)
             while data:
@@ -141,17 +143,6 @@ class JobLog(logging.Handler):
                 self._failed.add(path)
                 logging.getLogger(NAME).warning("cannot write %s: %s; check --ft-nvrx-logfile", path, error.strerror)
 
-    def _has_moved(self, path: str) -> bool:
-        """Returns whether the file was removed or moved away; then it is closed."""
-        now_s = Clock().now_s()
-        if path not in self._files or now_s < self._look_at_s[path]:
-            return False
-        self._look_at_s[path] = now_s + LOOK_S
-        if not leave_if_moved(self._files[path], path):
-            return False
-        del self._files[path]
-        return True
-
     def _fd_of(self, path: str) -> int:
         if path not in self._files:
             while len(self._files) >= OPEN_FILES_MAX:
@@ -159,7 +150,6 @@ class JobLog(logging.Handler):
             os.makedirs(os.path.dirname(path), exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             self._files[path] = os.open(path, flags, 0o666)
-            self._look_at_s[path] = Clock().now_s() + LOOK_S
         return self._files[path]
 
 

@@ -8,9 +8,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from holdfast_wire import moved_log_file
 from holdfast_wire.moved_log_file import GONE
 
-from supervisor.edges.machine.logs import job_log
 from supervisor.edges.machine.logs.job_log import JobLog, JobLogPlace
 from tests.e2e.launch import wait_until
 
@@ -47,7 +47,7 @@ def test_a_second_run_appends(tmp_path: Path, log: logging.Logger) -> None:
 def test_a_file_that_was_moved_away_is_begun_anew(
     tmp_path: Path, log: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_log, "LOOK_S", 0.0)
+    monkeypatch.setattr(moved_log_file, "LOOK_S", 0.0)
     path = tmp_path / "nvrx.log"
     words = JobLog(lambda _: JobLogPlace(str(path)), "n1")
     words.open()
