@@ -20,6 +20,7 @@ from supervisor.ports.reports import RankReport, RecordedEvent
 
 # Once per cycle. A supervisor that decides it again may word it differently, since ended processes give no stacks.
 DECIDED_ONCE = frozenset({"restart_decided"})
+NS_PER_MS = 1_000_000
 ENDED_JOBS_MAX = 64  # ended jobs that stay in memory; the journal has all of them
 
 
@@ -90,6 +91,11 @@ class JobRecord(msgspec.Struct):
     def __post_init__(self) -> None:
         self.shown_command = shown_command(self.spec.command)
         self.secrets = secret_values(self.spec.command, self.environment)
+
+    @property
+    def submitted_at_ms(self) -> int:
+        """Returns what the job's nodes say about it (NodeFacts)."""
+        return self.submitted_at_ns // NS_PER_MS
 
     def node_name(self, own: str) -> str:
         """Returns the job's name for this node, which its supervisor calls `own`."""

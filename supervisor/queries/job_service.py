@@ -39,8 +39,6 @@ from supervisor.ports.reports import (
     SectionReport,
 )
 
-NS_PER_MS = 1_000_000
-
 
 class JobService:
     """Answers questions and requests; see ports.JobRequests. Runs on the event loop; answers show the current state."""
@@ -115,7 +113,7 @@ class JobService:
         self._ended[spec.job_id] = anyio.Event()
         self._prepare(spec.job_id)
         rules = spec.rules()
-        facts = msgspec.structs.replace(rules.facts, submitted_at_ms=submitted_at_ns // NS_PER_MS)
+        facts = msgspec.structs.replace(rules.facts, submitted_at_ms=job.submitted_at_ms)
         rules, checks = msgspec.structs.replace(rules, facts=facts), spec.health.plans(job.node_name(self._node_name))
         told = recorded_settings(spec)
         self._inbox.post(node_messages.JobSubmitted(rules, checks, spec.memory_rules(), job.node_name(""), told))

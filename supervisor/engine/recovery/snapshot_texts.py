@@ -13,8 +13,10 @@ from typing import cast
 import msgspec
 
 from supervisor.config.job_spec import JobSpec
+from supervisor.core import fencing_epochs
 from supervisor.core.cluster import coordinator
 from supervisor.core.cluster.cluster_messages import Event as Report
+from supervisor.core.facts import JobRules
 from supervisor.core.node.job_machines import JobMachines
 from supervisor.core.node.node_messages import Action
 from supervisor.core.session_state import JobSessions
@@ -188,6 +190,7 @@ def _restored(texts: Mapping[str, str]) -> Restored:
         recorded_before=list(kept.recorded_before),
         is_returning=True,
     )
+    kept = _with_epochs(kept, record.submitted_at_ms)
     return Restored(record, kept, cast("tuple[RecordedEvent, ...]", events), sessions)
 
 
@@ -199,6 +202,22 @@ def resume(job: JobRecord, past: Sequence[RecordedEvent], *, has_spawner: bool) 
     job.sequence = max([job.sequence, *(event.sequence for event in past)])
     job.recorded_before += past
     job.is_returning = has_spawner
+
+
+def _with_epochs(kept: StateSnapshot, submitted_at_ms: int) -> StateSnapshot:
+    """Returns the state with what a version without fencing epochs does not keep: the next cycle has an epoch."""
+    job, led = kept.machines.job, kept.coordinator
+    if job.rules.facts.submitted_at_ms:
+        return kept
+    job = msgspec.structs.replace(job, rules=_submitted_at(job.rules, submitted_at_ms))
+    if led is not None:
+        epoch = led.own_epoch or fencing_epochs.next_epoch(led.epoch, began_at_ms=submitted_at_ms)
+        led = msgspec.structs.replace(led, rules=_submitted_at(led.rules, submitted_at_ms), own_epoch=epoch)
+    return msgspec.structs.replace(kept, machines=msgspec.structs.replace(kept.machines, job=job), coordinator=led)
+
+
+def _submitted_at(rules: JobRules, at_ms: int) -> JobRules:
+    return msgspec.structs.replace(rules, facts=msgspec.structs.replace(rules.facts, submitted_at_ms=at_ms))
 
 
 def _put_together(

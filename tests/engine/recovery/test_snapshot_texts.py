@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from pathlib import Path
@@ -222,6 +223,29 @@ async def test_what_was_recorded_by_one_before_the_last_is_not_forgotten(tmp_pat
         record = snapshot_texts.restored(spawner.kept).record
         assert (record.recorded_before, record.taken, record.is_returning) == ([before], {("n1", 5): 4}, True)
         tasks.cancel_scope.cancel()
+
+
+async def test_a_job_of_a_version_without_fencing_epochs_has_one_from_its_next_cycle_on(tmp_path: Path) -> None:
+    spawner, disk, failed = KeepingSpawner(), Disk(), set[int]()
+    _, is_lost = await live(tmp_path, spawner, disk, failed, lambda _, __: bool(spawner.living))
+    newer = ("epoch", "own_epoch", "submitted_at_ms")
+    kept = json.loads(
+        spawner.texts["state"], object_hook=lambda has: {name: has[name] for name in has if name not in newer}
+    )
+    spawner.texts["state"] = json.dumps(kept)
+    restored = snapshot_texts.restored(spawner.texts)
+    begun_at_ms = restored.record.submitted_at_ms
+    led = restored.snapshot.coordinator
+    assert is_lost
+    assert led is not None
+    assert (led.epoch, led.own_epoch) == (0, begun_at_ms)
+    assert restored.snapshot.machines.job.rules.facts.submitted_at_ms == begun_at_ms  # a later leader reads it there
+    before = len(spawner.heard)
+    await live(tmp_path, spawner, disk, failed, lambda _, __: False)
+    spawned = (each for each in spawner.heard[before:] if isinstance(each, link.Spawn) and each.cycle > 0)
+    epochs = [worker.env["HOLDFAST_FENCING_EPOCH"] for each in spawned for worker in each.workers]
+    assert epochs
+    assert set(epochs) == {str(begun_at_ms)}
 
 
 @pytest.mark.parametrize("missing", ["spec", "state"])
