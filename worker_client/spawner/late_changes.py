@@ -40,6 +40,17 @@ class Assignment(NamedTuple):
     is_default: bool  # only where it is not set
 
 
+class Objection(NamedTuple):
+    """A line that changes what a load reads: the rest of "line N, …", and the variable if it is about that alone."""
+
+    text: str
+    variable: str = ""
+
+    @classmethod
+    def on(cls, variable: str) -> Objection:
+        return cls(f"changes {variable}", variable)
+
+
 def is_read_at_load(name: str) -> bool:
     """Returns whether torch, or what it loads, reads this variable when it is loaded."""
     return re.match(_READ_AT_LOAD, name) is not None
@@ -61,8 +72,8 @@ def assignments(statement: ast.stmt, text: Text) -> tuple[Assignment, ...] | Non
     return None
 
 
-def objection(node: ast.AST, *, take_folder: Callable[[ast.Call], bool]) -> str:
-    """Returns how `node` changes what a load reads, as the rest of "line N, …"; "" if it does not.
+def objection(node: ast.AST, *, take_folder: Callable[[ast.Call], bool]) -> Objection | None:
+    """Returns how `node` changes what a load reads; None if it does not.
 
     `take_folder` gets each call of sys.path.insert and returns whether its folder is known.
     """
@@ -72,21 +83,21 @@ def objection(node: ast.AST, *, take_folder: Callable[[ast.Call], bool]) -> str:
             if isinstance(target, ast.Subscript) and _is_environ(target.value):
                 return _on_variable([target.slice])
             if _is_environ(target):
-                return "changes os.environ as a whole"
+                return Objection("changes os.environ as a whole")
             if ast.unparse(target) in ("sys.path", "sys.path[:]") and isinstance(node, ast.Assign):
-                return "replaces sys.path"
+                return Objection("replaces sys.path")
     if not isinstance(node, ast.Call):
-        return ""
+        return None
     name = ast.unparse(node.func)
     if name == "sys.path.insert" and not take_folder(node):
-        return "puts a folder that is computed before the installed modules"
+        return Objection("puts a folder that is computed before the installed modules")
     if name in _FORBIDDEN_CALLS:
-        return _FORBIDDEN_CALLS[name]
+        return Objection(_FORBIDDEN_CALLS[name])
     if name in ("os.putenv", "putenv", "os.unsetenv", "unsetenv"):
         return _on_variable(node.args[:1])
     if isinstance(node.func, ast.Attribute) and _is_environ(node.func.value) and node.func.attr in _WRITES:
         return _on_variable([key for key, _ in _updated(node)] if node.func.attr == "update" else node.args[:1])
-    return ""
+    return None
 
 
 def _assigned(
@@ -115,11 +126,11 @@ def _updated(call: ast.Call) -> Iterator[tuple[ast.expr | None, ast.expr]]:
         yield ast.Constant(word.arg) if word.arg else None, word.value
 
 
-def _on_variable(keys: list[ast.expr] | list[ast.expr | None]) -> str:
+def _on_variable(keys: list[ast.expr] | list[ast.expr | None]) -> Objection | None:
     for key in keys:
         if not isinstance(key, ast.Constant):
-            return "changes an environment variable whose name is computed"
+            return Objection("changes an environment variable whose name is computed")
         name = os.fsdecode(key.value) if isinstance(key.value, bytes) else str(key.value)
         if is_read_at_load(name):
-            return f"changes {name}"
-    return ""
+            return Objection.on(name)
+    return None

@@ -9,7 +9,7 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterable
+from itertools import takewhile
 from typing import NamedTuple
 
 from holdfast_wire.spawner_settings import SpawnerSettings
@@ -43,7 +43,9 @@ class Choice(NamedTuple):
 
     @property
     def variables(self) -> frozenset[str]:
-        return frozenset(step.partition("=")[0].lstrip("-") for step in self.steps if "=" in step)
+        """Those set before torch is loaded."""
+        first = takewhile(lambda step: step.partition(".")[0] != "torch", self.steps)
+        return frozenset(step.partition("=")[0].lstrip("-") for step in first if "=" in step)
 
 
 def is_of_torch(module: str) -> bool:
@@ -70,7 +72,7 @@ def choose(settings: SpawnerSettings) -> Choice:
         return _bare(str(error))
     except RecursionError:
         return _bare(f"{path} is nested too deeply")
-    dynamo = (DYNAMO,) if _loads_dynamo(trace.trees) else ()
+    dynamo = (DYNAMO,) if _loads_dynamo(trace) else ()
     if not trace.torch_in:
         return _bare("neither the script nor a module of its own imports torch in any case", dynamo)
     if trace.objection:
@@ -142,11 +144,15 @@ def _safe_path() -> bool:
     return bool(getattr(sys.flags, "safe_path", False))
 
 
-def _loads_dynamo(trees: Iterable[ast.Module]) -> bool:
+def _loads_dynamo(trace: Trace) -> bool:
     """Returns whether the job's model wrapper imports torch._dynamo, and the job sets nothing that this would read."""
+    if trace.late_objection is not None and not trace.late_objection.variable:
+        return False
     wraps = False
-    for node in (node for tree in trees for node in ast.walk(tree)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.match(_READ_BY_DYNAMO, node.value):
+    if any(_sets_for_dynamo(node) for tree in trace.doubtful_trees for node in ast.walk(tree)):
+        return False
+    for node in (node for tree in trace.trees for node in ast.walk(tree)):
+        if _sets_for_dynamo(node):
             return False
         if isinstance(node, ast.Name | ast.Attribute):
             wraps |= (node.id if isinstance(node, ast.Name) else node.attr) in _LOADS_DYNAMO
@@ -155,3 +161,11 @@ def _loads_dynamo(trees: Iterable[ast.Module]) -> bool:
         elif isinstance(node, ast.ImportFrom) and not node.level:
             wraps |= (node.module or "").partition(".")[0] in _LOADS_DYNAMO_PACKAGES
     return wraps
+
+
+def _sets_for_dynamo(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.match(_READ_BY_DYNAMO, node.value) is not None
+    )

@@ -22,6 +22,10 @@ MAIN = "train.py"
 TORCH_IMPORT = "import torch"
 MAIN_IMPORTS = "def main():\n    import torch"
 LIB_ON_PATH = "import sys, os\nsys.path.append(os.path.dirname(__file__) + '/lib')"
+EITHER = "try:\n    from x import main\nexcept ImportError:\n    from y import main"
+OMP = "os.environ['OMP_NUM_THREADS'] = '3'"
+SETS_OMP = f"import os\n{OMP}"
+DEF_OMP = "import os\ndef main():\n    os.environ['OMP_NUM_THREADS'] = '3'"
 F = "import os\ndef f():\n    "
 
 
@@ -71,6 +75,12 @@ def choose(script: Script, files: Files, **more: str) -> preload.Choice:
         ({MAIN: "def main():\n    import torch\nif x:\n    main()\nmain()"}, TORCH),
         ({MAIN: "def a():\n    b()\ndef b():\n    a()\n    import torch\na()"}, TORCH),
         ({MAIN: "def main():\n    import torch\nlist(map(main, x))"}, ()),
+        ({MAIN: "if TYPE_CHECKING:\n    import y\nelse:\n    import x", "x.py": TORCH_IMPORT}, TORCH),
+        ({MAIN: "import x", "x.py": "if __name__ == '__main__':\n    y()\nelse:\n    import torch"}, TORCH),
+        # The function is one of two.
+        ({MAIN: f"{EITHER}\nmain()", "x.py": MAIN_IMPORTS, "y.py": "def main():\n    pass"}, ()),
+        # What may have been imported is imported in any case after it.
+        ({MAIN: "if a:\n    import x\nimport x", "x.py": TORCH_IMPORT}, TORCH),
     ],
 )  # fmt: skip
 def test_what_is_imported_in_any_case(script: Script, files: Files, steps: tuple[str, ...]) -> None:
@@ -91,6 +101,35 @@ def test_what_is_imported_in_any_case(script: Script, files: Files, steps: tuple
         (
             {"train.py": "import x\nif y:\n    x.f()\nimport torch", "x.py": f"{F}os.environ['KMP_A'] = '1'"},
             "x.py, line 3, changes KMP_A",
+        ),
+        # Of modules that may not be imported, and of functions that may not be meant.
+        (
+            {"train.py": "if a:\n    import x\nimport torch", "x.py": SETS_OMP},
+            "x.py, line 2, changes OMP_NUM_THREADS",
+        ),
+        (
+            {"train.py": "if a:\n    from p import x\nimport torch", "p/x.py": "from . import y", "p/y.py": SETS_OMP},
+            "y.py, line 2, changes OMP_NUM_THREADS",
+        ),
+        (
+            {"train.py": "try:\n    import z\nexcept ImportError:\n    import x\nimport torch", "x.py": SETS_OMP},
+            "x.py, line 2, changes OMP_NUM_THREADS",
+        ),
+        (
+            {"train.py": "def f():\n    if a:\n        return\n    import x\nf()\nimport torch", "x.py": SETS_OMP},
+            "x.py, line 2, changes OMP_NUM_THREADS",
+        ),
+        (
+            {"train.py": f"{EITHER}\nmain()\nimport torch", "x.py": "def main():\n    pass", "y.py": DEF_OMP},
+            "y.py, line 3, changes OMP_NUM_THREADS",
+        ),
+        (
+            {"train.py": f"if a:\n    import x\n{SETS_OMP}\nimport torch", "x.py": "import torch"},
+            "train.py, line 4, changes OMP_NUM_THREADS",
+        ),
+        (
+            {"train.py": f"import os\ntry:\n    import z\n    {OMP}\nexcept E:\n    y\nimport torch"},
+            "train.py, line 2, changes OMP_NUM_THREADS",
         ),
     ],
 )  # fmt: skip
@@ -118,6 +157,47 @@ def test_assignments_of_own_modules_keep_their_place(script: Script, monkeypatch
     }
     steps = ("OPENBLAS_NUM_THREADS=2", "numpy", "TORCH_CPP_LOG_LEVEL=error", "torch")
     assert choose(script, files).steps == steps
+
+
+PART = "torch.distributed.elastic"
+
+
+@pytest.mark.parametrize(
+    ("source", "steps"),
+    [
+        ("import torch\nos.environ['TORCH_X'] = '1'\nimport {}", ("torch", "TORCH_X=1", PART)),
+        ("import torch\nos.environ['TORCH_X'] = f()\nimport {}\nimport numpy", TORCH),
+        ("import torch\nif a:\n    os.environ['TORCH_X'] = '1'\nimport {}", TORCH),
+        ("import torch\nif a:\n    import x\nimport {}", TORCH),
+        ("import torch\nif a:\n    import {0}\nos.environ['TORCH_X'] = '1'\nimport {0}", TORCH),
+        ("import torch\nos.environ['NCCL_DEBUG'] = f()\nimport {}", ("torch", PART)),
+    ],
+)
+def test_a_part_of_torch_sees_what_was_set_after_torch(script: Script, source: str, steps: tuple[str, ...]) -> None:
+    files = {"train.py": f"import os\n{source.format(PART)}", "x.py": SETS_OMP}
+    assert choose(script, files).steps == steps
+
+
+def test_a_variable_set_after_torch_was_not_set_for_it(script: Script) -> None:
+    choice = choose(script, {"train.py": f"import torch\n{SETS_OMP}\nimport torch.nn"})
+    assert (choice.modules, choice.variables) == (("torch", "torch.nn"), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("line", "is_loaded"),
+    [
+        ("os.environ[name] = '1'", False),
+        ("os.sched_setaffinity(0, cpus)", False),
+        ("os.environ['OMP_NUM_THREADS'] = str(n)", True),
+        ("if compiles:\n    import x", False),
+    ],
+)
+def test_dynamo_is_loaded_unless_it_may_read_what_is_set_after_torch(
+    script: Script, line: str, *, is_loaded: bool
+) -> None:
+    source = f"import os, torch\n{line}\nDDP(model)"
+    files = {"train.py": source, "x.py": "import os\nos.environ['TORCHDYNAMO_X'] = '1'"}
+    assert (preload.DYNAMO in choose(script, files).steps) == is_loaded
 
 
 def test_what_is_said(script: Script) -> None:
@@ -159,7 +239,8 @@ def test_a_long_chain_and_a_wide_one_end(script: Script) -> None:
 
 _STATEMENTS = st.sampled_from(
     [
-        "import torch", "import own", "from own import f", "f()", "from . import g",
+        "import torch", "import own", "if x:\n    import own", "import torch.nn",
+        "from own import f", "f()", "from . import g",
         "def f():\n    import torch\n    return",
         "if x:\n    f()", "try:\n    f()\nexcept Exception:\n    own.f()", "os.environ['OMP_NUM_THREADS'] = '1'",
         "os.environ[x] = y", "os.environ.update(**x)", "os.environ.update({**x})", "sys.path.insert(0, x)",
@@ -183,4 +264,4 @@ def test_any_mixture_is_read_to_its_end(main: list[str], own: list[str]) -> None
 
     source = Source("__main__", "", "/job/train.py", ast.parse("\n".join(main)))
     trace = Trace(Two([]), source, "/job")
-    assert bool(trace.torch_in) == ("torch" in trace.steps)
+    assert bool(trace.torch_in) == any(step.partition(".")[0] == "torch" for step in trace.steps)
