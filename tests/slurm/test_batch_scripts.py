@@ -53,6 +53,21 @@ def test_an_array_queues_its_tasks_again_by_their_exit_codes(slurm: SlurmLab):
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
+def test_an_array_task_that_slurm_stops_is_queued_again_however_often(slurm: SlurmLab):
+    """SLURM_RESTART_COUNT counts these attempts, too. SIGTERM without the end of the job: as a preemption begins."""
+    job = submit(slurm, "stops", "array.sbatch", str(TRAIN), ".", "600", flags=("--array=0",))
+    for restarts in (1, 2, 3):
+        job.until_noted("started", 2 * restarts)
+        slurm.ask("scancel", "--signal=TERM", f"{job.number}_0")
+        job.until(lambda count=str(restarts): job.shown()["Restarts"] == count, "a requeue")
+    assert "exit code 143 in try 3" in job.log()
+    job.until_noted("started", 8)
+    job.let_end()
+    assert job.end() == ("COMPLETED", "0:0"), job.log()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", ["job.sbatch", "spares.sbatch"])
 def test_a_job_that_fails_is_queued_again_unless_its_exit_code_is_final(slurm: SlurmLab, example: str):
     job = submit(slurm, f"again-{example}", example, str(TRAIN), ".", "0", "task:1:first")
