@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.slurm.batch import TRAIN, submit
+from tests.slurm.batch import EXAMPLES, TRAIN, Job, submit
 from tests.slurm.slurm_lab import HOME, USER_ID, SlurmLab
 
 COMMENT = ("--comment=holdfast",)
@@ -15,6 +15,10 @@ LEFTOVER = """#!/bin/bash
 #SBATCH --output=%x-%j.log
 setsid sleep 1234 < /dev/null > /dev/null 2>&1 &
 touch started
+"""
+SUBMITS = """#!/bin/bash
+#SBATCH --output=%x-%j.log
+[ -n "$HOLDFAST_SOCKET_DIR" ] && sbatch --parsable --array=0 "$1" "$2" . 0 > number
 """
 
 
@@ -74,6 +78,29 @@ def test_without_a_supervisor_the_job_runs_all_the_same(slurm: SlurmLab):
         job = submit(slurm, "alone", "job.sbatch", str(TRAIN), ".", "0", flags=COMMENT)
         assert job.end() == ("COMPLETED", "0:0"), job.log()
         assert not any("holdfast-slurm" in str(rank["HOLDFAST_SOCKET"]) for rank in job.noted("done"))
+
+
+@pytest.mark.soak
+def test_where_only_one_node_has_a_supervisor_the_other_runs_its_part_alone(slurm: SlurmLab):
+    """srun passes the variables of the batch script, which runs on the first node, to the tasks of all nodes."""
+    only = "/run/only/holdfast"
+    slurm.on_node(1, "mkdir", "/run/only")
+    slurm.on_node(1, "ln", "-s", "/opt/holdfast/bin/holdfast", only)
+    with slurm.settings(HOLDFAST=only):
+        flags = (*COMMENT, "--nodelist=node1,node2")
+        job = submit(slurm, "partly", "job.sbatch", str(TRAIN), ".", "0", flags=flags)
+        assert job.end() == ("COMPLETED", "0:0"), job.log()
+        served = {(rank["node"], "holdfast-slurm" in str(rank["HOLDFAST_SOCKET"])) for rank in job.noted("done")}
+        assert served == {("node1", True), ("node2", False)}
+
+
+@pytest.mark.soak
+def test_a_job_that_another_one_submits_does_not_look_for_the_supervisor_of_that_one(slurm: SlurmLab):
+    first = submit(slurm, "first", SUBMITS, str(EXAMPLES / "array.sbatch"), str(TRAIN), flags=COMMENT)
+    assert first.end() == ("COMPLETED", "0:0")
+    second = Job(slurm, first.folder, (first.folder / "number").read_text().strip())
+    assert second.end() == ("COMPLETED", "0:0"), second.log()
+    assert not any("holdfast-slurm" in str(rank["HOLDFAST_SOCKET"]) for rank in second.noted("done"))
 
 
 @pytest.mark.soak
