@@ -140,7 +140,7 @@ class BackendRefused(msgspec.Struct, frozen=True):
 
 
 class Unable(msgspec.Struct, frozen=True):
-    """This node can never lead, and says why."""
+    """This node has no address at which it could lead, and says why. That ends only a job that has met no leader."""
 
     why: str
 
@@ -153,7 +153,7 @@ class LeadWon(msgspec.Struct, frozen=True):
 
 
 class LeadNotWon(msgspec.Struct, frozen=True):
-    """Another node leads, or the backend did not answer."""
+    """Another node leads, the backend did not answer, or this node could not listen."""
 
 
 class LeadLost(msgspec.Struct, frozen=True):
@@ -303,7 +303,7 @@ def _change(
                 return state, ()
             return _give_up(state, f"cannot elect a leader of job {state.job_id}: {why}; check --rdzv-conf")
         case Unable(why):
-            return _give_up(state, why)
+            return _not_won(state, now_s, jitter) if state.met_term else _give_up(state, why)
         case LeadWon():
             return _win(state, event, now_s)
         case LeadNotWon():

@@ -280,6 +280,10 @@ def test_a_wrong_configuration_ends_only_a_job_that_has_not_begun() -> None:
     play >> Said(OPENED)
     play.at(JITTER_S) >> DeadlineReached() >> Unable("no such address")
     assert play.state.phase == Over("no such address")
+    play = following()
+    play >> LinkLost("gone", 0.0, was_heard=True) >> LeaderSeen(None)
+    play.at(JITTER_S) >> DeadlineReached() >> Unable("no such address") << ()
+    assert play.state.phase == Waiting(JITTER_S + AGAIN_S)
 
 
 def test_a_node_that_goes_on_keeps_its_connection_and_is_not_introduced_again() -> None:

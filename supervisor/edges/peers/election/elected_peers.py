@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import secrets
+import socket
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
 
@@ -23,6 +24,7 @@ from supervisor.core.fence_times import FENCE_S
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import FenceMoved, Ordered
 from supervisor.core.session_state import Candidate, JobSessions
+from supervisor.edges.machine.own_process.kernel_error_remedies import in_words
 from supervisor.edges.peers.codec.cluster_frames import Aside
 from supervisor.edges.peers.election import election_hand_over
 from supervisor.edges.peers.election.backend_outage import BackendOutage
@@ -47,7 +49,7 @@ from supervisor.ports.rendezvous_backend import (
     RendezvousBackend,
 )
 
-WATCH, ELECT = "watch who leads it", "elect a leader"  # see BackendOutage
+WATCH, ELECT, LISTEN = "watch who leads it", "elect a leader", "listen as its leader"  # see BackendOutage
 WATCH_AGAIN_S = 0.5
 ASK_TIMEOUT_S = 1.0
 
@@ -68,6 +70,7 @@ class ElectedPeers:
     ) -> None:
         """With what is kept in the `session_store`, this process goes on as the node that the one before it was."""
         self._outage = BackendOutage(voter.job_id)
+        self._not_listening = BackendOutage(voter.job_id)
         self.colleagues = RequestRouter(
             own_name=voter.node, leads=False, pass_on=self._pass_on, take_question=take_question,
             outage=self._outage.clause,
@@ -315,10 +318,7 @@ class ElectedPeers:
     async def _ask_for_lead(self, above: int) -> None:
         """Asks the backend for the lead, and leads if this node wins it."""
         voter = self._voter
-        listeners = await listen(PeerAddress(voter.host, 0))
-        if listeners is None:
-            why = f"cannot listen at {voter.host}: it is not an address of this node; check --local-addr"
-            self._take(candidate.Unable(why))
+        if (listeners := await self._listeners()) is None:
             return
         asked_at_s = anyio.current_time()
         lead: Lead | None = None
@@ -357,6 +357,24 @@ class ElectedPeers:
                 await leader_term.end()
         _log.warning("this node no longer leads job %s: %s", voter.job_id, why)
         self._take(candidate.Left())
+
+    async def _listeners(self) -> list[socket.socket] | None:
+        """Listens as a leader. Tells the candidate if that is not possible, and returns None then."""
+        host = self._voter.host
+        try:
+            listeners = await listen(PeerAddress(host, 0))
+        except OSError as error:  # such as no descriptor, which may be there in a moment
+            self._not_listening.failed(LISTEN, in_words(error) or error.strerror or error)
+            self._take(candidate.LeadNotWon())
+            return None
+        if listeners is not None:
+            self._not_listening.worked(LISTEN)
+            return listeners
+        why = f"cannot listen at {host}: it is not an address of this node; check --local-addr"
+        self._take(candidate.Unable(why))
+        if not self._state.over:
+            self._not_listening.failed(LISTEN, why)
+        return None
 
     def _begin_leader_term(self, found: Ledger, witnesses: tuple[str, ...]) -> None:
         assert self._won is not None, "the lead was won"
