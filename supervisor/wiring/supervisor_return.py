@@ -27,7 +27,8 @@ from supervisor.core.node import node_messages, rank_monitor
 from supervisor.core.rank_silence import counted_from
 from supervisor.edges.machine.folders.worker_tokens import WorkerTokens
 from supervisor.edges.machine.journal.journal import Journal
-from supervisor.edges.machine.own_process.threads import in_thread, in_thread_if_any
+from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError
+from supervisor.edges.machine.own_process.threads import in_thread, in_thread_if_any, in_thread_or_here
 from supervisor.edges.machine.processes import job_claims
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.channel.worker_server import WorkerServer
@@ -109,7 +110,7 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def run(self, tasks: TaskGroup) -> None:
         """Takes back the existing jobs. Returns when done, or after RETURN_S; the rest continues in `tasks`."""
-        identities = await in_thread(self._identities)
+        identities = await in_thread_or_here(self._identities)
         self.job_service.expected.expect(identities)
         waiting = len(identities)
         done = anyio.Event()
@@ -197,7 +198,7 @@ class Returning(msgspec.Struct, frozen=True):
     async def _show(self, job_id: str, reaching: SpawnerReconnect) -> None:
         """Lets people see and stop a job whose spawner does not answer."""
         recorded = JobReport(job_id, JobState.STARTING, self.clock.unix_ns())
-        with anyio.move_on_after(RECORDED_S):
+        with contextlib.suppress(NoThreadError), anyio.move_on_after(RECORDED_S):
             known = await in_thread(partial(self.journal.recorded, job_id), abandon_on_cancel=True)
             recorded = recorded if known is None or known.state.has_ended else known
         self.job_service.expected.show(recorded, reaching.silent, reaching.end)
@@ -211,7 +212,7 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def _recorded_after(self, restored: Restored) -> list[RecordedEvent]:
         job_id, last = restored.record.spec.job_id, restored.snapshot.sequence
-        return await in_thread(partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX))
+        return await in_thread_or_here(partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX))
 
     async def _history(self, restored: Restored, past: Sequence[RecordedEvent]) -> list[RecordedEvent]:
         """Returns what was recorded on a node that follows, or may have to: its leader may not have all of it."""
@@ -219,7 +220,7 @@ class Returning(msgspec.Struct, frozen=True):
         if sessions is None or (sessions.leads and sessions.candidate is None):
             return []
         last = restored.snapshot.sequence
-        known = await in_thread(
+        known = await in_thread_or_here(
             partial(
                 self.journal.events,
                 restored.record.spec.job_id,
@@ -312,7 +313,7 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def _record_lost(self, job_id: str, reason: str) -> None:
         """Records the end of a job of which too little is kept to go on, as its supervisor recorded it last."""
-        known = await in_thread(partial(self.journal.recorded, job_id))
+        known = await in_thread_or_here(partial(self.journal.recorded, job_id))
         if known is None or known.state.has_ended:
             now_ns = self.clock.unix_ns()
             known = JobReport(
@@ -330,7 +331,9 @@ class Returning(msgspec.Struct, frozen=True):
         reason = "; ".join(filter(None, (self.faults.get(job_id), reason)))
         for each in found:
             each.kill()
-        left = [(each, known, await in_thread(partial(dead_spawner_state.read, each))) for each, known in recorded]
+        left = [
+            (each, known, await in_thread_or_here(partial(dead_spawner_state.read, each))) for each, known in recorded
+        ]
         known = [(files, leftover) for files, _, leftover in left if leftover is not None]
         late = next(filter(None, (why_unattended(one) for _, leftover in known for one in leftover.reports)), "")
         if late:

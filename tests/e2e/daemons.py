@@ -26,6 +26,7 @@ class NodeDaemon:
         self._arguments = arguments
         self.python = python  # of the next start
         self.dies = ""  # the next one by its own hand, as scripts/dying_supervisor.py has it
+        self.script: Path | None = None  # stands for the command of the next start
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_s = 0.0  # how long the last start took until people could ask
         self.start()
@@ -38,7 +39,8 @@ class NodeDaemon:
         self.ready_s = time.monotonic() - began_s
 
     def launch(self) -> None:
-        program = [str(DYING)] if self.dies else ["-m", "supervisor"]
+        script = DYING if self.dies else self.script
+        program = [str(script)] if script is not None else ["-m", "supervisor"]
         command = [
             self.python, *program, "daemon", "--socket-dir", str(self.socket_dir),
             "--state-dir", str(self.state_dir), *self._arguments,

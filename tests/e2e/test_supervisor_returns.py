@@ -170,6 +170,20 @@ def test_b1_a_job_whose_spawner_still_loads_what_the_script_imports_goes_on(star
     assert numbers(launch) == [*range(1, len(launch.events()) + 1)]
 
 
+def test_b1_a_supervisor_that_can_start_no_thread_as_it_returns_takes_its_jobs_back(
+    start: Start, daemon: NodeDaemon
+) -> None:
+    launch = run_under(start, daemon, MONITORED, "0:*/init,beat,await-file,exit=0")
+    launch.wait_for_trace("beat", count=2)
+    daemon.kill()
+    daemon.script = SCRIPTS / "threadless_supervisor.py"
+    daemon.start()
+    (launch.folder / "go").touch()
+    assert launch.wait() == 0, launch.stderr_text()
+    (returned,) = told(launch, "supervisor_returned")
+    assert "goes on with 2 workers" in str(returned["reason"])
+
+
 def test_b1_a_wrapped_call_goes_on(start: Start, daemon: NodeDaemon) -> None:
     """The exception happens while no supervisor is there to tell the other rank."""
     launch = run_under(start, daemon, str(SCRIPTS / "wrapped.py"), "exception")

@@ -34,6 +34,11 @@ class NoThreadError(OSError):
         self.errno = errno.EAGAIN
 
 
+def is_passing(error: BaseException | None) -> bool:
+    """Returns whether a thread or a descriptor was missing, which may be there in a moment."""
+    return isinstance(error, NoThreadError) or (isinstance(error, OSError) and error.errno in OF_DESCRIPTORS)
+
+
 def remedy(error: BaseException) -> str:
     """Returns what to do; "" if the error is not a shortage, so a later attempt would not help."""
     return _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""

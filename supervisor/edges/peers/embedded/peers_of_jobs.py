@@ -24,12 +24,15 @@ from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.orders import Order
 from supervisor.core.session_state import JobSessions
+from supervisor.edges.machine.own_process.kernel_error_remedies import is_passing
 from supervisor.edges.peers.embedded.local_peers import LocalPeers
 from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
 from supervisor.errors import ConfigurationError, HoldfastError, NoAnswerError
 from supervisor.ports.edges import Post
+from supervisor.ports.pauses import pause
 from supervisor.ports.questions import Answer, LastEvents, PeersAndColleagues, Question, TakeQuestion
 
+OPEN_AGAIN_S = 0.5
 OTHERS_LAST_EVENTS_S = 2.0  # for the other nodes' events of a job that has ended
 
 Opener = Callable[[Post, TakeQuestion], AbstractAsyncContextManager[JobPeers]]
@@ -133,16 +136,30 @@ class PeersOfJobs:
         return spec
 
     async def reopen(self, spec: JobSpec, kept: JobSessions | None, keep: Keep | None) -> None:
-        why = "no record of what its nodes have exchanged was kept"
-        try:
-            if kept is not None:
-                await self._open(spec, kept, keep)
-                return
-        except HoldfastError as error:
-            why = str(error)
+        if kept is None:
+            why = "no record of what its nodes have exchanged was kept"
+        elif not (why := await self._opened_again(spec, kept, keep)):
+            return
         meeting = self._meetings[spec.job_id] = _Meeting(self._post, SessionStore())
         meeting.post(JobAbandoned(spec.job_id, f"cannot meet the other nodes of the job again: {why}"))
         self._tasks.start_soon(self._keep, spec.job_id, meeting, None)
+
+    async def _opened_again(self, spec: JobSpec, kept: JobSessions, keep: Keep | None) -> str:
+        """Returns why the job can't have its connections back; "": it has. Waits for a thread or descriptor."""
+        is_told = False
+        while True:
+            try:
+                await self._open(spec, kept, keep)
+            except (HoldfastError, OSError) as error:
+                cause = error if isinstance(error, OSError) else error.__cause__
+                if not is_passing(cause):
+                    return str(error)
+                if not is_told:
+                    _log.warning("job %s waits to meet its other nodes again: %s", spec.job_id, error)
+                is_told = True
+            else:
+                return ""
+            await pause(OPEN_AGAIN_S, why="the kernel does not tell when there is a thread or a descriptor again")
 
     def _keep_first(self, job_id: str, keep: Keep) -> bool:
         """Keeps a job's data; see SessionStore.keep. A job being taken back can't be kept before the engine knows

@@ -11,7 +11,7 @@ from holdfast_wire import spawner_link as wire
 from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 
 from supervisor.edges.machine import records
-from supervisor.edges.machine.own_process.threads import in_thread
+from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
 from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles, SpawnerIdentity, turns
@@ -79,7 +79,7 @@ async def end(identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> t
     if identity.boot != process_table.boot_id():
         return ()
     cgroup = leftover.cgroup if leftover is not None else ""
-    orphans = await in_thread(partial(_orphans, identity, leftover))
+    orphans = await in_thread_or_here(partial(_orphans, identity, leftover))
 
     def sweep() -> tuple[int, ...]:
         kill_cgroup(cgroup)
@@ -87,10 +87,10 @@ async def end(identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> t
 
     left: tuple[int, ...] = ()
     with anyio.move_on_after(EMPTIED_TIMEOUT_S):
-        while left := await in_thread(sweep):
+        while left := await in_thread_or_here(sweep):
             if not await wait_for_end(left):
                 break
-    return left and await in_thread(partial(orphans.sweep, others=frozenset()))
+    return left and await in_thread_or_here(partial(orphans.sweep, others=frozenset()))
 
 
 def _orphans(identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> Orphans:

@@ -8,7 +8,7 @@ import resource
 
 import pytest
 
-from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError, in_words, remedy
+from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError, in_words, is_passing, remedy
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,9 @@ def test_a_thread_that_cannot_start_names_the_limit_on_its_stack_only_if_there_i
     told = in_words(NoThreadError(RuntimeError("can't start new thread")))
     assert "ulimit -u" in told
     assert ("and ulimit -v" in told) == (resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY)
+
+
+def test_a_missing_thread_or_descriptor_may_be_there_in_a_moment_and_a_full_disk_stays_full() -> None:
+    passing = (NoThreadError(RuntimeError("can't start new thread")), OSError(errno.EMFILE, "x"))
+    staying = (OSError(errno.ENOSPC, "x"), OSError(errno.EADDRINUSE, "x"), ValueError("x"), None)
+    assert [is_passing(each) for each in (*passing, *staying)] == [True, True, False, False, False, False]

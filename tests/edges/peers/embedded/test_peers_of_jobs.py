@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
@@ -19,6 +20,7 @@ from supervisor.core.facts import JobState
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import FenceMoved, JobAbandoned, Ordered
 from supervisor.core.session_state import JobSessions
+from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError
 from supervisor.edges.peers.embedded import peers_of_jobs
 from supervisor.edges.peers.embedded.peers_of_jobs import FromPeers, Opener, PeersOfJobs, open_peers_of_jobs
 from supervisor.edges.peers.stream.session_store import JobPeers, SessionStore
@@ -304,6 +306,33 @@ async def test_a_way_that_can_t_be_opened_again_ends_the_job_and_says_why(kept: 
         assert ("something else listens there" in abandoned.reason) is (kept is not None)
         peers.close("led")
         await rig.until_posted(Reported("led", LeadershipLost("the job has ended on this node")))
+
+
+@pytest.mark.parametrize(
+    "refusal", [OSError(errno.EMFILE, "no descriptor"), NoThreadError(RuntimeError("can't start new thread"))]
+)
+async def test_a_way_that_lacks_a_descriptor_or_a_thread_is_opened_once_there_is_one(
+    refusal: OSError, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    rig = Rig()
+    rig.refusals = {"led": refusal}
+    pauses: list[float] = []
+
+    async def pause(for_s: float, *, why: str) -> None:
+        del why
+        pauses.append(for_s)
+        if len(pauses) == 2:
+            rig.refusals.clear()
+
+    monkeypatch.setattr(peers_of_jobs, "pause", pause)
+    async with rig.opened() as peers:
+        await peers.reopen(shared("led"), JobSessions(leads=True), None)
+        assert peers.leads("led")
+        assert len(pauses) == 2
+        peers.begin("led")
+        assert rig.posted == []
+    (told,) = (each.getMessage() for each in caplog.records)
+    assert "job led waits to meet its other nodes again" in told
 
 
 async def test_the_last_news_of_a_job_that_has_ended_are_told_before_its_way_is_closed():
