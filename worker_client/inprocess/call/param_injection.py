@@ -61,7 +61,7 @@ def _admits(annotation: Any, wanted: type) -> bool:  # noqa: ANN401  # an annota
         return _admits(typing.get_args(annotation)[0], wanted)
     if origin is typing.Union or origin is types.UnionType:
         return any(_admits(each, wanted) for each in typing.get_args(annotation))
-    return origin is None and isinstance(annotation, type) and issubclass(wanted, annotation)
+    return isinstance(annotation, type) and annotation in wanted.__mro__  # issubclass() would ask the annotation itself
 
 
 def _bare(annotation: str) -> str:

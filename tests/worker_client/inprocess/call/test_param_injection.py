@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Optional, TypeVar, Union
+from typing import Annotated, Any, Literal, Optional, Protocol, TypedDict, TypeVar, Union, runtime_checkable
 
 import pytest
 
@@ -15,6 +16,19 @@ _T = TypeVar("_T")
 
 
 class Sub(CallWrapper): ...
+
+
+class Plain(Protocol):
+    def ping(self) -> None: ...
+
+
+@runtime_checkable
+class Checkable(Protocol):
+    def ping(self) -> None: ...
+
+
+class Options(TypedDict):
+    lr: float
 
 
 INSTANCE = object.__new__(CallWrapper)
@@ -56,6 +70,12 @@ def given(annotation: object) -> bool:
         (Callable[[CallWrapper], int], "Callable[[CallWrapper], int]", False),
         (Literal["CallWrapper"], "Literal['CallWrapper']", False),
         (_T, "_T", False),
+        (Callable, "Callable", False),
+        (collections.abc.Hashable, "collections.abc.Hashable", False),
+        (Plain, "Plain", False),
+        (Checkable, "Checkable", False),
+        (Checkable | None, "Checkable | None", False),
+        (Options, "Options", False),
     ],
 )
 def test_the_annotation_decides(annotation: object, text: str, expected: bool, is_string: bool):
