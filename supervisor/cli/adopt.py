@@ -28,6 +28,7 @@ from holdfast_wire.private_supervisor import (
 )
 
 from supervisor.config.job_spec import JobSpec
+from supervisor.config.values import job_id_from
 from supervisor.core.facts import HangLimits
 from supervisor.edges.machine.folders.adopted_dir import AdoptedDir
 from supervisor.errors import HoldfastError, InUseError
@@ -46,7 +47,7 @@ def execute_argv(argv: Sequence[str]) -> int:
         "--successor", action="store_true", help="replaces a supervisor that died: its ranks already run"
     )
     parser.add_argument("--local-world-size", type=int, required=True)
-    parser.add_argument("--job-id", required=True)
+    parser.add_argument("--job-id", required=True, help="any text: a launcher's id may be in it")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of the job; each has a supervisor")
     parser.add_argument("--node-rank", type=int, default=0, help="0: this one leads")
     parser.add_argument("--host", default="", help="address at which the other nodes reach the leader's supervisor")
@@ -54,7 +55,7 @@ def execute_argv(argv: Sequence[str]) -> int:
     parser.add_argument("command", nargs="*", help="what the ranks run, for people")
     given = parser.parse_args(argv)
     spec = JobSpec(
-        job_id=given.job_id,
+        job_id=job_id_from(given.job_id),
         command=tuple(given.command) or ("unknown",),
         local_world_size=given.local_world_size,
         hang_limits=HangLimits(heartbeat_s=None),
@@ -65,7 +66,7 @@ def execute_argv(argv: Sequence[str]) -> int:
     try:
         home = AdoptedDir(given.dir, keeps_ranks=given.successor)
         try:
-            _serve(spec, home, starter, _meeting(given, home, starter))
+            _serve(spec, home, starter, _meeting(given, spec.job_id, home, starter))
         finally:
             home.close()
     except InUseError as error:
@@ -77,14 +78,14 @@ def execute_argv(argv: Sequence[str]) -> int:
     return 0
 
 
-def _meeting(given: Namespace, home: AdoptedDir, starter: _Starter) -> NodeMeeting | None:
-    """Returns the supervisors with which this one serves the job. Raises HoldfastError."""
+def _meeting(given: Namespace, job_id: str, home: AdoptedDir, starter: _Starter) -> NodeMeeting | None:
+    """Returns the supervisors with which this one serves job `job_id`. Raises HoldfastError."""
     if given.nodes == 1:
         return None
     from supervisor.edges.peers.embedded import adopted_peers
 
     text = os.pread(given.meeting_fd, adopted_peers.TEXT_BYTES_MAX, 0).decode() if given.meeting_fd >= 0 else ""
-    meeting = adopted_peers.meet(home.path / MEETING_FILE, text, given.job_id, given.nodes, given.node_rank, given.host)
+    meeting = adopted_peers.meet(home.path / MEETING_FILE, text, job_id, given.nodes, given.node_rank, given.host)
     if meeting.leads:
         starter.say_first(f"{MEETING}{meeting.text()}")
     return meeting

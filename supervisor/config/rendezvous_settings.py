@@ -8,7 +8,7 @@ from typing import cast
 
 import msgspec
 
-from supervisor.config import launch_settings, launch_values, node_facts
+from supervisor.config import launch_settings, launch_values, node_facts, static_rendezvous, values
 from supervisor.config.fault_tolerance import SEGMENT
 from supervisor.config.job_spec import EMBEDDED, JobSpec, Nodes
 from supervisor.config.launch_values import split_endpoint
@@ -35,13 +35,31 @@ NOT_WITH_MEMBERS = frozenset(
 )  # fmt: skip
 
 # What torchrun and the reference launcher know besides. None of it has anything to do here.
-IDLE_OPTIONS = frozenset(
-    {
-        "is_host", "last_call_timeout", "close_timeout", "read_timeout", "timeout", "rank",
-        "store_connect_wait_seconds", "use_libuv", "replacement_group_size", "store_type", "keep_alive_interval",
-        "keep_alive_max_attempt", "heartbeat_timeout", "segment_check_interval", "segment",
-    }
-)  # fmt: skip
+_NO_STORE = "the nodes meet without a TCPStore; remove it"
+_BY_CONNECTION = "a lost node is found by its heartbeats, at a fixed rate; remove it"
+_ONE_TIMEOUT = "write join_timeout=S to bound how long a node waits for the others"
+IDLE_OPTIONS = {
+    "is_host": "the node at --rdzv-endpoint leads, or with etcd an elected one; write that node's address there",
+    "close_timeout": _ONE_TIMEOUT,
+    "read_timeout": _ONE_TIMEOUT,
+    "timeout": _ONE_TIMEOUT,
+    "rank": "write --node-rank",
+    "store_connect_wait_seconds": _ONE_TIMEOUT,
+    "use_libuv": _NO_STORE,
+    "store_type": _NO_STORE,
+    "keep_alive_interval": _BY_CONNECTION,
+    "keep_alive_max_attempt": _BY_CONNECTION,
+    "heartbeat_timeout": _BY_CONNECTION,
+    "segment_check_interval": "write --ft-segment N",
+    "segment": "write --ft-segment N",
+}
+_READ_ELSEWHERE = frozenset({"last_call_timeout", "replacement_group_size"})
+_KNOWN = OWN_OPTIONS | IDLE_OPTIONS.keys() | _READ_ELSEWHERE
+
+_MEANT = {
+    "embedded": "the first node that listens at the endpoint leads",
+    "etcd": "the nodes elect their leader by etcd's API v3",
+}
 
 
 def read(given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]) -> Nodes | None:
@@ -52,7 +70,7 @@ def read(given: Mapping[str, Given], cwd: str, environ: Mapping[str, str]) -> No
         _check_alone(given)
         return None
     endpoint = given.get(launch_settings.ENDPOINT.name)
-    is_named = any(given.get(each.name) for each in (launch_settings.JOB_ID, launch_settings.RUN_ID))
+    is_named = static_rendezvous.is_named(given)
     if endpoint is None or not endpoint.value or not is_named:
         raise _missing(asked, endpoint, is_named=is_named)
     host, port = split_endpoint(str(endpoint.value))
@@ -143,6 +161,21 @@ def with_nodes(spec: JobSpec, given: Mapping[str, Given], environ: Mapping[str, 
     return msgspec.structs.replace(spec, restart=restart, rendezvous=rendezvous, facts=facts)
 
 
+def warnings_of(spec: JobSpec, given: Mapping[str, Given]) -> list[str]:
+    """Warns of what does nothing here, and of what means something else than in torchrun."""
+    options, nodes = _options(given), spec.nodes
+    if nodes is None:  # One node meets nobody, and torchrun's users write these options for it as well.
+        unknown = [key for key in options if key not in _KNOWN]
+        return [f"--rdzv-conf {unknown[0]} has no effect here: there is no such key"] if unknown else []
+    warnings = [f"--rdzv-conf {key} has no effect here: {IDLE_OPTIONS[key]}" for key in options if key in IDLE_OPTIONS]
+    run_id, backend = given.get(launch_settings.RUN_ID.name), given.get(launch_settings.BACKEND.name)
+    if run_id is not None and spec.job_id == values.job_id_from(spec.run_id) != spec.run_id:
+        warnings.append(f"{run_id.shown} is not a job id: holdfast's commands know this job as {spec.job_id}")
+    if backend is not None and backend.value != nodes.backend:
+        warnings.append(f"{backend.shown} means the backend {nodes.backend} of holdfast: {_MEANT[nodes.backend]}")
+    return warnings
+
+
 def _group_size(options: Mapping[str, str], group: str) -> int | None:
     text = options.get("replacement_group_size")
     if text is None:
@@ -205,7 +238,7 @@ def _backend_options(
     given: Mapping[str, Given], backend: str, options: Mapping[str, str]
 ) -> tuple[tuple[str, str], ...]:
     """Returns options that are not ours. A backend checks them when it opens; the embedded one has none."""
-    left = tuple((key, value) for key, value in options.items() if key not in OWN_OPTIONS | IDLE_OPTIONS)
+    left = tuple((key, value) for key, value in options.items() if key not in _KNOWN)
     if left and backend == EMBEDDED:
         known = ", ".join(sorted(OWN_OPTIONS))
         raise given[launch_settings.RENDEZVOUS_OPTIONS.name].problem(

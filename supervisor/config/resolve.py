@@ -37,7 +37,7 @@ from supervisor.config.run_flags import TypedLine, read_command_line
 from supervisor.config.run_folder import check_log_dir
 from supervisor.config.setting import Setting, Status, value_at
 from supervisor.config.value_origin import Given
-from supervisor.config.values import SectionLimits, ValueProblem
+from supervisor.config.values import SectionLimits, ValueProblem, job_id_from
 from supervisor.core.log_funnel.log_leaves import PORT_MAX
 from supervisor.errors import ConfigurationError, InvalidRequestError
 
@@ -109,7 +109,12 @@ def parse_run(
     warnings = [*dict.fromkeys(line.warnings), *replaced, *_judge(given), *environment.variable_warnings(environ)]
     spec = _job_spec(line, values, environ, cwd, count_gpus)
     spec, more = _with_attribution(spec, given, cwd, environ)
-    warnings += [*_rank_warnings(values, spec), *_log_server_warnings(values, spec), *more]
+    warnings += [
+        *_rank_warnings(values, spec),
+        *rendezvous_settings.warnings_of(spec, given),
+        *_log_server_warnings(values, spec),
+        *more,
+    ]
     base, notes = environment.job_environment(environ, spec.local_world_size)
     return RunRequest(
         spec=spec,
@@ -182,7 +187,10 @@ def _job_spec(
 ) -> JobSpec:
     nodes = rendezvous_settings.read(values.given, cwd, environ)
     entry, command = _entry(line, values)
-    job_id = values.text(launch_settings.JOB_ID) or (values.text(launch_settings.RUN_ID) if nodes is not None else None)
+    job_id = values.text(launch_settings.JOB_ID)
+    run_id = values.text(launch_settings.RUN_ID)
+    if job_id is None and nodes is not None and run_id is not None:
+        job_id = job_id_from(run_id)
     job_id = job_id or default_job_id(entry, command[0], os.urandom(4).hex())
     spec = JobSpec(
         job_id=job_id,
@@ -345,12 +353,6 @@ def _in_path(program: str, path: str) -> bool:
     return any(os.access(os.path.join(folder, program), os.X_OK) for folder in path.split(os.pathsep) if folder)
 
 
-_MEANT = {
-    "embedded": "the first node that listens at the endpoint leads",
-    "etcd": "the nodes elect their leader by etcd's API v3",
-}
-
-
 def _log_server_warnings(values: _Values, spec: JobSpec) -> list[str]:
     """Returns warnings about the log server. Raises InvalidRequestError if its ports exceed the range."""
     last = last_port(spec)
@@ -374,13 +376,4 @@ def _rank_warnings(values: _Values, spec: JobSpec) -> list[str]:
             f"output flags name local rank {beyond[0]}, but local ranks are 0 to {spec.local_world_size - 1}: "
             "it has no effect"
         )
-    options = values.of(launch_settings.RENDEZVOUS_OPTIONS)
-    pairs: tuple[tuple[str, str], ...] = options if isinstance(options, tuple) else ()  # pyright: ignore[reportUnknownVariableType]
-    unknown = [key for key, _ in pairs if key not in rendezvous_settings.OWN_OPTIONS | rendezvous_settings.IDLE_OPTIONS]
-    if unknown and spec.nodes is None:
-        warnings.append(f"--rdzv-conf {unknown[0]} has no effect here: there is no such key")
-    backend = values.has(launch_settings.BACKEND)
-    if backend is not None and spec.nodes is not None and backend.value != spec.nodes.backend:
-        meant = spec.nodes.backend
-        warnings.append(f"{backend.shown} means the backend {meant} of holdfast: {_MEANT[meant]}")
     return warnings

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
-from supervisor.config import launch_settings, rendezvous_settings
+from supervisor.config import launch_settings, rendezvous_settings, static_rendezvous
 from supervisor.config.setting import Setting
 from supervisor.config.value_origin import Given, clip, read
 
@@ -31,7 +31,7 @@ def given_by(environ: Mapping[str, str], known: Mapping[str, Given]) -> dict[str
     if not (job.isascii() and job.isdigit() and step.isascii() and step.isdigit() and host):
         return {}
     found = [_from(environ, launch_settings.NNODES, STEP_NODES, str(nodes))]
-    if not any(known.get(each.name) for each in (launch_settings.JOB_ID, launch_settings.RUN_ID)):
+    if not static_rendezvous.is_named(known):
         found.append(_from(environ, launch_settings.JOB_ID, JOB, f"slurm-{job}-{step}"))
     if rendezvous_settings.backend_of(known) == rendezvous_settings.EMBEDDED:
         port = PORT_FIRST + (int(job[-12:]) * 31 + int(step[-12:])) % PORTS

@@ -34,11 +34,16 @@ def with_meeting(known: Mapping[str, Given]) -> dict[str, Given]:
 
 def with_id(known: Mapping[str, Given]) -> dict[str, Given]:
     """Returns the settings with torchrun's id, if nothing else names the job of nodes that torchrun would take so."""
-    named = any(known.get(each.name) for each in (launch_settings.JOB_ID, launch_settings.RUN_ID))
-    if named or not (_has_static_ranks(known) or _meets_by_c10d(known)):
+    if is_named(known) or not (_has_static_ranks(known) or _meets_by_c10d(known)):
         return dict(known)
     given = read(launch_settings.RUN_ID, ID, shown=f"--rdzv-id {ID}", removal="write --rdzv-id ID", from_flag=True)
     return {**known, given.setting.name: given}
+
+
+def is_named(known: Mapping[str, Given]) -> bool:
+    """Returns whether something names the job. An empty id is none."""
+    named = (known.get(each.name) for each in (launch_settings.JOB_ID, launch_settings.RUN_ID))
+    return any(each is not None and each.value for each in named)
 
 
 def _is_static(known: Mapping[str, Given]) -> bool:

@@ -187,6 +187,17 @@ def parse_job_id(value: str) -> str:
     )
 
 
+def job_id_from(text: str) -> str:
+    """Returns `text` if it is a job id, else a job id with its allowed letters and a digest, the same on each node."""
+    if JOB_ID.fullmatch(text):
+        return text
+    import hashlib  # Late: few ids need it.
+
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:12]
+    readable = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:48]
+    return f"{readable or 'job'}-{digest}"
+
+
 def parse_signal(value: str) -> int:
     """Reads a signal by name in any case, with or without SIG, or by number."""
     name = value.strip().upper()

@@ -9,14 +9,20 @@ from pathlib import Path
 import pytest
 
 from supervisor.config.job_spec import Nodes
+from supervisor.config.job_spec_json import job_spec_from_json, job_spec_to_json
 from supervisor.config.resolve import parse_run
+from supervisor.config.values import JOB_ID
 from supervisor.errors import InvalidRequestError
 
 MEET = ("--nnodes", "2:3", "--rdzv-endpoint", "127.0.0.1:29500", "--rdzv-id", "night")
 
 
+def request(*argv: str):
+    return parse_run([*argv, "train.py"], environ={}, cwd="/data", count_gpus=lambda _: 0)
+
+
 def spec(*argv: str):
-    return parse_run([*argv, "train.py"], environ={}, cwd="/data", count_gpus=lambda _: 0).spec
+    return request(*argv).spec
 
 
 def test_without_other_nodes_there_is_nothing_to_meet():
@@ -33,6 +39,38 @@ def test_all_nodes_get_the_same_job_and_each_its_own_name():
     assert (named.job_id, named.nodes.name if named.nodes else "") == ("day", os.uname().nodename)
 
 
+@pytest.mark.parametrize(
+    ("run_id", "readable"),
+    [
+        ("team/exp7", "team-exp7"), ("my run", "my-run"), ("5d0f:1", "5d0f-1"), ("5d0f#0", "5d0f-0"),
+        ("../../root", "root"), (".hidden", "hidden"), ("n" * 65, "n" * 48), ("é", "job"), ("night\n", "night"),
+    ],
+)  # fmt: skip
+def test_any_id_of_torchrun_s_names_the_job_and_reaches_the_ranks_unchanged(run_id: str, readable: str):
+    found = request("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1:29500", "--rdzv-id", run_id)
+    assert re.fullmatch(f"{re.escape(readable)}-[0-9a-f]{{12}}", found.spec.job_id)
+    assert JOB_ID.fullmatch(found.spec.job_id)
+    assert found.spec.run_id == run_id
+    assert job_spec_from_json(job_spec_to_json(found.spec)) == found.spec  # as a daemon takes it
+    told = [warning for warning in found.warnings if "is not a job id" in warning]
+    assert len(told) == 1
+    assert told[0].endswith(f"is not a job id: holdfast's commands know this job as {found.spec.job_id}")
+    assert spec("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1", "--rdzv-id", run_id).job_id == found.spec.job_id
+    named = request("--nnodes", "2", "--rdzv-endpoint", "127.0.0.1", "--rdzv-id", run_id, "--job-id", "day")
+    assert (named.spec.job_id, named.spec.run_id) == ("day", run_id)
+    assert not any("is not a job id" in warning for warning in named.warnings)
+
+
+def test_ids_that_read_alike_are_different_jobs():
+    ids = {spec(*MEET[:4], "--rdzv-id", run_id).job_id for run_id in ("a/b", "a b", "a-b", "a//b")}
+    assert len(ids) == 4
+
+
+def test_an_empty_id_names_no_job():
+    with pytest.raises(InvalidRequestError, match="several nodes must be told which job they share"):
+        spec(*MEET[:4], "--rdzv-id", "")
+
+
 def test_the_port_is_torchruns_and_the_options_are_read():
     options = ("--rdzv-conf", "token_file=secret,join_timeout=30,fan_out=64")
     found = spec("--nnodes", "2", "--rdzv-endpoint", "10.0.0.1", "--rdzv-id", "x", *options).nodes
@@ -46,6 +84,16 @@ def test_a_leader_takes_fewer_nodes_itself_where_the_others_need_relays_anyhow(n
     found = spec("--nnodes", nodes, "--rdzv-endpoint", "127.0.0.1", "--rdzv-id", "x").nodes
     assert found is not None
     assert found.fan_out == fan_out
+
+
+def test_an_option_of_torchrun_s_without_effect_is_named_once():
+    conf = "is_host=1,rank=0,last_call_timeout=2,join_timeout=30"
+    assert request(*MEET, "--rdzv-conf", conf).warnings == (
+        "--rdzv-conf is_host has no effect here: the node at --rdzv-endpoint leads, or with etcd an elected one; write "
+        "that node's address there",
+        "--rdzv-conf rank has no effect here: write --node-rank",
+    )
+    assert request("--nnodes", "1", "--rdzv-conf", conf).warnings == ()
 
 
 def test_certificates_stand_for_a_token():

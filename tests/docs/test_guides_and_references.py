@@ -55,4 +55,4 @@ def _written(default: object) -> str:
 
 def test_each_option_of_the_rendezvous_is_there() -> None:
     named = {word for code in _reference("many-nodes.md").split("`")[1::2] for word in re.findall(r"[a-z_0-9]+", code)}
-    assert named >= rendezvous_settings.OWN_OPTIONS | rendezvous_settings.IDLE_OPTIONS | etcd_backend.OPTIONS
+    assert named >= rendezvous_settings.OWN_OPTIONS | rendezvous_settings.IDLE_OPTIONS.keys() | etcd_backend.OPTIONS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,6 +112,16 @@ def test_a_rank_that_is_killed_takes_no_supervisor_along(environment: dict[str, 
     ranks.end(1)
     supervisor.wait(TIMEOUT_S)
     assert ranks.processes[1].returncode == 0
+
+
+def test_a_launcher_s_free_id_becomes_a_job_id(environment: dict[str, str], stack: ExitStack) -> None:
+    ranks = Ranks(1, environment | {"TORCHELASTIC_RUN_ID": "../team/exp 7"})
+    stack.enter_context(ranks.processes[0])
+    stack.callback(ranks.processes[0].kill)
+    told = ranks.told(0)
+    assert told["welcome"] is True
+    assert re.fullmatch(r"inprocess-\.\.-team-exp-7-[0-9a-f]{12}", str(told["job_id"]))
+    ranks.end(0)
 
 
 def test_a_package_of_our_name_on_the_path_is_not_started(
