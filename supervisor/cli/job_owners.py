@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 import pwd
 import socket
-import stat
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
-from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.folders import socket_dir, supervisor_owner
 from supervisor.edges.machine.processes.peer_credentials import Peer
 
 BETWEEN = "/"  # no job id holds it
@@ -36,31 +35,12 @@ def probe_supervisor(socket_path: Path) -> ProbeResult:
         try:
             probe.connect(str(socket_path))
             peer = Peer.of(probe)
-            uid = _owner(socket_path, peer.uid)
+            uid = supervisor_owner.owner(socket_path, peer.uid)
             return ProbeResult("", uid, peer.pid if uid == peer.uid else 0)
         except (TimeoutError, BlockingIOError):  # Its queue is full.
             return ProbeResult(f"it does not accept within {socket_dir.PROBE_TIMEOUT_S:g} s", is_slow=True)
         except OSError as error:
             return ProbeResult((error.strerror or str(error)).lower())
-
-
-def _owner(socket_path: Path, listener_uid: int) -> int:
-    """Returns whose supervisor answers there. Raises OSError.
-
-    Root's process listens for the supervisors of all users, and hands each connection on. To a user it hands those of
-    that user; to root, those of the user after whom it has named the socket's folder.
-    """
-    if listener_uid != 0:
-        return listener_uid
-    if os.geteuid() != 0:
-        return os.geteuid()
-    folder = socket_path.parent
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0:
-        return found.st_uid  # Somebody else's link to a socket of root's.
-    uid = folder.name.partition(".")[0]
-    is_of_user = folder.parent.name == socket_dir.USERS and folder.parent.lstat().st_uid == 0 and uid.isdecimal()
-    return int(uid) if is_of_user else 0
 
 
 @cache

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import msgspec
 
@@ -20,12 +21,12 @@ from supervisor.config.recorded_settings import with_sources
 from supervisor.config.rendezvous_settings import shared_token
 from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.config.run_folder import run_folder
-from supervisor.edges.machine.folders import private_dir, socket_dir, state_dir
+from supervisor.edges.machine.folders import private_dir, socket_dir, state_dir, supervisor_owner
 from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.machine.processes import same_machine_nodes
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
-from supervisor.errors import AlreadyExistsError, HoldfastError, InvalidRequestError
+from supervisor.errors import AlreadyExistsError, HoldfastError, InvalidRequestError, NoSupervisorError
 from supervisor.ports.reports import JobReport
 
 SPAWNER_END_TIMEOUT_S = 10.0  # it kills what is left after 5 s
@@ -83,30 +84,48 @@ def _folder() -> str:
 
 
 def _whose(request: RunRequest) -> str:
-    """Says which supervisor would get the job, as `_run` decides."""
-    for place in socket_dir.candidates(request.socket_dir):
-        if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
-            return f"the node's, at {place.path}"
-        if place.explicit:
-            return f"none: nobody answers at {place.path}, so the command would end with exit code 69"
-    return "private: this command itself"
+    """Says which supervisor would get the job."""
+    try:
+        with _nodes_supervisor(request) as found:
+            return f"the node's, at {found[0]}" if found else "private: this command itself"
+    except NoSupervisorError as error:
+        return f"none, so the command would end with exit code {error.exit_code}: {error}"
 
 
 def _run(request: RunRequest) -> int:
-    for place in socket_dir.candidates(request.socket_dir):
-        if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
+    with _nodes_supervisor(request) as found:
+        if found:
             from supervisor.cli.run_via_daemon import run_on_node  # gRPC is loaded only for a node's supervisor.
 
             try:
-                return run_on_node(request, place.path)
+                return run_on_node(request, *found)
             except AlreadyExistsError:
                 nodes = request.spec.nodes
                 if nodes is None or not same_machine_nodes.has_further(request.spec.job_id, nodes.meets_at):
                     raise
-                return _run_privately(request)  # The node's supervisor has one part of the job; this is another.
-        if place.explicit:
-            raise socket_dir.nobody_answers(place.path)
-    return _run_privately(request)
+    return _run_privately(request)  # Or the node's supervisor has one part of the job, and this is another.
+
+
+@contextmanager
+def _nodes_supervisor(request: RunRequest) -> Generator[tuple[Path, Path] | None]:
+    """Yields where the node's supervisor answers, and a path there that stays; None if the job runs privately.
+
+    Raises NoSupervisorError if the user named a folder in which none answers that may have the job.
+    """
+    with ExitStack() as stack:
+        found = None
+        for place in socket_dir.candidates(request.socket_dir):
+            if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
+                try:
+                    found = place.path, stack.enter_context(supervisor_owner.opened(place.path))
+                    break
+                except NoSupervisorError as error:
+                    if place.explicit:
+                        raise
+                    standard_streams.say(f"holdfast: warning: {error}")
+            elif place.explicit:
+                raise socket_dir.nobody_answers(place.path)
+        yield found
 
 
 def _run_privately(request: RunRequest) -> int:

@@ -37,8 +37,11 @@ LAST_OUTPUT_TIMEOUT_S = 5.0  # for what the ranks wrote last, after the job has 
 SHOW_AGAIN_S = 5.0  # after a refusal: nothing tells when another reader has left, or a limit was raised
 
 
-def run_on_node(request: RunRequest, directory: Path) -> int:
-    """Submits the job and follows it. Returns its exit code; a lost supervisor is a HoldfastError."""
+def run_on_node(request: RunRequest, directory: Path, held: Path) -> int:
+    """Submits the job and follows it. Returns its exit code; a lost supervisor is a HoldfastError.
+
+    `held`: the path to the directory of a supervisor that may have the job, see supervisor_owner.py.
+    """
     # The daemon's own interpreter means nothing to the user: the job runs in the one that this command runs in.
     spec = msgspec.structs.replace(request.spec, python=request.spec.python or sys.executable)
     forwarded = set(signal_edge.numbers(spec.signals_to_handle))
@@ -47,7 +50,7 @@ def run_on_node(request: RunRequest, directory: Path) -> int:
     with ExitStack() as stack:
         # The listener is another process: it is started before gRPC has threads, which a fork would disturb.
         listener = _listener(request, stack)
-        client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET))
+        client = stack.enter_context(ControlClient(directory / CONTROL_SOCKET, reached_by=held / CONTROL_SOCKET))
         submission = Submission(client, spec, request.environment, say=tell)
         try:
             job_id = submission.submit()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from supervisor.cli import run
+from supervisor.edges.machine.folders import socket_dir
+from supervisor.errors import NoSupervisorError
+
+MALLORY = 47114
 
 
 @pytest.mark.parametrize("nodes", [(), ("--nnodes", "2", "--rdzv-id", "a", "--rdzv-endpoint", "127.0.0.1:7")])
@@ -15,7 +21,37 @@ def test_a_dry_run_says_that_nobody_serves_the_folder(
 ):
     """On several nodes, too: a node's supervisor also takes such jobs."""
     assert run.execute_argv(["--dry-run", "--socket-dir", str(tmp_path), *nodes, "train.py"]) == 0
-    assert f"none: nobody answers at {tmp_path}" in capsys.readouterr().out
+    assert f"exit code 69: cannot reach a supervisor in {tmp_path}: nobody answers" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
+def test_the_supervisor_of_another_user_gets_no_byte(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """Where it was named, the command refuses; where it was only found, as by `sudo -E`, the job runs without it."""
+    hers = tmp_path / "holdfast"
+    hers.mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(hers / "control.sock"))
+        listener.listen()
+        os.chown(hers, MALLORY, MALLORY)
+        with pytest.raises(NoSupervisorError, match=f"belongs to user id {MALLORY}, not root"):
+            run.execute_argv(["--socket-dir", str(hers), "--no-python", "true"])
+        assert run.execute_argv(["--dry-run", "--socket-dir", str(hers), "--no-python", "true"]) == 0
+        assert f"exit code 69: cannot use the supervisor in {hers}: " in capfd.readouterr().out
+        monkeypatch.delenv("HOLDFAST_SOCKET_DIR", raising=False)
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+        monkeypatch.setattr(socket_dir, "SYSTEM_DIR", tmp_path / "none")
+        assert run.execute_argv(["--dry-run", "--no-python", "true"]) == 0
+        shown = capfd.readouterr()
+        assert "private: this command itself" in shown.out
+        assert f"holdfast: warning: cannot use the supervisor in {hers}: " in shown.err
+        listener.setblocking(False)
+        for _ in range(3):  # Each command has looked once whether anybody answers.
+            with listener.accept()[0] as client:
+                assert client.recv(1) == b""
+        with pytest.raises(BlockingIOError):
+            listener.accept()
 
 
 @pytest.mark.parametrize("command", [["none.py"], ["wrong.py"], ["-m", "no_such_module"], ["--no-python", "no-such"]])

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import time
 from collections import deque
 from typing import NamedTuple
 
-from holdfast_wire import framing, spawner_link
+from holdfast_wire import framing, socket_user, spawner_link
 from holdfast_wire.spawner_link import HandOverPages, HoldPages, Keep, Kept, Ready, Report, WelcomeBack
 from holdfast_wire.spawner_settings import SpawnerSettings
 
@@ -22,7 +21,6 @@ from .kept_state_file import KeptFile
 from .link import Link
 
 BACKLOG = 16
-_CREDENTIALS = struct.Struct("iII")  # struct ucred: pid, uid, gid
 
 
 class Returned(NamedTuple):
@@ -153,5 +151,4 @@ class SupervisorReconnect:
 
 def _may_come_in(connection: socket.socket) -> bool:
     """Returns whether the peer is root or this process's user."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return _CREDENTIALS.unpack(credentials)[1] in (0, os.geteuid())
+    return socket_user.is_this_user_or_root(socket_user.credentials(connection).uid)

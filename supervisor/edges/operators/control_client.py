@@ -67,8 +67,11 @@ def _check_room() -> None:
 class ControlClient:
     """A client of one supervisor. Raises the HoldfastError that the supervisor raised, or NoSupervisorError."""
 
-    def __init__(self, socket_path: Path) -> None:
-        """Raises ExhaustedError without room for threads."""
+    def __init__(self, socket_path: Path, *, reached_by: Path | None = None) -> None:
+        """Raises ExhaustedError without room for threads.
+
+        `reached_by`: another path to the same socket: see supervisor_owner.opened, for clients that send secrets.
+        """
         self.socket_path = socket_path
         self._clock = Clock()
         try:
@@ -76,7 +79,7 @@ class ControlClient:
         except NoThreadError as error:
             raise ExhaustedError(f"cannot ask the supervisor at {socket_path}: {error}; try again") from error
         self._channel = grpc.insecure_channel(
-            f"unix:{socket_path}",
+            f"unix:{reached_by or socket_path}",
             options=(
                 ("grpc.max_receive_message_length", ANSWER_BYTES_MAX),
                 ("grpc.max_send_message_length", REQUEST_BYTES_MAX),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from supervisor.edges.machine.folders import socket_dir, state_dir, user_dirs, write_probe
+from supervisor.edges.machine.folders import socket_dir, state_dir, supervisor_owner, user_dirs, write_probe
 from supervisor.edges.machine.processes import home_folder
-from supervisor.errors import ConfigurationError
+from supervisor.errors import ConfigurationError, NoSupervisorError
 from supervisor.programs.doctor.doctor_finding import Area, DoctorFinding
 from supervisor.programs.doctor.machine_probe import Machine
 
@@ -28,13 +28,23 @@ def _service(area: Area, machine: Machine, explicit: str | None) -> None:
     places = socket_dir.candidates(explicit, machine.environ)
     for place in places:
         if socket_dir.answers(place.path / socket_dir.CONTROL_SOCKET):
-            area.ok("service", f"a supervisor answers at {place.path}")
+            _answering(area, place)
             return
     for place in places:
         if place.explicit or _is_own(place.path):
             _unanswered(area, place)
             return
     area.ok("service", "none answers here: holdfast run supervises its own job")
+
+
+def _answering(area: Area, place: socket_dir.Candidate) -> None:
+    try:
+        with supervisor_owner.opened(place.path):
+            area.ok("service", f"a supervisor answers at {place.path}")
+    except NoSupervisorError as error:
+        found, _, remedy = str(error).partition("; ")
+        tell, ends = (area.problem, "ends with exit code 69") if place.explicit else (area.warn, "leaves it out")
+        tell("service", found, why=f"holdfast run hands it no job, and {ends}", remedy=remedy)
 
 
 def _is_own(path: Path) -> bool:

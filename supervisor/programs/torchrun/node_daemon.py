@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 from anyio import to_thread
 
-from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.folders import socket_dir, supervisor_owner
 from supervisor.errors import HoldfastError
 from supervisor.ports.job_requests import RendezvousRequest
 
@@ -30,10 +30,10 @@ def _ask(rendezvous: RendezvousRequest) -> bool:
         if not socket_dir.answers(path):
             continue
         try:
-            with _without_fork_support():
+            with supervisor_owner.opened(place.path) as held, _without_fork_support():
                 from supervisor.edges.operators.control_client import ControlClient  # Loads gRPC.
 
-                with ControlClient(path) as client:
+                with ControlClient(path, reached_by=held / socket_dir.CONTROL_SOCKET) as client:
                     return client.lead_rendezvous(rendezvous)
         except HoldfastError as error:
             _log.warning("holdfast: the supervisor in %s does not lead the rendezvous: %s", place.path, error)

@@ -59,6 +59,22 @@ def test_a_left_over_folder_hides_no_service_that_answers(tmp_path: Path):
     assert (found.grade, found.found) == (Grade.OK, f"a supervisor answers at {tmp_path / 'system'}")
 
 
+def test_a_supervisor_that_gets_no_job_is_named(tmp_path: Path):
+    folder = tmp_path / "run" / "holdfast"
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "control.sock"))
+        server.listen()
+        found, named = the(look(tmp_path), "service"), the(look(tmp_path, sockets=str(folder)), "service")
+    assert (found.grade, named.grade) == (Grade.WARNING, Grade.PROBLEM)
+    assert "others may write to that folder" in found.found
+    assert (found.remedy, found.why) == (
+        "take that right from them: chmod go-w",
+        "holdfast run hands it no job, and leaves it out",
+    )
+
+
 def test_a_named_folder_must_be_served(tmp_path: Path):
     named = tmp_path / "n"
     named.mkdir(mode=0o700)

@@ -57,6 +57,16 @@ async def test_one_that_is_no_supervisor_is_passed_by(tmp_path: Path):
         thread.join()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
+async def test_one_of_another_user_is_not_asked(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    job_service = FakeJobService()
+    async with serving(job_service, tmp_path / "control.sock", Journal(tmp_path, on_alarm=unexpected)):
+        os.chown(tmp_path, 47114, 47114)
+        assert not await node_daemon.leads(REQUEST)
+    assert job_service.calls == []
+    assert "belongs to user id 47114, not root" in caplog.text
+
+
 def test_workers_inherit_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delitem(__import__("sys").modules, "grpc", raising=False)
     for value in (None, "1"):

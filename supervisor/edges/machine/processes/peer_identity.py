@@ -11,8 +11,8 @@ import struct
 from contextlib import suppress
 
 import msgspec
+from holdfast_wire import socket_user
 
-_CREDENTIALS = struct.Struct("iII")
 _SO_PEERGROUPS = getattr(socket, "SO_PEERGROUPS", 59)  # on all architectures except parisc and sparc
 _GROUP_BYTES = 4
 GROUPS_MAX = 256  # 1,024 bytes: the most that Python's getsockopt takes
@@ -48,7 +48,7 @@ ROOT = Identity(0, 0, ())  # whatever groups a root shell has
 
 def identity_of(sock: socket.socket) -> Identity:
     """Returns the peer's identity when it connected. Raises OSError if unknown or in more than GROUPS_MAX groups."""
-    _, uid, gid = _credentials(sock)
+    _, uid, gid = socket_user.credentials(sock)
     if uid == 0:
         return ROOT
     packed = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, GROUPS_MAX * _GROUP_BYTES)
@@ -58,12 +58,12 @@ def identity_of(sock: socket.socket) -> Identity:
 
 def uid_of(sock: socket.socket) -> int:
     """Returns the user id of the peer when it connected. Raises OSError."""
-    return _credentials(sock)[1]
+    return socket_user.credentials(sock).uid
 
 
 def limits_of_peer(sock: socket.socket) -> Limits:
     """Returns the limits of the process that connected. Raises OSError if it is gone or in another pid namespace."""
-    pid, uid, _ = _credentials(sock)
+    pid, uid, _ = socket_user.credentials(sock)
     if pid == 0:
         raise ProcessLookupError("it is in another pid namespace")
     _check_owner(pid, uid)
@@ -111,11 +111,6 @@ def _less(one: int, other: int) -> int:
     if one == resource.RLIM_INFINITY:
         return other
     return one if other == resource.RLIM_INFINITY else min(one, other)
-
-
-def _credentials(sock: socket.socket) -> tuple[int, int, int]:
-    pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
-    return pid, uid, gid
 
 
 def user_variables(identity: Identity) -> dict[str, str]:

@@ -7,8 +7,8 @@ import socket
 import struct
 
 import pytest
+from holdfast_wire import socket_user
 
-from supervisor.edges.machine.processes import peer_credentials
 from supervisor.edges.machine.processes.peer_credentials import Peer
 
 HIGH_UID = 3_000_000_000  # a directory service may give such numbers
@@ -66,7 +66,7 @@ def test_ids_that_cannot_be_judged_do_not_speak_against_a_peer(monkeypatch: pyte
     assert Peer(0, 12345, foreign=True).may_be_this_user
     assert not Peer(1, os.geteuid() + 1000, foreign=False).may_be_this_user
     unmapped = Peer(1, 65534, foreign=False)
-    monkeypatch.setattr(peer_credentials, "_in_user_namespace", lambda: True)
+    monkeypatch.setattr(socket_user, "_in_user_namespace", lambda: True)
     assert unmapped.may_be_this_user
-    monkeypatch.setattr(peer_credentials, "_in_user_namespace", lambda: False)
+    monkeypatch.setattr(socket_user, "_in_user_namespace", lambda: False)
     assert not unmapped.may_be_this_user  # in the first namespace, it is the user nobody

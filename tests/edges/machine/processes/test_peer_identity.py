@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from holdfast_wire import socket_user
 
 from supervisor.edges.machine.processes import peer_identity
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity
@@ -42,10 +43,10 @@ def test_user_groups_and_limits_are_those_of_the_process_that_connected():
 def test_limits_of_a_program_that_runs_as_somebody_else_are_not_the_peers(monkeypatch: pytest.MonkeyPatch):
     """As of sudo, which a peer may execute after it has connected."""
 
-    def when_it_connected(_: socket.socket) -> tuple[int, int, int]:
-        return os.getpid(), 54321, 54321
+    def when_it_connected(_: socket.socket) -> socket_user.Credentials:
+        return socket_user.Credentials(os.getpid(), 54321, 54321)
 
-    monkeypatch.setattr(peer_identity, "_credentials", when_it_connected)
+    monkeypatch.setattr(socket_user, "credentials", when_it_connected)
     ours, theirs = socket.socketpair()
     with ours, theirs, pytest.raises(ProcessLookupError, match="has another user now"):
         peer_identity.limits_of_peer(ours)
