@@ -34,7 +34,7 @@ from supervisor.edges.operators.control_decoding import (
 )
 from supervisor.edges.operators.control_encoding import ANSWER_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
-from supervisor.errors import ExhaustedError, HoldfastError, NoSupervisorError
+from supervisor.errors import ExhaustedError, HoldfastError, NoAnswerError, NoSupervisorError
 from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.ports.reports import JobReport, NodeReport, RecordedEvent
 
@@ -117,9 +117,18 @@ class ControlClient:
         return job_from_wire(self._call("GetJob", wire.GetJobRequest(job_id=job_id), wire.Job))
 
     def until_left(self, job_id: str, node: str) -> JobReport:
-        """Returns the job once the node has no part in it, or the job has ended."""
-        request = wire.GetJobRequest(job_id=job_id, until_left=node)
-        return job_from_wire(self._call("GetJob", request, wire.Job, math.inf))
+        """Returns the job once the node has no part in it, or the job has ended.
+
+        Raises NoAnswerError if the supervisor is of an older version, which does not wait.
+        """
+        answer = self._call("GetJob", wire.GetJobRequest(job_id=job_id, until_left=node), wire.Job, math.inf)
+        job = job_from_wire(answer)
+        if answer.waited_for != node and not job.state.has_ended:
+            raise NoAnswerError(
+                f"cannot wait until node {node} has left job {job_id}: the supervisor at {self.socket_path} is of an "
+                f"older version, which does not tell; see holdfast status {job_id}"
+            )
+        return job
 
     def jobs(self, *, include_ended: bool = False, within_s: float | None = None) -> list[JobReport]:
         """Returns the jobs of all pages. `within_s` None: LIST_TIMEOUT_S. Raises ExhaustedError if they have no end."""

@@ -110,7 +110,9 @@ class ControlService:
     async def _get_job(self, request: wire.GetJobRequest) -> Message:
         if request.until_left:
             await self._job_service.until_left(request.job_id, request.until_left)
-        return job_to_wire(await self._find(request.job_id, "show"))
+        job = job_to_wire(await self._find(request.job_id, "show"))
+        job.waited_for = request.until_left
+        return job
 
     async def _list_jobs(self, request: wire.ListJobsRequest) -> Message:
         live = await self._job_service.look_at_all()

@@ -10,16 +10,19 @@ from typing import TypeVar
 import anyio
 import pytest
 from anyio import to_thread
+from holdfast_wire.v1 import control_pb2 as wire
 from msgspec.structs import replace
 
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
+from supervisor.edges.operators import control_encoding
 from supervisor.edges.operators.control_client import ControlClient
+from supervisor.edges.operators.control_service import ControlService
 from supervisor.edges.operators.log_follower import LogChoice
-from supervisor.errors import ExhaustedError, InvalidRequestError, NotFoundError, NotNowError
+from supervisor.errors import ExhaustedError, InvalidRequestError, NoAnswerError, NotFoundError, NotNowError
 from supervisor.ports.job_requests import RendezvousRequest
-from supervisor.ports.reports import JobReport, LogBytes, RecordedEvent
+from supervisor.ports.reports import JobNodeReport, JobReport, LogBytes, RecordedEvent
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 from tests.edges.operators.test_event_streams import unexpected
 
@@ -142,6 +145,23 @@ async def test_a_node_is_asked_to_leave_and_waited_for(tmp_path: Path) -> None:
         assert node.leaves == ("train",)
         assert (await to_thread.run_sync(lambda: client.until_left(JOB, "n1"))).job_id == JOB
         assert job_service.waited_for == [(JOB, "n1")]
+
+
+async def test_the_answer_of_a_supervisor_that_does_not_wait_says_nothing_of_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older one does not know the request, and its state of the node may be that of a node that has left."""
+
+    async def at_once(self: ControlService, request: wire.GetJobRequest) -> wire.Job:
+        return control_encoding.job_to_wire(job_service.reports[request.job_id])
+
+    monkeypatch.setattr(ControlService, "_get_job", at_once)
+    left = replace(running(), nodes=(JobNodeReport("n1", "left", None),))
+    async with asked(tmp_path, left) as (job_service, client, _):
+        with pytest.raises(NoAnswerError, match=f"cannot wait until node n1 has left job {JOB}: .* older version"):
+            await to_thread.run_sync(lambda: client.until_left(JOB, "n1"))
+        job_service.reports[JOB] = replace(left, state=JobState.SUCCEEDED)
+        assert (await to_thread.run_sync(lambda: client.until_left(JOB, "n1"))).state.has_ended
 
 
 async def test_watch_is_a_snapshot_then_all_events_to_the_end(tmp_path: Path) -> None:
