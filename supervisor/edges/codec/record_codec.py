@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union, cast, get_args, get_or
 
 import msgspec
 
-from supervisor.edges.codec.scalars import Read, Shape, Write, as_it_is, scalar_shape
+from supervisor.edges.codec.scalars import Read, Shape, UnknownKindError, Write, as_it_is, scalar_shape
 from supervisor.edges.codec.value_bounds import ITEMS_MAX, Bounds
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 BODY = "body"
 
 Present = Callable[["Message", Any], Any]  # from a message and its attribute, which counts if it is present
-
-
-class UnknownKindError(Exception):
-    """Raised for a member of a union for which this version has no record."""
 
 
 # --- records and unions --------------------------------------------------------------------------------------------

@@ -22,6 +22,10 @@ class Shape(NamedTuple):
     read: Read
 
 
+class UnknownKindError(Exception):
+    """Raised for a member of a union, or a word, that this version does not have."""
+
+
 def as_it_is(value: object) -> object:
     """Returns the value unchanged: protobuf itself has checked it."""
     return value
@@ -31,7 +35,7 @@ def scalar_shape(hint: object, wire: FieldDescriptor, bounds: Bounds) -> Shape:
     name = wire.name
     assert isinstance(hint, type), f"{wire.full_name}: no codec for {hint}"
     if issubclass(hint, enum.Enum):
-        return _choice(hint, name, bounds)
+        return _choice(hint, wire, bounds)
     if hint is bool:
         return Shape(bool, as_it_is)
     if hint is int:
@@ -44,13 +48,18 @@ def scalar_shape(hint: object, wire: FieldDescriptor, bounds: Bounds) -> Shape:
     return _name(name, bounds) if name in bounds.never_cut else _text(name, bounds)
 
 
-def _choice(kind: type[enum.Enum], name: str, bounds: Bounds) -> Shape:
+def _choice(kind: type[enum.Enum], wire: FieldDescriptor, bounds: Bounds) -> Shape:
+    """Returns the shape of a word. One of a newer version has a substitute, or its record is skipped."""
     by_value = {each.value: each for each in kind}
+    substitute = bounds.substitutes.get(f"{wire.containing_type.name}.{wire.name}") if wire.containing_type else None
+    assert substitute is None or substitute in kind, f"{wire.full_name} takes no {substitute}"
 
     def read(told: object) -> enum.Enum:
         if told in by_value:
             return by_value[told]
-        raise bounds.error(f"cannot take {str(told)[:64]!r} for {name}: no {kind.__name__} is called that")
+        if substitute is not None:
+            return substitute
+        raise UnknownKindError(f"cannot take {str(told)[:64]!r} for {wire.name}: no {kind.__name__} is called that")
 
     return Shape(attrgetter("value"), read)
 

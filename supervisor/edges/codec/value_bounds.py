@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping
 
@@ -33,6 +34,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     cut: Mapping[str, int] = NONE  # characters of other text, if not TEXT_CHARACTERS_MAX
     bytes: Mapping[str, int] = NONE  # if not BYTES_MAX
     items: Mapping[str, int] = NONE  # if not ITEMS_MAX
+    # What a word that only a newer version knows is taken for, by Message.field. Without one, its record is skipped.
+    substitutes: Mapping[str, enum.Enum] = msgspec.field(default_factory=dict[str, enum.Enum])
 
     def whole(self, name: str, wire_type: int) -> tuple[int, int]:
         """Returns the lowest and highest value of a whole number."""

@@ -16,7 +16,7 @@ from supervisor.core.wrapped_calls.call_messages import (
     RankFault,
 )
 from supervisor.edges.codec.message_codec import MessageCodec
-from supervisor.edges.codec.record_codec import UnknownKindError
+from supervisor.edges.codec.scalars import UnknownKindError
 from supervisor.edges.codec.value_bounds import SECONDS_MAX, Bounds
 
 

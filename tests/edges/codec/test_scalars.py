@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import cast
 
+import msgspec
 import pytest
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from holdfast_wire.v1 import cluster_pb2, worker_pb2
 
 from supervisor.core.wrapped_calls.call_messages import Interruption
-from supervisor.edges.codec.scalars import Shape, as_it_is, scalar_shape
+from supervisor.edges.codec.scalars import Shape, UnknownKindError, as_it_is, scalar_shape
 from supervisor.edges.codec.value_bounds import INT64_BOUNDS, SECONDS_MAX, Bounds
 
 
@@ -67,5 +68,16 @@ def test_what_a_file_said_is_brought_within_bounds_before_it_is_sent():
 def test_a_choice_is_one_that_this_version_knows():
     interruption = shape(Interruption, worker_pb2.RankFault.DESCRIPTOR, "interruption")
     assert (interruption.write(Interruption.TERMINATED), interruption.read(4)) == (4, Interruption.TERMINATED)
-    with pytest.raises(WireError, match="'99' for interruption: no Interruption is called that"):
+    with pytest.raises(UnknownKindError, match="'99' for interruption: no Interruption is called that"):
         interruption.read(99)
+
+
+def test_a_word_of_a_newer_version_is_its_substitute():
+    bounds = msgspec.structs.replace(BOUNDS, substitutes={"RankFault.interruption": Interruption.EXCEPTION})
+    of_fault, of_lost = (
+        field(worker_pb2.RankFault.DESCRIPTOR, "interruption"),
+        field(cluster_pb2.Lost.DESCRIPTOR, "interruption"),
+    )
+    assert scalar_shape(Interruption, of_fault, bounds).read(99) is Interruption.EXCEPTION
+    with pytest.raises(UnknownKindError):
+        scalar_shape(Interruption, of_lost, bounds).read(99)

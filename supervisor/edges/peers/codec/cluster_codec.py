@@ -1,7 +1,8 @@
 """What do the bytes of the cluster stream mean? Only this package's codecs know protobuf.
 
 Everything from a peer is checked for shape and bounds (edges/codec). A frame, order or report that only a newer
-version knows is Unknown and can be skipped. Protobuf is loaded with the first frame: a job on one node never needs it.
+version knows is Unknown and can be skipped; so is one with such a word, unless the word has a substitute. Protobuf is
+loaded with the first frame: a job on one node never needs it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import cast, get_args
 from holdfast_wire.framing import CLUSTER_FRAME_BYTES_MAX, FrameTooLongError
 
 from supervisor.edges.codec.message_codec import MessageCodec
-from supervisor.edges.codec.record_codec import UnknownKindError
+from supervisor.edges.codec.scalars import UnknownKindError
 from supervisor.edges.peers.codec import frame_sizes
 from supervisor.edges.peers.codec.cluster_frames import Frame, Unknown
 from supervisor.edges.peers.codec.cluster_stream_bounds import STREAM

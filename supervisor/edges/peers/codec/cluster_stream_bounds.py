@@ -5,6 +5,10 @@ from __future__ import annotations
 from holdfast_wire.call_bounds import EXCHANGE_VALUE_CHARACTERS_MAX
 from holdfast_wire.framing import CLUSTER_FRAME_BYTES_MAX
 
+from supervisor.core.elastic.elastic_messages import Refusal
+from supervisor.core.facts import JobState, RestartPolicyName
+from supervisor.core.process_facts import ProcessState
+from supervisor.core.wrapped_calls.call_messages import Interruption, Leaving
 from supervisor.edges.codec.value_bounds import COUNT_MAX, Bounds
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 
@@ -38,4 +42,17 @@ STREAM = Bounds(
         "detail": CLUSTER_FRAME_BYTES_MAX,
     },
     bytes=dict.fromkeys(("question", "answer", "output"), CLUSTER_FRAME_BYTES_MAX),
+    # Where a skipped record would leave a fault, a refusal or an end unknown. What waits for a word that nobody can
+    # guess (a barrier, a stage of a call, a node's state) is skipped.
+    substitutes={
+        "RankFault.interruption": Interruption.EXCEPTION,
+        "Lost.interruption": Interruption.EXCEPTION,
+        "FaultRecord.interruption": Interruption.EXCEPTION,
+        "CallLeave.why": Leaving.FAULT,
+        "Verdict.state": JobState.FAILED,
+        "RefuseAgent.refusal": Refusal.STATE,
+        "RestartRules.policy": RestartPolicyName.ANY_FAILED,  # Settings that differ are named, and refused.
+        "ProcessFacts.state": ProcessState.UNKNOWN,
+        "ChildProcess.state": ProcessState.UNKNOWN,
+    },
 )

@@ -6,7 +6,7 @@ from functools import cache
 from typing import cast, get_args
 
 from supervisor.edges.codec.message_codec import MessageCodec
-from supervisor.edges.codec.record_codec import UnknownKindError
+from supervisor.edges.codec.scalars import UnknownKindError
 from supervisor.edges.peers.codec.cluster_frames import ClusterProtocolError
 from supervisor.edges.peers.codec.cluster_stream_bounds import STREAM
 from supervisor.ports.questions import Answer, Question

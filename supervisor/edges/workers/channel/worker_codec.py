@@ -17,7 +17,7 @@ from holdfast_wire.page_layout import SECTION_SLOTS_MAX
 
 from supervisor.core.wrapped_calls.call_messages import ToRank, too_large
 from supervisor.edges.codec.message_codec import MessageCodec
-from supervisor.edges.codec.record_codec import UnknownKindError
+from supervisor.edges.codec.scalars import UnknownKindError
 from supervisor.edges.codec.value_bounds import COUNT_MAX, Bounds
 from supervisor.edges.workers.channel.worker_frames import (
     FromWorker,
