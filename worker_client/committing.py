@@ -146,11 +146,12 @@ def _replace(temporary: Path, path: Path, token: int) -> None:
             raise
         if not _exchange(temporary, path):
             aside = commit_record.temporary_path(path, token, "before")
-            path.rename(aside)
             try:
+                path.rename(aside)
                 temporary.rename(path)
-            except OSError:
-                aside.rename(path)
+            except BaseException:  # A signal's handler, or the Wrapper, may also raise between the two.
+                if os.path.lexists(aside) and not os.path.lexists(path):
+                    aside.rename(path)
                 raise
             commit_record.remove(aside)
 

@@ -110,6 +110,36 @@ def test_a_folder_is_replaced_whole(
 
 
 @pytest.mark.usefixtures("no_supervisor")
+def test_an_exception_between_the_two_renames_leaves_what_was_there(path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As the script's own handler of SIGTERM raises it, where a file system cannot exchange two folders."""
+    path.mkdir()
+    (path / "shard-0").write_text("before")
+    rename = Path.rename
+
+    def cannot(one: Path, other: Path) -> bool:
+        return False
+
+    def rename_then_exit(self: Path, target: Path) -> Path:
+        there = rename(self, target)
+        if self == path:
+            raise SystemExit(143)
+        return there
+
+    monkeypatch.setattr(committing, "_exchange", cannot)
+    monkeypatch.setattr(Path, "rename", rename_then_exit)
+
+    def write_folder() -> None:
+        with commit(path) as temporary:
+            temporary.mkdir()
+            (temporary / "shard-0").write_text("now")
+
+    with pytest.raises(SystemExit):
+        write_folder()
+    assert (path / "shard-0").read_text() == "before"
+    assert left_beside(path) == []
+
+
+@pytest.mark.usefixtures("no_supervisor")
 def test_an_exception_in_the_block_changes_nothing(path: Path):
     write(path, "10")
 

@@ -16,8 +16,18 @@ _THREAD_COUNT = "OMP_NUM_THREADS"
 _ALL_SIGNALS = signal.valid_signals()  # asked once: it takes 0.1 ms, and each fork needs them
 # The call behind that of `signal`, which would make an enum of each signal that was blocked: 0.2 ms for each fork.
 _change_mask: Callable[[int, Iterable[int]], object] = import_module("_signal").pthread_sigmask
-IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU)
-_CHANGED = (*IGNORED, signal.SIGCHLD)  # all that a spawner handles in its own way
+_IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP, signal.SIGTTOU)
+# Batch systems send some of these to every process of a job, a while before its end: the ranks are to save.
+_IGNORED_UNLESS_HANDLED = (
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGXCPU,
+    signal.SIGPWR,
+)
+_CHANGED = (*_IGNORED, *_IGNORED_UNLESS_HANDLED, signal.SIGCHLD)  # all that a spawner handles in its own way
 _STREAM_NAMES = {1: "stdout", 2: "stderr"}
 
 
@@ -51,6 +61,14 @@ def open_fds() -> list[int]:
     with os.scandir("/proc/self/fd") as entries:
         listed = [int(entry.name) for entry in entries]
     return [fd for fd in listed if _is_open(fd)]  # Without the one used for listing.
+
+
+def ignore_signals() -> None:
+    """Ignores what would end a spawner, and so its workers. What the user's code handles stays: workers inherit it."""
+    with open("/proc/self/status", "rb") as file:
+        handled = next(int(line.split()[1], 16) for line in file if line.startswith(b"SigCgt:"))  # also by C code
+    for number in (*_IGNORED, *(each for each in _IGNORED_UNLESS_HANDLED if not handled >> each - 1 & 1)):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def block_signals() -> None:

@@ -125,13 +125,14 @@ def fork_worker(inherited: Inherited, local_rank: int, start: Start, *, leave: C
 
 
 def fork_and_call(inherited: Inherited, start: Start, body: Callable[[], object], *, leave: Callable[[], None]) -> int:
-    """Forks a child that runs only `body`, and returns its pid."""
+    """Forks a child that runs only `body`, until SIGKILL at the latest, and returns its pid."""
     pid = fork(inherited)
     if pid:
         return pid
     try:
         leave()
         child_state.settle(inherited, streams=start.streams, keep=start.keep, cgroup_folder=start.cgroup_folder)
+        child_state.ignore_signals()  # What asks the ranks to save must leave them their store and their log.
         child_state.restore_signal_mask(inherited)
         body()
     except BaseException as error:  # noqa: BLE001 - whatever it is must not return into the spawner's loop

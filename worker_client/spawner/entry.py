@@ -51,7 +51,7 @@ def run_as_script(hook_folder: str) -> None:
     if background is not None:
         background.end()
         identity.outlive_link(link_fd)
-    if failure is not None:
+    if failure is not None and settings.preload != "none":
         _start_over(_without(settings, failure), link_fd, hook_folder, origin)
     origin.close()
     new_modules = set(sys.modules) - before
@@ -59,6 +59,8 @@ def run_as_script(hook_folder: str) -> None:
         gc.freeze()
     if not choice.as_script:
         gc.enable()
+    if failure is not None:  # It comes with the interpreter: a library in LD_PRELOAD or a .pth file starts a thread.
+        _execute_workers(settings, link_fd, Method("exec", f"workers are executed: {failure.sentence}", ()))
     # Each worker looks for it in every folder of sys.path; their contents are read once, here.
     importlib.machinery.PathFinder.find_spec("sitecustomize")
     sets_threads = "OMP_NUM_THREADS" not in choice.variables
@@ -82,15 +84,17 @@ def run_plain() -> NoReturn:
     """Runs a spawner that executes its workers. Does not return."""
     settings, link_fd = _take_settings("")
     _refuse_what_cannot_run(settings, link_fd, None)
-    inherited = child_state.remember(identity.Title(), _own_fds(settings, link_fd))
     reason = (
         "workers are executed: the command is not a Python script"
         if settings.entry == "command"
         else "workers are executed: spawn method exec was asked for"
     )
-    Spawner(
-        settings, Method("exec", reason, ()), inherited, link_fd, LearnedImports(wanted=False), AutoHeartbeat(settings)
-    ).run()
+    _execute_workers(settings, link_fd, Method("exec", reason, ()))
+
+
+def _execute_workers(settings: SpawnerSettings, link_fd: int, method: Method) -> NoReturn:
+    inherited = child_state.remember(identity.Title(), _own_fds(settings, link_fd))
+    Spawner(settings, method, inherited, link_fd, LearnedImports(wanted=False), AutoHeartbeat(settings)).run()
 
 
 def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: preload.Choice | None) -> None:
@@ -103,17 +107,8 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
         return
     source = preload.source_path(settings) if choice is not None or settings.entry == "script" else ""
     refusal = command_check.refusal(settings, source=source, sees_modules=choice is not None)
-    if refusal is None:
-        return
-    inherited = child_state.remember(identity.Title(), _own_fds(settings, link_fd))
-    Spawner(
-        settings,
-        Method("exec", refusal.reason, (), refusal),
-        inherited,
-        link_fd,
-        LearnedImports(wanted=False),
-        AutoHeartbeat(settings),
-    ).run()
+    if refusal is not None:
+        _execute_workers(settings, link_fd, Method("exec", refusal.reason, (), refusal))
 
 
 def _take_settings(hook_folder: str) -> tuple[SpawnerSettings, int]:

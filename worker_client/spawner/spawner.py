@@ -16,11 +16,11 @@ from holdfast_wire.framing import FrameTooLongError
 from holdfast_wire.spawner_link import SpawnerProtocolError, WorkerPlan
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import children, error_file, exit_reports, identity, process_tree, reaping, signalling, store_host
+from . import child_state, children, error_file, exit_reports, identity, process_tree, reaping, signalling, store_host
 from .auto_heartbeat import AutoHeartbeat
 from .binding import Binding
 from .cgroup import CycleCgroups
-from .child_state import IGNORED, Inherited
+from .child_state import Inherited
 from .children import BecomeWorkerError, CannotExecuteError, Child, Start
 from .dropped_output import DroppedOutput
 from .event_loop import READ, WRITE, Events
@@ -119,8 +119,7 @@ class Spawner:
         self._inherited.title.show("hf-spawner", f"holdfast spawner {self._settings.job_id}")
         if os.getsid(0) != os.getpid() and os.getpgid(0) != os.getpid():
             os.setsid()  # Ctrl-C is for the supervisor.
-        for number in IGNORED:
-            signal.signal(number, signal.SIG_IGN)
+        child_state.ignore_signals()
 
     def _wake_on_child(self) -> int:
         """Returns a descriptor that becomes readable when a child ends, including adopted ones."""

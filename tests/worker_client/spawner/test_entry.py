@@ -5,6 +5,7 @@ Modules that are not torch stand for it, so that each case is fast.
 
 from __future__ import annotations
 
+import venv
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,22 @@ class TestForReal:
             assert "leave it out of --preload" in ready.lost
             assert rig.run(worker())[0].code == 0
             assert rig.end()[0] == "False ['a'] False\n"
+
+    def test_a_thread_that_comes_with_the_interpreter_has_workers_executed(
+        self, script: Script, tmp_path: Path
+    ) -> None:
+        """As from a profiler's library in LD_PRELOAD: no load can be left out, and a fork would lose the thread."""
+        venv.create(tmp_path / "venv")
+        (folder,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+        start = "threading.Thread(None, time.sleep, 'profiler', (600,), daemon=True).start()"
+        (folder / "profiler.pth").write_text(f"import threading, time; {start}\n")
+        path = script("import threading; print(*{each.name for each in threading.enumerate()} - {'MainThread'})")
+        with Rig(path, python=str(tmp_path / "venv" / "bin" / "python")) as rig:
+            ready = rig.receive(Ready)
+            assert ready.method == "exec"
+            assert "runs the thread 'profiler'" in ready.method_reason
+            assert rig.run(worker())[0].code == 0
+            assert rig.end()[0] == "profiler\n"
 
     def test_a_shadowed_module_leaves_a_bare_interpreter(self, script: Script, tmp_path: Path) -> None:
         """A stand-in for torch imports a library module that the script's folder hides."""

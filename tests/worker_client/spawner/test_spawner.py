@@ -10,6 +10,7 @@ from typing import Literal
 
 import pytest
 from holdfast_wire.spawner_link import (
+    Exited,
     KillTree,
     RankContinued,
     RankStopped,
@@ -60,6 +61,21 @@ def test_a_worker_that_is_stopped_and_continued_is_reported(script: Script, meth
         continued = rig.receive(RankContinued)
         assert continued[:2] == (3, 1)
         assert continued.at_ns >= stopped.at_ns
+
+
+@pytest.mark.parametrize("method", ["fork", "exec"])
+def test_a_signal_for_the_whole_job_ends_its_ranks_alone(script: Script, method: Literal["fork", "exec"]) -> None:
+    """As a batch system sends it to each process of a job, a while before its time limit."""
+    numbers = [signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGXCPU, signal.SIGTERM]
+    with Rig(script("import signal\nsignal.pause()"), method=method) as rig:
+        store = rig.serve_store()
+        for cycle, number in enumerate(numbers):
+            (started,) = rig.spawn(worker(), cycle=cycle)
+            for pid in (rig.process.pid, store, started.pid):
+                os.kill(pid, number)
+            assert rig.receive(Exited).signal == number
+        assert rig.process.poll() is None
+        assert is_alive(store)
 
 
 class TestSupervisorLoss:
