@@ -92,7 +92,6 @@ async def open_backend(
         program=etcd_program.EtcdProgram(path, folder.path, own, files),
         open_client=lambda endpoints: EtcdClient(endpoints, tls=context),
         nodes_max=nodes.max_nodes,
-        goes_on=goes_on,
     )
     place = Place(job_id, nodes.host, nodes.port, {}, nodes.leader_ttl_s)
     backend = EtcdBackend(place, members.new_client, Clock().unix_ns, is_jobs_own=True)

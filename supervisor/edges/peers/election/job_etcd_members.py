@@ -58,10 +58,9 @@ class JobEtcdMembers:
         program: EtcdProgram,
         open_client: Callable[[Sequence[Endpoint]], EtcdClient],
         nodes_max: int,
-        goes_on: bool,
     ) -> None:
         """`own`: where this node's member serves. `endpoints`: where nodes that know nothing look for one, the job's
-        own first. `prefix`: of the jobs' keys. `goes_on`: as the process before this one, with its member."""
+        own first. `prefix`: of the jobs' keys."""
         self._job_id = job_id
         self._node = node
         self._own = own
@@ -71,7 +70,6 @@ class JobEtcdMembers:
         self.program = program
         self._open_client = open_client
         self._nodes_max = nodes_max
-        self._goes_on = goes_on
         self._client = open_client(self._endpoints)
         self._records = self._records_of(self._client)
         self._clients = [self._client]
@@ -126,10 +124,10 @@ class JobEtcdMembers:
 
     async def _take_part(self, may_train: Callable[[], bool]) -> None:
         with self._work:
-            if self._goes_on and (known := self._folder.known()) is not None:
-                await self._take(known)
-            if self._goes_on and (kept := self._folder.kept()) is not None:
-                await self._become(kept, [self.program.peer_url])
+            if self._folder.known is not None:
+                await self._take(self._folder.known)
+            if self._folder.kept is not None:
+                await self._become(self._folder.kept, [self.program.peer_url])
             elif self._published is None and (hosts := await self._hosts_of_endpoint()):
                 await self._begin(hosts)
             async with anyio.create_task_group() as tasks:

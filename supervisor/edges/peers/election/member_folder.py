@@ -47,7 +47,11 @@ class MemberFolder:
 
     def __init__(self, state_dir: Path, job_id: str, node: str, *, goes_on: bool) -> None:
         """Makes it, and locks it. Not `goes_on`: without what a killed run has left. Blocks on the disk. Raises
-        OSError."""
+        OSError.
+
+        `known` and `kept` are who the members were as the supervisor before this one ended, and which of them was its
+        own. None: it knew none, its member's data is gone, or this one does not go on.
+        """
         self._writes = SideThreads(stuck_max=1)
         top = state_dir / FOLDER
         self.path = top / job_id.replace("/", "_") / node.replace("/", "_")
@@ -58,7 +62,12 @@ class MemberFolder:
             self.close()
             raise OSError(errno.EBUSY, "another run of this job on this node uses it")
         os.utime(self._lock)
-        if not goes_on:
+        self.known: Published | None = None
+        self.kept: Membership | None = None
+        if goes_on:
+            self.known = self._read("members", Published)
+            self.kept = self._read("member", Membership) if (self.path / "data").is_dir() else None
+        else:
             for each in self.path.iterdir():
                 if each.name != LOCK:
                     _remove(each)
@@ -70,16 +79,8 @@ class MemberFolder:
             os.close(self._lock)
         self._lock = -1
 
-    def kept(self) -> Membership | None:
-        """Returns the member of the supervisor before this one; None: it had none, or its data is gone."""
-        return self._read("member", Membership) if (self.path / "data").is_dir() else None
-
     async def keep(self, membership: Membership) -> None:
         await self._write("member", membership)
-
-    def known(self) -> Published | None:
-        """Returns who the members were when the supervisor before this one ended; None: it did not know."""
-        return self._read("members", Published)
 
     async def keep_known(self, members: Published) -> None:
         await self._write("members", members)

@@ -53,7 +53,7 @@ class Nodes:
         return JobEtcdMembers(
             "job", name, own=own, endpoints=[Endpoint("127.0.0.1", self.port)], prefix="/p", folder=folder,
             program=EtcdProgram(shutil.which("etcd") or "", folder.path, own, files), open_client=self.client,
-            nodes_max=4, goes_on=goes_on,
+            nodes_max=4,
         )  # fmt: skip
 
     def client(self, endpoints: Sequence[Endpoint]) -> EtcdClient:

@@ -24,14 +24,19 @@ async def test_the_next_supervisor_finds_what_this_one_knew_and_a_new_run_does_n
     first = _made(tmp_path)
     await first.keep(MEMBERSHIP)
     await first.keep_known(KNOWN)
-    assert first.kept() is None  # without its data, it is no member any more
-    (first.path / "data").mkdir()
     first.close()
+    bare = _made(tmp_path, goes_on=True)
+    assert bare.kept is None  # without its data, it is no member any more
+    (bare.path / "data").mkdir()
+    bare.close()
     second = _made(tmp_path, goes_on=True)
-    assert (second.kept(), second.known()) == (MEMBERSHIP, KNOWN)
+    for name in ("member", "members"):
+        (second.path / name).unlink()
+        os.mkfifo(second.path / name)  # The disk hangs from now on: whoever opens these waits for a writer.
+    assert (second.kept, second.known) == (MEMBERSHIP, KNOWN)
     second.close()
     third = _made(tmp_path)
-    assert (third.kept(), third.known()) == (None, None)
+    assert (third.kept, third.known) == (None, None)
     assert [each.name for each in third.path.iterdir()] == [LOCK]
     await third.remove()
     assert list((tmp_path / "etcd").iterdir()) == []
@@ -79,7 +84,7 @@ async def test_a_disk_that_hangs_holds_up_nobody_who_keeps_something_on_it(
     os.mkfifo(hangs)  # Opening it for writing waits for a reader.
     await folder.keep(MEMBERSHIP)
     await folder.keep_known(KNOWN)
-    assert folder.known() is None, "an earlier write is stuck"
+    assert not (folder.path / "members").exists(), "an earlier write is stuck"
     os.close(os.open(hangs, os.O_RDONLY | os.O_NONBLOCK))
     await folder.remove()
 
@@ -99,5 +104,7 @@ async def test_data_that_can_not_be_removed_ends_no_job(
         await folder.remove_data()
     assert "cannot remove what the job's own etcd has left" in caplog.text
     assert "Read-only file system" in caplog.text
-    assert folder.kept() is None
-    await folder.remove()
+    folder.close()
+    again = _made(tmp_path, goes_on=True)
+    assert again.kept is None
+    await again.remove()
