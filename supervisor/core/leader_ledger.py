@@ -36,6 +36,7 @@ class Ledger(msgspec.Struct, frozen=True):
     leader: str = ""  # its node; "": none, or an older version, whose own workers may run longer (fence.ALONE_S)
     former: Former | None = None  # the previous run, if some of its nodes may not know its end
     epoch: int = 0  # of that cycle (fencing_epochs.py); 0: unknown
+    leaving: tuple[str, ...] = ()  # nodes of that cycle that were asked to leave, and may
 
     @property
     def is_running(self) -> bool:

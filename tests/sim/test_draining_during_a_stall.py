@@ -23,13 +23,13 @@ ELECTED_SEEDS = 15  # each with three games
 DRAINED = "n0001"
 
 
-def two_and_a_spare(seed: int, *, is_elected: bool = False) -> Setup:
-    """Returns two nodes and a spare. The first leads, or one that is elected."""
+def two_and_a_spare(seed: int, *, is_elected: bool = False, nodes: int = 3) -> Setup:
+    """Returns two nodes and a spare, or more. The first leads, or one that is elected."""
     numbers = range(1000 * seed, 1000 * (seed + 1))
-    setups = (draw_setup(number, nodes=3) for number in numbers)
+    setups = (draw_setup(number, nodes=nodes) for number in numbers)
     drawn = next(each for each in setups if each.is_elected is is_elected and not each.fan_out)
     restart = msgspec.structs.replace(drawn.rules.restart, max_restarts=5, min_nodes=2)
-    rendezvous = msgspec.structs.replace(drawn.rules.rendezvous, max_nodes=3, elastic=False)
+    rendezvous = msgspec.structs.replace(drawn.rules.rendezvous, max_nodes=nodes, elastic=False)
     rules = msgspec.structs.replace(drawn.rules, restart=restart, rendezvous=rendezvous)
     delay_max_s = (0.0, 0.05, 0.3)[seed % 3]
     return replace(drawn, rules=rules, life_s=(60.0, 70.0), answer_max_s=0.02, delay_max_s=delay_max_s)
@@ -83,3 +83,29 @@ def test_a_node_that_is_drained_while_another_is_away_stays_only_if_that_one_is_
             assert not world.complaints
             stays = is_refused(world) and node != DRAINED and is_lost(world, node)
             assert has_drained(world) or stays, f"seed {seed}, {node}"
+
+
+@pytest.mark.parametrize(
+    ("seed", "spare", "stalls_at_s", "lasts_s", "leader_lost_at_s"),
+    [
+        (1, "n0003", 9.4, 19.5, 12.12),
+        (5, "n0002", 10.0, 19.9, 12.37),
+        (11, "n0002", 9.5, 16.2, 12.32),
+        (14, "n0003", 9.9, 20.3, 12.13),
+        (17, "n0002", 8.5, 21.4, 12.34),
+    ],
+)
+def test_a_drain_that_was_granted_holds_for_the_next_leader_while_a_spare_stands_still(
+    seed: int, spare: str, stalls_at_s: float, lasts_s: float, leader_lost_at_s: float
+):
+    """The spare is away for longer than a new leader waits for nodes."""
+    faults = (
+        Fault(stalls_at_s, Kind.SUPERVISOR_PAUSE, spare, 0, lasts_s),
+        Fault(STALLS_AT_S, Kind.DRAIN, DRAINED),
+        Fault(leader_lost_at_s, Kind.NODE_CRASH, "n0000", 0, 20.0),
+    )
+    world = play(two_and_a_spare(seed, is_elected=True, nodes=4), faults)
+    assert not world.complaints
+    assert "node_leaves" in {event.kind for _, _, event in world.story}
+    assert not is_refused(world)
+    assert has_drained(world)

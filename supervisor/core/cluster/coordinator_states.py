@@ -140,6 +140,7 @@ class State(msgspec.Struct, frozen=True):
     former: Former | None = None  # the previous run, if this leader has begun another one of the same id
     epoch: int = 0  # of the last cycle (fencing_epochs.py); 0: unknown
     own_epoch: int = 0  # of the cycles that this leader orders
+    leaving: tuple[str, ...] = ()  # nodes of the last cycle that may leave, whichever leader has said so
 
 
 Outcome = tuple[State, tuple[Action, ...]]

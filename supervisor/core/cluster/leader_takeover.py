@@ -78,6 +78,7 @@ def initial_state(job_id: str, taken: LeadershipTaken, *, leader: str, now_s: fl
         recorded=ledger,
         former=former,
         epoch=ledger.epoch,
+        leaving=ledger.leaving,
     )
 
 
@@ -132,6 +133,7 @@ def ledger_of(state: State) -> Ledger:
         state.cycle, opened, state.policy.used,
         parts=state.parts, processes=state.processes, witnesses=witnesses, resigned=state.resigned,
         term=state.term, leader=state.leader, former=state.former, epoch=state.epoch,
+        leaving=state.leaving,
     )  # fmt: skip
     match state.phase:
         case Ended(verdict) | WindingDown(Verdict() as verdict):
@@ -347,6 +349,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         calls=wrapped_call.initial_state(group_size * rules.local_world_size),
         others_until_s=phase.until_s,
         epoch=epoch,
+        leaving=state.leaving if cycle == state.cycle else (),
         own_epoch=fencing_epochs.next_epoch(epoch, began_at_ms=rules.facts.submitted_at_ms),
     )
     state, missing = with_parts(state, names), inherited.missing(group_size)

@@ -5,7 +5,7 @@ run without it: the job restarts there, and no restart of the budget is used. Be
 as one with ranks. A leader that was not elected stays, since the job ends with it. An elected one first gives up the
 lead. If other nodes are needed and one of them does not answer just now, the answer waits until that one is heard or
 lost: after a stall, a leader hears its nodes one after the other. A new leader that lacks nodes waits until the last
-leader's nodes have had the time to come.
+leader's nodes have had the time to come. What one leader has granted holds for the next one.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ def ask(state: State, event: LeaveAsked, now_s: float) -> Outcome:
         return msgspec.structs.replace(state, leaves_asked=(*waiting, event)), ()
     if why_not:
         return _kept(state, event, why_not, now_s)
+    if _is_needed(state, event):
+        state = msgspec.structs.replace(state, leaving=(*state.leaving, node))
     state = with_member(state, node, msgspec.structs.replace(known, leaves=event.reason))
     if isinstance(state.phase, Running) and known.state in BUSY and node in state.parts:
         text = f"node {node} leaves the job ({event.reason}); restarting at once, which uses no restart of the budget"
@@ -99,7 +101,7 @@ def _hindrance(state: State, event: LeaveAsked) -> str:
 
 
 def _is_needed(state: State, event: LeaveAsked) -> bool:
-    return state.cycle < 0 or event.node in state.parts
+    return event.node not in state.leaving and (state.cycle < 0 or event.node in state.parts)
 
 
 def _missing_without(state: State, event: LeaveAsked) -> str:

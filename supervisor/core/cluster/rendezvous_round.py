@@ -281,6 +281,7 @@ def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: floa
         store=None,
         lost_in_call=(),
         resigned=(),
+        leaving=(),
         evidence=hang_evidence.initial_state(),
     )
     return state, tuple(Send(node, start_order(state, part, reason)) for part, node in enumerate(chosen))

@@ -19,6 +19,7 @@ from supervisor.core.cluster.cluster_messages import (
     NodeLost,
     NodeSilent,
     NodeStands,
+    Record,
     Send,
     VerdictTaken,
 )
@@ -359,6 +360,31 @@ def test_a_new_leader_that_opens_a_round_does_not_place_a_leaving_node() -> None
     assert verdict(play, "b").exit_code == 0
     assert orders_to(play, StartCycle) == ["a", "c"]
     assert not isinstance(play.state.phase, Gathering)
+
+
+@pytest.mark.parametrize("asked", [DRAINED, msgspec.structs.replace(DRAINED, signal=TERM, or_stop=True)])
+def test_what_one_leader_has_granted_holds_for_the_next_one_without_the_spare(asked: LeaveAsked) -> None:
+    play = elected("c") >> asked
+    assert orders_to(play, JoinAgain) == ["a", "b", "c"]
+    (ledger,) = (each.ledger for each in play.of(Record))
+    assert ledger.leaving == ("b",)
+    play = new_leader(ledger)
+    play >> stands("a", 0, MemberState.JOINED) >> stands("b", 1, MemberState.JOINED, leave=asked, cordoned="by kim")
+    assert verdict(play, "b").exit_code == 0
+    play.at(TAKE_OVER_S) >> DeadlineReached() << ()
+    play >> stands("c", None, MemberState.JOINED)
+    assert orders_to(play, StartCycle) == ["a", "c"]
+    assert [each.ledger.leaving for each in play.of(Record)] == [()]
+    assert not play.state.leaving
+
+
+def test_what_was_granted_in_a_cycle_counts_no_more_in_a_newer_one() -> None:
+    ledger = msgspec.structs.replace(of_nodes(IN_CYCLE_4, "a", "b"), opened=5, leaving=("b",))
+    play = new_leader(ledger)
+    for group_rank, node in enumerate("ab"):
+        play >> stands(node, group_rank, cycle=5, leave=DRAINED if node == "b" else None)
+    play.at(TAKE_OVER_S) >> DeadlineReached()
+    assert orders_to(play, Stay) == ["b"]
 
 
 @pytest.mark.parametrize("state", [MemberState.FAILED, MemberState.JOINED])
