@@ -136,7 +136,7 @@ class Stream:
                 self._plan(open_from_s + self._world.random.uniform(0.0, SENT_AGAIN_MAX_S))
             return
         while self._waiting and self._waiting[0][0] <= now_s and self.path is path:
-            if not path.takes(self._waiting[0][1]):
+            if not path.takes(max(self._waiting[0][1], open_from_s)):
                 return  # a numbered one goes by the next path
             _, _, what, is_end = self._waiting.popleft()
             if not is_end:

@@ -39,3 +39,18 @@ def test_what_a_node_says_to_a_relay_that_has_ended_does_not_arrive():
         pass
     assert arrived == ["before"]
     assert line.up.arrived_s < 1.0
+
+
+def test_what_has_not_come_to_a_relay_before_it_ends_does_not_arrive():
+    drawn = draw_setup(0, nodes=3)
+    world = World(Setup(0, node_names(3), drawn.rules, delay_max_s=0.0), ())
+    leader, node, relay = world.hosts.values()
+    relay.reach.hears_from_s = 3.0
+    downstream = RelayDownstream(relay, Server(leader, on_report=lambda _: None), may_answer=lambda: True)
+    line, arrived = Line(world, node, leader, downstream), list[str]()
+    line.up.put(lambda: arrived.append("too late"))
+    world.timeline.at(1.0, lambda: downstream.end_at_relay("it ends"))
+    while world.timeline.happen():
+        pass
+    assert arrived == []
+    assert line.up.arrived_s < 1.0

@@ -83,6 +83,7 @@ def test_every_seed_keeps_every_promise(first: int):
         (70063475, 3, (0, 1)),  # a backend goes back to just before a lead, and the next is made at the same count
         (70070987, 5, (0, 1, 9)),  # a node that was paused says something to a relay that has ended
         (91032081, 5, (0,)),  # a silent node comes as another process, and tells its old fault before its state
+        (99004761, 5, (1, 2, 4)),  # a relay ends before a message has come to it, which was forwarded all the same
         (110002281, 2, (0, 1)),  # a spare that nobody confirms leads, and begins a cycle on its own node
         (110008242, 3, (0,)),  # a spawner starts its workers so slowly that the fence passes, which was moved meanwhile
         (110020960, 4, (0, 1)),
