@@ -94,7 +94,7 @@ class Engine:
         self._performer = performer
         self._jitter = jitter
         self._deadline_s: float | None = None  # of all machines, before the events that are being handled
-        self._ran_at_s = clock.now_s()  # a moment after which this process may have been stopped
+        self._ran_at_s = clock.now_s()  # the begin of this turn, or of the last one while it waits
 
     def take_back(self, job_id: str, machines: JobMachines, led: coordinator.State | None) -> None:
         """Continues a job where another supervisor stopped."""
@@ -106,7 +106,6 @@ class Engine:
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled."""
         task_status.started()
-        woke_at_s = self._clock.now_s()
         while True:
             deadline_s = self._deadline_s = self._machines.next_deadline_s()
             stood_still = False
@@ -118,7 +117,9 @@ class Engine:
                 stood_still = self._clock.now_s() - deadline_s > LATE_S
                 if stood_still:
                     await self._take_what_waits()
-            self._ran_at_s, woke_at_s = woke_at_s, self._clock.now_s()
+            before_s, self._ran_at_s = self._ran_at_s, self._clock.now_s()
+            if deadline_s is not None and self._ran_at_s - deadline_s > PAUSED_S:
+                self._pass_over(before_s)  # Before what has come since: its own deadlines count from now.
             self._take(stood_still=stood_still)
 
     async def _take_what_waits(self) -> None:
@@ -149,12 +150,17 @@ class Engine:
 
     def _pass_deadlines(self) -> None:
         if self._deadline_s is not None and self._deadline_s <= self._clock.now_s():
-            if self._clock.now_s() - self._deadline_s > PAUSED_S:
-                self.handle(node_messages.ProcessPaused(self._ran_at_s))
+            if self._clock.now_s() - max(self._deadline_s, self._ran_at_s) > PAUSED_S:
+                self._pass_over(self._ran_at_s)
             self.handle(node_messages.DeadlineReached())
             for job_id in list(self._machines.coordinators):
                 self.handle(cluster_messages.Reported(job_id, cluster_messages.DeadlineReached()))
             self._deadline_s = self._machines.next_deadline_s()
+
+    def _pass_over(self, since_s: float) -> None:
+        """Handles a pause: this process was stopped, perhaps with its ranks, some time after `since_s`."""
+        self.handle(node_messages.ProcessPaused(since_s))
+        self._deadline_s = self._machines.next_deadline_s()
 
     def handle(self, event: EngineEvent) -> None:
         """Handles one event and everything that follows from it at once."""

@@ -14,7 +14,7 @@ from supervisor.core.announcements import Announcement, CycleBegan, LeadChanged,
 from supervisor.core.cluster import cluster_messages, coordinator, leader_takeover
 from supervisor.core.facts import JobRules, JobState, RestartRules
 from supervisor.core.leader_ledger import Ledger
-from supervisor.core.node import job, node, node_messages
+from supervisor.core.node import job, node, node_messages, spawner_deadlines
 from supervisor.engine.engine_inbox import EngineInbox
 from supervisor.engine.engine_state import EngineState
 from supervisor.engine.fair_queue import TAKEN_MAX
@@ -112,7 +112,9 @@ async def test_a_job_that_never_comes_to_rest_holds_up_neither_others_nor_deadli
         played.post(node_messages.JobSubmitted(JobRules("quiet", 1)))
         while not any(action.job_id == "quiet" for action in recorder.actions):
             await anyio.lowlevel.checkpoint()
-        clock.at_s += 10_000  # both spawners are late by now
+        due_s = played.machines.next_deadline_s()
+        assert due_s is not None
+        clock.at_s = due_s  # both spawners are late by now
         while not any(action.job_id == "quiet" for action in recorder.of(node_messages.KillSpawner)):
             await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
@@ -176,7 +178,9 @@ async def test_after_a_pause_of_its_own_the_loop_hears_what_was_said_before_it_j
         played.post(node_messages.JobSubmitted(JobRules("j", 1)))
         await settled()
         settled_times = recorder.settled_times
-        clock.at_s += 10_000  # as if the process had been stopped: the spawner is long overdue
+        due_s = played.machines.next_deadline_s()
+        assert due_s is not None
+        clock.at_s = due_s + PAUSED_S  # the loop was blocked, and the spawner is overdue
         played.post(node_messages.RestartRequested("j", "anything that wakes the loop"))
         await settled()
         played.post(node_messages.SpawnerReady("j", 1))  # it was in the socket all the time
@@ -204,6 +208,45 @@ async def test_a_deadline_that_comes_much_too_late_is_a_pause_of_this_process(
         while recorder.settled_times == settled_times:
             await anyio.lowlevel.checkpoint()
         assert played.machines.node_state.jobs["j"].pauses == pauses
+        tasks.cancel_scope.cancel()
+
+
+async def test_after_a_pause_what_comes_in_later_has_its_own_time_and_what_was_owed_has_its_rest() -> None:
+    recorder, clock = Recorder(), SetClock()
+    played = Played(recorder, clock)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(played.run)
+        played.post(node_messages.JobSubmitted(JobRules("old", 1)))
+        await settled()
+        settled_times = recorder.settled_times
+        clock.at_s += 10_000
+        played.post(node_messages.JobSubmitted(JobRules("new", 1)))
+        while recorder.settled_times == settled_times:
+            await anyio.lowlevel.checkpoint()
+        due_s = [node.job_due_s(played.machines.node_state, each) for each in ("old", "new")]
+        assert due_s == [clock.at_s + spawner_deadlines.START_S] * 2
+        assert recorder.of(node_messages.KillSpawner) == []
+        tasks.cancel_scope.cancel()
+
+
+async def test_a_pause_among_events_is_one_too() -> None:
+    recorder, clock = Recorder(), SetClock()
+    played = Played(recorder, clock)
+
+    def is_stopped(_: node_messages.Action) -> tuple[node_messages.Event, ...]:
+        clock.at_s = 10_100.0
+        return ()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(played.run)
+        played.post(node_messages.JobSubmitted(JobRules("j", 1)))
+        await settled()
+        settled_times = recorder.settled_times
+        recorder.answer = is_stopped
+        played.post(node_messages.RestartRequested("j", "anything that has an action"))
+        while recorder.settled_times == settled_times:
+            await anyio.lowlevel.checkpoint()
+        assert played.machines.node_state.jobs["j"].pauses == ((100.0, 10_100.0),)
         tasks.cancel_scope.cancel()
 
 

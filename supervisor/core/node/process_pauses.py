@@ -1,19 +1,20 @@
-"""Which time counts against no rank, because this process did not run?
+"""Which time counts against no rank and no spawner, because this process did not run?
 
-If a whole job or machine is suspended, no clock stops, and each silence would be too long at once. Nobody can tell when
-the pause began, so it counts from the last moment at which this process is known to have run: a hang is found later,
-but none is declared early. The ranks' pages are read as if no time had passed meanwhile.
+If a whole job or machine is suspended, no clock stops, and each silence would be too long at once. So would the time
+that a spawner takes for its answer, or a rank for its end. Nobody can tell when the pause began, so it counts from the
+last moment at which this process is known to have run: a hang is found later, but none is declared early. The ranks'
+pages are read as if no time had passed meanwhile.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeVar, assert_never
 
 import msgspec
 
-from supervisor.core.node import node_messages, rank_monitor
+from supervisor.core.node import hang_response, node_messages, rank_monitor, spawner_deadlines, worker_group
 from supervisor.core.node.job_machines import JobMachines
-from supervisor.core.rank_silence import without_absences
+from supervisor.core.rank_silence import moved_s, without_absences
 
 PAUSES_MAX = 32  # a silence that has lasted through more of them is judged as if there had been no earlier one
 
@@ -26,7 +27,14 @@ def noted(machines: JobMachines, pause: node_messages.ProcessPaused, now_s: floa
         rank_monitor.step(each, rank_monitor.ProcessPaused(pause.since_s), now_s=now_s)[0] for each in machines.monitors
     )
     pauses = (*machines.pauses, (pause.since_s, now_s))[-PAUSES_MAX:]
-    return msgspec.structs.replace(machines, monitors=tuple(monitors), pauses=pauses)
+    return msgspec.structs.replace(
+        machines,
+        monitors=tuple(monitors),
+        pauses=pauses,
+        spawner=_answered_later(machines.spawner, pause.since_s, now_s),
+        group=_ended_later(machines.group, now_s - pause.since_s),
+        hangs=_examined_later(machines.hangs, now_s - pause.since_s),
+    )
 
 
 def without_pauses(machines: JobMachines, event: E) -> E:
@@ -34,3 +42,45 @@ def without_pauses(machines: JobMachines, event: E) -> E:
     if isinstance(event, node_messages.ClientJoined | node_messages.ProgressRead):
         return msgspec.structs.replace(event, progress=without_absences(event.progress, machines.pauses))
     return event
+
+
+def _answered_later(state: spawner_deadlines.State, since_s: float, now_s: float) -> spawner_deadlines.State:
+    match state:
+        case spawner_deadlines.Serving(debts=debts):
+            return msgspec.structs.replace(state, debts=tuple(_owed_later(each, since_s, now_s) for each in debts))
+        case spawner_deadlines.Killing(until_s=until_s):
+            killed_at_s = moved_s(until_s - spawner_deadlines.KILL_S, [(since_s, now_s)])
+            return msgspec.structs.replace(state, until_s=killed_at_s + spawner_deadlines.KILL_S)
+        case spawner_deadlines.Absent():
+            return state
+        case _:
+            assert_never(state)
+
+
+def _owed_later(debt: spawner_deadlines.Debt, since_s: float, now_s: float) -> spawner_deadlines.Debt:
+    begun_s = moved_s(debt.since_s, [(since_s, now_s)])
+    return msgspec.structs.replace(debt, since_s=begun_s, until_s=debt.until_s + begun_s - debt.since_s)
+
+
+def _ended_later(state: worker_group.State, paused_s: float) -> worker_group.State:
+    if isinstance(state, worker_group.Empty | worker_group.Prepared):
+        return state
+    workers = tuple(
+        each if each.kill_at_s is None else msgspec.structs.replace(each, kill_at_s=each.kill_at_s + paused_s)
+        for each in state.workers
+    )
+    state = msgspec.structs.replace(state, workers=workers)
+    match state:
+        case worker_group.Terminating(kill_at_s=kill_at_s, lingers_at_s=lingers_at_s):
+            lingers_at_s = None if lingers_at_s is None else lingers_at_s + paused_s
+            return msgspec.structs.replace(state, kill_at_s=kill_at_s + paused_s, lingers_at_s=lingers_at_s)
+        case worker_group.Starting(grace_until_s=float(until_s)) | worker_group.Running(grace_until_s=float(until_s)):
+            return msgspec.structs.replace(state, grace_until_s=until_s + paused_s)
+        case _:
+            return state
+
+
+def _examined_later(state: hang_response.State, paused_s: float) -> hang_response.State:
+    if isinstance(state, hang_response.Examining | hang_response.Ending):
+        return msgspec.structs.replace(state, until_s=state.until_s + paused_s)
+    return state

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+
 from supervisor.core.facts import CallWatch, HangLimits, Progress, WatchMode
-from supervisor.core.node import node_messages
+from supervisor.core.node import hang_response, node_messages, spawner_deadlines
 from supervisor.core.node.node_messages import ClientJoined, DeadlineReached, ProcessPaused, ProgressRead, ReadProgress
 from supervisor.core.node.process_pauses import PAUSES_MAX
 from supervisor.core.wrapped_calls.call_messages import CallEnter, CallSettings, Interrupt, IterationBegan, Stage
@@ -71,6 +73,50 @@ def test_a_wrapped_call_that_was_suspended_is_not_interrupted() -> None:
     job.send(ProcessPaused(8.0), at=100.0)
     assert interrupts(read(job, silent)) == []
     assert interrupts(read(job.send(at=109.0), silent))
+
+
+def test_a_spawner_that_was_suspended_has_all_its_time_left() -> None:
+    job = OneNode(rules(1))
+    job.send(ProcessPaused(job.now_s + 1.0), at=job.now_s + 5000.0).send(DeadlineReached())
+    assert job.of(node_messages.KillSpawner) == []
+    job.send(DeadlineReached(), at=job.now_s + spawner_deadlines.START_S - 2.0)
+    assert job.of(node_messages.KillSpawner) == []
+    job.send(DeadlineReached(), at=job.now_s + 1.5)
+    [killed] = job.of(node_messages.KillSpawner)
+    assert "has not answered for 600 s" in killed.reason, "the pause does not count"
+
+
+def test_a_killed_spawner_that_was_suspended_is_not_given_up() -> None:
+    job = OneNode(rules(1))
+    job.send(DeadlineReached(), at=job.now_s + spawner_deadlines.START_S)
+    assert job.of(node_messages.KillSpawner)
+    job.send(ProcessPaused(job.now_s + 1.0), at=job.now_s + 5000.0).send(DeadlineReached())
+    job.send(DeadlineReached(), at=job.now_s + spawner_deadlines.KILL_S - 2.0)
+    assert isinstance(job.state.jobs[JOB].spawner, spawner_deadlines.Killing)
+    job.send(DeadlineReached(), at=job.now_s + 1.5)
+    assert not isinstance(job.state.jobs[JOB].spawner, spawner_deadlines.Killing)
+
+
+def test_a_rank_that_was_suspended_after_its_sigterm_keeps_its_grace() -> None:
+    job = running(rules(1)).send(node_messages.StopRequested(JOB, "enough", grace_s=30.0))
+    assert job.of(node_messages.SignalWorkers)
+    job.send(ProcessPaused(job.now_s + 10.0), at=job.now_s + 5000.0).send(DeadlineReached())
+    job.send(DeadlineReached(), at=job.now_s + 19.5)
+    assert job.of(node_messages.KillTree) == []
+    job.send(DeadlineReached(), at=job.now_s + 1.0)
+    assert job.of(node_messages.KillTree)
+
+
+def test_a_hung_rank_that_was_suspended_after_its_signal_keeps_its_time() -> None:
+    job = running(rules(1, hang_limits=LIMITS, evidence_budget_s=0.0, rank_termination_signal=int(signal.SIGTERM)))
+    job.send(ClientJoined(JOB, 0, 0, LIMITS, beating(0.0)))
+    read(job.send(at=20.0), beating(0.0))
+    assert [each.signal for each in job.of(node_messages.SignalWorkers)] == [signal.SIGTERM]
+    job.send(ProcessPaused(20.0), at=5000.0).send(DeadlineReached())
+    job.send(DeadlineReached(), at=5000.0 + hang_response.ESCALATION_S - 0.5)
+    assert job.actions == []
+    job.send(DeadlineReached(), at=5000.0 + hang_response.ESCALATION_S + 0.1)
+    assert [each.signal for each in job.of(node_messages.SignalWorkers)] == [signal.SIGKILL]
 
 
 def test_old_pauses_are_forgotten() -> None:
