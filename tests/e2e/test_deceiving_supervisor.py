@@ -8,6 +8,7 @@ import pty
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from http.client import HTTPResponse
@@ -58,10 +59,10 @@ def claimed(job_id: str = "mine", **more: object) -> dict[str, object]:
 
 
 @pytest.fixture(scope="module")
-def lies(tmp_path_factory: pytest.TempPathFactory) -> Lies:
-    folder = Path("/tmp") / f"lies-{os.getpid()}"
-    folder.mkdir(mode=0o755)
-    return Lies(folder)
+def lies() -> Iterator[Lies]:
+    with tempfile.TemporaryDirectory(prefix="lies-", dir="/tmp") as folder:
+        Path(folder).chmod(0o755)  # for her program
+        yield Lies(Path(folder))
 
 
 @pytest.fixture(scope="module")
