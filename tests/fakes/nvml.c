@@ -31,9 +31,9 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     *device = (void *)(uintptr_t)(index + 1);
     return SUCCESS;
 }
-int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
-    if (strcmp(uuid, "GPU-one")) return INVALID_ARGUMENT;
-    return nvmlDeviceGetHandleByIndex_v2(1, device);
+int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
+    snprintf(uuid, length, "GPU-%s", (uintptr_t)device == 1 ? "zero" : "one");
+    return SUCCESS;
 }
 int nvmlDeviceGetPciInfo_v3(void *device, PciInfo *info) {
     memset(info, 0, sizeof *info);

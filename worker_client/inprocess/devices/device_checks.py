@@ -150,9 +150,8 @@ def _verdict(device: Device, check: Callable[[Any, Any], Verdict]) -> Verdict:
 
 
 def _verdict_on(nvml: Any, name: str, check: Callable[[Any, Any], Verdict]) -> Verdict:  # noqa: ANN401
-    by_index, by_uuid = nvml.nvmlDeviceGetHandleByIndex, nvml.nvmlDeviceGetHandleByUUID
     try:
-        found = check(nvml, by_index(int(name)) if name.isdigit() else by_uuid(name))
+        found = check(nvml, nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdigit() else _by_uuid(nvml, name))
     except nvml.NVMLError as error:
         if error.value != nvml.NVML_ERROR_GPU_IS_LOST:
             return Verdict(False, f"skipped: NVML can't tell: {error}")
@@ -160,6 +159,26 @@ def _verdict_on(nvml: Any, name: str, check: Callable[[Any, Any], Verdict]) -> V
     except _SkippedError as skipped:
         return Verdict(False, f"skipped: {skipped}")
     return Verdict(True, f"{found.reason} (GPU {name})") if found.is_unfit else found
+
+
+def _by_uuid(nvml: Any, start: str) -> Any:  # noqa: ANN401  # pynvml is optional and has no types
+    """Returns the GPU whose UUID begins so, as CUDA finds it. NVML itself knows whole UUIDs only, and calls each GPU
+    lost if any is. A GPU that is not found is one that the driver has lost, if there is one: it has no UUID any more.
+    """
+    lost: Exception | None = None
+    found: list[Any] = []
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            if str(nvml.nvmlDeviceGetUUID(handle)).startswith(start):
+                found.append(handle)
+        except nvml.NVMLError as error:
+            lost = error if error.value == nvml.NVML_ERROR_GPU_IS_LOST else lost
+    if len(found) == 1:
+        return found[0]
+    if lost is not None and not found:
+        raise lost
+    raise _SkippedError(f"{len(found)} GPUs have a UUID that begins with {start}")
 
 
 @contextlib.contextmanager

@@ -58,8 +58,8 @@ class GpuProbe:
         answer = cast("dict[str, Any]", await self._gpus.process.ask("fitness", visible=visible))
         xids = ((str(uuid), int(xid)) for uuid, xid in answer["xids"])
         self._xids |= {each: None for each in xids if each[1] in gpu_verdict.FATAL_XIDS}
-        lost = (name for name in answer["lost"] if visible is None or name.removeprefix("GPU ") in visible)
-        look = gpu_verdict.Look(tuple(_words(each) for each in answer["gpus"]), tuple(lost), tuple(self._xids))
+        gpus = tuple(map(_words, answer["gpus"]))
+        look = gpu_verdict.Look(gpus, tuple(map(str, answer["lost"])), tuple(self._xids))
         took_s = anyio.current_time() - begun_s
         known = self._known.get(visible, gpu_verdict.Known())
         findings, self._known[visible] = gpu_verdict.judge(look, known, took_s=took_s)

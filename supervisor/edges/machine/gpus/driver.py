@@ -46,6 +46,8 @@ class Driver:
         self._nvml: Any = None
         self._refusals: tuple[type[Exception], ...] = ()
         self._events: Any = None
+        self._uuids: dict[int, str] = {}  # by index, of all GPUs seen so far: a lost one has none any more
+        self._wholes: dict[str, str] = {}  # by slice seen so far: the UUID of its GPU
 
     def ready(self) -> None:
         """Initialises NVML, once. Raises DriverError."""
@@ -191,17 +193,44 @@ class Driver:
             links=tuple(self._links(device)),
         )
 
-    def lost(self) -> list[str]:
-        """Returns the names of GPUs that the driver has lost or can no longer address."""
+    def lost(self, visible: Sequence[str] | None) -> list[str]:
+        """Returns the names of those GPUs that the driver has lost or can no longer address.
+
+        A lost GPU has no UUID. If it had none before either, it counts as each GPU that an entry names in vain.
+        """
         self.ready()
-        nvml, lost = self._nvml, list[str]()
+        nvml, lost, there = self._nvml, list[int](), set[str]()
         for index in range(nvml.nvmlDeviceGetCount()):
             try:
-                nvml.nvmlDeviceGetHandleByIndex(index)
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
             except nvml.NVMLError as error:
                 if error.value in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
-                    lost.append(f"GPU {index}")
-        return lost
+                    lost.append(index)
+            else:
+                self._uuids[index] = self.uuid(Device("", handle, handle))
+                there.add(self._uuids[index])
+        if visible is None:
+            return [f"GPU {index}" for index in lost]
+        starts = {self._whole(entry) for entry in visible if entry.startswith(("GPU-", "MIG-"))}
+        known = {*there, *(self._uuids[index] for index in lost if index in self._uuids)}
+        in_vain = any(not any(uuid.startswith(start) for uuid in known) for start in starts)
+
+        def is_named(index: int) -> bool:
+            uuid = self._uuids.get(index)
+            if uuid is None:
+                return in_vain or str(index) in visible
+            return str(index) in visible or any(map(uuid.startswith, starts))
+
+        return [f"GPU {index}" for index in lost if is_named(index)]
+
+    def _whole(self, entry: str) -> str:
+        """Returns the beginning of the UUID of the GPU that an entry is, or is a slice of, as far as that is known."""
+        if not entry.startswith("MIG-"):
+            return entry
+        slice_ = self._named(entry, 0)
+        if slice_ is not None:
+            self._wholes[entry] = self.uuid(Device("", slice_.whole, slice_.whole))
+        return self._wholes.get(entry, entry.removeprefix("MIG-").partition("/")[0])
 
     def _action(self, device: Device) -> tuple[str | None, bool]:
         """Returns what the driver asks for, and whether it has lost the GPU."""

@@ -112,7 +112,7 @@ class Program:
         devices = self._driver.devices(question["visible"])
         return {
             "gpus": [list(self._driver.fitness(device)) for device in devices],
-            "lost": self._driver.lost(),
+            "lost": self._driver.lost(question["visible"]),
             "xids": [list(each) for each in self._driver.xids()],
         }
 

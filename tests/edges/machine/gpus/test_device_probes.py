@@ -57,6 +57,46 @@ async def test_a_lost_gpu_and_a_link_that_went_down(node_gpus: NodeGpus, gpus: G
     assert {each.health for each in found.values()} == {Health.UNHEALTHY}
 
 
+@pytest.mark.parametrize("visible", [("GPU-00000000", "GPU-1"), ("1", "0")], ids=["UUIDs", "numbers"])
+@pytest.mark.parametrize("is_seen_before", [True, False])
+async def test_a_lost_gpu_is_named_however_cuda_is_told_of_it(
+    node_gpus: NodeGpus, gpus: Gpus, visible: tuple[str, ...], *, is_seen_before: bool
+) -> None:
+    probe, restricted = GpuProbe(node_gpus), msgspec.structs.replace(SPEC, visible_gpus=visible)
+    if is_seen_before:
+        await probe.look(restricted)
+    gpus[1].is_lost = 1
+    unhealthy = [each for each in await probe.look(restricted) if each.health is Health.UNHEALTHY]
+    assert [each.subject for each in unhealthy] == ["GPU 1"]
+    assert "the driver has lost it" in unhealthy[0].reason
+
+
+@pytest.mark.parametrize("visible", [("GPU-0",), ("0",), ("MIG-a",), ("0", ""), ("0", "-1")])
+async def test_a_lost_gpu_of_another_job_is_none_of_this_ones(
+    node_gpus: NodeGpus, gpus: Gpus, visible: tuple[str, ...]
+) -> None:
+    gpus[0].migs = 1
+    gpus[0].mig[0].uuid = b"MIG-a"
+    gpus[1].is_lost = 1
+    for _ in range(2):
+        found = await GpuProbe(node_gpus).look(msgspec.structs.replace(SPEC, visible_gpus=visible))
+        assert [each.health for each in found] == [Health.HEALTHY]
+
+
+async def test_a_slice_of_a_lost_gpu_is_lost(node_gpus: NodeGpus, gpus: Gpus) -> None:
+    probe = GpuProbe(node_gpus)
+    gpus.state.devices = 3
+    gpus[0].migs = 1
+    gpus[0].mig[0].uuid = b"MIG-a"
+    restricted = msgspec.structs.replace(SPEC, visible_gpus=("MIG-a",))
+    await probe.look(restricted)
+    gpus[2].is_lost = 1
+    assert [each.health for each in await probe.look(restricted)] == [Health.HEALTHY]
+    gpus[0].is_lost, gpus[0].migs = 1, 0
+    [found] = await probe.look(restricted)
+    assert (found.subject, found.health) == ("GPU 0", Health.UNHEALTHY)
+
+
 async def test_a_link_that_comes_back_at_once_costs_nothing(
     node_gpus: NodeGpus, gpus: Gpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,13 @@ def test_a_lost_gpu_is_unfit(run: Run):
     assert "lost its GPU" in run("ChainedGPUHealthCheck", LOCAL_RANK="1", FAKE_NVML_FIELD="15")
 
 
+@pytest.mark.parametrize("shown", ["GPU-zero,GPU-one", "GPU-z,GPU-o"])
+def test_a_lost_gpu_that_is_named_by_its_uuid_is_unfit_and_no_other(run: Run, shown: str):
+    environment = {"CUDA_VISIBLE_DEVICES": shown, "FAKE_NVML_LOST": "1"}
+    assert "lost its GPU" in run("_OwnGPUHealthCheck", LOCAL_RANK="1", **environment)
+    assert run("_OwnGPUHealthCheck", LOCAL_RANK="0", **environment) == "fit"
+
+
 @pytest.mark.parametrize(
     ("local_rank", "shown", "said"),
     [
@@ -71,6 +78,9 @@ def test_a_lost_gpu_is_unfit(run: Run):
         ("0", "1,0", "gpu reset"),
         ("1", "1,0", "fit"),
         ("0", "GPU-one", "gpu reset"),
+        ("0", "GPU-o", "gpu reset"),  # CUDA takes the beginning of a UUID
+        ("0", "GPU-", "fit"),
+        ("0", "GPU-other", "fit"),
         ("5", "1", "gpu reset"),  # each rank sees only its own GPU
         ("5", "0,1", "fit"),
         ("0", "MIG-1234", "fit"),
