@@ -136,21 +136,19 @@ def events_of(
             output.say(f"{error}; what follows is from the journal")
     if not found.is_own:
         return
-    from supervisor.edges.machine.journal.journal_reader import open_reader
-
     last = 0 if is_shared else last
-    with open_reader(*supervisors.state_dirs) as reader:
-        while page := reader.events(job_id, after_sequence=last, limit=PAGE_EVENTS):
-            yield from (event for event in page if not is_shared or _identity(event) not in shown)
-            last = page[-1].sequence
+    while page := _page(job_id, supervisors, last):
+        yield from (event for event in page if not is_shared or _identity(event) not in shown)
+        last = page[-1].sequence
+
+
+def _page(job_id: str, supervisors: Supervisors, last: int) -> list[RecordedEvent]:
+    return supervisors.history.read(lambda reader: reader.events(job_id, after_sequence=last, limit=PAGE_EVENTS))
 
 
 def _is_recorded(job_id: str, supervisors: Supervisors) -> bool:
     """Returns whether the journals that this command reads know the job: a node's supervisor may have another one."""
-    from supervisor.edges.machine.journal.journal_reader import open_reader
-
-    with open_reader(*supervisors.state_dirs) as reader:
-        return reader.job(job_id) is not None
+    return supervisors.history.read(lambda reader: reader.job(job_id)) is not None
 
 
 def _identity(event: RecordedEvent) -> tuple[object, ...]:

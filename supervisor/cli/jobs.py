@@ -54,7 +54,7 @@ def _states(text: str) -> frozenset[JobState]:
 def _why_none(number: int, supervisors: Supervisors) -> str:
     if number:
         return f"none of {output.plural(number, 'job')} is in that state"
-    return f"no jobs found in {supervisors.state_dirs[0]}"
+    return f"no jobs found in {supervisors.history.folder}"
 
 
 def restarts_cell(report: JobReport) -> str:

@@ -19,9 +19,10 @@ import msgspec
 
 from supervisor.cli import job_owners, output
 from supervisor.cli.concurrent_queries import ask_all
+from supervisor.cli.history import History
 from supervisor.cli.next_supervisor import RETURNS_WITHIN_S, wait_for_next
 from supervisor.cli.unresponsive_supervisor import Silence, silence
-from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir, state_dir
+from supervisor.edges.machine.folders import private_dir, private_registry, socket_dir
 from supervisor.edges.machine.processes import process_table
 from supervisor.errors import ExhaustedError, HoldfastError, InvalidRequestError, NoSupervisorError, NotFoundError
 from supervisor.ports.reports import JobReport
@@ -99,7 +100,7 @@ class Supervisors:
         self._candidates = socket_dir.candidates(arguments.socket_dir)
         self._is_explicit = any(candidate.explicit for candidate in self._candidates)
         self._reads_journals = not self._is_explicit or bool(arguments.state_dir)
-        self.state_dirs = state_dir.places(arguments.state_dir)
+        self.history = History(arguments.state_dir)
         self._closing = contextlib.ExitStack()
         self.answering: list[Answering] = []
         self.silence = Silence()
@@ -309,11 +310,8 @@ class Supervisors:
     def _recorded(self) -> list[JobReport]:
         if not self._reads_journals:
             return []
-        from supervisor.edges.machine.journal.journal_reader import open_reader
-
         try:
-            with open_reader(*self.state_dirs) as reader:
-                return reader.jobs(limit=JOURNAL_JOBS_MAX)
+            return self.history.read(lambda reader: reader.jobs(limit=JOURNAL_JOBS_MAX))
         except HoldfastError as error:
             if not self.answering:
                 raise

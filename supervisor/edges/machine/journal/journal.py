@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from supervisor.edges.machine.journal.journal_batch import Batch
+from supervisor.edges.machine.journal.timed_reads import SilentDiskError, TimedReads
 from supervisor.edges.machine.own_process.writer_thread import WriterThread
 from supervisor.errors import ConfigurationError
 from supervisor.ports.reports import JobReport, RecordedEvent
@@ -28,6 +29,7 @@ MEMORY_JOBS_MAX = 100  # of this supervisor's jobs, for answers without a disk
 MEMORY_EVENTS_PER_JOB_MAX = 2_000
 BATCH_EVENTS_MAX = 1_000
 LINGER_S = 0.05  # for more to commit: a restart is over by then, and the thread has taken no time from it
+LIST_S = 4.0  # for the jobs on a disk; a list without them is better than none
 RETRY_S = 30.0  # between attempts on a journal that cannot be written
 
 Answer = TypeVar("Answer")
@@ -53,6 +55,7 @@ class Journal:
     def __init__(self, state_dir: Path, *, on_alarm: Callable[[str], None], starts_thread: bool = False) -> None:
         """`starts_thread`: now, to wait for `start`: once workers run, they may have used up the limit on processes."""
         self._state_dir = state_dir
+        self._reads = TimedReads()
         self._on_alarm = on_alarm
         self._wake = threading.Condition()
         self._hurry = threading.Event()  # somebody waits for what is not committed
@@ -135,8 +138,11 @@ class Journal:
         return self._thread.join(timeout_s) and self._is_idle()
 
     def jobs(self, *, limit: int) -> list[JobReport]:
-        """Returns jobs, newest first: those on disk, and those that only memory knows."""
-        on_disk = self._read(lambda reader: reader.jobs(limit=limit), otherwise=[])
+        """Returns jobs, newest first: those on disk, unless it does not answer, and those that only memory knows."""
+        try:
+            on_disk = self._read(lambda reader: reader.jobs(limit=limit), otherwise=[], within_s=LIST_S)
+        except SilentDiskError:
+            on_disk = []
         found = {(each.job_id, each.submitted_at_ns): each for each in on_disk}
         with self._wake:
             for remembered in self._memory.values():
@@ -145,6 +151,7 @@ class Journal:
         return sorted(found.values(), key=lambda report: report.submitted_at_ns, reverse=True)[:limit]
 
     def job(self, job_id: str) -> JobReport | None:
+        """Returns the newest job with that id. Raises SilentDiskError if only the disk knows, and does not answer."""
         with self._wake:
             remembered = self._memory.get(job_id)
             if remembered and remembered.report:
@@ -156,7 +163,10 @@ class Journal:
         return self._read(lambda reader: reader.recorded(job_id), otherwise=None)
 
     def events(self, job_id: str, *, after_sequence: int = 0, limit: int) -> list[RecordedEvent]:
-        """Returns events in order, including uncommitted ones; without a disk, those that memory still has."""
+        """Returns events in order, including uncommitted ones; without a disk, those that memory still has.
+
+        Raises SilentDiskError.
+        """
         # Memory first: events committed meanwhile are then in both, never in neither.
         recent, is_all = self._recent_events(job_id, after_sequence)
         if is_all:
@@ -179,15 +189,23 @@ class Journal:
         recent = [each for each in kept if each.sequence > after_sequence]
         return recent, recent[0].sequence == after_sequence + 1 if recent else bool(kept)
 
-    def _read(self, ask: Callable[[JournalReader], Answer], *, otherwise: Answer) -> Answer:
-        """Reads the journal; returns `otherwise` if it can't: the alarm was given when it could not be written."""
+    def _read(
+        self, ask: Callable[[JournalReader], Answer], *, otherwise: Answer, within_s: float | None = None
+    ) -> Answer:
+        """Reads the journal; returns `otherwise` if it can't: the alarm was given when it could not be written.
+
+        Raises SilentDiskError.
+        """
         import sqlite3  # here and below: `holdfast run` starts its workers before it loads SQLite
 
         from supervisor.edges.machine.journal.journal_reader import open_reader
 
-        try:
+        def read() -> Answer:
             with open_reader(self._state_dir) as reader:
                 return ask(reader)
+
+        try:
+            return self._reads.read(read, place=self._state_dir, within_s=within_s)
         except (ConfigurationError, sqlite3.Error, OSError):
             return otherwise
 
