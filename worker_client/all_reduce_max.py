@@ -56,5 +56,29 @@ def _device(backend_config: str) -> torch.device:
     if "cpu" in devices or not devices:
         return torch.device("cpu")
     if "cuda" in devices:
-        return torch.device("cuda", torch.cuda.current_device())
+        return _bound_device() or torch.device("cuda", _used_gpu())
     return torch.device(next(iter(devices)))
+
+
+def _bound_device() -> torch.device | None:
+    """Returns the device that the script gave to init_process_group(device_id=…); None if it gave none."""
+    from torch import distributed
+
+    return getattr(distributed.group.WORLD, "bound_device_id", None)
+
+
+def _used_gpu() -> int:
+    """Returns the number of the GPU that this rank computes on.
+
+    It is the current one, unless the script has never chosen one: then all tensors may lie on the GPU LOCAL_RANK.
+    """
+    from torch import cuda
+
+    current, local = cuda.current_device(), os.environ.get("LOCAL_RANK", "")
+    if not local.isdecimal() or int(local) >= cuda.device_count():
+        return current
+    try:
+        is_local = cuda.memory_reserved(int(local)) > 0 and cuda.memory_reserved(current) == 0
+    except RuntimeError:  # an allocator of the script's own, which may not count
+        return current
+    return int(local) if is_local else current

@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -84,3 +87,41 @@ def test_several_ranks_without_a_process_group_are_an_error(monkeypatch: pytest.
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RankMonitorClientError, match="is not initialised"):
         all_reduce_max.maxima([1.0])
+
+
+@pytest.mark.parametrize(
+    ("bound", "current", "reserved", "expected"),
+    [
+        ("cuda:2", 0, {}, 2),
+        (None, 3, {3: 9}, 3),
+        (None, 0, {1: 9}, 1),  # the script never called set_device: all its tensors lie on cuda:LOCAL_RANK
+        (None, 0, {0: 9, 1: 9}, 0),  # a rank that has several GPUs for itself
+        (None, 0, {}, 0),
+    ],
+)
+def test_the_device_is_that_of_the_group(
+    monkeypatch: pytest.MonkeyPatch, bound: str | None, current: int, reserved: dict[int, int], expected: int
+):
+    """Two ranks on one GPU, or a tensor on another than the group's, would be an error of the backend."""
+    import torch
+    from torch import distributed
+
+    device = torch.device(bound) if bound else None
+    seen: list[torch.device] = []
+    make = torch.tensor
+
+    def tensor(values: list[float], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        seen.append(device)
+        return make(values, dtype=dtype)
+
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(distributed, "group", SimpleNamespace(WORLD=SimpleNamespace(bound_device_id=device)))
+    for name, value in {"is_initialized": True, "get_rank": 1, "get_backend_config": "cuda:nccl"}.items():
+        monkeypatch.setattr(distributed, name, lambda value=value: value)
+    monkeypatch.setattr(distributed, "all_reduce", Mock())
+    monkeypatch.setattr(torch, "tensor", tensor)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", Counter(reserved).__getitem__)
+    assert all_reduce_max.maxima([1.5]) == [1.5]
+    assert seen == [torch.device("cuda", expected)]
