@@ -30,6 +30,7 @@ class _Trainer(Protocol):
 
     is_global_zero: bool
     sanity_checking: bool
+    enable_validation: bool
     global_step: int
     current_epoch: int
     max_steps: int
@@ -74,6 +75,7 @@ class _Monitored:
         if self._client is not None:
             return
         client = RankMonitorClient()
+        self._has_loaded = self._has_validated = False
         state_file.load(client, self._folder(trainer))
         client.init_workload_monitoring()
         self._client = client
@@ -84,6 +86,13 @@ class _Monitored:
 
     def teardown(self, trainer: _Trainer, pl_module: object, stage: str) -> None:
         self._end(trainer)
+
+    def on_load_checkpoint(self, trainer: _Trainer, pl_module: object, checkpoint: object) -> None:
+        self._has_loaded = True
+
+    def on_validation_end(self, trainer: _Trainer, pl_module: object) -> None:
+        if not trainer.sanity_checking:
+            self._has_validated = True
 
     def on_train_start(self, trainer: _Trainer, pl_module: object) -> None:
         if self._simulated_fault_params is not None:
@@ -114,6 +123,10 @@ class _Monitored:
         if client is not None:
             client.shutdown_workload_monitoring()
 
+    def _has_measured(self, trainer: _Trainer) -> bool:
+        """Returns whether the longest silences of training have been measured; the same on all ranks."""
+        return self._has_validated or not trainer.enable_validation
+
     def _folder(self, trainer: _Trainer) -> Path:
         return Path(self._exp_dir if self._exp_dir is not None else trainer.default_root_dir)
 
@@ -124,15 +137,15 @@ class _Monitored:
 
 
 class _Heartbeats(_Monitored):
-    """Sends a heartbeat after each batch. Calculates limits once, in a run that has loaded and saved a checkpoint."""
+    """Sends a heartbeat after each batch.
+
+    Calculates limits once, in a run that has loaded and saved a checkpoint and, if it validates, has done so once.
+    """
 
     def _begin(self, client: RankMonitorClient, trainer: _Trainer) -> None:
         self._steps = 0
-        self._has_loaded = self._has_saved = False
+        self._has_saved = False
         self._is_decided = False
-
-    def on_load_checkpoint(self, trainer: _Trainer, pl_module: object, checkpoint: object) -> None:
-        self._has_loaded = True
 
     def on_save_checkpoint(self, trainer: _Trainer, pl_module: object, checkpoint: object) -> None:
         self._has_saved = True
@@ -144,7 +157,7 @@ class _Heartbeats(_Monitored):
         client.send_heartbeat()
         self._steps += 1
         seen_all = self._steps >= STEPS_BEFORE_CALCULATION and self._has_loaded and self._has_saved
-        if not self._calculate_timeouts or not seen_all or self._is_decided:
+        if not self._calculate_timeouts or not seen_all or self._is_decided or not self._has_measured(trainer):
             return
         if self._is_calculated_on_all(client):
             self._is_decided = True
@@ -168,7 +181,8 @@ class _Heartbeats(_Monitored):
 class _Sections(_Monitored):
     """Uses the sections "setup" until the first batch, "step" for each batch, "checkpointing" around each save.
 
-    Limits are recalculated after each save.
+    Limits are recalculated after each save; in a run that validates, from the first save after a validation on. That of
+    "setup" is left alone in a run that has loaded no checkpoint.
     """
 
     def _begin(self, client: RankMonitorClient, trainer: _Trainer) -> None:
@@ -217,9 +231,10 @@ class _Sections(_Monitored):
 
     def _calculate(self, client: RankMonitorClient, trainer: _Trainer) -> None:
         timeouts = client.section_timeouts
-        if not self._calculate_timeouts or timeouts is None:
+        if not self._calculate_timeouts or timeouts is None or not self._has_measured(trainer):
             return
-        names = [name for name in SECTIONS if name in timeouts.section]
+        learned = SECTIONS if self._has_loaded else SECTIONS[1:]
+        names = [name for name in learned if name in timeouts.section]
         if client.calculate_and_set_section_timeouts(names, skip_if_not_ready=True):
             self._keep(client, trainer)
 

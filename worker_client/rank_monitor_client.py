@@ -116,9 +116,11 @@ class RankMonitorClient:
 
     # --- limits ---
 
-    def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False) -> bool:
+    def calculate_and_set_hb_timeouts(self, skip_if_not_ready: bool = False, *, calc_initial: bool = True) -> bool:
         """Sets the heartbeat limits from what all ranks have measured. Collective: every rank must call it.
 
+        Without `calc_initial`, the limit until the first heartbeat stays: pass it in a run that did not load a
+        checkpoint, because one that does takes longer to start.
         Needs two heartbeats on some rank; without them, returns False on all ranks if `skip_if_not_ready`, else raises
         on all ranks.
         """
@@ -129,7 +131,7 @@ class RankMonitorClient:
             return _not_ready("heartbeat timeouts", "no rank has sent two heartbeats yet", skip=skip_if_not_ready)
         calculated = calculate_heartbeat(
             monitoring.timeouts.heartbeat,
-            initial_max_s=initial_s,
+            initial_max_s=initial_s if calc_initial else None,
             gap_max_s=gap_s,
             safety_factor=monitoring.config.safety_factor,
         )

@@ -73,6 +73,7 @@ class HeartbeatTimeouts:
     initial: float | None = None
     subsequent: float | None = None
     were_calculated: bool = False
+    is_initial_configured: bool = False  # although the other was calculated
 
     @property
     def are_valid(self) -> bool:
@@ -123,9 +124,12 @@ class Timeouts:
         calculated = tuple(name for name in ours.calculated_sections if name in sections)
         sections |= {name: ours.section[name] for name in calculated}
         heartbeat = HeartbeatTimeouts(configured.initial_heartbeat_s, configured.heartbeat_s)
+        if self.heartbeat.were_calculated:
+            is_given = self.heartbeat.is_initial_configured
+            heartbeat = replace(self.heartbeat, initial=heartbeat.initial) if is_given else self.heartbeat
         outside = ours.out_of_section if ours.is_out_of_section_calculated else configured.out_of_section_s
         return Timeouts(
-            heartbeat=self.heartbeat if self.heartbeat.were_calculated else heartbeat,
+            heartbeat=heartbeat,
             section=SectionTimeouts(sections, outside, calculated, ours.is_out_of_section_calculated),
         )
 
@@ -133,8 +137,8 @@ class Timeouts:
         """Returns these timeouts with shorter calculated limits raised to `floor_s`; configured ones stay."""
         ours, heartbeat = self.section, self.heartbeat
         if heartbeat.were_calculated:
-            initial, subsequent = _raised(heartbeat.initial, floor_s), _raised(heartbeat.subsequent, floor_s)
-            heartbeat = replace(heartbeat, initial=initial, subsequent=subsequent)
+            initial = heartbeat.initial if heartbeat.is_initial_configured else _raised(heartbeat.initial, floor_s)
+            heartbeat = replace(heartbeat, initial=initial, subsequent=_raised(heartbeat.subsequent, floor_s))
         calculated = {name: _raised(ours.section[name], floor_s) for name in ours.calculated_sections}
         outside = _raised(ours.out_of_section, floor_s) if ours.is_out_of_section_calculated else ours.out_of_section
         section = replace(ours, section={**ours.section, **calculated}, out_of_section=outside)
@@ -149,14 +153,19 @@ def _raised(limit_s: float | None, floor_s: float) -> float | None:
 
 
 def calculate_heartbeat(
-    current: HeartbeatTimeouts, *, initial_max_s: float, gap_max_s: float, safety_factor: float
+    current: HeartbeatTimeouts, *, initial_max_s: float | None, gap_max_s: float, safety_factor: float
 ) -> HeartbeatTimeouts:
-    """Returns new heartbeat limits from the longest silences of any rank."""
+    """Returns new heartbeat limits from the longest silences of any rank; the initial one stays if it is None."""
     weigh = current.were_calculated
+    has_initial = weigh and not current.is_initial_configured
+    initial = current.initial
+    if initial_max_s is not None:
+        initial = _follow(initial, safety_factor * initial_max_s, has_initial)
     return HeartbeatTimeouts(
-        initial=_follow(current.initial, safety_factor * initial_max_s, weigh),
+        initial=initial,
         subsequent=_follow(current.subsequent, safety_factor * gap_max_s, weigh),
         were_calculated=True,
+        is_initial_configured=initial_max_s is None and not has_initial,
     )
 
 
@@ -196,7 +205,7 @@ def to_state(timeouts: Timeouts) -> dict[str, object]:
     return {
         "current_timeouts": {
             "heartbeat": {
-                "initial": heartbeat.initial,
+                "initial": None if heartbeat.is_initial_configured else heartbeat.initial,
                 "subsequent": heartbeat.subsequent,
                 "were_calculated": heartbeat.were_calculated,
             },
@@ -223,12 +232,14 @@ def from_state(state: object) -> Timeouts:
     if lost := [name for name in calculated if name not in values]:
         raise _unusable(f"section.section lacks the calculated sections {', '.join(lost)}")
     were_calculated = bool(heartbeat.get("were_calculated"))
+    initial_s = _seconds(heartbeat.get("initial"), "heartbeat.initial", needed=False)
     outside_calculated = bool(section.get("is_out_of_section_calculated"))
     return Timeouts(
         heartbeat=HeartbeatTimeouts(
-            initial=_seconds(heartbeat.get("initial"), "heartbeat.initial", needed=were_calculated),
+            initial=initial_s,
             subsequent=_seconds(heartbeat.get("subsequent"), "heartbeat.subsequent", needed=were_calculated),
             were_calculated=were_calculated,
+            is_initial_configured=were_calculated and initial_s is None,
         ),
         section=SectionTimeouts(
             section={name: _seconds(values[name], f"section.section.{name}", needed=True) for name in calculated},

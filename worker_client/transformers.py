@@ -16,6 +16,8 @@ SECTIONS = ("setup", "step", "checkpointing")
 
 class _Arguments(Protocol):
     output_dir: str | None
+    ignore_data_skip: bool
+    load_best_model_at_end: bool
 
 
 class _State(Protocol):
@@ -32,7 +34,8 @@ class _Control(Protocol):
 class _Hooks:
     """Uses the sections "setup" until the first step, "step" for each optimizer step, "checkpointing" around each save.
 
-    Sends a heartbeat after each step and each evaluated batch. All ranks calculate limits together after each save.
+    Sends a heartbeat after each step and each evaluated batch. All ranks calculate limits together after each save; in
+    a run that evaluates, from the first save after an evaluation on.
     """
 
     def __init__(self, *, calculate_timeouts: bool = True, autoresume: bool = False) -> None:
@@ -42,11 +45,15 @@ class _Hooks:
         self._autoresume = autoresume
         self._client: RankMonitorClient | None = None
         self._open: str | None = None  # the one section that is open
+        self._has_evaluated = self._measures_start = False
 
     # --- hooks of transformers ---
 
     def on_train_begin(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
         self._leave()  # an earlier training of this trainer ended with an exception
+        self._has_evaluated = False
+        # A fresh start loads less than a later one, and how long skipping batches takes depends on how many they are.
+        self._measures_start = state.global_step > 0 and args.ignore_data_skip
         self._client = RankMonitorClient()
         state_file.load(self._client, _folder(args))
         self._client.init_workload_monitoring()
@@ -67,6 +74,7 @@ class _Hooks:
 
     def on_evaluate(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
         self._beat()
+        self._has_evaluated |= self._open is None  # what comes before the first step belongs to "setup"
         if control.should_save:  # the evaluation came first
             self._enter("checkpointing")
 
@@ -77,7 +85,8 @@ class _Hooks:
     def on_save(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
         self._beat()
         self._enter(None)
-        self._calculate(_folder(args), keep=state.is_world_process_zero)
+        if self._has_evaluated or not _evaluates(args):
+            self._calculate(args, keep=state.is_world_process_zero)
 
     def on_train_end(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
         self._leave()
@@ -105,22 +114,31 @@ class _Hooks:
         if self._client is not None:
             self._client.send_heartbeat()
 
-    def _calculate(self, folder: Path, *, keep: bool) -> None:
+    def _calculate(self, args: _Arguments, *, keep: bool) -> None:
         client = self._client
         if client is None or client.section_timeouts is None or not self._calculate_timeouts:
             return
-        done = client.calculate_and_set_hb_timeouts(skip_if_not_ready=True)
-        names = [name for name in SECTIONS if name in client.section_timeouts.section]
+        done = client.calculate_and_set_hb_timeouts(skip_if_not_ready=True, calc_initial=self._measures_start)
+        learned = SECTIONS if self._measures_start else SECTIONS[1:]
+        names = [name for name in learned if name in client.section_timeouts.section]
+        # The best model is loaded outside all sections, at the very end.
+        measures_outside = bool(names) and not args.load_best_model_at_end
         # Also without names: the client compares them first, and a rank without a supervisor knows none.
         done |= client.calculate_and_set_section_timeouts(
-            names, calc_out_of_section=bool(names), skip_if_not_ready=True
+            names, calc_out_of_section=measures_outside, skip_if_not_ready=True
         )
         if done and keep:
-            state_file.save(client, folder)
+            state_file.save(client, _folder(args))
 
 
 def _folder(args: _Arguments) -> Path:
     return Path(args.output_dir or ".")
+
+
+def _evaluates(args: _Arguments) -> bool:
+    """Returns whether evaluations are part of the run's plan, which is the same on all ranks."""
+    strategy = getattr(args, "eval_strategy", None) or getattr(args, "evaluation_strategy", "no")  # older versions
+    return strategy != "no"
 
 
 if TYPE_CHECKING:

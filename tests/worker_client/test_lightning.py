@@ -56,6 +56,10 @@ train_data = WithNone() if "SKIP_FROM" in os.environ else data
 if "ANOTHER_LACKS_LIMITS" in os.environ:  # a rank that is not here could not read them
     holdfast.all_reduce_max.maxima = lambda values: [1.0] if values == [0.0] else list(values)
 
+compared = []
+_maxima = holdfast.all_reduce_max.maxima
+holdfast.all_reduce_max.maxima = lambda values: compared.append(trainer.global_step) or _maxima(values)
+
 def policy(error):
     return WorkloadControlRequest(WorkloadAction.ShutdownWorkload, str(error))
 
@@ -79,7 +83,8 @@ assert "save_checkpoint" not in vars(trainer)
 assert not {"save_checkpoint", "remove_checkpoint"} & vars(trainer.strategy.checkpoint_io).keys()
 print(json.dumps({
     "connections": len(served.connections), "heartbeats": seen.heartbeats, "steps": seen.steps_since_first,
-    "open": list(seen.open_sections), "limits": len(connection.of("limits_calculated")),
+    "limits": len(connection.of("limits_calculated")),
+    "compared": sorted({*compared}),
     "control": [c.workload_control.description for each in served.connections for c in each.of("workload_control")],
 }))
 served.stop()
@@ -105,17 +110,21 @@ def test_sections(tmp_path: Path, rank_environment: Path):
     assert len(checkpoints) == 4
     assert (told["connections"], told["heartbeats"]) == (1, 0)
     assert told["limits"]
+    assert told["compared"] == [6, 8], "the saves at 2 and 4 come before the first validation"
+    state = json.loads((tmp_path / "_ft_state_.json").read_text())
+    assert state["current_timeouts"]["section"]["calculated_sections"] == ["checkpointing", "step"]
+    assert (tmp_path / "finished").exists()
+    code, told = _fit(tmp_path, "FaultToleranceSectionsCallback", 4)
+    assert code == 0
+    assert told["compared"] == [14, 16], "a validation of an earlier run does not count"
     state = json.loads((tmp_path / "_ft_state_.json").read_text())
     assert state["current_timeouts"]["section"]["calculated_sections"] == ["checkpointing", "setup", "step"]
-    assert (tmp_path / "finished").exists()
 
 
 def test_an_epoch_that_is_cut_short_and_a_batch_of_none(tmp_path: Path, rank_environment: Path):
     code, told = _fit(tmp_path, "FaultToleranceSectionsCallback", 2, SKIP_FROM="6")
     assert code == 0
-    assert told["open"] == []
-    state = json.loads((tmp_path / "_ft_state_.json").read_text())
-    assert state["current_timeouts"]["section"]["calculated_sections"] == ["checkpointing", "setup", "step"]
+    assert told["compared"] == [], "Lightning validates after whole epochs only, so no validation has been measured"
 
 
 def test_heartbeats_are_learned_in_the_run_that_loads_and_saves(tmp_path: Path, rank_environment: Path):
@@ -131,9 +140,10 @@ def test_heartbeats_are_learned_in_the_run_that_loads_and_saves(tmp_path: Path, 
     assert isinstance(told["heartbeats"], int)
     assert told["heartbeats"] > 4
     assert told["limits"] == 1
+    assert told["compared"] == [9], "not before the validation that follows step 8"
     state = json.loads((tmp_path / "_ft_state_.json").read_text())
     assert state["current_timeouts"]["heartbeat"]["were_calculated"] is True
     assert (tmp_path / "finished").exists()
-    code, told = _fit(tmp_path, "FaultToleranceCallback", 4, ANOTHER_LACKS_LIMITS="1")
+    code, told = _fit(tmp_path, "FaultToleranceCallback", 5, ANOTHER_LACKS_LIMITS="1")
     assert code == 0
     assert told["limits"] == 2, "the loaded ones, and those that all ranks have calculated again"

@@ -31,6 +31,21 @@ def test_a_configured_value_is_replaced_a_calculated_one_is_averaged():
     assert second == HeartbeatTimeouts(30, 15, were_calculated=True)
 
 
+def test_an_initial_limit_that_was_not_measured_stays_the_configured_one():
+    configured = Limits(100, 50)
+    first = calculate_heartbeat(HeartbeatTimeouts(100, 50), initial_max_s=None, gap_max_s=2, safety_factor=5)
+    assert (first.initial, first.subsequent, first.were_calculated) == (100, 10, True)
+    assert Timeouts(first).not_below(200).limits() == Limits(100, 200)
+    again = from_state(json.loads(json.dumps(to_state(Timeouts(first)))))
+    assert again.over(configured).limits() == Limits(100, 10)
+    assert again.over(Limits(300, 50)).limits() == Limits(300, 10)
+    assert again.over(Limits()).limits() == Limits(None, 10)
+    second = calculate_heartbeat(again.over(configured).heartbeat, initial_max_s=8, gap_max_s=4, safety_factor=5)
+    assert second == HeartbeatTimeouts(40, 15, were_calculated=True)
+    third = calculate_heartbeat(second, initial_max_s=None, gap_max_s=3, safety_factor=5)
+    assert third == HeartbeatTimeouts(40, 15, were_calculated=True)
+
+
 def test_only_what_is_selected_changes():
     configured = SectionTimeouts({"a": 9, "b": None}, out_of_section=7)
     first = calculate_sections(configured, max_s={"a": 2}, outside_max_s=None, safety_factor=3)

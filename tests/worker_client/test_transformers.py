@@ -37,36 +37,47 @@ class Model(torch.nn.Module):
 
 compared = []
 _maxima = all_reduce_max.maxima
-all_reduce_max.maxima = lambda values: compared.append(len(values)) or _maxima(values)
+all_reduce_max.maxima = lambda values: compared.append(trainer.state.global_step) or _maxima(values)
 served = FakeSupervisor(Path(os.environ["HOLDFAST_SOCKET"]), shares_page=False)
 data = [{"x": torch.ones(4), "labels": torch.ones(1)} for _ in range(8)]
 callback = FaultToleranceCallback(autoresume=True)
 assert isinstance(callback, TrainerCallback)
-arguments = TrainingArguments(
-    output_dir=sys.argv[1], max_steps=6, per_device_train_batch_size=2, save_steps=2,
-    eval_strategy="steps", eval_steps=3,
-    report_to=[], use_cpu=True, disable_tqdm=True,
-)
-Trainer(model=Model(), args=arguments, train_dataset=data, eval_dataset=data, callbacks=[callback]).train()
-connection = served.client(0)
-served.wait(lambda: connection.of("goodbye"), "the end")
-seen = connection.seen()
-print(json.dumps({
-    "heartbeats": seen.heartbeats, "limits": len(connection.of("limits_calculated")),
-    "comparisons": compared.count(3)}))
+for number, (steps, options) in enumerate(json.loads(sys.argv[2])):
+    arguments = TrainingArguments(
+        output_dir=sys.argv[1], max_steps=steps, per_device_train_batch_size=2, save_steps=2,
+        eval_strategy="steps", eval_steps=3, eval_on_start=True,
+        report_to=[], use_cpu=True, disable_tqdm=True, **options,
+    )
+    trainer = Trainer(model=Model(), args=arguments, train_dataset=data, eval_dataset=data, callbacks=[callback])
+    trainer.train(resume_from_checkpoint=number > 0)
+    connection = served.client(number)
+    served.wait(lambda: connection.of("goodbye"), "the end")
+    print(json.dumps({
+        "heartbeats": connection.seen().heartbeats, "limits": len(connection.of("limits_calculated")),
+        "compared": sorted({*compared}), "state": json.loads((Path(sys.argv[1]) / "_ft_state_.json").read_text())}))
+    compared.clear()
 served.stop()
 """
 
 
-def test_a_training_with_evaluation_and_saves(tmp_path: Path, rank_environment: Path):
-    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path)]
+def test_limits_are_learned_once_they_have_been_measured(tmp_path: Path, rank_environment: Path):
+    """The first save comes before the first evaluation, and only a run that resumes measures how long that takes."""
+    runs: list[tuple[int, dict[str, bool]]] = [(6, {}), (10, {}), (14, {"ignore_data_skip": True})]
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT, str(tmp_path), json.dumps(runs)]
     lone = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
     environment = lone | {"FAULT_TOL_FINISHED_FLAG_FILE": str(tmp_path / "finished")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["limits"]
-    state = json.loads((tmp_path / "_ft_state_.json").read_text())["current_timeouts"]
-    assert state["heartbeat"]["were_calculated"] is True
-    assert state["section"]["calculated_sections"] == ["checkpointing", "setup", "step"]
+    fresh, skipped, resumed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"heart')]
+    assert [each["compared"] for each in (fresh, skipped, resumed)] == [[4, 6], [10], [12, 14]]
+    for told in (fresh, skipped):
+        assert told["limits"]
+        learned = told["state"]["current_timeouts"]
+        assert learned["heartbeat"]["were_calculated"] is True
+        assert learned["heartbeat"]["initial"] is None
+        assert learned["section"]["calculated_sections"] == ["checkpointing", "step"]
+        assert learned["section"]["is_out_of_section_calculated"] is True
+    learned = resumed["state"]["current_timeouts"]
+    assert learned["heartbeat"]["initial"] > 0
+    assert learned["section"]["calculated_sections"] == ["checkpointing", "setup", "step"]
     assert (tmp_path / "finished").exists()
