@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,7 +29,7 @@ from worker_client.timeouts import (
     to_state,
 )
 from worker_client.workload_control import WorkloadControlRequest
-from worker_client.workload_monitoring import Monitoring, acquire, current
+from worker_client.workload_monitoring import Monitoring, acquire, current, release_when_dropped
 
 CONTROL_WAIT_S = 5.0  # longest wait of a control request for the supervisor's answer
 
@@ -59,6 +60,8 @@ class RankMonitorClient:
         self._sections: Sections | _NotInitialised = _NOT_INITIALISED
         self._rank_info: RankInfo | None = None
         self._timeouts = Timeouts()  # kept while there is no monitoring
+        self._owner = object()  # of the sections that this client opens
+        self._finalizer: weakref.finalize[..., RankMonitorClient] | None = None
 
     # --- life ---
 
@@ -84,16 +87,22 @@ class RankMonitorClient:
             timeouts=self._timeouts,
             warm_up_steps=num_warmup_iters,
         )
+        self._finalizer = release_when_dropped(self, self._monitoring, self._owner)
         progress = self._monitoring.progress
         self._heartbeats, self._sections = progress.heartbeats, progress.sections
 
     def shutdown_workload_monitoring(self) -> None:
-        """Ends monitoring; the process may continue. Idempotent. Blocks 1 s at most, usually well under 1 ms."""
+        """Ends monitoring; the process may continue. Idempotent. Blocks 1 s at most, usually well under 1 ms.
+
+        A client that the script drops instead is shut down in the background.
+        """
         monitoring, self._monitoring = self._monitoring, None
         self._heartbeats = self._sections = _NOT_INITIALISED
         if monitoring is not None:
+            if self._finalizer is not None:
+                self._finalizer.detach()
             self._timeouts = monitoring.timeouts
-            monitoring.progress.sections.end_all(self)
+            monitoring.progress.sections.end_all(self._owner)
             monitoring.release()
 
     # --- progress ---
@@ -104,7 +113,7 @@ class RankMonitorClient:
 
     def start_section(self, section: str) -> None:
         """Opens a section; sections may nest and overlap in any order. One that is not monitored costs nothing."""
-        self._sections.start(section, self)
+        self._sections.start(section, self._owner)
 
     def end_section(self, section: str) -> None:
         """Closes a section that is open."""
@@ -112,7 +121,7 @@ class RankMonitorClient:
 
     def end_all_sections(self) -> None:
         """Closes every section that this client has open, for example after an exception has skipped their ends."""
-        self._sections.end_all(self)
+        self._sections.end_all(self._owner)
 
     # --- limits ---
 

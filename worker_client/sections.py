@@ -57,7 +57,8 @@ class _Early(NamedTuple):
 class Sections:
     """The sections of one rank. Any thread may call, and so may a signal handler during another call.
 
-    Each section has an owner, the client that opened it last: one client's end need not close another's sections.
+    Each section has an owner, a mark of the client that opened it last: one client's end need not close another's
+    sections. It is not the client itself, which the script may drop.
     """
 
     __slots__ = (
@@ -148,14 +149,37 @@ class Sections:
     def end_all(self, owner: object = None) -> None:
         """Closes the sections that `owner` has opened, or all open ones; it is not an error if there are none."""
         with self._lock:
-            for name, section in reversed(self._by_name.items()):
-                if section.opened_ns is not None and (owner is None or section.owner is owner):
-                    self.end(name)
+            for name in self._opened_by(owner):
+                self.end(name)
             self._early = {
                 name: early for name, early in self._early.items() if owner is not None and early.owner is not owner
             }
             if owner is None:
                 self._uncertain.clear()
+
+    def drop(self, owner: object = None, *, since_ns: int = 0) -> None:
+        """Closes what was left open, by `owner` or by anyone, since then; how long it was open says nothing."""
+        with self._lock:
+            for name in self._opened_by(owner, since_ns):
+                section = self._by_name[name]
+                longest_ns = section.longest_ns
+                self.end(name)
+                section.longest_ns = longest_ns
+            self._early = {
+                name: early
+                for name, early in self._early.items()
+                if early.opened_ns < since_ns or (owner is not None and early.owner is not owner)
+            }
+
+    def _opened_by(self, owner: object, since_ns: int = 0) -> list[str]:
+        """Returns the open sections, the last name first; None: whoever has opened them."""
+        return [
+            name
+            for name, section in reversed(self._by_name.items())
+            if section.opened_ns is not None
+            and section.opened_ns >= since_ns
+            and (owner is None or section.owner is owner)
+        ]
 
     def _attend(self, name: str, section: Section) -> None:
         """Does the rare extra work of a stamp."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,6 +32,9 @@ class _Control(Protocol):
     should_evaluate: bool
 
 
+_training: weakref.ref[_Hooks] | None = None  # the callback that began a training last; a process has one at a time
+
+
 class _Hooks:
     """Uses the sections "setup" until the first step, "step" for each optimizer step, "checkpointing" around each save.
 
@@ -50,7 +54,10 @@ class _Hooks:
     # --- hooks of transformers ---
 
     def on_train_begin(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
-        self._leave()  # an earlier training of this trainer ended with an exception
+        global _training
+        if _training is not None and (earlier := _training()) is not None:
+            earlier._leave()  # if its training ended with an exception, no hook was called
+        _training = weakref.ref(self)
         self._has_evaluated = False
         # A fresh start loads less than a later one, and how long skipping batches takes depends on how many they are.
         self._measures_start = state.global_step > 0 and args.ignore_data_skip

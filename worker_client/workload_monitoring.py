@@ -4,7 +4,8 @@ One object owns it all: what this rank has done, the limits in effect, the chann
 stacks, the exception hook. Whatever the supervisor does or fails to do, the only effect here is a log line.
 
 A rank has one connection to its supervisor: all clients of a process, such as a framework's callback and the script's
-own, share one Monitoring. `acquire()` returns it, the last `release()` ends it.
+own, share one Monitoring. `acquire()` returns it, the last `release()` ends it. A client that the script drops, as
+after a caught exception, is released as if it had been shut down.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ import contextlib
 import logging
 import os
 import threading
+import weakref
+from collections import deque
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from worker_client import thread_signals
 from worker_client.endpoint import Endpoint, NoEndpoint
 from worker_client.exception_hook import ExceptionHook
 from worker_client.own_stacks import StacksSignal, claim_signal
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from worker_client.call_frames import CallEvent
     from worker_client.channel import Channel
     from worker_client.channel_protocol import Welcomed
+
+_Client = TypeVar("_Client")
 
 WELCOME_WAIT_S = 2.0  # the longest that the start of monitoring delays training
 
@@ -296,7 +302,10 @@ class Monitoring:
 
 _shared: Monitoring | None = None
 _holders = 0
-_lock = threading.RLock()  # guards both; re-entrant for a signal handler in the middle of a call
+_dropped: deque[tuple[Monitoring, object]] = (
+    deque()
+)  # clients that have not been released yet, by their sections' owner
+_lock = threading.RLock()  # guards all three; re-entrant for a signal handler in the middle of a call
 
 
 def acquire(
@@ -324,11 +333,41 @@ def acquire(
         else:
             monitoring.join(timeouts or Timeouts(), warm_up_steps)
         _holders += 1
+        _release_dropped()
         if begin:
             monitoring.progress.begin()
         if endpoint is not None:
             monitoring.connect(endpoint)
         return monitoring
+
+
+def release_when_dropped(client: _Client, monitoring: Monitoring, owner: object) -> weakref.finalize[..., _Client]:
+    """Releases the monitoring once nothing refers to the client any more, and closes the sections that `owner` has."""
+    finalizer = weakref.finalize(client, _note_dropped, monitoring, owner)
+    finalizer.atexit = False  # the end of the process ends the monitoring, too
+    return finalizer
+
+
+def _note_dropped(monitoring: Monitoring, owner: object) -> None:
+    """Runs at any moment on any thread, perhaps under one of our locks: so another thread does the work."""
+    if monitoring is not _shared:
+        return  # a forked child's
+    _dropped.append((monitoring, owner))
+    with contextlib.suppress(RuntimeError):  # without a thread, the next client does it
+        threading.Thread(target=_release_in_thread, name="holdfast-dropped", daemon=True).start()
+
+
+def _release_in_thread() -> None:
+    thread_signals.leave_to_the_script()
+    _release_dropped()
+
+
+def _release_dropped() -> None:
+    with _lock:
+        while _dropped:
+            monitoring, owner = _dropped.popleft()
+            monitoring.progress.sections.drop(owner)
+            monitoring.release()
 
 
 def current() -> Monitoring | None:
@@ -341,6 +380,7 @@ def _detach_shared() -> None:
     global _shared, _lock
     _lock = threading.RLock()  # the old lock's owner may be a thread that exists only in the parent
     monitoring, _shared = _shared, None
+    _dropped.clear()
     if monitoring is not None:
         monitoring.detach()
 

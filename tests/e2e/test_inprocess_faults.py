@@ -113,6 +113,15 @@ def test_a_pending_gloo_collective_holds_nobody_up(tmp_path: Path, fault: str):
         assert len(launch.traced("returned")) == WORLD_SIZE
 
 
+def test_a_section_that_an_exception_has_left_open_is_closed_before_the_next_iteration(tmp_path: Path):
+    options = ("--nproc-per-node", str(WORLD_SIZE), "--ft-rank-section-timeouts", "step:120")
+    with launched(tmp_path, *options, str(SCRIPTS / "wrapped_sections.py")) as launch:
+        assert launch.wait(100) == 0, launch.explained()
+        assert {line["iteration"] for line in launch.traced("fn")} == {0, 1}
+        ends = launch.traced("returned")
+        assert [line["is_monitored"] for line in ends] == [False] * WORLD_SIZE, "the first iteration's clients are gone"
+
+
 def test_a_function_that_fails_at_once_each_time_does_not_spin_and_is_given_up(tmp_path: Path):
     script = str(SCRIPTS / "wrapped_hopeless.py")
     with launched(tmp_path, "--max-restarts", "0", script) as launch:

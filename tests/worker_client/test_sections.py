@@ -124,6 +124,22 @@ def test_an_end_of_all_is_that_of_its_owner():
     sections.end_all()
 
 
+def test_what_is_dropped_is_closed_and_not_measured(monkeypatch: pytest.MonkeyPatch):
+    now_ns = 100
+    monkeypatch.setattr(module, "monotonic_ns", lambda: now_ns)
+    sections, mine = settled("step", "setup", "save"), object()
+    sections.start("setup")
+    now_ns = 200
+    sections.start("step", mine)
+    sections.start("save")
+    now_ns = 900
+    sections.drop(mine)
+    assert [is_open(sections, name) for name in sections.names] == [False, True, True]
+    sections.drop(since_ns=200)
+    assert [is_open(sections, name) for name in sections.names] == [False, True, False]
+    assert sections.measure()[1] == {"step": 0, "setup": 0, "save": 0}
+
+
 def test_what_opened_before_the_names_were_known_is_open_with_its_owner():
     sections, mine, theirs = Sections(lambda: None), object(), object()
     sections.start("step", mine)

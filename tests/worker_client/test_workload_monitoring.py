@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import threading
@@ -133,6 +134,37 @@ def test_a_client_ends_its_own_sections_only(supervisor: FakeSupervisor, new_cli
     second.shutdown_workload_monitoring()
     are_open("setup")
     assert len(supervisor.connections) == 1
+
+
+def test_a_client_that_is_dropped_counts_as_shut_down(supervisor: FakeSupervisor, new_client: NewClient):
+    """As after a caught exception in a function that had its own client."""
+    dropped, other = RankMonitorClient(), new_client()
+    dropped.init_workload_monitoring()
+    other.init_workload_monitoring()
+    connection = supervisor.client()
+    dropped.start_section("step")
+    del dropped
+    gc.collect()
+    after = new_client()
+    after.init_workload_monitoring()
+    after.start_section("step")
+    after.end_section("step")
+    after.shutdown_workload_monitoring()
+    assert not connection.of("goodbye")
+    other.shutdown_workload_monitoring()
+    supervisor.wait(lambda: connection.is_closed, "the end")
+    assert len(connection.of("goodbye")) == 1
+    assert len(supervisor.connections) == 1
+
+
+def test_the_last_client_that_is_dropped_ends_the_monitoring(supervisor: FakeSupervisor):
+    dropped = RankMonitorClient()
+    dropped.init_workload_monitoring()
+    connection = supervisor.client()
+    del dropped
+    gc.collect()
+    supervisor.wait(lambda: connection.of("goodbye"), "the goodbye")
+    assert workload_monitoring.current() is None
 
 
 def test_sections_before_the_supervisor_answers_have_owners_too(

@@ -242,6 +242,7 @@ class CallWrapper:
         iteration = self.state.iteration
         self._watch.off()
         self.atomic_lock.give_up()
+        self._connection.close_sections()
         self._monitor_thread.note_reached(iteration)
         if cause is not None:
             is_first = self._coordination.fail(Interruption.EXCEPTION.name, in_a_line(cause))  # Others wait for this.

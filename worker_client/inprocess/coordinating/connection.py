@@ -7,6 +7,7 @@ call sends goes through the Connection, which is made first; what comes for it g
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from time import monotonic_ns
 from typing import Any
 
 from worker_client import workload_monitoring
@@ -34,6 +35,7 @@ class Connection:
         `open_store` opens the script's store, in which private supervisors of several nodes find each other.
         """
         self._soft_timeout_s = soft_timeout_s
+        self._began_ns = monotonic_ns()
         self.endpoint = find_or_start(environment, open_store)
         self.successor: PrivateSuccessor | None = None
         if isinstance(from_environment(environment), NoEndpoint):
@@ -47,6 +49,10 @@ class Connection:
 
     def watch_changed(self) -> None:
         self.monitoring.watch_changed(self._soft_timeout_s)
+
+    def close_sections(self) -> None:
+        """Closes the sections that were opened during the call, whose ends an interruption has skipped."""
+        self.monitoring.progress.sections.drop(since_ns=self._began_ns)
 
     def close(self) -> None:
         if self.successor is not None:
