@@ -63,6 +63,7 @@ USE_LEFT = 2  # they go to the page of a later connection, or the rank has ended
 
 SECTION_SLOTS_START = 64
 SECTION_SLOTS_MAX = 256  # slot i holds the opening time of the i-th monitored section of Welcome.sections
+SECTION_NAME_CHARACTERS_MAX = 256
 
 SECTION_TALLIES_START = 320
 SECTION_TALLIES_MAX = PAGE_WORDS - SECTION_TALLIES_START  # the i-th belongs to slot i; later slots have none

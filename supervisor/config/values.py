@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import cast
 
 import msgspec
+from holdfast_wire.page_layout import SECTION_NAME_CHARACTERS_MAX, SECTION_SLOTS_MAX
 
 SECONDS_MAX = 604_800.0  # a week: longer is a slip of the unit (milliseconds), not a limit
 JOB_ID = re.compile(r"(?!\.)[A-Za-z0-9._-]{1,64}")
@@ -265,6 +266,13 @@ def parse_section_limit(name: str, limit: str) -> float | None:
 def add_section(limits: dict[str, float | None], name: str, limit: float | None) -> None:
     if name in limits:
         raise ValueProblem(f"section '{name}' is named twice", f"keep one limit of '{name}'")
+    if len(name) > SECTION_NAME_CHARACTERS_MAX:
+        raise ValueProblem(
+            f"the name of section '{name[:40]}…' has {len(name)} characters",
+            f"write one of {SECTION_NAME_CHARACTERS_MAX} or fewer",
+        )
+    if len(limits) == SECTION_SLOTS_MAX:
+        raise ValueProblem(f"there are more than {SECTION_SLOTS_MAX} sections", f"keep {SECTION_SLOTS_MAX} or fewer")
     limits[name] = limit
 
 

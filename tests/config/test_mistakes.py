@@ -131,6 +131,26 @@ def test_on_the_command_line(argv: list[str], message: str) -> None:
     assert str(caught.value) == message
 
 
+def test_a_rank_has_a_bounded_number_of_sections(tmp_path: Path) -> None:
+    names = [f"s{number}" for number in range(257)]
+    limits = request("--ft-rank-section-timeouts", ",".join(f"{name}:9" for name in names[:-1]), "t").spec.hang_limits
+    assert [name for name, _ in limits.sections] == names[:-1]
+    with pytest.raises(InvalidRequestError, match="there are more than 256 sections; keep 256 or fewer"):
+        request("--ft-rank-section-timeouts", ",".join(f"{name}:9" for name in names), "t")
+    with pytest.raises(ConfigurationError, match="line 259: rank_section_timeouts: there are more than 256 sections"):
+        with_section(tmp_path, "\n".join(["rank_section_timeouts:", *(f"  {name}: 9" for name in names)]))
+
+
+def test_the_name_of_a_section_has_a_bounded_length(tmp_path: Path) -> None:
+    name = "n" * 256
+    assert request("--ft-rank-section-timeouts", f"{name}:9", "t").spec.hang_limits.sections == ((name, 9.0),)
+    said = f"the name of section '{'n' * 40}…' has 257 characters; write one of 256 or fewer"
+    with pytest.raises(InvalidRequestError, match=said):
+        request("--ft-rank-section-timeouts", f"{name}n:9", "t")
+    with pytest.raises(ConfigurationError, match=said):
+        with_section(tmp_path, f"rank_section_timeouts:\n  {name}n: 9")
+
+
 ENVIRONMENT = [
     ({"PET_MAX_RESTARTS": "x"},
      "cannot use PET_MAX_RESTARTS=x: it is not a whole number; write a whole number from 0 to 1000000"),

@@ -13,7 +13,7 @@ import msgspec
 from holdfast_wire.call_bounds import EXCHANGE_VALUE_CHARACTERS_MAX, REASON_CHARACTERS_MAX
 from holdfast_wire.framing import SUPERVISOR_FRAME_BYTES_MAX, WORKER_FRAME_BYTES_MAX, FrameTooLongError
 from holdfast_wire.framing import encode as framed
-from holdfast_wire.page_layout import SECTION_SLOTS_MAX
+from holdfast_wire.page_layout import SECTION_NAME_CHARACTERS_MAX, SECTION_SLOTS_MAX
 
 from supervisor.core.wrapped_calls.call_messages import ToRank, too_large
 from supervisor.edges.codec.message_codec import MessageCodec
@@ -27,7 +27,7 @@ from supervisor.edges.workers.channel.worker_frames import (
     WorkerProtocolError,
 )
 
-NAME_CHARACTERS_MAX = 256  # of a section, or of a value to exchange
+NAME_CHARACTERS_MAX = SECTION_NAME_CHARACTERS_MAX  # also that of a value to exchange
 DESCRIPTION_CHARACTERS_MAX = 4096
 
 _FROM_WORKER = Bounds(
