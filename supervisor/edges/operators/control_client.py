@@ -226,10 +226,22 @@ class ControlClient:
             yield LogPiece(chunk.rank, chunk.cycle, chunk.is_stderr, chunk.data, chunk.file, chunk.offset)
 
     def nodes(self, *, within_s: float | None = None) -> list[NodeReport]:
-        response = self._call("ListNodes", wire.ListNodesRequest(), wire.ListNodesResponse, within_s)
-        if len(response.nodes) > LIST_NODES_MAX:
-            raise self._unending("list the nodes", f"{LIST_NODES_MAX:,} nodes")
-        return [node_from_wire(node) for node in response.nodes]
+        """Returns the nodes of all pages. `within_s` None: CALL_TIMEOUT_S. Raises HoldfastError if they have no end."""
+        timeout_s = within_s or CALL_TIMEOUT_S
+        until_s = self._clock.now_s() + timeout_s
+        found: list[NodeReport] = []
+        token, taken = "", 0
+        while True:
+            request = wire.ListNodesRequest(page_token=token)
+            left_s = max(until_s - self._clock.now_s(), 0.001)
+            response = self._call("ListNodes", request, wire.ListNodesResponse, left_s, told_s=timeout_s)
+            taken += response.ByteSize()
+            if len(found) + len(response.nodes) > LIST_NODES_MAX or taken > ANSWER_BYTES_MAX:
+                raise self._unending("list the nodes", f"{LIST_NODES_MAX:,} nodes or {ANSWER_BYTES_MAX >> 20} MiB")
+            found += [node_from_wire(node) for node in response.nodes]
+            token = response.next_page_token
+            if not token:
+                return found
 
     def cordon(self, name: str, *, reason: str, leaves: bool = False) -> NodeReport:
         """Cordons the node. `leaves`: see ports.JobRequests.set_cordon."""

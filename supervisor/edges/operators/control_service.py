@@ -18,7 +18,7 @@ from holdfast_wire.v1 import control_pb2 as wire
 from supervisor.config.job_spec_json import job_spec_from_json
 from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.own_process.threads import in_thread
-from supervisor.edges.operators import log_follower, log_merge
+from supervisor.edges.operators import log_follower, log_merge, node_pages
 from supervisor.edges.operators.control_callers import CLIENT, is_root, limits_of_caller
 from supervisor.edges.operators.control_decoding import rendezvous_from_wire
 from supervisor.edges.operators.control_encoding import (
@@ -161,8 +161,10 @@ class ControlService:
         return node_to_wire(nodes[name])
 
     async def _list_nodes(self, request: wire.ListNodesRequest) -> Message:
-        del request  # everything is in one page
-        return wire.ListNodesResponse(nodes=[node_to_wire(node) for node in await self._job_service.nodes()])
+        page, next_token = node_pages.page_of(
+            await self._job_service.nodes(), node_to_wire, size=request.page_size, token=request.page_token
+        )
+        return wire.ListNodesResponse(nodes=page, next_page_token=next_token)
 
     def _check_node_is_theirs(self) -> None:
         """Raises if the caller may not change the node: a node that several users share belongs to root."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
+from google.protobuf.message import Message
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.errors import InvalidRequestError
@@ -13,6 +15,9 @@ from supervisor.ports.reports import JobReport
 LIST_PAGE_MAX = 1_000
 LIST_PAGE_DEFAULT = 100
 PAGE_BYTES_MAX = 1 << 20
+
+Report = TypeVar("Report")
+Encoded = TypeVar("Encoded", bound=Message)
 
 
 def merge(live: Sequence[JobReport], recorded: Iterable[JobReport]) -> list[JobReport]:
@@ -36,15 +41,21 @@ def page_of(
     if token:
         after = _read_page_token(token)
         reports = [report for report in reports if _key(report) < after]
-    page: list[wire.Job] = []
+    page = first_of(reports[:size], encode)
+    return page, _token(reports[len(page) - 1]) if len(reports) > len(page) else ""
+
+
+def first_of(reports: Sequence[Report], encode: Callable[[Report], Encoded]) -> list[Encoded]:
+    """Returns as many of the first reports as fit into PAGE_BYTES_MAX, and at least one if there is one."""
+    page: list[Encoded] = []
     left = PAGE_BYTES_MAX
-    for report in reports[:size]:
+    for report in reports:
         job = encode(report)
         left -= job.ByteSize()
         if page and left < 0:
             break
         page.append(job)
-    return page, _token(reports[len(page) - 1]) if len(reports) > len(page) else ""
+    return page
 
 
 def _key(report: JobReport) -> tuple[int, str]:

@@ -16,13 +16,13 @@ from msgspec.structs import replace
 from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import JobState
 from supervisor.edges.machine.journal.journal import Journal
-from supervisor.edges.operators import control_encoding
+from supervisor.edges.operators import control_encoding, node_pages
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.control_service import ControlService
 from supervisor.edges.operators.log_follower import LogChoice
 from supervisor.errors import ExhaustedError, InvalidRequestError, NoAnswerError, NotFoundError, NotNowError
 from supervisor.ports.job_requests import RendezvousRequest
-from supervisor.ports.reports import JobNodeReport, JobReport, LogBytes, RecordedEvent
+from supervisor.ports.reports import JobNodeReport, JobReport, LogBytes, NodeReport, RecordedEvent
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 from tests.edges.operators.test_event_streams import unexpected
 
@@ -137,6 +137,14 @@ async def test_nodes_are_cordoned_by_name(tmp_path: Path) -> None:
         assert (await to_thread.run_sync(client.uncordon, "n0")).state == "ready"
         with pytest.raises(NotFoundError, match="it is not among the nodes known here; choose one of n0"):
             await to_thread.run_sync(client.uncordon, "n1")
+
+
+async def test_all_pages_of_the_nodes_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_pages, "NODES_PAGE_MAX", 2)
+    async with asked(tmp_path) as (job_service, client, _):
+        job_service.other_nodes = [NodeReport(f"n{number}", "ready") for number in range(4, 0, -1)]
+        found = await to_thread.run_sync(lambda: client.nodes(within_s=60))
+        assert [node.name for node in found] == ["n0", "n1", "n2", "n3", "n4"]
 
 
 async def test_a_node_is_asked_to_leave_and_waited_for(tmp_path: Path) -> None:

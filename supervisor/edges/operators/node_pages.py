@@ -1,0 +1,46 @@
+"""Which nodes are on which page of a list, by name, while nodes come and go?"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+
+from holdfast_wire.v1 import control_pb2 as wire
+
+from supervisor.edges.operators.job_pages import first_of
+from supervisor.errors import InvalidRequestError
+from supervisor.ports.reports import NodeReport
+
+NODES_PAGE_MAX = 10_000  # and the default, because each page asks the nodes again
+_PREFIX = "node:"
+
+
+def page_of(
+    nodes: Sequence[NodeReport], encode: Callable[[NodeReport], wire.Node], *, size: int, token: str
+) -> tuple[list[wire.Node], str]:
+    """Returns one page and the next page's token, "" after the last; a page has PAGE_BYTES_MAX at most.
+
+    Raises InvalidRequestError for a token that no page gave.
+    """
+    left = sorted(nodes, key=lambda node: node.name)
+    if token:
+        after = _read_page_token(token)
+        left = [node for node in left if node.name > after]
+    page = first_of(left[: min(size or NODES_PAGE_MAX, NODES_PAGE_MAX)], encode)
+    return page, _token(left[len(page) - 1].name) if len(left) > len(page) else ""
+
+
+def _token(name: str) -> str:
+    return base64.urlsafe_b64encode(f"{_PREFIX}{name}".encode()).decode()
+
+
+def _read_page_token(token: str) -> str:
+    try:
+        text = base64.urlsafe_b64decode(token.encode("ascii")).decode()
+    except ValueError:
+        text = ""
+    if not text.startswith(_PREFIX):
+        raise InvalidRequestError(
+            "cannot list nodes: page_token is not one that an earlier page gave; begin without one"
+        )
+    return text.removeprefix(_PREFIX)
