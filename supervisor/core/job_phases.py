@@ -46,7 +46,9 @@ class StartNext(msgspec.Struct, frozen=True):
 
 
 class Leave(msgspec.Struct, frozen=True):
-    """The job is ending; the coordinator has the verdict."""
+    """The job is ending; the coordinator has the verdict, unless it has ended without this node, and how is known."""
+
+    verdict: Verdict | None = None
 
 
 Then = Rejoin | StartNext | Leave

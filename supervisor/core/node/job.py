@@ -366,8 +366,8 @@ def _conclude(state: State, verdict: Verdict) -> Outcome:
         case phases.Pending() | phases.Rendezvous() | phases.Down() | phases.Stopped():
             return transitions.conclude(state, verdict)
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished() | phases.Stopping():
-            # The coordinator did not wait for this node, and repeats this once nothing is left here.
-            return transitions.wind_down(state, orders.WindDown(verdict.reason))
+            # The coordinator did not wait for this node, and may lead the next run by the time that nothing is left.
+            return transitions.wind_down(state, orders.WindDown(verdict.reason), verdict)
         case phases.Closing() | phases.Ended():
             return state, ()
         case _:

@@ -131,16 +131,18 @@ def stop_group(state: State, then: phases.Then, reason: str, order: worker_messa
     return state, (say(state, "workers_stopping", text), order)
 
 
-def wind_down(state: State, event: orders.WindDown) -> Outcome:
+def wind_down(state: State, event: orders.WindDown, verdict: Verdict | None = None) -> Outcome:
+    """Ends this node's part of the job, which has ended without it if there is a `verdict`."""
     stop = worker_messages.KillWorkers() if event.at_once else stop_order(state, event.signal, event.grace_s)
     match state.phase:
         case phases.Pending() | phases.Rendezvous() | phases.Down():
             state = enter(state, phases.Stopped(), event.reason)
             return state, (tell(state, cluster_messages.NodeStopped(state.node, all_succeeded=False)),)
         case phases.AwaitingStore() | phases.Starting() | phases.Running() | phases.Finished():
-            return stop_group(state, phases.Leave(), event.reason, stop)
-        case phases.Stopping():
-            return enter(state, phases.Stopping(phases.Leave()), event.reason), (stop,)
+            return stop_group(state, phases.Leave(verdict), event.reason, stop)
+        case phases.Stopping(then):
+            known = then.verdict if isinstance(then, phases.Leave) else None
+            return enter(state, phases.Stopping(phases.Leave(verdict or known)), event.reason), (stop,)
         case phases.Stopped() | phases.Closing() | phases.Ended():
             return state, ()
         case _:
@@ -174,12 +176,15 @@ def leave_stopping(state: State, event: worker_messages.WorkersGone, now_s: floa
         case phases.StartNext(assignment):
             why = "the spawner was lost while the workers were being stopped"
             state, more = cannot_start(enter(state, phases.Down(), state.reason), assignment, why)
-        case phases.Leave():
+        case phases.Leave(verdict):
             state = enter(state, phases.Stopped(event.all_succeeded), state.reason)
             if state.leaving is not None and state.leaving.is_alone:
                 state, more = conclude(
                     state, left_verdict(left_sentence(state.node, state.leaving.asked.reason, is_alone=True))
                 )
+                return state, (*actions, *more)
+            if verdict is not None:
+                state, more = conclude(state, verdict)
                 return state, (*actions, *more)
             stopped = cluster_messages.NodeStopped(state.node, event.all_succeeded, event.cause)
             more = (tell(state, stopped),)

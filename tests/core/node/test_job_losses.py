@@ -136,3 +136,16 @@ def test_a_spare_that_steps_in_counts_from_the_loss_that_it_makes_good(*, is_run
     job.pass_to(1000.5)
     job.send(node_messages.Ordered(JOB, orders.StartCycle(Assignment(3), "go", 2, is_running=is_running)))
     assert job.run_cycle(3).said("running_again") == said
+
+
+def test_a_node_without_which_the_job_has_ended_ends_once_its_ranks_are_gone_whoever_leads_by_then() -> None:
+    """It learns the verdict from a leader of the next run, which knows nothing of this node's ranks."""
+    job = running(rules(1))
+    job.coordinator = coordinator.initial_state(JOB)  # says nothing by itself
+    lost = Verdict(JobState.FAILED, 1, "node a is lost")
+    job.send(node_messages.Ordered(JOB, orders.Conclude(lost)))
+    assert not job.of(FinishJob)
+    job.send(node_messages.Ordered(JOB, orders.WindDown("another order")))
+    job.exit(0, 0, code=1).send(WorkersEmptied(JOB, 0))
+    assert job.told[-1] == cluster.VerdictTaken("a")
+    assert job.said("job_failed") == [lost.reason]
