@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
 from supervisor.cli import run
+from supervisor.config.resolve import parse_run
+from supervisor.core.facts import JobState
 from supervisor.edges.machine.folders import socket_dir
 from supervisor.errors import NoSupervisorError
+from supervisor.ports.reports import JobReport
 
 MALLORY = 47114
 
@@ -64,6 +68,20 @@ def test_before_an_error_about_the_command_nothing_else_is_said(
     (tmp_path / "wrong.py").write_text("def x(:\n")
     assert run.execute_argv(["--nproc-per-node", "2", *command]) != 0
     assert capfd.readouterr().err.startswith("holdfast: error: cannot run ")
+
+
+def test_a_failure_is_told_if_the_installation_was_replaced_meanwhile(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "supervisor.cli.run_failure_message", None)  # It can no longer be imported.
+    request = parse_run(["--job-id", "j", "--no-python", "false"], environ={}, cwd=str(tmp_path))
+    report = JobReport("j", JobState.FAILED, 1, reason="rank 0 exited with 1", exit_code=1)
+    run._tell_failure(report, request)  # pyright: ignore[reportPrivateUsage]
+    told = capfd.readouterr().err
+    assert told.startswith(
+        "holdfast: error: rank 0 exited with 1; its last lines cannot be shown: the installation was"
+    )
+    assert told.endswith("; see holdfast logs j\n")
 
 
 def test_a_warning_before_the_log_is_open_is_a_line_of_the_command(

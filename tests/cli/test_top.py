@@ -46,6 +46,18 @@ def test_jobs_ranks_and_back_at_three_sizes(home: Home, columns: int, lines: int
         opened.shows("exit code 0")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is shown jobs of others")
+def test_a_job_of_another_user_is_opened_by_its_name(home: Home) -> None:
+    place = home.service_dir / "users" / "47111.0123456789ab"
+    place.parent.mkdir(parents=True)
+    name = f"47111/{JOB}"
+    with (
+        home.supervisor(running(), place=place),
+        terminal(home.root, 80, 24, *TOP, name, environment=home.environment) as opened,
+    ):
+        opened.shows(f"{name} running, cycle 2", "0.2s/45s")
+
+
 def test_a_narrow_terminal_shows_whole_columns_and_marks_what_is_cut(home: Home) -> None:
     name = "a-job-whose-name-is-longer-than-a-third-of-the-terminal"
     job = running(name, submitted_at_ns=time.time_ns() - 10**12)
