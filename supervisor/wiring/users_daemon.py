@@ -34,7 +34,7 @@ from supervisor.edges.operators.traces import otlp
 from supervisor.edges.users import connection_dispatcher, user_process
 from supervisor.edges.users.connection_dispatcher import ConnectionDispatcher
 from supervisor.edges.users.supervisor_processes import SupervisorProcesses
-from supervisor.edges.users.user_admission import Admission
+from supervisor.edges.users.user_admission import Admission, what_is_unknown
 from supervisor.edges.users.user_folders import Record, UserFolder, UserFolders
 from supervisor.edges.users.user_process import StartedSupervisor, start_supervisor
 from supervisor.edges.users.user_supervisors import UserSupervisors
@@ -67,6 +67,8 @@ async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSetti
         folders = UserFolders(folder, states)
         await in_thread_or_here(folders.make)
         admission = await in_thread_or_here(partial(Admission, settings.user_service.users))
+        for word in admission.unknown:
+            _log.warning("%s; until then, it is looked up again when a user is refused", what_is_unknown(word))
         with socket_claim.held(folder), _control_socket(folder) as listener:
             await _Service(settings, reread, folders, admission, listener, states).serve()
     finally:
@@ -119,7 +121,7 @@ class _Service:
             await tasks.start(signal_edge.receive, ("SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP"), self._on_signal)
             await users.find_again()
             if _of_operators(self._settings):
-                await users.begin(ROOT, limits_of(os.getpid()))
+                users.begin(ROOT, limits_of(os.getpid()))
             tasks.start_soon(dispatcher.run)
             tasks.start_soon(self._notifier.keep_watchdog)
             self._notifier.store(self._listener.fileno(), fd_store.CONTROL)
@@ -154,7 +156,9 @@ class _Service:
         try:
             settings = await in_thread(self._reread)
             otlp.check_for_users(settings.otlp_traces)
-            dispatcher.admission = await in_thread(partial(Admission, settings.user_service.users))
+            admission = await in_thread(partial(Admission, settings.user_service.users))
+            admission.check_known()
+            dispatcher.admission = admission
             self._settings = settings
             if self._units is not None:
                 uids = [

@@ -270,6 +270,27 @@ def test_root_may_stop_any_job(service: Service, of_alice: subprocess.Popen[str]
     assert of_alice.wait(many_users.END_S) == 93
 
 
+def test_a_user_whom_the_node_does_not_know_yet_keeps_nobody_out_and_comes_in_later():
+    """So it is after a reboot, while sssd is not there yet."""
+    with many_users.service("--users", f"late-one,@no-such-team,{ALICE}") as running:
+        assert running.holdfast(ALICE, "status").returncode == 0
+        assert running.holdfast(BOB, "status").returncode == 1
+        running.name_user("late-one", BOB)
+        until(lambda: running.holdfast(BOB, "status").returncode == 0, "a user who is known now")
+        assert running.holdfast(CAROL, "status").returncode == 1
+        said = running.errors.read_text()
+        assert "cannot serve user late-one: this node has no such user" in said
+        assert "cannot serve group no-such-team: this node has no such group" in said
+
+
+def test_the_service_answers_and_ends_though_the_supervisor_of_roots_jobs_cannot_start():
+    unit = ("--user-unit", "no-such-unit-of-holdfast@")
+    with many_users.service("--users", "all", "--metrics", "127.0.0.1:9464", *unit) as running:
+        until(lambda: "cannot start the supervisor of user id 0" in running.errors.read_text(), "the reason")
+        refused = running.holdfast(ALICE, "run", WHO_AM_I)
+        assert f"cannot start the supervisor of user id {ALICE}" in refused.stderr
+
+
 def test_nothing_of_a_user_is_left_once_the_service_has_ended():
     run = (*HOLDFAST, "run", "--job-id", "short", WHO_AM_I, "stay")
     with many_users.service("--users", "all") as running, running.started(ALICE, *run) as job:

@@ -16,6 +16,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from supervisor.edges.machine.own_process import accepting
+from supervisor.edges.machine.own_process.threads import in_thread_if_any
 from supervisor.edges.machine.own_process.unix_listener import listening
 from supervisor.edges.machine.processes.connection_rate_limit import ConnectionRateLimit
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits, identity_of, limits_of_peer, uid_of
@@ -26,6 +27,7 @@ BACKLOG = 4096  # the kernel may reduce it to net.core.somaxconn
 WAITING_OF_ONE_MAX = 32  # connections of one login that are being handed over; more are closed at once
 REFUSED_MAX = 8  # connections being refused; more are closed at once
 REFUSED_OF_ONE_MAX = 2  # of one login
+LOOK_UP_S = 5.0  # between two searches for names of --users that this node did not know
 MODE = 0o666  # the kernel says who connects
 
 HandOver = Callable[[socket.socket, Identity, Limits], Awaitable[None]]
@@ -55,6 +57,8 @@ class ConnectionDispatcher:
         self._waiting: Counter[int] = Counter()
         self._rate_limit = ConnectionRateLimit()
         self._refused: Counter[int] = Counter()
+        self._looking_up = anyio.Lock()
+        self._look_up_at_s = 0.0
 
     async def run(self) -> None:
         """Serves until cancelled."""
@@ -80,7 +84,7 @@ class ConnectionDispatcher:
     async def _serve(self, client: socket.socket, identity: Identity, login: int) -> None:
         try:
             with client:
-                why_not = self.admission.refusal(identity)
+                why_not = await self._why_not(identity)
                 refusal = NotPermittedError(why_not) if why_not else await self._handed_over(client, identity)
                 if refusal is not None:
                     await self._answer(client, refusal, login)
@@ -88,6 +92,15 @@ class ConnectionDispatcher:
             self._waiting[login] -= 1
             if not self._waiting[login]:
                 del self._waiting[login]
+
+    async def _why_not(self, identity: Identity) -> str:
+        """Returns why the user is not served; "" if it is. It may be one whom this node did not know so far."""
+        if self.admission.refusal(identity) and self.admission.unknown:
+            async with self._looking_up:
+                if anyio.current_time() >= self._look_up_at_s:
+                    await in_thread_if_any(self.admission.look_up)
+                    self._look_up_at_s = anyio.current_time() + LOOK_UP_S
+        return self.admission.refusal(identity)
 
     async def _handed_over(self, client: socket.socket, identity: Identity) -> HoldfastError | None:
         """Hands the connection over. Returns why that failed: the caller's exit code depends on its kind."""

@@ -15,12 +15,33 @@ class Admission:
     """Admits root and the users that --users names: all, user names, and groups with an @ prefix."""
 
     def __init__(self, words: tuple[str, ...]) -> None:
-        """Raises ConfigurationError for a name that this node does not know. Blocks on the user database."""
+        """Leaves out names that this node does not know: see `unknown`. Blocks on the user database."""
         self._words = words
         self._everybody = EVERYBODY in words
-        names = [word for word in words if word != EVERYBODY]
-        self._gids = {_gid(word[1:]) for word in names if word.startswith("@")}
-        self._uids = {_uid(word) for word in names if not word.startswith("@")}
+        self._gids = set[int]()
+        self._uids = set[int]()
+        self.unknown = tuple(word for word in words if word != EVERYBODY)
+        self.look_up()
+
+    def look_up(self) -> None:
+        """Looks up the names that this node did not know so far. Blocks on the user database."""
+        self.unknown = tuple(word for word in self.unknown if not self._is_found(word))
+
+    def _is_found(self, word: str) -> bool:
+        name = word.removeprefix("@")
+        try:
+            if name != word:
+                self._gids.add(int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid)
+            else:
+                self._uids.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
+        except KeyError:
+            return False
+        return True
+
+    def check_known(self) -> None:
+        """Raises ConfigurationError for the first name that this node does not know."""
+        for word in self.unknown:
+            raise ConfigurationError(what_is_unknown(word))
 
     def refusal(self, identity: Identity) -> str:
         """Returns why the user is not served; "" if it is."""
@@ -34,17 +55,8 @@ class Admission:
         )
 
 
-def _uid(word: str) -> int:
-    try:
-        return int(word) if word.isdecimal() else pwd.getpwnam(word).pw_uid
-    except KeyError:
-        raise ConfigurationError(
-            f"cannot serve user {word}: this node has no such user; correct --users, and write @{word} for a group"
-        ) from None
-
-
-def _gid(word: str) -> int:
-    try:
-        return int(word) if word.isdecimal() else grp.getgrnam(word).gr_gid
-    except KeyError:
-        raise ConfigurationError(f"cannot serve group {word}: this node has no such group; correct --users") from None
+def what_is_unknown(word: str) -> str:
+    """Returns the error about a user or group of this name that this node does not know."""
+    if word.startswith("@"):
+        return f"cannot serve group {word[1:]}: this node has no such group; correct --users"
+    return f"cannot serve user {word}: this node has no such user; correct --users, and write @{word} for a group"

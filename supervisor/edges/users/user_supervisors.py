@@ -98,11 +98,12 @@ class UserSupervisors:
             f"cannot answer user id {identity.uid}: the supervisor of that user does not answer; try again"
         )
 
-    async def begin(self, identity: Identity, limits: Limits) -> None:
-        """Starts a user's supervisor before anybody asks for it."""
+    def begin(self, identity: Identity, limits: Limits) -> None:
+        """Starts a user's supervisor before anybody asks for it, unless `find_again` does. Does not wait for it."""
         user = self._user(identity)
-        user.record = Record(identity, limits)
-        await self._reach_again(user)
+        if user.record is None:
+            user.record = Record(identity, limits)
+            self._tasks.start_soon(self._reach_again, user)
 
     async def find_again(self) -> None:
         """Connects to the supervisors that root's previous process left; restarts ended ones, so that jobs continue."""

@@ -35,6 +35,23 @@ def test_root_always_comes_in():
 
 
 @pytest.mark.parametrize("word", ["no-such-user", "@no-such-group"])
-def test_an_unknown_name_is_an_error(word: str):
+def test_an_unknown_name_is_told_and_keeps_no_other_out(word: str):
+    admission = Admission((word, "54321"))
+    assert admission.unknown == (word,)
+    assert admission.refusal(STRANGER) == ""
+    assert admission.refusal(Identity(7, 7, ())) != ""
     with pytest.raises(ConfigurationError, match="correct --users"):
-        Admission((word,))
+        admission.check_known()
+
+
+def test_a_name_that_is_known_later_is_found_then(monkeypatch: pytest.MonkeyPatch):
+    first = pwd.getpwall()[-1]
+    known = pwd.getpwnam
+    monkeypatch.setattr(pwd, "getpwnam", dict[str, object]().__getitem__)  # a directory service that is not there yet
+    admission = Admission((first.pw_name,))
+    user = Identity(first.pw_uid, 1, ())
+    assert admission.refusal(user) != ""
+    monkeypatch.setattr(pwd, "getpwnam", known)
+    admission.look_up()
+    assert (admission.unknown, admission.refusal(user)) == ((), "")
+    admission.check_known()
