@@ -34,7 +34,6 @@ INTERNAL = {
     # The machines never order it, or its caller says what follows.
     "cannot give an order to node x: another node leads job x",
     "cannot record anything of job x: another node leads it",
-    "cannot reach node x: this supervisor knows x only",
     "cannot start workers: the spawner is lost",
 }
 

@@ -111,7 +111,7 @@ async def open_supervisor(
     try:
         async with one_refusal(), anyio.create_task_group() as tasks:
             await tasks.start(base.workers.run)
-            local_peers = contextlib.nullcontext(LocalPeers(node_name=paths.node_name, post=base.inbox.post))
+            local_peers = contextlib.nullcontext(LocalPeers(base.inbox.post))
             peers_opened = local_peers if open_peers is None else open_peers(base)
             closing, draining = contextlib.AsyncExitStack(), contextlib.AsyncExitStack()
             async with (
@@ -291,10 +291,7 @@ def peers_of_jobs(base: Base) -> contextlib.AbstractAsyncContextManager[PeersAnd
         open_peers_of_jobs,  # Late: a job of one node never needs it.
     )
 
-    paths = base.paths
-    return open_peers_of_jobs(
-        base.inbox.post, base.questions.put, base.unsent, node_name=paths.node_name, state_dir=paths.state_dir
-    )
+    return open_peers_of_jobs(base.inbox.post, base.questions.put, base.unsent, state_dir=base.paths.state_dir)
 
 
 @contextlib.contextmanager

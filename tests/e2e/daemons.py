@@ -27,6 +27,7 @@ class NodeDaemon:
         self.python = python  # of the next start
         self.dies = ""  # the next one by its own hand, as scripts/dying_supervisor.py has it
         self.script: Path | None = None  # stands for the command of the next start
+        self.host_name = ""  # of the node, from the next start on; only root may choose one
         self.process: subprocess.Popen[bytes] | None = None
         self.ready_s = 0.0  # how long the last start took until people could ask
         self.start()
@@ -45,6 +46,9 @@ class NodeDaemon:
             self.python, *program, "daemon", "--socket-dir", str(self.socket_dir),
             "--state-dir", str(self.state_dir), *self._arguments,
         ]  # fmt: skip
+        if self.host_name:
+            named = 'echo "$0" > /proc/sys/kernel/hostname; exec "$@"'
+            command = ["unshare", "--uts", "sh", "-c", named, self.host_name, *command]
         with self.errors.open("ab") as errors:
             # In a folder without packages: -m would find those first.
             self.process = subprocess.Popen(

@@ -84,6 +84,23 @@ def test_b1_an_exit_while_the_supervisor_is_away_is_handled_when_it_comes_back(
     assert_nothing_left(launch, within_s=10)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can rename the node")
+def test_b1_a_job_goes_on_after_its_node_was_renamed(start: Start, daemon: NodeDaemon) -> None:
+    launch = run_under(
+        start, daemon, "--max-restarts", "1",
+        MONITORED, "0:0/init,beat-for=600", "0:1/init,beat,await-file,exit=3", "1:*/init,beat-for=0.5,exit=0",
+    )  # fmt: skip
+    launch.wait_for_trace("initialised", count=2)
+    daemon.kill()
+    daemon.host_name = "renamed"
+    daemon.start()
+    assert state_of(daemon)[0] == "renamed"
+    (launch.folder / "go").touch()
+    assert launch.wait() == 0, launch.stderr_text()
+    assert len(told(launch, "restart_decided")) == 1
+    assert_nothing_left(launch, within_s=10)
+
+
 def test_b1_a_hang_that_began_before_the_supervisor_was_killed_is_found(start: Start, daemon: NodeDaemon) -> None:
     launch = run_under(
         start, daemon, "--max-restarts", "1", "--ft-rank-heartbeat-timeout", "1.5",

@@ -349,7 +349,7 @@ class World:
             tasks.start_soon(work)
 
         self.start_soon = start_soon
-        peers = LocalPeers(node_name="n0", post=self.inbox.post)
+        peers = LocalPeers(self.inbox.post)
         reports: dict[str, ReportQueue] = {}
         self.keeper = self._outbox(reports, meetings) if keeps else None
         self.node_stacks = NodeStacks(workers=self.workers, stacks=stacks or self.stacks)

@@ -76,7 +76,7 @@ async def made(
             await tasks.start(base.workers.run)
             jobs = wired(
                 base,
-                peers=LocalPeers(node_name="n0", post=base.inbox.post),
+                peers=LocalPeers(base.inbox.post),
                 spawners=spawners,
                 checks=checks,
                 gpus=gpus,

@@ -9,7 +9,7 @@ from supervisor.core.cluster.cluster_messages import Reported
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.node.node_messages import Ordered
 from supervisor.core.orders import Order
-from supervisor.errors import NoAnswerError, NotNowError
+from supervisor.errors import NoAnswerError
 from supervisor.ports.questions import Answer, Question
 
 
@@ -30,10 +30,12 @@ class NoColleagues:
 
 
 class LocalPeers:
-    """Peers of a job on one node; see ports.Peers. A message to this node comes back as an event."""
+    """Peers of a job on one node; see ports.Peers. Each message comes back as an event.
 
-    def __init__(self, *, node_name: str, post: Callable[[Ordered | Reported], None]) -> None:
-        self._node_name = node_name
+    Each is to this node, even if it names another: the job knows the name that the node had when the job began.
+    """
+
+    def __init__(self, post: Callable[[Ordered | Reported], None]) -> None:
         self._post = post
         self.colleagues = NoColleagues()
 
@@ -42,8 +44,7 @@ class LocalPeers:
         return True
 
     def send(self, node: str, job_id: str, order: Order) -> None:
-        if node != self._node_name:
-            raise NotNowError(f"cannot reach node {node}: this supervisor knows {self._node_name} only")
+        del node
         self._post(Ordered(job_id, order))
 
     def report(self, job_id: str, report: Report) -> None:

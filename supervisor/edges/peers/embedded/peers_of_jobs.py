@@ -287,13 +287,12 @@ async def open_peers_of_jobs(
     take_question: TakeQuestion,
     unsent: LastEvents,
     *,
-    node_name: str,
     state_dir: Path,
     joining: Joining | None = None,
 ) -> AsyncGenerator[PeersOfJobs]:
     """Yields the peers. At the end, unheard messages are delivered to the nodes of each job for a bounded time."""
     async with anyio.create_task_group() as tasks:
-        local = LocalPeers(node_name=node_name, post=post)
+        local = LocalPeers(post)
         peers = PeersOfJobs(
             local=local,
             post=post,

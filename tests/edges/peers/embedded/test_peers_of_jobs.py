@@ -141,7 +141,6 @@ class Rig:
             self.posted.append,
             self.take_question,
             self.news,
-            node_name="a",
             state_dir=Path("unused"),
             joining=self.joining,
         )
