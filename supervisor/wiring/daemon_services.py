@@ -43,7 +43,9 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     meter = Meter()
     handlers = (*log_handlers, MeterHandler(meter), *otlp.handlers(settings.otlp_traces))
     # Root's process keeps the cordon of a supervisor that it started.
-    file = CordonFile(paths.state_dir) if settings.user_service.handover_fd < 0 else None
+    is_started_by_root = settings.user_service.handover_fd >= 0
+    places = dict.fromkeys((*state_dir.own_places(settings.state_dir), paths.state_dir))
+    file = None if is_started_by_root else CordonFile(*places)
     async with open_supervisor(
         paths,
         log_handlers=handlers,

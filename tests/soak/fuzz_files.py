@@ -116,7 +116,7 @@ def files(folder: Path) -> Iterator[Target]:
     entry = msgspec.json.encode({"path": "/x", "pid": 1, "started_at_ns": 2, "started_ticks": 3, "job_id": "j"})
     yield in_file("registered supervisors", [entry], folder / "e", lambda: _entry(folder / "e"))
     cordon = CordonFile(folder)
-    yield in_file("reasons of cordons", [b"a disk"], cordon._path, cordon.read)  # pyright: ignore[reportPrivateUsage]
+    yield in_file("reasons of cordons", [b"a disk"], cordon._paths[0], cordon.read)  # pyright: ignore[reportPrivateUsage]
     info = CycleInfo("7", 0, 2, 10**18, None, "/l", "n0", "", "0-1", 0)
     older = folder / "info" / "cycle_info.7.0.1"
     yield in_file(

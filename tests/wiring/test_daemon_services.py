@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -12,7 +13,7 @@ import anyio
 import pytest
 
 from supervisor.config.daemon_settings import OF_JOB_VARIABLE, parse_daemon
-from supervisor.edges.machine.folders import private_registry, socket_dir, user_dirs
+from supervisor.edges.machine.folders import private_registry, socket_dir, user_dirs, write_probe
 from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.wiring.daemon_services import serve_node
 
@@ -53,6 +54,35 @@ async def test_a_daemon_serves_until_it_is_stopped_and_stays_cordoned(tmp_path: 
             assert (folder / socket_dir.CONTROL_SOCKET).is_socket()
             os.kill(os.getpid(), signal.SIGTERM)
         assert codes == [0]
+    assert said.has("this node is still cordoned (new cable)")
+
+
+async def test_a_daemon_whose_state_directory_cannot_be_written_knows_the_cordon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(user_dirs, "SHARED_TEMPS", (tmp_path / "tmp",))
+    state = tmp_path / "state"
+    for folder in (tmp_path / "tmp", state):
+        folder.mkdir(mode=0o700)
+    await CordonFile(state).keep("new cable")
+    write = write_probe.write
+
+    def full(folder: Path) -> None:
+        if folder == state:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(folder)
+
+    monkeypatch.setattr(write_probe, "write", full)
+    said = Said()
+    with tempfile.TemporaryDirectory() as name, anyio.fail_after(LIMIT_S):
+        folder = Path(name) / "s"
+        settings = parse_daemon(["--socket-dir", str(folder), "--state-dir", str(state)], environ={})
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(serve_node, settings, (said,))
+            while not said.has(f"serves {folder}"):  # noqa: ASYNC110 - a log has no event
+                await anyio.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert said.has("cannot use state directory")
     assert said.has("this node is still cordoned (new cable)")
 
 

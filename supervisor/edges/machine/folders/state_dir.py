@@ -45,8 +45,24 @@ def places(explicit: str | None = None, environment: Mapping[str, str] | None = 
     further: list[Path] = []
     with suppress(OSError):
         further = sorted(Path(each.path) for each in os.scandir(first / NODES) if each.is_dir(follow_symlinks=False))
-    stand_ins = [own / STAND_IN for own in user_dirs.own_dirs() if not private_files.folder_fault(own)]
-    return (first, *further, *(place for place in stand_ins if not private_files.folder_fault(place)))
+    return (first, *further, *_stand_ins(environment))
+
+
+def own_places(explicit: str | None = None, environment: Mapping[str, str] | None = None) -> tuple[Path, ...]:
+    """Returns the directory of `find` and the stand-ins, as far as they exist and only this user may write to them.
+
+    The disk of some may be full, or read-only.
+    """
+    first = find(explicit, environment)
+    is_own = False
+    with suppress(OSError):
+        is_own = not _owner_fault(first)
+    return (*((first,) if is_own else ()), *_stand_ins(environment))
+
+
+def _stand_ins(environment: Mapping[str, str] | None) -> tuple[Path, ...]:
+    own = [each / STAND_IN for each in user_dirs.own_dirs(environment) if not private_files.folder_fault(each)]
+    return tuple(place for place in own if not private_files.folder_fault(place))
 
 
 def of_node(first: Path, name: str) -> Path:
@@ -93,15 +109,19 @@ def _fault_after_making(path: Path) -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         private_files.make_folder(path)
-        found = path.stat()
-        if found.st_uid != os.geteuid():
-            return f"it belongs to user id {found.st_uid}, not {os.geteuid()}"
-        if stat.S_IMODE(found.st_mode) & 0o022:
-            return "others may write to it"
-        write_probe.write(path)
+        if not (fault := _owner_fault(path)):
+            write_probe.write(path)
+        return fault
     except OSError as error:
         return error.strerror or str(error)
-    return ""
+
+
+def _owner_fault(path: Path) -> str:
+    """Raises OSError."""
+    found = path.stat()
+    if found.st_uid != os.geteuid():
+        return f"it belongs to user id {found.st_uid}, not {os.geteuid()}"
+    return "others may write to it" if stat.S_IMODE(found.st_mode) & 0o022 else ""
 
 
 def _home(variables: Mapping[str, str]) -> Path:

@@ -50,6 +50,21 @@ async def test_a_folder_that_is_gone_is_a_warning(tmp_path: Path, caplog: pytest
     assert "No such file or directory" in caplog.text
 
 
+async def test_a_cordon_outlives_a_change_of_the_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """The state directory was full or read-only at a start, or is again writable."""
+    usual, stand_in = tmp_path / "state", tmp_path / "stand-in"
+    stand_in.mkdir()
+    await CordonFile(usual, stand_in).keep("bad memory")
+    assert os.listdir(stand_in) == ["cordoned"]
+    usual.mkdir()
+    assert CordonFile(usual, stand_in).read() == "bad memory"
+    await CordonFile(usual, stand_in).keep("bad memory")
+    await CordonFile(usual, stand_in).keep("")
+    assert os.listdir(usual) == os.listdir(stand_in) == []
+    assert CordonFile(usual, stand_in).read() == ""
+    assert not caplog.text
+
+
 async def test_a_disk_that_does_not_answer_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
