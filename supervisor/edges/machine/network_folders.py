@@ -10,12 +10,19 @@ NETWORK_FILE_SYSTEMS = frozenset(
     ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "cifs", "smb3", "ceph", "9p", "afs", "fuse.sshfs", "wekafs", "panfs")
 )
 
+LOCAL_FILE_SYSTEMS = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs"))  # certainly of this node alone
+
 
 def file_of_node(folder: Path, name: str, ending: str = "") -> Path:
     """Returns the file of that name; on a network file system, that of this node."""
     if _file_system(folder) in NETWORK_FILE_SYSTEMS:
         name = f"{name}-{platform.node() or 'node'}"
     return folder / f"{name}{ending}"
+
+
+def is_of_this_node(folder: str) -> bool:
+    """Returns whether the folder exists on a disk that no other node sees."""
+    return os.path.isdir(folder) and _file_system(Path(folder)) in LOCAL_FILE_SYSTEMS
 
 
 def _file_system(path: Path) -> str:

@@ -16,6 +16,7 @@ from functools import cache
 import msgspec
 
 from supervisor.core.facts import JobState
+from supervisor.edges.machine.network_folders import is_of_this_node
 from supervisor.edges.machine.processes import job_claims, process_table
 from supervisor.ports.reports import JobReport
 
@@ -98,11 +99,16 @@ def _is_gone(report: JobReport, recorded_by: str) -> bool:
     if identity is None:
         return False
     if identity.boot != process_table.boot_id():
-        return socket.gethostname() in [node.name for node in report.nodes]  # this node has rebooted since
+        return _ran_here(report)  # this node has rebooted since
     if identity.pid_namespace != process_table.namespace(os.getpid(), "pid"):
         return False
     process = process_table.look_up(identity.pid)
     return process is None or process.started_ticks != identity.started_ticks or process.state in "ZX"
+
+
+def _ran_here(report: JobReport) -> bool:
+    """Returns whether the job certainly ran on this node, even if the node had another name."""
+    return socket.gethostname() in [node.name for node in report.nodes] or is_of_this_node(report.log_dir)
 
 
 def _identity_of(text: str) -> Identity | None:

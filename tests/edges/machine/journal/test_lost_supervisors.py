@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from supervisor.core.facts import JobState
+from supervisor.edges.machine import network_folders
 from supervisor.edges.machine.journal.journal_reader import open_reader
 from supervisor.edges.machine.journal.lost_supervisors import judged, own_identity
 from supervisor.edges.machine.processes import process_table
@@ -58,6 +59,17 @@ def test_a_job_is_known_until_one_of_its_ranks_has_last_printed(tmp_path: Path) 
 def test_a_restart_of_the_node_ends_its_jobs() -> None:
     here = replace(report(), nodes=(JobNodeReport(socket.gethostname(), "ready", 0),))
     assert judged(here, recorded_by="another-boot 1 2 3", recorded_at_s=AT_S).state is JobState.FAILED
+
+
+@pytest.mark.parametrize(("disk", "state"), [("xfs", JobState.FAILED), ("nfs4", JobState.RUNNING)])
+def test_a_restart_of_the_node_under_another_name_ends_its_jobs_too(
+    disk: str, state: JobState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(network_folders, "_file_system", {tmp_path: disk}.__getitem__)
+    named_before = replace(report(), nodes=(JobNodeReport("former-name", "ready", 0),), log_dir=str(tmp_path))
+    assert judged(named_before, recorded_by="another-boot 1 2 3", recorded_at_s=AT_S).state is state
+    gone = replace(named_before, log_dir=str(tmp_path / "none"))
+    assert judged(gone, recorded_by="another-boot 1 2 3", recorded_at_s=AT_S).state is JobState.RUNNING
 
 
 def test_a_verdict_stands() -> None:
