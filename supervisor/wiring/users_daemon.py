@@ -11,6 +11,7 @@ import logging
 import os
 import signal as signals
 import socket
+import stat
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
 from supervisor.edges.machine.own_process import fd_store, sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
-from supervisor.edges.machine.own_process.threads import in_thread, in_thread_or_here
+from supervisor.edges.machine.own_process.threads import in_thread, in_thread_if_any, in_thread_or_here
 from supervisor.edges.machine.processes.logins import Logins
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits, limits_of
 from supervisor.edges.operators.refused_peer import refuse
@@ -69,7 +70,7 @@ async def serve_users(settings: DaemonSettings, reread: Callable[[], DaemonSetti
         admission = await in_thread_or_here(partial(Admission, settings.user_service.users))
         for word in admission.unknown:
             _log.warning("%s; until then, it is looked up again when a user is refused", what_is_unknown(word))
-        with socket_claim.held(folder), _control_socket(folder) as listener:
+        with socket_claim.held(folder), control_socket(folder) as listener:
             await _Service(settings, reread, folders, admission, listener, states).serve()
     finally:
         log.close()
@@ -108,7 +109,7 @@ class _Service:
                 flags.USER_UNIT.flag,
             )
         async with anyio.create_task_group() as tasks:
-            kept = CordonFile(self._states)
+            kept = CordonFile(*dict.fromkeys((self._states, *state_dir.own_places(self._settings.state_dir))))
             cordon = await in_thread_or_here(kept.read)
             logins = await in_thread_or_here(Logins)
             users = UserSupervisors(
@@ -122,6 +123,7 @@ class _Service:
             await users.find_again()
             if _of_operators(self._settings):
                 users.begin(ROOT, limits_of(os.getpid()))
+            tasks.start_soon(in_thread_if_any, self._apply_shares)
             tasks.start_soon(dispatcher.run)
             tasks.start_soon(self._notifier.keep_watchdog)
             self._notifier.store(self._listener.fileno(), fd_store.CONTROL)
@@ -160,15 +162,17 @@ class _Service:
             admission.check_known()
             dispatcher.admission = admission
             self._settings = settings
-            if self._units is not None:
-                uids = [
-                    record.identity.uid for record in await in_thread_or_here(lambda: list(self._folders.recorded()))
-                ]
-                await in_thread(partial(self._units.set_shares, settings.user_service.shares, uids))
+            await in_thread(self._apply_shares)
             _log.info("read the settings again: lets in %s", ", ".join(settings.user_service.users))
         except (HoldfastError, OSError) as error:  # such as no thread
             _log.error("%s; the settings stay as they were", error)
         self._say_ready()
+
+    def _apply_shares(self) -> None:
+        """Limits the users whose supervisors were started with other settings, too. Blocks."""
+        if self._units is not None:
+            uids = [record.identity.uid for record in self._folders.recorded()]
+            self._units.set_shares(self._settings.user_service.shares, uids)
 
     def start(self, identity: Identity, limits: Limits, folder: UserFolder) -> StartedSupervisor:
         arguments = arguments_of(identity, self._settings)
@@ -210,17 +214,19 @@ def _of_operators(settings: DaemonSettings) -> list[str]:
 
 
 @contextlib.contextmanager
-def _control_socket(folder: Path) -> Generator[socket.socket]:
+def control_socket(folder: Path) -> Generator[socket.socket]:
     """Yields the socket that systemd kept, else a new one; removes its file at the end."""
     path = folder / socket_dir.CONTROL_SOCKET
     listener = fd_store.kept_listener(fd_store.take_kept(), fd_store.CONTROL, path)
-    if listener is None:
-        try:
+    try:
+        if listener is None:
             listener = connection_dispatcher.bind(path)
-        except OSError as error:
-            raise ConfigurationError(
-                f"cannot listen on {path}: {error.strerror or error}; choose another directory with --socket-dir"
-            ) from error
+        elif stat.S_IMODE(path.stat().st_mode) != connection_dispatcher.MODE:
+            path.chmod(connection_dispatcher.MODE)  # a service for root alone has bound it
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot listen on {path}: {error.strerror or error}; choose another directory with --socket-dir"
+        ) from error
     with listener:
         yield listener
     path.unlink(missing_ok=True)

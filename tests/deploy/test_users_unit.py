@@ -190,6 +190,15 @@ def test_limits_are_those_of_the_slice_and_a_reload_changes_them(lab: labs.Lab, 
         return (limited["TasksMax"], limited["MemoryMax"], limited["CPUQuotaPerSecUSec"]) == ("400", "infinity", "2s")
 
     labs.until(is_changed, 30, "the limits of the reload")
+    lab.write("/run/lab/service.yaml", "users: all\n")
+    lab.run("systemctl", "restart", "holdfast.service")
+
+    def are_none() -> bool:
+        limited = lab.show(f"holdfast-users-{ALICE}.slice")
+        return [limited[name] for name in ("TasksMax", "MemoryMax", "CPUQuotaPerSecUSec")] == ["infinity"] * 3
+
+    labs.until(are_none, 30, "no limits, as the file has none at the restart")
+    labs.until(lambda: _jobs(lab, "alice") == [("of-alice", "running", 0)], 30, "the job under the next supervisor")
     assert _jobs(lab, "alice") == [("of-alice", "running", 0)]
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import stat
+from pathlib import Path
 
 import pytest
 
 from supervisor.config.daemon_settings import parse_daemon
+from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.own_process import fd_store, unix_listener
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity
 from supervisor.edges.operators.traces import otlp
 from supervisor.errors import ConfigurationError
-from supervisor.wiring.users_daemon import arguments_of
+from supervisor.wiring.users_daemon import arguments_of, control_socket
 
 ALICE = Identity(54321, 54321, ())
 
@@ -23,6 +27,16 @@ def test_recoveries_of_all_users_are_traced_and_roots_jobs_alone_are_measured():
     assert of_alice[-2:] == ["--otlp-traces", "http://collector:4318"]
     assert of_root == [*of_alice, "--metrics", "localhost:9464"]
     assert parse_daemon(of_alice, environ={}).otlp_traces == "http://collector:4318"
+
+
+def test_a_socket_that_a_service_for_root_alone_has_left_is_opened_to_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = tmp_path / socket_dir.CONTROL_SOCKET
+    with unix_listener.listening(path, mode=0o600, backlog=1) as left:
+        monkeypatch.setattr(fd_store, "take_kept", lambda: {fd_store.CONTROL: os.dup(left.fileno())})
+        with control_socket(tmp_path) as listener:
+            assert (listener.getsockname(), stat.S_IMODE(path.stat().st_mode)) == (str(path), 0o666)
 
 
 def test_a_collector_that_no_user_could_reach_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import subprocess
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from supervisor.config.user_service import UserShares
 from supervisor.edges.machine.processes.peer_identity import Identity, Limits
@@ -18,6 +19,7 @@ from supervisor.errors import NotNowError
 SYSTEMCTL_TIMEOUT_S = 60.0  # for a supervisor that starts on a busy node
 SLICE = "holdfast-users"
 NO_LIMIT = "infinity"
+SET_BEFORE = Path("/run/systemd/system.control")  # where `systemctl set-property --runtime` writes
 
 _log = logging.getLogger("holdfast.users")
 
@@ -40,8 +42,7 @@ class UserUnits:
         places = ("--socket-dir", str(folder.own), "--state-dir", str(folder.state_dir))
         try:
             folder.note(Record(identity, limits, arguments=(*places, *arguments)))
-            if limited := _properties(UserShares(), self._shares):
-                self._limit(identity.uid, limited)
+            self._limit(identity.uid)
             _systemctl("start", unit)
         except (OSError, subprocess.SubprocessError) as error:
             raise NotNowError(
@@ -69,19 +70,19 @@ class UserUnits:
 
     def set_shares(self, shares: UserShares, uids: Iterable[int]) -> None:
         """Applies the limits to these users now, and to others when they come. Blocks. Never raises."""
-        changed = _properties(self._shares, shares)
         self._shares = shares
-        for uid in sorted(set(uids)) if changed else ():
+        for uid in sorted(set(uids)):
             try:
-                self._limit(uid, changed)
+                self._limit(uid)
             except (OSError, subprocess.SubprocessError) as error:
                 _log.error("cannot limit what user id %s uses: %s", uid, _reason(error))
 
     def name_of(self, identity: Identity) -> str:
         return f"{self._template}{instance_of(identity)}.service"
 
-    def _limit(self, uid: int, properties: Sequence[str]) -> None:
-        _systemctl("set-property", "--runtime", f"{SLICE}-{uid}.slice", *properties)
+    def _limit(self, uid: int) -> None:
+        if properties := _properties(self._shares, f"{SLICE}-{uid}.slice"):
+            _systemctl("set-property", "--runtime", f"{SLICE}-{uid}.slice", *properties)
 
 
 def instance_of(identity: Identity) -> str:
@@ -89,15 +90,23 @@ def instance_of(identity: Identity) -> str:
     return identity.name.replace(".", "-", 1)
 
 
-def _properties(before: UserShares, after: UserShares) -> list[str]:
-    """Returns the changed properties of a slice: a limit not set here may be set by a file of the slice."""
+def _properties(shares: UserShares, slice_name: str) -> list[str]:
+    """Returns the properties of a slice that are set, and those that an earlier call has set.
+
+    A limit never set here may be set by a file of the slice. What a call has set is in force until the next reboot, and
+    systemd shows it by a file.
+    """
     rows = (
-        ("MemoryMax", before.memory_gib, after.memory_gib, str(int(after.memory_gib * 2**30))),
-        ("TasksMax", before.tasks, after.tasks, str(after.tasks)),
-        ("CPUQuota", before.cpus, after.cpus, f"{after.cpus * 100:g}%"),
+        ("MemoryMax", shares.memory_gib, str(int(shares.memory_gib * 2**30)), NO_LIMIT),
+        ("TasksMax", shares.tasks, str(shares.tasks), NO_LIMIT),
+        ("CPUQuota", shares.cpus, f"{shares.cpus * 100:g}%", ""),
     )
-    without = {"CPUQuota": ""}
-    return [f"{name}={text if new else without.get(name, NO_LIMIT)}" for name, old, new, text in rows if old != new]
+    folder = SET_BEFORE / f"{slice_name}.d"
+    return [
+        f"{name}={text if limit else without}"
+        for name, limit, text, without in rows
+        if limit or (folder / f"50-{name}.conf").exists()
+    ]
 
 
 def _systemctl(*arguments: str) -> None:

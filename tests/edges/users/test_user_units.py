@@ -9,6 +9,7 @@ import pytest
 
 from supervisor.config.user_service import UserShares
 from supervisor.edges.machine.processes.peer_identity import Identity
+from supervisor.edges.users import user_units
 from supervisor.edges.users.user_folders import Record, UserFolders
 from supervisor.edges.users.user_units import UserUnits
 from supervisor.errors import NotNowError
@@ -17,6 +18,15 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folde
 
 ALICE = Identity(54321, 54321, (54330,))
 INSTANCE = ALICE.name.replace(".", "-")
+# It leaves a file for each property, as the real one does.
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >> {0}/asked
+[ "$3" = set-property ] || exit 0
+folder={0}/control/$5.d
+mkdir -p $folder
+shift 5
+for property; do : > "$folder/50-${{property%%=*}}.conf"; done
+"""
 ASKED = "--quiet --no-ask-password"
 
 
@@ -24,9 +34,10 @@ ASKED = "--quiet --no-ask-password"
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Returns a file with a line for each call of systemctl."""
     systemctl = tmp_path / "systemctl"
-    systemctl.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/asked\n')
+    systemctl.write_text(SYSTEMCTL.format(tmp_path))
     systemctl.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(user_units, "SET_BEFORE", tmp_path / "control")
     return tmp_path / "asked"
 
 
@@ -49,16 +60,29 @@ def test_a_unit_is_started_after_what_it_is_to_be_was_noted(asked: Path, folders
     assert [(each.pid, each.started_ticks) for each in folders.recorded()] == [(12, 34)]
 
 
-def test_the_slice_of_a_user_has_the_limits_and_a_reload_changes_what_is_new(asked: Path, folders: UserFolders):
+def test_the_slice_of_a_user_has_the_limits_and_a_reload_changes_them(asked: Path, folders: UserFolders):
     units = UserUnits("holdfast-user@", UserShares(memory_gib=1.5, cpus=2.5))
     units.start(ALICE, (), folders.of(ALICE), [])
     units.set_shares(UserShares(memory_gib=1.5, tasks=7), [54321, 54321])
-    units.set_shares(UserShares(memory_gib=1.5, tasks=7), [54321])
     limit = f"{ASKED} set-property --runtime holdfast-users-54321.slice"
     assert asked.read_text().splitlines() == [
         f"{limit} MemoryMax=1610612736 CPUQuota=250%",
         f"{ASKED} start holdfast-user@{INSTANCE}.service",
-        f"{limit} TasksMax=7 CPUQuota=",
+        f"{limit} MemoryMax=1610612736 TasksMax=7 CPUQuota=",
+    ]
+
+
+def test_a_restart_and_a_later_start_take_back_what_is_no_longer_set(asked: Path, folders: UserFolders):
+    UserUnits("holdfast-user@", UserShares(memory_gib=1.5)).start(ALICE, (), folders.of(ALICE), [])
+    asked.unlink()
+    restarted = UserUnits("holdfast-user@", UserShares())
+    restarted.set_shares(UserShares(), [54321, 54322])
+    restarted.start(ALICE, (), folders.of(ALICE), [])
+    limit = f"{ASKED} set-property --runtime holdfast-users-54321.slice"
+    assert asked.read_text().splitlines() == [
+        f"{limit} MemoryMax=infinity",
+        f"{limit} MemoryMax=infinity",
+        f"{ASKED} start holdfast-user@{INSTANCE}.service",
     ]
 
 
