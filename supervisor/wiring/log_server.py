@@ -259,6 +259,7 @@ class LogFunnel:
             return {
                 **shared, "tier": "root", "name": "root", "port": root_port(server.port, leaves), "log_path": own_log,
                 "cycle_prefix": logs.cycle_prefix, "supervisor_log": logs.supervisor_log,
+                "run_began_ms": _run_began_ms(job),
                 "graceful_s": 2 * server.graceful_s, "callers": leaves,
             }  # fmt: skip
         return {
@@ -273,6 +274,12 @@ class LogFunnel:
         if nodes is None or nodes.backend != EMBEDDED:
             return self._colleagues.leader_host(job.spec.job_id) if isinstance(self._colleagues, KnowsLeaders) else ""
         return nodes.host
+
+
+def _run_began_ms(job: JobRecord) -> int:
+    """Returns the epoch of the running cycle, or the one that this node gives to the next."""
+    known = job.running.assignment.epoch if job.running is not None else 0
+    return known or job.submitted_at_ns // 10**6
 
 
 def _listen(path: Path) -> socket.socket:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from supervisor.programs.attribution.log_file import LogFile
 from tests.e2e.launch import Launch
 
 SCRIPT = """
@@ -62,3 +64,25 @@ def test_each_cycle_has_its_log_and_its_record(tmp_path: Path) -> None:
     )  # fmt: skip
     assert shown.stdout.startswith(f"rank 1 in cycle 1 {cycles}")
     assert shown.stdout.endswith("RuntimeError: lost in cycle 1\n")
+
+
+def test_a_job_that_runs_again_is_judged_and_shown_by_its_own_lines(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nif os.environ['WORDS']:\n  print(os.environ['WORDS'], flush=True)")
+    log = tmp_path / "train_cycle0.log"
+    options = ["--job-id", "again", "--nproc-per-node", "2", "--ft-per-cycle-applog-prefix", f"{tmp_path}/train.log"]
+    for words, kinds in (
+        ("OSError: [Errno 28] No space left on device", ["full_disk"]),
+        ("loss: nan", ["nan"]),
+        ("", []),
+    ):
+        job = Launch([*options, "train.py"], tmp_path, {"WORDS": words})
+        assert job.wait() == 0, job.errors.read_text()
+        judged = LogFile(str(log), tail_lines=0)
+        judged.read_on(time.monotonic, to_the_end=True)
+        assert [each.kind for each in judged.analysis.judgement().findings] == kinds
+        shown = subprocess.run(
+            [sys.executable, "-m", "supervisor", "logs", "again", "--rank", "0"],
+            env=job.env, capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert shown.stdout == (f"{words}\n" if words else "")
+    assert log.read_text().count("begins here") == 2

@@ -16,7 +16,7 @@ from .child_state import Inherited
 from .children import Start
 from .cycle_end import complete
 from .cycle_log import log_process
-from .cycle_log.feeds import Feeds
+from .cycle_log.feeds import Feeds, Place
 from .dropped_output import DroppedOutput
 from .event_loop import Events
 from .killing import Killing
@@ -25,6 +25,8 @@ END_WAIT_S = 4.0  # for a slow disk, when the job is over
 ALL_RANKS = -1
 RECORD_VARIABLE = "NVRX_CURRENT_CYCLE_INFO"
 LINK_NAME = "cycle.log"  # to the file of the cycle, in the folder of a rank's logs
+RUN_LINK_NAME = "cycle.run"  # beside it: "leads" to when this run began, in ms of Unix time
+EPOCH_VARIABLE = "HOLDFAST_FENCING_EPOCH"  # when the leader of the cycle was given the job, in Unix time in ms
 
 
 class CycleLogs:
@@ -43,8 +45,10 @@ class CycleLogs:
         """Returns the descriptors of a worker's stdout and stderr, which are one pipe. Raises OSError."""
         if self._feeds is None:
             self._feeds = Feeds(self._events, self._start, self._on_closed, self._on_lost)
-        _link(plan)
-        fd = self._feeds.open(cycle, plan.local_rank, plan.cycle_log, plan.cycle_log_prefix, plan.cycle_log_door)
+        epoch = plan.env.get(EPOCH_VARIABLE, "")
+        place = Place(plan.cycle_log, plan.cycle_log_door, int(epoch) if epoch.isdecimal() else 0)
+        _link(plan, place.run_began_ms)
+        fd = self._feeds.open(cycle, plan.local_rank, place, plan.cycle_log_prefix)
         return {1: fd, 2: os.dup(fd)}
 
     def note_record(self, cycle: int, env: Mapping[str, str]) -> None:
@@ -103,11 +107,13 @@ class CycleLogs:
             self._dropped.add(local_rank, lost_bytes, reason)
 
 
-def _link(plan: WorkerPlan) -> None:
-    """Links the file beside the rank's other files, so that `holdfast logs` finds its output."""
+def _link(plan: WorkerPlan, run_began_ms: int) -> None:
+    """Links the file beside the rank's other files, so that `holdfast logs` finds its output, and that of this run."""
     folder = os.path.dirname(plan.env.get(error_file.VARIABLE, ""))
     with suppress(OSError):  # It exists, or the disk is full; the output itself is unaffected.
         if folder:
+            if run_began_ms:
+                os.symlink(str(run_began_ms), f"{folder}/{RUN_LINK_NAME}")
             os.symlink(plan.cycle_log, f"{folder}/{LINK_NAME}")
 
 

@@ -1,7 +1,8 @@
 """What has one rank printed to the file that it shares with all ranks of its cycle (--ft-per-cycle-applog-prefix)?
 
 A link beside the rank's other files leads to it. The file may be anywhere, so it is read only if the user who made the
-link owns it: through us, nobody may read what that user could not.
+link owns it: through us, nobody may read what that user could not. Earlier and later runs of the job may have written
+to the same file; holdfast_wire/run_mark.py says where each begins.
 """
 
 from __future__ import annotations
@@ -13,24 +14,29 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast_wire.run_mark import MARK_BYTES, marks_in, run_begun_by, run_time
+
 LINK_NAME = "cycle.log"  # in the rank's folder; the spawner makes it
+RUN_LINK_NAME = "cycle.run"  # beside it: "leads" to when the run began, in ms of Unix time
 CHUNK_BYTES = 256 * 1024
 PIECE_LINES = 1000
 
 
 class SharedLogReader:
-    """Reads the lines of one rank, without the prefix, forwards. Calls block on the disk.
+    """Reads the lines of one rank in one run, without the prefix, forwards. Calls block on the disk.
 
     `file` is the inode of the file, `read_bytes` how much of the rank's output in it was read: all that `read` yielded.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._link = folder / LINK_NAME
+        self._run_link = folder / RUN_LINK_NAME
         self._prefix = b"%d: " % rank
         self.file = 0
         self.read_bytes = 0
         self._offset = 0
         self._rest = b""  # the beginning of an incomplete line
+        self._is_over = False  # a later run has begun
         self._tail_lines = 0
 
     def skip_to_tail(self, lines: int) -> None:
@@ -59,11 +65,13 @@ class SharedLogReader:
         if descriptor is None:
             return
         try:
+            run = self._run()
             found = os.fstat(descriptor)
             if found.st_ino != self.file or found.st_size < self._offset:  # replaced by another file, or truncated
                 self.file = found.st_ino
-                self.read_bytes, self._offset, self._rest = 0, 0, b""
-            while data := os.pread(descriptor, CHUNK_BYTES, self._offset):
+                self.read_bytes, self._rest, self._is_over = 0, b"", False
+                self._offset = _beginning_of(run, descriptor) if run else 0
+            while not self._is_over and (data := os.pread(descriptor, CHUNK_BYTES, self._offset)):
                 self._offset += len(data)
                 *whole, self._rest = (self._rest + data).split(b"\n")
                 for line in whole:
@@ -71,8 +79,17 @@ class SharedLogReader:
                     if own.startswith(self._prefix):
                         self.read_bytes += len(own) - len(self._prefix) + 1
                         yield own[len(self._prefix) :] + b"\n"
+                    elif run and run_begun_by(line) > run:
+                        self._is_over = True
+                        return
         finally:
             os.close(descriptor)
+
+    def _run(self) -> str:
+        """Returns the time that names this run; "": unknown, so all lines are its."""
+        with contextlib.suppress(OSError, ValueError, OverflowError):
+            return run_time(int(os.readlink(self._run_link)))
+        return ""
 
     def _open(self) -> int | None:
         with contextlib.suppress(OSError):
@@ -84,6 +101,19 @@ class SharedLogReader:
                 return descriptor
             os.close(descriptor)
         return None
+
+
+def _beginning_of(run: str, descriptor: int) -> int:
+    """Returns where the lines of the run begin: at the first mark of it, or of the last run before it; else at 0."""
+    newest, beginning, at, rest = "", 0, 0, b""
+    while data := os.pread(descriptor, CHUNK_BYTES, at + len(rest)):
+        data = rest + data
+        for offset, begun in marks_in(data):
+            if newest < begun <= run:
+                newest, beginning = begun, at + offset
+        rest = data[1 - MARK_BYTES :]  # may have the first part of a mark
+        at += len(data) - len(rest)
+    return beginning
 
 
 def folder_of_log(folder: Path) -> Path | None:

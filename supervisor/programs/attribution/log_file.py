@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
+from holdfast_wire.run_mark import run_begun_by
+
 from supervisor.core.attribution.log_verdict import LINE_CHARACTERS_MAX, Analysis
 
 READ_BYTES = 1 << 20
@@ -23,7 +25,10 @@ LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX  # kept of one line; UTF-8 needs 4 byte
 
 
 class LogFile:
-    """One log, as far as it has been read. Only one thread may use it at a time."""
+    """One log, as far as it has been read. Only one thread may use it at a time.
+
+    If an earlier run of the job has begun the file, what is known is that of the newest run.
+    """
 
     def __init__(self, path: str, *, tail_lines: int) -> None:
         """`tail_lines`: how many of its last lines to keep."""
@@ -34,6 +39,7 @@ class LogFile:
         self.size_bytes = 0
         self._offset = 0
         self._rest = b""
+        self._run = ""  # that has written the lines taken last
 
     def read_on(self, now_s: Callable[[], float], *, to_the_end: bool) -> None:
         """Reads the added lines; an unfinished last one only if `to_the_end`. Raises OSError. Blocks."""
@@ -73,9 +79,17 @@ class LogFile:
 
     def _take(self, lines: list[bytes]) -> None:
         for line in lines:
+            if (run := run_begun_by(line)) and run != self._run:  # Each node may write a mark.
+                self._begin_run(run)
             text = line[:LINE_BYTES_MAX].decode(errors="replace")[:LINE_CHARACTERS_MAX]
             self.analysis.take(text)
             self.tail.append(text)
+
+    def _begin_run(self, run: str) -> None:
+        before, self._run, self.analysis = self.analysis, run, Analysis()
+        self.analysis.lines = before.lines
+        self.tail.clear()
+        self.skipped_bytes = 0
 
 
 @contextmanager

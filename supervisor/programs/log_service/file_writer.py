@@ -18,6 +18,7 @@ import anyio
 from anyio import to_thread
 from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, cycle_of_file
 from holdfast_wire.moved_log_file import GONE, MovedFiles
+from holdfast_wire.run_mark import mark_if_of_earlier_run
 
 from supervisor.config.job_logs import cycle_log_path
 from supervisor.core.log_funnel.written_positions import KNOWN, Entry, Part, Positions
@@ -59,7 +60,10 @@ class FileWriter:
         *,
         on_receipt: Callable[[int, Receipt], None],
         on_trouble: Callable[[str], None],
+        run_began_ms: int = 0,
     ) -> None:
+        """`run_began_ms`: when this run of the job began, in Unix time; 0: unknown."""
+        self._run_began_ms = run_began_ms
         self._paths = paths
         self._notes = PositionFile(positions_at, paths.path_of)
         self._on_receipt = on_receipt
@@ -217,14 +221,14 @@ class FileWriter:
                 self._begin(file, chosen)
             return self._go_on(), ""
         except OSError as error:
-            if (fd := self._fds.pop(file, -1)) >= 0:
-                os.close(fd)
+            self._close(file)
             return None, _in_words(f"write {self._paths.path_of(file)}", error)
 
     def _begin(self, file: int, pieces: list[Piece]) -> None:
         """Notes the next append. Raises OSError; then nothing has changed."""
         lines = [each.lines for each in pieces if each.lines]
         self._go_on_elsewhere_if_moved(file)
+        self._mark_if_of_earlier_run(file, prints=bool(lines))
         at = os.fstat(self._fd_of(file)).st_size if lines else KNOWN
         entry = Entry(file, at, [Part(each.stream, each.position, len(each.lines), each.ends) for each in pieces])
         self._notes.note(entry)
@@ -241,6 +245,22 @@ class FileWriter:
             self._begun = entry, lines, done
         self._begun = None
         return entry
+
+    def _mark_if_of_earlier_run(self, file: int, *, prints: bool) -> None:
+        """Says in a cycle's file of an earlier run where this one begins. Raises OSError if it `prints`."""
+        if file == SUPERVISORS or file in self._fds:
+            return
+        try:
+            if prints or os.path.lexists(self._paths.path_of(file)):
+                mark_if_of_earlier_run(self._fd_of(file), self._run_began_ms)
+        except OSError:
+            self._close(file)  # The mark is due still.
+            if prints:
+                raise
+
+    def _close(self, file: int) -> None:
+        if (fd := self._fds.pop(file, -1)) >= 0:
+            os.close(fd)
 
     def _go_on_elsewhere_if_moved(self, file: int) -> None:
         """Begins a new file in the place of one that was removed or moved away. Raises OSError."""

@@ -95,6 +95,7 @@ async def _run_root(settings: Settings, tls: Tls | None) -> bool:
         settings.supervisor_log,
         on_receipt=callers.send,
         on_trouble=callers.tell_trouble,
+        run_began_ms=settings.run_began_ms,
     )
     links = Links(files, callers)
     return await _serve(settings, tls, callers, links, _nowhere, files.run, lambda: files.is_idle, files.aclose)

@@ -27,6 +27,7 @@ class Settings(msgspec.Struct, frozen=True):
     callers: int = 1  # of a leaf and the root: once that many have nothing more to send, it need not wait
     cycle_prefix: str = ""  # for the root: the prefix of the cycles' files
     supervisor_log: str = ""
+    run_began_ms: int = 0  # for the root: when this run of the job began, in Unix time; 0: unknown
     door_fd: int = -1  # of a sender: the socket to which the node's log processes connect
     ends_with_supervisor: bool = False  # at once: another supervisor comes and restarts it
     graceful_s: float = 60.0  # how long it may continue once its supervisor has finished with it

@@ -31,6 +31,7 @@ class RootFiles:
         *,
         on_receipt: Callable[[int, Receipt], None],
         on_trouble: Callable[[str], None],
+        run_began_ms: int = 0,
     ) -> None:
         self._on_receipt = on_receipt
         self._cycles = FileWriter(
@@ -38,6 +39,7 @@ class RootFiles:
             place_beside(cycle_prefix or supervisor_log, job_id),
             on_receipt=on_receipt,
             on_trouble=on_trouble,
+            run_began_ms=run_began_ms,
         )
         self._words = self._cycles
         if cycle_prefix and supervisor_log:

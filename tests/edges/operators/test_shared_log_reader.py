@@ -5,10 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from holdfast_wire.run_mark import run_time
 
-from supervisor.edges.operators import log_follower
+from supervisor.edges.operators import log_follower, shared_log_reader
 from supervisor.edges.operators.log_follower import LogChoice
-from supervisor.edges.operators.shared_log_reader import LINK_NAME, PIECE_LINES, SharedLogReader, folder_of_log
+from supervisor.edges.operators.shared_log_reader import (
+    LINK_NAME,
+    PIECE_LINES,
+    RUN_LINK_NAME,
+    SharedLogReader,
+    folder_of_log,
+)
 from worker_client.spawner import spawner_cycle_logs
 
 
@@ -20,8 +27,9 @@ def rank_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def test_the_spawner_calls_the_link_the_same() -> None:
+def test_the_spawner_calls_the_links_the_same() -> None:
     assert spawner_cycle_logs.LINK_NAME == LINK_NAME
+    assert spawner_cycle_logs.RUN_LINK_NAME == RUN_LINK_NAME
 
 
 def test_only_the_ranks_own_whole_lines_are_read_and_each_once(tmp_path: Path, rank_folder: Path) -> None:
@@ -82,3 +90,37 @@ def test_what_is_no_file_of_the_user_is_not_read(tmp_path: Path, rank_folder: Pa
 def test_a_rank_without_a_link_has_no_shared_file(tmp_path: Path) -> None:
     assert folder_of_log(tmp_path) is None
     assert list(SharedLogReader(tmp_path, 0).read()) == []
+
+
+RUNS_MS = (1_764_419_405_123, 1_764_419_405_124, 1_764_419_405_125)
+
+
+def mark(run: int) -> bytes:
+    return f"\n[holdfast: the run of {run_time(RUNS_MS[run])} begins here]\n".encode()
+
+
+@pytest.mark.parametrize(("run", "words"), [(0, b"first\n"), (1, b"second\nand more\n"), (2, b"third\n")])
+def test_only_the_lines_of_the_rank_s_own_run_are_read(
+    tmp_path: Path, rank_folder: Path, monkeypatch: pytest.MonkeyPatch, run: int, words: bytes
+) -> None:
+    monkeypatch.setattr(shared_log_reader, "CHUNK_BYTES", 100)  # A mark may lie in two pieces.
+    (rank_folder / RUN_LINK_NAME).symlink_to(str(RUNS_MS[run]))
+    log = tmp_path / "train_cycle0.log"
+    log.write_bytes(b"1: first" + mark(1) + b"1: second\n" + mark(1) + b"1: and more\n" + mark(2) + b"1: third\n")
+    reader = SharedLogReader(rank_folder, 1)
+    assert b"".join(reader.read()) == words
+    assert reader.read_bytes == len(words)
+    with log.open("ab") as file:
+        file.write(b"1: later\n")
+    assert b"".join(reader.read()) == (b"later\n" if run == 2 else b"")
+
+
+def test_a_later_run_ends_what_is_followed(tmp_path: Path, rank_folder: Path) -> None:
+    (rank_folder / RUN_LINK_NAME).symlink_to(str(RUNS_MS[0]))
+    log = tmp_path / "train_cycle0.log"
+    log.write_bytes(b"1: first\n")
+    reader = SharedLogReader(rank_folder, 1)
+    assert list(reader.read()) == [b"first\n"]
+    with log.open("ab") as file:
+        file.write(mark(1) + b"1: second\n")
+    assert list(reader.read()) == []

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
+from holdfast_wire.run_mark import run_time
 
 from supervisor.edges.machine.clock import Clock
 from supervisor.programs.attribution import log_file as module
@@ -108,3 +109,19 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         read(tmp_path / "log")
     assert missing.value.errno == errno.ENOENT
+
+
+def test_a_log_is_judged_by_the_lines_of_the_newest_run(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("0: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n" * 3 + "1: cut o")
+    log = read(path)
+    assert log.analysis.judgement().findings[0].kind == "gpu_out_of_memory"
+    mark = f"\n[holdfast: the run of {run_time(1_764_419_405_123)} begins here]\n"
+    with path.open("a") as file:
+        file.write(f"{mark}0: OSError: [Errno 28] No space left on device{mark}1: OSError: [Errno 28] x\n")  # two nodes
+    log.read_on(NOW_S, to_the_end=True)
+    for each in (log, read(path)):
+        assert [finding.kind for finding in each.analysis.judgement().findings] == ["full_disk"]
+        assert each.analysis.ranks == {0, 1}
+        assert [line[:8] for line in each.tail] == ["[holdfas", "0: OSErr", "[holdfas", "1: OSErr"]
+    assert log.analysis.lines == 9

@@ -13,6 +13,7 @@ import pytest
 from holdfast_wire import moved_log_file
 from holdfast_wire.log_pieces import SUPERVISORS, Piece, Receipt, file_of_cycle
 from holdfast_wire.moved_log_file import GONE
+from holdfast_wire.run_mark import run_time
 
 from supervisor.core.log_funnel.written_positions import Entry, Part
 from supervisor.programs.log_service.file_writer import FileWriter, Paths
@@ -23,13 +24,15 @@ LIMIT_S = 20.0
 
 
 class Running:
-    def __init__(self, folder: Path, words: str) -> None:
+    def __init__(self, folder: Path, words: str, run_began_ms: int) -> None:
         self.paths = Paths(str(folder / "logs" / "train.log"), words)
         self.place = place_beside(str(folder / "logs" / "train.log"), "job/1")
         self.receipts: list[Receipt] = []
         self.troubles: list[str] = []
         self.changed = Wakeup()
-        self.writer = FileWriter(self.paths, self.place, on_receipt=self._note, on_trouble=self._tell)
+        self.writer = FileWriter(
+            self.paths, self.place, on_receipt=self._note, on_trouble=self._tell, run_began_ms=run_began_ms
+        )
 
     def _note(self, link: int, receipt: Receipt) -> None:
         assert link == 1
@@ -47,8 +50,8 @@ class Running:
 
 
 @asynccontextmanager
-async def running(folder: Path, words: str = "") -> AsyncGenerator[Running]:
-    made = Running(folder, words)
+async def running(folder: Path, words: str = "", *, run_began_ms: int = 0) -> AsyncGenerator[Running]:
+    made = Running(folder, words, run_began_ms)
     with anyio.fail_after(LIMIT_S):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(made.writer.run)
@@ -190,3 +193,22 @@ def _free(running: Running) -> None:
     fd = running.writer._notes._fd  # pyright: ignore[reportPrivateUsage]
     if fd >= 0:
         os.close(fd)
+
+
+@pytest.mark.parametrize("lines", [b"", b"one\n"])
+async def test_a_log_of_an_earlier_run_says_once_where_this_one_begins(tmp_path: Path, lines: bytes):
+    log = tmp_path / "logs" / "train_cycle0.log"
+    log.parent.mkdir()
+    log.write_bytes(b"0: old\n")
+    began_s = int(log.stat().st_mtime)
+    os.utime(log, (began_s - 60, began_s - 60))
+    for stream in (1, 2):  # the second root replaces the first one
+        async with running(tmp_path, run_began_ms=began_s * 1000) as root:
+            root.writer.take(1, piece(0, lines, stream=stream, ends=True))
+            root.writer.take(1, piece(0, b"", stream=3, cycle=1, ends=True))  # prints nothing, and has no file
+            await root.until(Receipt(stream, len(lines), True))
+            await root.until(Receipt(3, 0, True))
+        _free(root)
+    mark = f"\n[holdfast: the run of {run_time(began_s * 1000)} begins here]\n".encode()
+    assert log.read_bytes() == b"0: old\n" + mark + lines * 2
+    assert "train_cycle1.log" not in os.listdir(log.parent)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast_wire.log_pieces import Loss, note
 from holdfast_wire.moved_log_file import GONE, LOOK_S, leave_if_moved
+from holdfast_wire.run_mark import mark_if_of_earlier_run
 
 from worker_client.spawner.output_targets import open_log
 
@@ -37,9 +38,11 @@ _REMEDIES = {errno.ENOSPC: "; free space on that disk", errno.EDQUOT: "; free sp
 class CycleFile:
     """The file of one cycle. `written_bytes` and `loss` are this process's."""
 
-    def __init__(self, cycle: int, path: str) -> None:
+    def __init__(self, cycle: int, path: str, run_began_ms: int = 0) -> None:
+        """`run_began_ms`: when this run of the job began, in Unix time; 0: unknown."""
         self.cycle = cycle
         self.path = path
+        self.run_began_ms = run_began_ms
         self.written_bytes = 0
         self.loss = Loss()
         self.gap = Loss()  # what did not fit, to be noted before the next line that does
@@ -70,6 +73,12 @@ class Backlog:
     @property
     def read_bytes_max(self) -> int:
         return OUTPUT_BYTES
+
+    def begin(self, file: CycleFile) -> None:
+        """Says in a file of an earlier run where this run begins, before anything is printed."""
+        with self._changed:
+            self._waiting.append((file, (b"",), 0))
+            self._changed.notify()
 
     def put(self, file: CycleFile, parts: Parts) -> None:
         """Adds whole lines. Never waits for a disk."""
@@ -141,6 +150,9 @@ class Backlog:
         before = (GONE if is_gone else b"\n" * file.is_torn) + note(file.refused)
         everything = [before, *parts] if before else parts
         size, done = sum(map(len, everything)), 0
+        if not size:
+            self._begin(file)
+            return
         try:
             if file.fd < 0:
                 self._open(file)
@@ -157,6 +169,13 @@ class Backlog:
             return
         file.refused, file.is_torn = Loss(), False
         file.written_bytes += size
+
+    def _begin(self, file: CycleFile) -> None:
+        if file.fd < 0 and os.path.lexists(file.path):
+            try:
+                self._open(file)
+            except OSError:
+                file.retry_at_s = 0.0  # The first line tries again, and says why it is lost.
 
     def _leave_if_gone(self, file: CycleFile) -> bool:
         now_s = time.monotonic()
@@ -175,18 +194,23 @@ class Backlog:
         try:
             file.fd = open_log(file.path, os.O_APPEND)
             file.look_at_s = now_s + LOOK_S
+            mark_if_of_earlier_run(file.fd, file.run_began_ms)
         except OSError:
+            self._close(file)
             file.retry_at_s = now_s + RETRY_S
             raise
 
     def _finish(self, file: CycleFile) -> None:
-        if file.refused.lines:
+        if file.refused.lines or file.fd < 0:
             self._write(file, [])
+        self._close(file)
+        self._on_closed(file)
+
+    def _close(self, file: CycleFile) -> None:
         if file.fd >= 0:
             with contextlib.suppress(OSError):
                 os.close(file.fd)
             file.fd = -1
-        self._on_closed(file)
 
     def _lose(self, file: CycleFile, known: Loss, parts: Parts, reason: str) -> Loss:
         """Returns `known` plus these lines, and adds them to the file's loss, too."""

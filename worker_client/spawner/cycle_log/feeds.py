@@ -14,6 +14,7 @@ import os
 import socket
 import termios
 from collections.abc import Callable
+from typing import NamedTuple
 
 from worker_client.spawner.event_loop import READ, WRITE, Events
 from worker_client.spawner.last_printed_error import TAIL_BYTES
@@ -32,6 +33,14 @@ Closed = Callable[[int, str, int, int, int, str], None]  # cycle, path, written 
 Lost = Callable[[int, int, int, str], None]  # cycle, local rank (-1: of any), lost bytes, reason
 
 
+class Place(NamedTuple):
+    """Where the output of a cycle goes. The log process gets it as it is."""
+
+    path: str
+    sender_socket: str = ""  # of the sender to the job's log server, which then writes the file; "": there is none
+    run_began_ms: int = 0  # when this run of the job began, in Unix time; 0: unknown
+
+
 class Feed:
     """One worker's pipe, and the pipe to the process that writes."""
 
@@ -44,23 +53,21 @@ class Feed:
         "is_stuck",
         "local_rank",
         "lost_bytes",
-        "path",
         "pending",
+        "place",
         "prefix",
         "rest_bytes_max",
         "rest_s",
-        "sender_socket",
         "sink",
         "tail",
     )  # fmt: skip
 
-    def __init__(self, fd: int, cycle: int, local_rank: int, path: str, prefix: str, sender_socket: str) -> None:
+    def __init__(self, fd: int, cycle: int, local_rank: int, place: Place, prefix: str) -> None:
         self.fd = fd  # -1: closed
         self.cycle = cycle
         self.local_rank = local_rank
-        self.path = path
+        self.place = place
         self.prefix = prefix
-        self.sender_socket = sender_socket
         self.sink = -1
         self.tail = b""
         self.pending = b""  # read, but not in the sink yet
@@ -86,24 +93,20 @@ class Feeds:
         self._feeds: dict[int, Feed] = {}  # by the worker's pipe
         self._tails: dict[tuple[int, int], bytes] = {}  # of pipes that ended before their worker was reaped
         self._ending: list[Feed] = []  # feeds whose pipe has ended but is not passed on completely
-        self._open_cycles: dict[int, tuple[str, str]] = {}  # file and sender_socket; their files are not closed
+        self._open_cycles: dict[int, Place] = {}  # their files are not closed
         self._over: set[int] = set()
         self.late: dict[int, tuple[str, int, int, str]] = {}  # by cycle; path, lines, bytes, reason
         self._on_all_closed: Callable[[], None] | None = None
         self.pid = 0  # pid of the writing process
 
-    def open(self, cycle: int, local_rank: int, path: str, prefix: str, sender_socket: str = "") -> int:
-        """Returns the descriptor for both of the worker's streams; the caller closes it. Raises OSError.
-
-        `sender_socket`: the socket of the sender to the job's log server, which then writes the file; "": there is
-        none.
-        """
+    def open(self, cycle: int, local_rank: int, place: Place, prefix: str) -> int:
+        """Returns the descriptor for both of the worker's streams; the caller closes it. Raises OSError."""
         if self._link is None:
             self._start_process()
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         _enlarge(writer)
-        feed = Feed(reader, cycle, local_rank, path, prefix, sender_socket)
+        feed = Feed(reader, cycle, local_rank, place, prefix)
         feed.rest_bytes_max = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ) // 2
         try:
             self._connect(feed)
@@ -111,7 +114,7 @@ class Feeds:
             os.close(reader)
             os.close(writer)
             raise
-        self._open_cycles[cycle] = path, sender_socket
+        self._open_cycles[cycle] = place
         self._feeds[reader] = feed
         self._events.watch(reader, READ, lambda: self._on_readable(feed))
         return writer
@@ -166,7 +169,7 @@ class Feeds:
         try:
             os.set_blocking(feed.sink, False)
             _enlarge(feed.sink)
-            word = json.dumps(["open", feed.cycle, feed.path, feed.prefix, feed.sender_socket]).encode()
+            word = json.dumps(["open", feed.cycle, *feed.place, feed.prefix]).encode()
             socket.send_fds(self._link, [word], [reader])
         except OSError:
             os.close(feed.sink)

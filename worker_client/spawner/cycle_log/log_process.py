@@ -66,30 +66,31 @@ class LogProcess:
             self._go_on_alone()
             return
         match json.loads(data):
-            case ["open", cycle, path, prefix, sender_socket]:
-                self._open(cycle, path, prefix, sender_socket, fds[0])
-            case ["over", cycle, path, sender_socket]:
+            case ["open", cycle, path, sender_socket, run_began_ms, prefix]:
+                self._file(cycle, path, sender_socket, run_began_ms)
+                self._open(cycle, prefix, fds[0])
+            case ["over", cycle, path, sender_socket, run_began_ms]:
                 self._over.add(cycle)
-                self._file(cycle, path, sender_socket)
+                self._file(cycle, path, sender_socket, run_began_ms)
                 self._close_if_over(cycle)
             case _:
                 pass
 
-    def _open(self, cycle: int, path: str, prefix: str, sender_socket: str, fd: int) -> None:
-        file = self._file(cycle, path, sender_socket)
-        way = self._ways[cycle]
+    def _open(self, cycle: int, prefix: str, fd: int) -> None:
+        file, way = self._files[cycle], self._ways[cycle]
         self._streams[cycle] += 1
         lines = RankLines(prefix.encode())
         os.set_blocking(fd, False)
         self._events.watch(fd, READ, lambda: self._on_output(fd, file, lines, way))
 
-    def _file(self, cycle: int, path: str, sender_socket: str) -> CycleFile:
+    def _file(self, cycle: int, path: str, sender_socket: str, run_began_ms: int) -> None:
         if cycle not in self._files:
-            self._files[cycle] = CycleFile(cycle, path)
-            self._ways[cycle] = self._way(sender_socket)
+            file = self._files[cycle] = CycleFile(cycle, path, run_began_ms)
+            way = self._ways[cycle] = self._way(sender_socket)
             self._streams[cycle] = 0
             self._unwritten += 1
-        return self._files[cycle]
+            if isinstance(way, Backlog):
+                way.begin(file)
 
     def _way(self, sender_socket: str) -> Backlog | Uplink:
         """Returns where output goes: to the node's sender to the log server, at `sender_socket`; "": to files here."""

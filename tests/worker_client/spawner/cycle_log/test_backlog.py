@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from holdfast_wire.run_mark import run_time
 
 from tests.worker_client.spawner.rig import until
 from worker_client.spawner.cycle_log import backlog
@@ -156,3 +157,58 @@ def test_a_file_that_can_not_be_opened_costs_its_lines(tmp_path: Path) -> None:
     assert (file.loss.lines, file.written_bytes) == (2, 0)
     assert "a link or a folder stands in the place" in file.loss.reason
     assert not (tmp_path / "elsewhere").exists()
+
+
+def of_earlier_run(path: Path) -> int:
+    """Makes a file that was written a minute before the run whose beginning is returned."""
+    path.write_bytes(b"0: old, cut o")
+    began_s = int(path.stat().st_mtime)
+    os.utime(path, (began_s - 60, began_s - 60))
+    return began_s * 1000
+
+
+def mark(began_ms: int) -> bytes:
+    return f"\n[holdfast: the run of {run_time(began_ms)} begins here]\n".encode()
+
+
+@pytest.mark.parametrize("lines", [[], [b"0: one\n", b"0: two\n"]])
+def test_a_file_of_an_earlier_run_says_once_where_this_one_begins(tmp_path: Path, lines: list[bytes]) -> None:
+    path = tmp_path / "c.log"
+    began_ms = of_earlier_run(path)
+    for _ in range(2):  # the second as after the death of the first process
+        disk, file = Disk(), CycleFile(0, str(path), began_ms)
+        disk.backlog.begin(file)
+        for line in lines:
+            disk.backlog.put(file, (line,))
+        disk.close(file)
+        assert file.loss.lines == 0
+    assert path.read_bytes() == b"0: old, cut o" + mark(began_ms) + b"".join(lines) * 2
+
+
+def test_a_cycle_that_prints_nothing_makes_no_file(tmp_path: Path) -> None:
+    disk, file = Disk(), CycleFile(0, str(tmp_path / "c.log"), 1)
+    disk.backlog.begin(file)
+    disk.close(file)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_mark_that_a_full_disk_refuses_is_written_before_the_next_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "c.log"
+    began_ms = of_earlier_run(path)
+    real, refused = os.write, threading.Event()
+
+    def write(fd: int, data: bytes) -> int:
+        if not refused.is_set() and data.startswith(b"\n[holdfast: the run of"):
+            refused.set()
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(fd, data)
+
+    monkeypatch.setattr(os, "write", write)
+    disk, file = Disk(), CycleFile(0, str(path), began_ms)
+    disk.backlog.begin(file)
+    assert refused.wait(WAIT_S)
+    disk.backlog.put(file, (b"0: one\n",))
+    disk.close(file)
+    assert path.read_bytes() == b"0: old, cut o" + mark(began_ms) + b"0: one\n"

@@ -24,6 +24,7 @@ from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.cycle_log.test_feeds import plan
 from tests.worker_client.spawner.rig import Rig, until
 from worker_client.spawner.cycle_log import log_process
+from worker_client.spawner.cycle_log.feeds import Place
 
 LINE = b"x" * 99 + b"\n"
 SLOW_S = 20.0  # a worker that waits for a disk waits longer
@@ -199,13 +200,13 @@ class Process:
     def open(self, rank: int) -> int:
         """Returns the worker's end of a pipe."""
         reader, writer = os.pipe()
-        words = json.dumps(["open", 0, str(self.log), f"{rank}: ", ""]).encode()
+        words = json.dumps(["open", 0, *Place(str(self.log)), f"{rank}: "]).encode()
         socket.send_fds(self.spawner, [words], [reader])
         os.close(reader)
         return writer
 
     def over(self) -> None:
-        self.spawner.send(json.dumps(["over", 0, str(self.log), ""]).encode())
+        self.spawner.send(json.dumps(["over", 0, *Place(str(self.log))]).encode())
 
     def told(self) -> list[object]:
         self.spawner.settimeout(SLOW_S)
