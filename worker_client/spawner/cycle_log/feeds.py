@@ -2,7 +2,8 @@
 
 The kernel moves large pieces from a worker's pipe to that process's (`splice`); only the last bytes are copied, because
 they may be the worker's last words. A worker is held back for a moment at most (HOLD_S); then its output is read,
-counted and dropped, until the process takes bytes again.
+counted and dropped, until the process takes bytes again, or another one is there. One that dies is replaced at once; if
+that fails, or it dies soon, after pauses that grow.
 """
 
 from __future__ import annotations
@@ -12,72 +13,26 @@ import fcntl
 import json
 import os
 import socket
-import termios
+import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 from worker_client.spawner.event_loop import READ, WRITE, Events
 from worker_client.spawner.last_printed_error import TAIL_BYTES
 
-PIPE_BYTES = 1024 * 1024
+from .feed import PIPE_BYTES, REST_MIN_S, STALLED, Feed, Place, enlarge, waiting_bytes
+
 MESSAGE_BYTES_MAX = 32 * 1024
 FLOOD_BYTES = 64 * 1024  # output that comes in pieces of at least this size is taken in large pieces ...
-REST_MIN_S = 0.004  # ... each time the pipe is about half full, within these two limits
-REST_MAX_S = 0.032
+REST_MAX_S = 0.032  # ... each time the pipe is about half full, after REST_MIN_S to this time
 HOLD_S = 0.2
 DRAIN_BYTES_MAX = 2 * PIPE_BYTES
-STALLED = "the process that writes the log was stalled"
+ENDED_BYTES_MAX = 4 * PIPE_BYTES  # of ended workers, kept while there is no process
+AGAIN_FIRST_S, AGAIN_MOST_S = 0.5, 30.0  # between two starts of the process
+STEADY_S = 10.0  # a process that has run so long is replaced at once
 DIED = "the process that writes the log has died"
 
 Closed = Callable[[int, str, int, int, int, str], None]  # cycle, path, written bytes, lost lines, lost bytes, reason
 Lost = Callable[[int, int, int, str], None]  # cycle, local rank (-1: of any), lost bytes, reason
-
-
-class Place(NamedTuple):
-    """Where the output of a cycle goes. The log process gets it as it is."""
-
-    path: str
-    sender_socket: str = ""  # of the sender to the job's log server, which then writes the file; "": there is none
-    run_began_ms: int = 0  # when this run of the job began, in Unix time; 0: unknown
-
-
-class Feed:
-    """One worker's pipe, and the pipe to the process that writes."""
-
-    __slots__ = (
-        "cycle",
-        "fd",
-        "has_ended",
-        "is_held",
-        "is_resting",
-        "is_stuck",
-        "local_rank",
-        "lost_bytes",
-        "pending",
-        "place",
-        "prefix",
-        "rest_bytes_max",
-        "rest_s",
-        "sink",
-        "tail",
-    )  # fmt: skip
-
-    def __init__(self, fd: int, cycle: int, local_rank: int, place: Place, prefix: str) -> None:
-        self.fd = fd  # -1: closed
-        self.cycle = cycle
-        self.local_rank = local_rank
-        self.place = place
-        self.prefix = prefix
-        self.sink = -1
-        self.tail = b""
-        self.pending = b""  # read, but not in the sink yet
-        self.has_ended = False
-        self.is_held = False  # not read until the sink takes bytes
-        self.is_resting = False
-        self.rest_bytes_max = 0
-        self.rest_s = REST_MIN_S
-        self.is_stuck = False  # was held for too long: its output is dropped
-        self.lost_bytes = 0  # since then
 
 
 class Feeds:
@@ -98,18 +53,22 @@ class Feeds:
         self.late: dict[int, tuple[str, int, int, str]] = {}  # by cycle; path, lines, bytes, reason
         self._on_all_closed: Callable[[], None] | None = None
         self.pid = 0  # pid of the writing process
+        self._started_at_s = 0.0
+        self._again_s = 0.0  # pause before the next start
+        self._lacks = ""  # why feeds are not connected, or there is no process; "": all are
 
     def open(self, cycle: int, local_rank: int, place: Place, prefix: str) -> int:
         """Returns the descriptor for both of the worker's streams; the caller closes it. Raises OSError."""
-        if self._link is None:
+        if self._link is None and not self._lacks:
             self._start_process()
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
-        _enlarge(writer)
+        enlarge(writer)
         feed = Feed(reader, cycle, local_rank, place, prefix)
         feed.rest_bytes_max = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ) // 2
         try:
-            self._connect(feed)
+            if not self._lacks:
+                self._connect(feed)
         except OSError:
             os.close(reader)
             os.close(writer)
@@ -117,6 +76,8 @@ class Feeds:
         self._open_cycles[cycle] = place
         self._feeds[reader] = feed
         self._events.watch(reader, READ, lambda: self._on_readable(feed))
+        if feed.sink < 0:
+            self._hold(feed)
         return writer
 
     def drain(self, cycle: int, local_rank: int) -> bytes:
@@ -158,6 +119,7 @@ class Feeds:
             ours.close()
             raise
         ours.setblocking(False)
+        self._started_at_s = time.monotonic()
         self._link = ours
         self._events.watch(ours.fileno(), READ, self._on_link)
 
@@ -168,7 +130,7 @@ class Feeds:
         reader, feed.sink = os.pipe()
         try:
             os.set_blocking(feed.sink, False)
-            _enlarge(feed.sink)
+            enlarge(feed.sink)
             word = json.dumps(["open", feed.cycle, *feed.place, feed.prefix]).encode()
             socket.send_fds(self._link, [word], [reader])
         except OSError:
@@ -209,30 +171,55 @@ class Feeds:
     def _give_up(self) -> None:
         then, self._on_all_closed = self._on_all_closed, None
         self._events.cancel_timer("cycle logs")
+        for feed in self._ending:
+            if feed.sink < 0:
+                self._lose_pending(feed)
         if then is not None:
             then()
 
     def _replace_process(self) -> None:
-        """Replaces the dead writing process; the new one continues the same files. What the dead one held is lost."""
+        """Replaces the dead writing process; the next continues the same files. What the dead one held is lost."""
         if self._link is not None:
             self._events.forget(self._link.fileno())
             self._link.close()
             self._link = None
         for cycle in self._open_cycles:
             self._on_lost(cycle, -1, 0, DIED)
-        with contextlib.suppress(OSError):  # A limit is reached: tried again with the next worker.
-            self._start_process()
         for feed in [*self._feeds.values(), *self._ending]:
             self._close_sink(feed)
-            with contextlib.suppress(OSError):
-                self._connect(feed)
-            self._go_on(feed)
+            self._hold(feed)
+        self._lacks = DIED
+        if time.monotonic() - self._started_at_s >= STEADY_S:
+            self._again_s = 0.0
+        self._start_later()
+
+    def _start_later(self) -> None:
+        pause_s, self._again_s = self._again_s, min(max(2 * self._again_s, AGAIN_FIRST_S), AGAIN_MOST_S)
+        if pause_s:
+            self._events.set_timer("log process", pause_s, self._start_again)
+        else:
+            self._start_again()
+
+    def _start_again(self) -> None:
+        """Starts a process if there is none, and connects all feeds to it, or tries again later."""
+        try:
+            if self._link is None:
+                self._start_process()
+            for feed in [*self._feeds.values(), *self._ending]:
+                if feed.sink < 0:
+                    self._connect(feed)
+                    self._go_on(feed)
+        except OSError as error:  # A limit is reached.
+            self._lacks = f"{DIED}, and no other can be started: {error.strerror or error}"
+            self._start_later()
+            return
+        self._lacks = ""
         for cycle in list(self._over):
             self._tell_over(cycle)
 
     def _tell_over(self, cycle: int) -> None:
         with contextlib.suppress(OSError):
-            if self._link is not None:
+            if self._link is not None and not self._lacks:
                 self._link.send(json.dumps(["over", cycle, *self._open_cycles[cycle]]).encode())
 
     # --- one worker's output ---------------------------------------------------------------------------------------
@@ -252,11 +239,12 @@ class Feeds:
     def _wake(self, feed: Feed) -> None:
         if feed.is_resting and feed.fd >= 0:
             feed.is_resting = False
-            self._events.watch(feed.fd, READ, lambda: self._on_readable(feed))
+            if not feed.is_held:
+                self._events.watch(feed.fd, READ, lambda: self._on_readable(feed))
 
     def _turn(self, feed: Feed) -> int:
         """Passes output on once; returns the number of bytes taken."""
-        waiting = _waiting_bytes(feed.fd)
+        waiting = waiting_bytes(feed.fd)
         if waiting < FLOOD_BYTES or feed.is_stuck:
             return self._copy(feed)
         try:
@@ -280,11 +268,20 @@ class Feeds:
             return 0
         feed.tail = (feed.tail + data)[-TAIL_BYTES:]
         if feed.is_stuck:
-            feed.lost_bytes += len(data)
-            self._on_lost(feed.cycle, feed.local_rank, len(data), STALLED)
+            self._lose(feed, len(data))
         else:
             self._push(feed, data)
         return len(data)
+
+    def _lose(self, feed: Feed, lost_bytes: int) -> None:
+        feed.lost_bytes += lost_bytes
+        feed.loss_reason = self._lacks or STALLED
+        self._on_lost(feed.cycle, feed.local_rank, lost_bytes, feed.loss_reason)
+
+    def _lose_pending(self, feed: Feed) -> None:
+        if feed.pending:
+            self._lose(feed, len(feed.pending))
+            feed.pending = b""
 
     def _push(self, feed: Feed, data: bytes) -> None:
         """Writes to the sink; what it does not take now waits."""
@@ -335,7 +332,7 @@ class Feeds:
             if feed.pending:
                 return
         if feed.lost_bytes:
-            note = f"\n[holdfast: {feed.lost_bytes} bytes were lost here: {STALLED}]\n"
+            note = f"\n[holdfast: {feed.lost_bytes} bytes were lost here: {feed.loss_reason}]\n"
             feed.lost_bytes = 0
             self._push(feed, note.encode())
             if feed.pending:
@@ -368,6 +365,8 @@ class Feeds:
         feed.has_ended = True
         if feed.tail:
             self._tails[feed.cycle, feed.local_rank] = feed.tail
+        if feed.sink < 0 and sum(len(each.pending) for each in self._ending) + len(feed.pending) > ENDED_BYTES_MAX:
+            self._lose_pending(feed)
         if feed.pending or feed.lost_bytes:
             self._ending.append(feed)
         else:
@@ -379,12 +378,3 @@ class Feeds:
             self._events.forget(feed.sink)
             os.close(feed.sink)
             feed.sink = -1
-
-
-def _waiting_bytes(pipe: int) -> int:
-    return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"\0\0\0\0"), "little")
-
-
-def _enlarge(pipe: int) -> None:
-    with contextlib.suppress(OSError):  # Above pipe-max-size or the user's quota, 64 KiB must do.
-        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from holdfast_wire.spawner_link import CycleLogClosed, Exited, KillTree, OutputDropped, WorkerPlan
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, until, worker
+from worker_client.spawner.cycle_log import feeds
+from worker_client.spawner.cycle_log.feed import Place
+from worker_client.spawner.cycle_log.feeds import Feeds
+from worker_client.spawner.event_loop import Events
 
 
 def plan(folder: Path, rank: int = 0, cycle: int = 0) -> WorkerPlan:
@@ -99,3 +106,77 @@ def test_a_writer_that_dies_is_replaced(script: Script, tmp_path: Path) -> None:
     assert closed.cycle == 0
     os.close(reader)
     os.close(writer)
+
+
+def test_a_writer_that_cannot_be_replaced_costs_lines_until_it_can_and_holds_nobody_up(
+    script: Script, tmp_path: Path
+) -> None:
+    path = script(
+        """
+        import os, sys
+        for turn in sys.stdin:
+            for number in range(3000):
+                os.write(1, b"%s %0996d\\n" % (turn.strip().encode(), number))
+            open(turn.strip(), "w").close()
+        """
+    )
+    reader, writer = os.pipe()
+    log = tmp_path / "train_cycle0.log"
+    with Rig(path, stdin=reader, cwd=tmp_path) as rig:
+        rig.spawn(plan(tmp_path))
+        os.write(writer, b"a\n")
+        until(lambda: log.exists() and log.read_bytes().count(b"0: a ") == 3000, what="the first lines")
+        before = resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE, (3, before[1]))
+        os.kill(writer_of(rig), signal.SIGKILL)
+        os.write(writer, b"b\n")  # more than the worker's pipe takes
+        until((tmp_path / "b").exists, what="the end of the worker's second turn")
+        lost = rig.receive(OutputDropped, lambda each: each.local_rank == 0)
+        assert "has died, and no other can be started: Too many open files" in lost.reason
+        resource.prlimit(rig.process.pid, resource.RLIMIT_NOFILE, before)
+        until(lambda: b"bytes were lost here: the process that writes the log has died" in log.read_bytes(), what="it")
+        os.write(writer, b"c\n")
+        os.close(writer)
+        rig.receive(Exited)
+        rig.send(KillTree(0))
+        assert rig.receive(CycleLogClosed).lost_lines == 0
+    assert log.read_bytes().count(b"0: c ") == 3000
+    os.close(reader)
+
+
+class Hurried(Events):
+    """Notes for how long the next start of the log process would wait, and does not wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses_s: list[float] = []
+
+    def set_timer(self, name: str, delay_s: float, callback: Callable[[], None]) -> None:
+        if name == "log process":
+            self.pauses_s.append(delay_s)
+            delay_s = 0.0
+        super().set_timer(name, delay_s, callback)
+
+
+def test_a_writer_that_always_dies_is_started_again_after_growing_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "STEADY_S", float("inf"))
+    events, ends = Hurried(), list[int]()
+
+    def start(link: int) -> int:
+        """Only the first process has an end of its own, so only that one lives."""
+        ends.append(os.dup(link) if not ends else -1)
+        return len(ends)
+
+    def ignore(*_: object) -> None: ...
+
+    made = Feeds(events, start, ignore, ignore)
+    worker_end = made.open(0, 0, Place(str(tmp_path / "c.log")), "0: ")
+    os.close(ends[0])
+    while len(events.pauses_s) < 8:
+        events.run_once()
+    assert events.pauses_s[:8] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert len(ends) <= len(events.pauses_s) + 2
+    os.close(worker_end)
+    events.close()
