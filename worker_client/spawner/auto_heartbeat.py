@@ -83,9 +83,9 @@ class _Ticker:
         words, now_ns = self._words, time.monotonic_ns()
         words[page_layout.WORD_TICK_INTERVAL_NS] = int(self._interval_s * 1e9)
         words[page_layout.WORD_TICK_NS] = words[page_layout.WORD_WATCH_SINCE_NS] = now_ns
-        words[page_layout.WORD_WATCH] = page_layout.WATCH_ON
         self._never.acquire()
         _thread.start_new_thread(self._run, ())
+        words[page_layout.WORD_WATCH] = page_layout.WATCH_ON  # Without a thread, the rank would look silent.
 
     def _run(self) -> None:
         thread_signals.leave_to_the_script()

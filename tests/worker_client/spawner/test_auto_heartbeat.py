@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import os
+import sys
 import time
 from collections.abc import Generator
 
 import pytest
 from holdfast_wire import auto_heartbeat_slots, page_layout
+from holdfast_wire.spawner_settings import SpawnerSettings
 
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, until, worker
+from worker_client.spawner.auto_heartbeat import AutoHeartbeat
 
 INTERVAL_S = 0.02  # of the ticks, for a limit of 1 s
 SILENT_S = 0.5
@@ -73,6 +77,18 @@ def test_who_waits_for_its_own_children_or_threads_is_not_silent(script: Script,
             longest_s = max(longest_s, silent_s(watch_fd))
             time.sleep(INTERVAL_S)
         assert longest_s < SILENT_S
+
+
+def test_a_worker_without_a_thread_for_the_ticks_runs_and_is_not_watched(
+    watch_fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    settings = SpawnerSettings(job_id="j", command=("x",), python=sys.executable, watch_fd=watch_fd, watch_limit_s=1.0)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
+    AutoHeartbeat(settings).begin(1)
+    assert words(watch_fd, 1)[page_layout.WORD_WATCH] != page_layout.WATCH_ON
 
 
 def test_the_longest_silence_that_is_over_is_reported_with_the_end(script: Script, watch_fd: int) -> None:
