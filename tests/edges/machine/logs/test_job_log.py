@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 import re
 import threading
 from pathlib import Path
@@ -58,6 +60,37 @@ def test_a_file_that_was_moved_away_is_begun_anew(
     words.close()
     assert path.read_bytes().startswith(GONE)
     assert path.read_text().endswith("two\n")
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+def test_a_file_that_its_server_has_lost_is_opened_again(
+    tmp_path: Path, log: logging.Logger, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    path = tmp_path / "nvrx.log"
+    words = JobLog(lambda _: JobLogPlace(str(path)), "n1")
+    words.open()
+    log.info("one", extra={"job_id": "j"})
+    wait_until(lambda: path.exists() and path.read_text().endswith("one\n"), timeout_s=20, what="the first line")
+    real_write, real_open, refused, opened = os.write, os.open, threading.Event(), list[str]()
+
+    def write(fd: int, data: bytes) -> int:
+        if data.endswith(b"two\n"):
+            refused.set()
+            raise OSError(number, os.strerror(number))
+        return real_write(fd, data)
+
+    def note_open(name: str, flags: int, mode: int = 0o777) -> int:
+        opened.append(name)
+        return real_open(name, flags, mode)
+
+    monkeypatch.setattr(os, "write", write)
+    monkeypatch.setattr(os, "open", note_open)
+    log.info("two", extra={"job_id": "j"})
+    assert refused.wait(20)
+    log.info("three", extra={"job_id": "j"})
+    words.close()
+    assert opened.count(str(path)) == 1
+    assert [line.rpartition(" ")[2] for line in path.read_text().splitlines()] == ["one", "three"]
 
 
 def test_a_file_that_can_not_be_written_is_one_warning(
