@@ -10,7 +10,7 @@ import pytest
 
 from supervisor.cli import main
 from supervisor.cli.history import History
-from supervisor.edges.machine.folders import socket_dir
+from supervisor.edges.machine.folders import private_registry, socket_dir
 from supervisor.edges.machine.journal import journal, timed_reads
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.journal.timed_reads import SilentDiskError, TimedReads
@@ -32,7 +32,7 @@ def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Unanswe
         yield files
 
 
-def no_supervisor(_: str | None) -> tuple[socket_dir.Candidate, ...]:
+def none_in(_: str | None) -> tuple[socket_dir.Candidate, ...]:
     return ()
 
 
@@ -72,7 +72,10 @@ def test_a_command_says_that_the_disk_does_not_answer(
     silent: Unanswering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("supervisor.cli.history._READS", TimedReads(stuck_max=1))
-    monkeypatch.setattr(socket_dir, "candidates", no_supervisor)
+    monkeypatch.setattr(socket_dir, "candidates", none_in)
+    monkeypatch.setattr(
+        private_registry, "registered", tuple[private_registry.RegisteredSupervisor, ...]
+    )  # none of other tests
     for command in (("jobs",), ("events", "j"), ("report", "j")):
         assert main([*command, "--state-dir", str(silent.folder)]) == ExhaustedError.exit_code
         said = capsys.readouterr().err
