@@ -172,7 +172,7 @@ class Sections:
             }
 
     def _opened_by(self, owner: object, since_ns: int = 0) -> list[str]:
-        """Returns the open sections, the last name first; None: whoever has opened them."""
+        """Returns the open sections, the last name first; None: those of all owners."""
         return [
             name
             for name, section in reversed(self._by_name.items())
