@@ -181,8 +181,9 @@ _NODES = {
     "nodes_placed": Kind(_NEWS, "The round is complete: which node gets which ranks, and which nodes are spares."),
     "node_refused": Kind(
         _NEWS,
-        "A node that tried to join has other settings than the rest of the job; only this node ends.",
-        "Give all nodes the same command: the reason names both values.",
+        "A node that tried to join has other settings than the rest of the job, or cannot run its command; only this "
+        "node ends.",
+        "Give all nodes the same command, and what it needs: the reason names what differs or is missing.",
     ),
     "node_lost": Kind(
         _NEWS,

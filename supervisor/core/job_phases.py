@@ -11,7 +11,10 @@ from supervisor.core.facts import Assignment, HangLimits, JobRules, JobState, Ve
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """The spawner is being started."""
+    """The spawner is being started. `refusal`: it has said why the command can't be run, which ends the job here."""
+
+    refusal: str = ""
+    refusal_code: int = 1
 
 
 class Rendezvous(msgspec.Struct, frozen=True):
@@ -74,6 +77,7 @@ class Closing(msgspec.Struct, frozen=True):
     """The verdict is known; the spawner writes the last output and exits."""
 
     verdict: Verdict
+    is_alone: bool = False  # only this node ends, since it can't run the command
 
 
 class Ended(msgspec.Struct, frozen=True):

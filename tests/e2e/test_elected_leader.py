@@ -15,7 +15,7 @@ from anyio.from_thread import start_blocking_portal
 from supervisor.core import fence_times
 from supervisor.edges.machine.journal.journal_reader import open_reader
 from tests.e2e.launch import wait_until
-from tests.e2e.test_many_nodes import HOLDFAST, LIMIT_S, Nodes, nodes
+from tests.e2e.test_many_nodes import HOLDFAST, LIMIT_S, NOT_RUN, Nodes, nodes
 from tests.e2e.wrapped_nodes import WrappedNodes, wrapped_nodes
 from tests.etcd_proxy import etcd_proxy
 from tests.etcd_server import Etcd, etcd
@@ -72,6 +72,15 @@ def test_the_leaders_node_is_lost_and_a_spare_steps_in(tmp_path: Path, server: E
         assert f"is led by node {led_by} now, no longer by node 127.0.0.1" in job.output(follower)
         # A node that missed the end finds it; a new run with this id learns that it belonged to another.
         assert _kept(server, job, "ledger")["is_told"] is True
+
+
+def test_a_command_that_cannot_be_run_ends_the_job_at_once(tmp_path: Path, server: Etcd):
+    """Its node says so before it has a leader; the first one hears it afterwards."""
+    with nodes(tmp_path, "1:2") as job:
+        (tmp_path / "train.py").unlink()
+        _start(job, server, 1)
+        assert job.processes[0].wait(LIMIT_S) == NOT_RUN
+        assert "train.py: there is no such file" in job.output(1)
 
 
 def _has_the_history(job: Nodes, number: int, *, lost_at_ns: int, is_whole: bool) -> None:

@@ -18,6 +18,7 @@ from tests.e2e.launch import wait_until
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 LIMIT_S = 60.0
+NOT_RUN = 2  # the exit code of a command that can't be run
 SCRIPT = """
 import os, signal, sys, time
 folder, seconds = sys.argv[1], float(sys.argv[2])
@@ -128,6 +129,19 @@ def test_a_spare_takes_the_place_of_a_lost_node_and_a_lost_leader_ends_the_job(t
         leader.send_signal(signal.SIGKILL)
         assert spare.wait(LIMIT_S) == 1
         assert f"the leader at 127.0.0.1:{job.port} is lost: connection refused" in job.output(3)
+
+
+def test_a_late_node_without_the_script_says_so_and_ends_alone(tmp_path: Path):
+    with nodes(tmp_path, "2:3") as job:
+        first = job.start(1, "60")
+        wait_until(lambda: listens(job.port), timeout_s=LIMIT_S, what="a leader")
+        second = job.start(2, "60")
+        job.until_running(0, 4)
+        (tmp_path / "train.py").unlink()
+        assert job.start(3, "60").wait(LIMIT_S) == NOT_RUN
+        assert "train.py: there is no such file" in job.output(3)
+        job.let_end()
+        assert [first.wait(LIMIT_S), second.wait(LIMIT_S)] == [0, 0]
 
 
 def test_a_stop_on_any_node_stops_the_job_on_all_with_one_verdict(tmp_path: Path):

@@ -69,7 +69,7 @@ def _decide(state: State, event: Event, now_s: float) -> Outcome:
         return state, ()
     if type(state.phase) is phases.Closing:  # Only its spawner is left.
         if kind is orders.Introduce:
-            if has_left(state.phase.verdict):
+            if has_left(state.phase.verdict) or state.phase.is_alone:
                 return state, ()  # It is no longer one of the job's nodes.
             return state, (transitions.tell(state, job_state_report.state_report(state)),)
         lost = kind is node_messages.SpawnerLost
@@ -136,7 +136,7 @@ def _obey(state: State, event: Order, now_s: float) -> Outcome:
         case orders.Conclude(verdict):
             return _conclude(state, verdict)
         case orders.Introduce():
-            return state, (transitions.tell(state, job_state_report.state_report(state)),)
+            return state, _introduction(state)
         case orders.Resign(reason):
             waits = isinstance(state.phase, phases.Pending | phases.Rendezvous | phases.Down)
             return (msgspec.structs.replace(state, reason=reason) if waits else state), ()
@@ -148,6 +148,13 @@ def _obey(state: State, event: Order, now_s: float) -> Outcome:
             return _end_deadlocked(state, cycle)
         case _:
             assert_never(event)
+
+
+def _introduction(state: State) -> Actions:
+    stands = transitions.tell(state, job_state_report.state_report(state))
+    if isinstance(state.phase, phases.Pending) and state.phase.refusal:
+        return stands, transitions.refusal(state, state.phase)
+    return (stands,)
 
 
 def next_deadline_s(state: State) -> float | None:

@@ -39,10 +39,21 @@ def join(state: State, cause: Cause | None = None) -> Outcome:
 
 def refuse(state: State, reason: str, exit_code: int) -> Outcome:
     """Ends the job, because its command can't be run and a restart could not help."""
+    phase = phases.Pending(reason, exit_code)
+    return enter(state, phase, reason), (refusal(state, phase),)
+
+
+def refusal(state: State, phase: phases.Pending) -> Action:
+    """Reports that the command can't be run, to each leader: the one before may not have heard it."""
     failed = cluster_messages.NodeFailed(
-        state.node, state.cycle, reason, restart_allowed=False, exit_code=exit_code, first_failure=reason
+        state.node,
+        state.cycle,
+        phase.refusal,
+        restart_allowed=False,
+        exit_code=phase.refusal_code,
+        first_failure=phase.refusal,
     )
-    return msgspec.structs.replace(state, reason=reason), (tell(state, failed),)
+    return tell(state, failed)
 
 
 def begin(state: State, assignment: Assignment, reason: str, now_s: float) -> Outcome:
@@ -215,7 +226,8 @@ def conclude(state: State, verdict: Verdict) -> Outcome:
     if not state.has_spawner:
         state, actions = finish(state, verdict)
         return state, (*said, *actions)
-    state = enter(state, phases.Closing(verdict), verdict.reason)
+    is_alone = isinstance(state.phase, phases.Pending) and bool(state.phase.refusal)
+    state = enter(state, phases.Closing(verdict, is_alone), verdict.reason)
     return state, (node_messages.EndSpawner(state.rules.job_id), *said)
 
 

@@ -5,22 +5,37 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.core.cluster import coordinator
+from supervisor.core.cluster import coordinator, leader_takeover
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     Event,
     JobOpened,
+    LeadershipTaken,
+    MemberState,
     NodeFailed,
     NodeHeard,
     NodeJoined,
     NodeLost,
     NodeSilent,
+    NodeStands,
     NodeSucceeded,
     Publish,
+    Send,
     StoreServed,
+    VerdictTaken,
 )
-from supervisor.core.cluster.coordinator_states import Gathering
-from supervisor.core.facts import JobRules, RendezvousRules, RestartPolicyName, RestartRules
+from supervisor.core.cluster.coordinator_states import Gathering, Running
+from supervisor.core.facts import (
+    Assignment,
+    JobRules,
+    JobState,
+    RendezvousRules,
+    RestartPolicyName,
+    RestartRules,
+    Verdict,
+)
+from supervisor.core.leader_ledger import Ledger
+from supervisor.core.orders import Conclude
 from tests.core.playbook import Playbook
 
 NODES = ("a", "b", "c")
@@ -101,3 +116,68 @@ def test_a_node_that_was_silent_and_comes_as_another_process_takes_part_in_the_n
     play >> NodeFailed("b", 0, "node b ends its workers, since another may take its place")
     play >> NodeJoined("a", 0) >> NodeJoined("b", 0)
     assert (play.state.parts, play.state.cycle, coordinator.restarts_used(play.state)) == (("a", "b"), 1, 1)
+
+
+# --- a late node that cannot run its command -----------------------------------------------------------------------
+
+ON_TWO = JobRules(
+    "job", 2, restart=RestartRules(max_restarts=3, min_nodes=2), rendezvous=RendezvousRules(max_nodes=3, elastic=True)
+)
+REFUSAL = NodeFailed("c", -1, "cannot run train.py: no such file", restart_allowed=False, exit_code=2)
+CONCLUDED = Conclude(Verdict(JobState.FAILED, 2, "cannot run train.py: no such file"))
+
+
+def running_on_two() -> Playbook[coordinator.State]:
+    play = Playbook(coordinator.step, coordinator.initial_state("job", leader="a"), jitter=0.0)
+    for node in ("a", "b"):
+        play >> JobOpened(node, ON_TWO)
+        play >> NodeJoined(node, -1)
+    play.at(30.0) >> DeadlineReached()
+    assert (play.state.parts, play.state.cycle) == (("a", "b"), 0)
+    return play
+
+
+def test_a_late_node_that_cannot_run_its_command_ends_alone_and_the_next_restart_does_not_wait_for_it() -> None:
+    play = running_on_two()
+    play >> JobOpened("c", ON_TWO) >> REFUSAL
+    assert play.of(Send) == [Send("c", CONCLUDED)]
+    assert [each.event.kind for each in play.of(Publish)] == ["node_refused"]
+    play >> VerdictTaken("c") << () >> NodeLost("c", "it is gone") << ()
+    play.at(60.0) >> NodeFailed("b", 0, "rank 2 failed") >> NodeJoined("b", 0) >> NodeJoined("a", 0)
+    assert (play.state.cycle, play.state.parts) == (1, ("a", "b")), "this round waits for no third node"
+
+
+def test_a_node_that_cannot_run_its_command_while_a_round_is_open_ends_alone_and_nobody_waits_for_it() -> None:
+    play = running_on_two()
+    play.at(60.0) >> JobOpened("c", ON_TWO) >> NodeFailed("b", 0, "rank 2 failed")
+    play >> NodeJoined("b", 0) >> NodeJoined("a", 0)
+    assert isinstance(play.state.phase, Gathering), "the round waits for c"
+    play >> REFUSAL
+    assert Send("c", CONCLUDED) in play.last
+    assert (play.state.cycle, play.state.parts) == (1, ("a", "b"))
+
+
+def test_a_leader_whose_own_late_node_cannot_run_its_command_leads_on_and_runs_nothing() -> None:
+    rules = JobRules("job", 2, restart=ON_TWO.restart, rendezvous=RendezvousRules(max_nodes=3, last_call_s=1.0))
+    play = Playbook(coordinator.step, coordinator.initial_state("job", leader="c"), jitter=0.0)
+    for node in ("c", "a", "b"):
+        play >> JobOpened(node, rules)
+    play >> NodeJoined("a", -1) >> NodeJoined("b", -1)
+    play.at(30.0) >> DeadlineReached()
+    assert play.state.parts == ("a", "b")
+    play >> REFUSAL
+    assert not play.of(Send)
+    play.at(60.0) >> NodeFailed("b", 0, "rank 2 failed") >> NodeJoined("b", 0) >> NodeJoined("a", 0)
+    assert (play.state.cycle, play.state.parts) == (1, ("a", "b"))
+
+
+def test_a_new_leader_hears_the_refusal_after_the_nodes_state_and_goes_on_without_the_node() -> None:
+    taken = LeadershipTaken(2, Ledger(0, 0, 0, parts=("a", "b"), witnesses=("a", "b"), term=1, leader="x"))
+    state = leader_takeover.initial_state("job", taken, leader="a", now_s=0.0)
+    play = Playbook(coordinator.step, state, jitter=0.0)
+    play >> NodeStands("c", ON_TWO, MemberState.OPENED, -1) >> REFUSAL
+    for rank, node in enumerate(("a", "b")):
+        part = Assignment(0, rank, 2, 4, 2 * rank)
+        play >> NodeStands(node, ON_TWO, MemberState.RUNNING, 0, part)
+    assert Send("c", CONCLUDED) in play.last
+    assert isinstance(play.state.phase, Running)

@@ -9,8 +9,8 @@ from supervisor.core.cluster.cluster_messages import MemberState, NodeFailed, No
 from supervisor.core.facts import Assignment, JobRules, JobState, Verdict
 from supervisor.core.job_phases import State
 from supervisor.core.node import job, job_state_report
-from supervisor.core.node.node_messages import TellCoordinator
-from supervisor.core.orders import Introduce, StandBack
+from supervisor.core.node.node_messages import SpawnerLost, SpawnerReady, TellCoordinator
+from supervisor.core.orders import Conclude, Introduce, JoinAgain, StandBack, WindDown
 from supervisor.core.worker_messages import KillWorkers
 
 RULES = JobRules("job", 2)
@@ -67,6 +67,36 @@ def test_a_node_is_asked_to_introduce_itself():
     for phase, _ in PHASES[:-1]:
         _, actions = job.step(state(phase), Introduce(), now_s=0.0)
         assert actions == (TellCoordinator("job", job_state_report.state_report(state(phase))),)
+
+
+def refused() -> State:
+    new = State("a", RULES, phases.Pending(), has_spawner=True, spawners=1)
+    return job.step(new, SpawnerReady("job", 1, refusal="cannot run x.py", refusal_code=2), now_s=0.0)[0]
+
+
+def test_each_new_leader_hears_that_the_node_cannot_run_its_command():
+    """The first report may come while no leader is known, which nobody hears."""
+    after, actions = job.step(refused(), Introduce(), now_s=9.0)
+    failed = NodeFailed("a", -1, "cannot run x.py", restart_allowed=False, exit_code=2, first_failure="cannot run x.py")
+    assert actions == (TellCoordinator("job", job_state_report.state_report(after)), TellCoordinator("job", failed))
+    assert job_state_report.state_report(after).state is MemberState.OPENED
+
+
+def test_a_node_that_was_refused_alone_is_none_of_the_jobs_nodes_any_more():
+    """A leader that does not know it would take its state for the job's end."""
+    after, _ = job.step(refused(), Conclude(VERDICT), now_s=1.0)
+    assert isinstance(after.phase, phases.Closing)
+    assert job.step(after, Introduce(), now_s=1.0)[1] == ()
+
+
+def test_a_refusal_is_over_with_the_order_to_stop_and_with_the_next_spawner():
+    stopped, _ = job.step(refused(), WindDown("the job ends"), now_s=1.0)
+    closing, _ = job.step(stopped, Conclude(VERDICT), now_s=1.0)
+    down, _ = job.step(refused(), SpawnerLost("job", 1, "it was killed"), now_s=1.0)
+    anew, _ = job.step(down, JoinAgain(1, "again"), now_s=2.0)
+    for after in (stopped, closing, down, anew):
+        _, actions = job.step(after, Introduce(), now_s=2.0)
+        assert actions == (TellCoordinator("job", job_state_report.state_report(after)),)
 
 
 @pytest.mark.parametrize(("phase", "shown"), PHASES, ids=[type(phase).__name__ for phase, _ in PHASES])
