@@ -141,6 +141,9 @@ class Host:
         if self.coordinator is not None:
             self._inbox.append(partial(self.coordinate, cluster.DeadlineReached()))
         self._drain()
+        next_s = self._local_deadline_s()
+        if next_s is not None and next_s <= deadline_s and not self._inbox and not self.is_dead:
+            self.world.complain("timer", f"a deadline of {self.name} is still there after it was handled")
 
     def pause(self, until_s: float) -> None:
         """Stops the process. Work that it ordered before continues."""

@@ -104,7 +104,7 @@ def _go_on(resolved: leader_takeover.Resolved, now_s: float, jitter: float) -> O
 def next_deadline_s(state: State) -> float | None:
     match state.phase:
         case Gathering():
-            return node_departure.next_deadline_s(state, rendezvous_round.next_deadline_s(state.phase))
+            return node_departure.next_deadline_s(state, rendezvous_round.next_deadline_s(state, state.phase))
         case Running():
             of_calls_s = wrapped_call.next_deadline_s(state.calls) if state.calls is not None else None
             of_hang_s = hang_evidence.next_deadline_s(state.evidence), hang_precedence.next_deadline_s(state)
@@ -188,13 +188,7 @@ def _node_opened(state: State, event: cluster_messages.JobOpened) -> Outcome:
     reason = settings_agreement.refusal(event.node, event.rules, state.rules, state.members)
     if not reason:
         return with_member(state, event.node, Member(MemberState.OPENED, facts=event.rules.facts)), ()
-    return _turned_away(state, event.node, reason, Verdict(JobState.FAILED, 1, reason))
-
-
-def _turned_away(state: State, node: str, reason: str, verdict: Verdict) -> Outcome:
-    """Ends the job on this node alone."""
-    state = with_member(state, node, Member(MemberState.REFUSED))
-    return state, (said(state, "node_refused", reason), Send(node, orders.Conclude(verdict)))
+    return node_departure.turn_away(state, event.node, reason, Verdict(JobState.FAILED, 1, reason))
 
 
 # --- rounds --------------------------------------------------------------------------------------------------------
@@ -269,7 +263,7 @@ def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, 
     if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
         return state, ()
     if known.cycle < 0 <= state.cycle and not event.restart_allowed:
-        return _command_refused(state, event, known, now_s)
+        return node_departure.refuse(state, event, known, now_s)
     # A node lost to the others may still have to report how its part of the cycle ended.
     is_of_cycle = known.cycle == state.cycle and state.cycle >= 0
     takes_part = is_of_cycle and known.state is not MemberState.LOST
@@ -290,19 +284,6 @@ def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, 
         state, actions = _step_calls(state, lost, now_s, jitter)
         return state, (said(state, "replacement_lost", event.reason), *actions)
     return _decide(state, event, now_s, jitter)
-
-
-def _command_refused(state: State, event: cluster_messages.NodeFailed, known: Member, now_s: float) -> Outcome:
-    """Handles a node that cannot run its command, unlike those that ran a cycle: it takes part in none."""
-    text = f"node {event.node} takes no part in the job: {event.reason}"
-    if event.node == state.leader:  # Its job ends with that of the others.
-        state = with_member(state, event.node, msgspec.structs.replace(known, excluded=text))
-        actions: tuple[Action, ...] = (said(state, "spare_failed", text),)
-    else:
-        verdict = Verdict(JobState.FAILED, event.exit_code, event.reason)
-        state, actions = _turned_away(state, event.node, text, verdict)
-    state, more = rendezvous_round.close_round(state, now_s)
-    return state, (*actions, *more)
 
 
 def _folded(state: State, failed: cluster_messages.NodeFailed) -> Action:

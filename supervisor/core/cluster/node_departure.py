@@ -15,9 +15,10 @@ import msgspec
 from supervisor.core import orders
 from supervisor.core.cluster import job_termination, leader_resignation, rendezvous_round
 from supervisor.core.cluster.active_and_spare_nodes import place
-from supervisor.core.cluster.cluster_messages import Action, Event, JobOpened, LeaveAsked, NodeStands, Send
+from supervisor.core.cluster.cluster_messages import Action, Event, JobOpened, LeaveAsked, NodeFailed, NodeStands, Send
 from supervisor.core.cluster.coordinator_states import Gathering, Outcome, Running, State, Stop, said, with_member
 from supervisor.core.cluster.node_states import BUSY, UNHEARD, Member, MemberState
+from supervisor.core.facts import JobState, Verdict
 from supervisor.core.stop_verdict import left_sentence, left_verdict
 
 _COUNTED = frozenset({MemberState.OPENED, MemberState.JOINED, MemberState.DOWN, *BUSY})  # may run the next cycle
@@ -80,6 +81,25 @@ def let_go(state: State, actions: tuple[Action, ...], node: str) -> Outcome:
     state = with_member(state, node, msgspec.structs.replace(known, state=MemberState.REFUSED))
     reason = left_sentence(node, known.leaves) if known.leaves else f"{known.excluded}; the job goes on without it"
     return state, (*actions, Send(node, orders.Conclude(left_verdict(reason))))
+
+
+def turn_away(state: State, node: str, reason: str, verdict: Verdict) -> Outcome:
+    """Ends the job on this node alone."""
+    state = with_member(state, node, Member(MemberState.REFUSED))
+    return state, (said(state, "node_refused", reason), Send(node, orders.Conclude(verdict)))
+
+
+def refuse(state: State, event: NodeFailed, known: Member, now_s: float) -> Outcome:
+    """Handles a node that cannot run its command, unlike those that ran a cycle: it takes part in none."""
+    text = f"node {event.node} takes no part in the job: {event.reason}"
+    if event.node == state.leader:  # Its job ends with that of the others.
+        state = with_member(state, event.node, msgspec.structs.replace(known, excluded=text))
+        actions: tuple[Action, ...] = (said(state, "spare_failed", text),)
+    else:
+        verdict = Verdict(JobState.FAILED, event.exit_code, event.reason)
+        state, actions = turn_away(state, event.node, text, verdict)
+    state, more = rendezvous_round.close_round(state, now_s)
+    return state, (*actions, *more)
 
 
 def after(state: State, actions: tuple[Action, ...]) -> Outcome:

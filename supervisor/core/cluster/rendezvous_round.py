@@ -63,11 +63,12 @@ def gathering(
     )
 
 
-def next_deadline_s(phase: Gathering) -> float:
+def next_deadline_s(state: State, phase: Gathering) -> float:
     tells_s = phase.untold_until_s if phase.untold else phase.until_s
     if phase.not_before_s is not None:
         return min(phase.not_before_s, tells_s)
-    orders_from_s = max(phase.last_call_until_s or 0.0, phase.orders_from_s or 0.0) or None
+    last_call_until_s = phase.last_call_until_s if not state.members.busy else None  # That may be over already.
+    orders_from_s = max(last_call_until_s or 0.0, phase.orders_from_s or 0.0) or None
     moments = (phase.until_s, orders_from_s, phase.tell_at_s, tells_s)
     return min(moment for moment in moments if moment is not None)
 

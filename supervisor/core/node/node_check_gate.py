@@ -11,10 +11,12 @@ import msgspec
 
 from supervisor.core import job_phases
 from supervisor.core.cluster.cluster_messages import (
+    MemberState,
     NodeDown,
     NodeExcluded,
     NodeFailed,
     NodeJoined,
+    NodeStands,
     NodeStopped,
     VerdictTaken,
 )
@@ -36,12 +38,17 @@ def open_gate(before: JobMachines | None, after: JobMachines, actions: Sequence[
     for action in actions:
         match action:
             case TellCoordinator(report=NodeJoined() as joined):
+                after = _exclude_if_unfit(after, through)
                 after = _step(after, node_check_round.JoinWanted(joined), now_s, through)
                 continue
             case TellCoordinator(report=NodeDown() | NodeStopped() | NodeFailed() | VerdictTaken()):
                 after = _step(after, node_check_round.JoinDropped(), now_s, through)
             case StartSpawner():
                 after = _step(after, node_check_round.RoundBegun(), now_s, through)
+            case TellCoordinator(report=NodeStands(state=MemberState.JOINED) as stands) if (
+                after.fitness.joins is not None
+            ):
+                action = _told(after, msgspec.structs.replace(stands, state=MemberState.OPENED))
             case _:
                 pass
         through.append(action)
@@ -52,7 +59,24 @@ def open_gate(before: JobMachines | None, after: JobMachines, actions: Sequence[
 
 def take(machines: JobMachines, event: node_check_round.Event, now_s: float) -> Outcome:
     actions: list[Action] = []
-    return _step(machines, event, now_s, actions), tuple(actions)
+    machines = _step(machines, event, now_s, actions)
+    if isinstance(machines.job.phase, job_phases.Rendezvous):  # The next cycle may begin here without another check.
+        machines = _exclude_if_unfit(machines, actions)
+    return machines, tuple(actions)
+
+
+def _exclude_if_unfit(machines: JobMachines, actions: list[Action]) -> JobMachines:
+    """Keeps the node out of the next cycle if a check between two rounds has found it unfit."""
+    life = machines.job
+    unfit = "" if life.excluded else node_check_round.unfit_now(machines.fitness, life.node)
+    if not unfit:
+        return machines
+    actions.append(_told(machines, NodeExcluded(life.node, unfit)))
+    return msgspec.structs.replace(machines, job=msgspec.structs.replace(life, excluded=unfit))
+
+
+def _told(machines: JobMachines, report: NodeExcluded | NodeStands) -> TellCoordinator:
+    return TellCoordinator(machines.job.rules.job_id, report)
 
 
 def _step(machines: JobMachines, event: node_check_round.Event, now_s: float, actions: list[Action]) -> JobMachines:

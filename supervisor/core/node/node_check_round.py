@@ -107,8 +107,17 @@ def next_deadline_s(state: State) -> float | None:
         return None
     moments = [moment for each in state.standings for moment in (each.late_at_s, each.due_s)]
     if state.round is not None and state.joins is not None:
-        moments += [single_node_check.patient_until_s(each, state.round.begun_s) for each in _missing(state)]
+        untils = [single_node_check.patient_until_s(each, state.round.begun_s) for each in _missing(state)]
+        if None not in untils:  # Otherwise the join waits for an answer, whatever the patience with the others.
+            moments.append(max((until_s for until_s in untils if until_s is not None), default=None))
     return min((moment for moment in moments if moment is not None), default=None)
+
+
+def unfit_now(state: State, node: str) -> str:
+    """Returns why the node may not take part although no round is under way that says so; "" if it may."""
+    if state.round is not None or state.is_over:
+        return ""
+    return unfit_sentence(node, [finding for each in state.standings for finding in each.findings])
 
 
 def checks_of(state: State) -> tuple[CheckView, ...]:

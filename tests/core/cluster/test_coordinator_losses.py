@@ -181,3 +181,20 @@ def test_a_new_leader_hears_the_refusal_after_the_nodes_state_and_goes_on_withou
         play >> NodeStands(node, ON_TWO, MemberState.RUNNING, 0, part)
     assert Send("c", CONCLUDED) in play.last
     assert isinstance(play.state.phase, Running)
+
+
+def test_a_last_call_that_is_over_while_a_node_still_stops_its_workers_sets_no_timer() -> None:
+    """The timer would fire again and again until those workers are gone."""
+    play = running_on_two()
+    play.at(60.0) >> JobOpened("c", ON_TWO) >> NodeFailed("b", 0, "rank 2 failed")
+    play >> NodeJoined("b", 0) >> NodeJoined("a", 0)
+    called_until_s = 60.0 + ON_TWO.rendezvous.last_call_s
+    assert coordinator.next_deadline_s(play.state) == called_until_s
+    part = Assignment(0, 0, 2, 4, 0)
+    play >> NodeStands("d", ON_TWO, MemberState.RUNNING, 0, part)
+    play.at(called_until_s) >> DeadlineReached()
+    next_s = coordinator.next_deadline_s(play.state)
+    assert next_s is not None
+    assert next_s > called_until_s
+    play.at(called_until_s + 1.0) >> NodeJoined("d", 0)
+    assert play.state.cycle == 1, "the last call was over"

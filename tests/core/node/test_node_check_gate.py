@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from supervisor.core.facts import JobState
+import msgspec
+
+from supervisor.core import job_phases, orders
+from supervisor.core.cluster.cluster_messages import MemberState, NodeExcluded, NodeJoined, NodeStands
+from supervisor.core.facts import JobRules, JobState, RendezvousRules, RestartRules
 from supervisor.core.node import node_messages
 from supervisor.core.node.node_messages import CheckNode, NodeChecked, PrepareStore, StartSpawner, WorkersEmptied
 from supervisor.core.node_check_facts import CheckPlan, Health, HealthFinding
@@ -96,3 +100,78 @@ def test_a_stop_does_not_wait_for_the_first_check() -> None:
 def test_a_job_without_checks_is_never_checked() -> None:
     job = OneNode(rules(1)).send(node_messages.SpawnerReady(JOB, NOW))
     assert CheckNode not in [type(action) for action in job.actions]
+
+
+# --- beside other nodes --------------------------------------------------------------------------------------------
+
+PERIOD_S = 60.0
+REPEATED = (CheckPlan("nvhcd", CHECK_S, period_s=PERIOD_S),)
+OF_THREE = JobRules(JOB, 1, restart=RestartRules(min_nodes=2), rendezvous=RendezvousRules(max_nodes=3))
+
+
+def test_a_node_that_is_still_checked_has_not_joined_for_a_new_leader_either() -> None:
+    job = OneNode(OF_THREE, checks=CHECKS)
+    job.send(node_messages.SpawnerReady(JOB, NOW), node_messages.Ordered(JOB, orders.Introduce()))
+    stands = job.told[-1]
+    assert isinstance(stands, NodeStands)
+    assert stands.state is MemberState.OPENED
+    job.send(NodeChecked(JOB, "nvhcd", 1, WELL))
+    assert job.told[-1] == NodeJoined("a", -1)
+    job.send(node_messages.Ordered(JOB, orders.Introduce()))
+    stands = job.told[-1]
+    assert isinstance(stands, NodeStands)
+    assert stands.state is MemberState.JOINED
+
+
+def excluded(job: OneNode) -> list[NodeExcluded]:
+    return [each for each in job.told if isinstance(each, NodeExcluded)]
+
+
+def waiting() -> OneNode:
+    job = OneNode(OF_THREE, checks=REPEATED)
+    job.send(node_messages.SpawnerReady(JOB, NOW), NodeChecked(JOB, "nvhcd", 1, WELL))
+    assert isinstance(job.state.jobs[JOB].job.phase, job_phases.Rendezvous)
+    return job
+
+
+def test_a_node_that_falls_ill_while_it_waits_leaves_the_job() -> None:
+    """It would take a lost node's place without another check."""
+    job = waiting()
+    job.pass_to(PERIOD_S + 1.0)
+    job.send(NodeChecked(JOB, "nvhcd", 2, ILL))
+    verdict = job.verdict()
+    assert verdict is not None
+    assert (verdict.exit_code, verdict.reason) == (
+        0, "node a is unhealthy: nvhcd counts 1 failed checks; the job goes on without it"
+    )  # fmt: skip
+
+
+def test_a_leader_whose_node_falls_ill_while_it_waits_stays_and_says_so_only_once() -> None:
+    job = waiting()
+    job.coordinator = msgspec.structs.replace(job.coordinator, leader="a")
+    for number in (2, 3):
+        job.pass_to(job.now_s + PERIOD_S + 1.0)
+        job.send(NodeChecked(JOB, "nvhcd", number, ILL))
+        assert excluded(job) == [NodeExcluded("a", "node a is unhealthy: nvhcd counts 1 failed checks")]
+    job.send(node_messages.Ordered(JOB, orders.Introduce()))
+    stands = job.told[-1]
+    assert isinstance(stands, NodeStands)
+    assert stands.excluded == "node a is unhealthy: nvhcd counts 1 failed checks"
+
+
+def test_a_node_that_falls_ill_after_its_check_and_before_it_joins_says_so_first() -> None:
+    job = OneNode(OF_THREE, checks=REPEATED)
+    job.send(NodeChecked(JOB, "nvhcd", 1, WELL))
+    job.pass_to(PERIOD_S + 1.0)
+    job.send(NodeChecked(JOB, "nvhcd", 2, ILL))
+    assert excluded(job) == [], "it is not ready yet"
+    job.send(node_messages.SpawnerReady(JOB, NOW))
+    assert job.told[-2:] == [*excluded(job), NodeJoined("a", -1)]
+
+
+def test_a_node_whose_ranks_run_falls_ill_and_they_go_on() -> None:
+    job = OneNode(rules(1), checks=REPEATED)
+    job.send(node_messages.SpawnerReady(JOB, NOW), NodeChecked(JOB, "nvhcd", 1, WELL)).run_cycle(0)
+    job.pass_to(PERIOD_S + 1.0)
+    job.send(NodeChecked(JOB, "nvhcd", 2, ILL))
+    assert (excluded(job), job.view().state) == ([], JobState.RUNNING)

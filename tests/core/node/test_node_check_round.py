@@ -153,6 +153,19 @@ def test_a_join_waits_for_a_patient_check_no_longer_than_its_patience() -> None:
     assert node.kinds(checked(1, DISK_ILL), at=102.0) == ["node_check_changed"], "it counts at the next stop"
 
 
+def test_the_timer_rests_while_a_patient_check_and_another_are_both_missing() -> None:
+    """A moment that has passed would fire the timer again and again."""
+    node = Node(DISK, NVHCD)
+    node.send(RoundBegun(), JoinWanted(JOINED), at=100.0)
+    assert node_check_round.next_deadline_s(node.state) == 115.0, "the join waits for nvhcd in any case"
+    node.send(DeadlineReached(), at=115.0)
+    assert node_check_round.next_deadline_s(node.state) == 100.0 + CHECK_S
+    both = Node(DISK, CheckPlan("other", 15.0, patience_s=3.0))
+    both.send(RoundBegun(), JoinWanted(JOINED), at=100.0)
+    assert node_check_round.next_deadline_s(both.state) == 103.0, "the join waits for the more patient one"
+    assert both.reports(DeadlineReached(), at=103.0) == [JOINED]
+
+
 def test_patience_that_is_over_when_the_join_is_wanted_costs_nothing() -> None:
     node = Node(DISK)
     node.send(RoundBegun(), at=100.0)
