@@ -1,4 +1,4 @@
-"""What travels from where output is printed to the process that writes a job's files, and what comes back?
+"""What travels from where output is printed to the writer of a job's files, what comes back, and what goes again?
 
 A stream is the output of one process for one file. Positions count its bytes from 0. A source keeps everything without
 a receipt and sends it again over each new connection; the writer takes each byte once. So nothing is lost or doubled,

@@ -1,4 +1,4 @@
-"""Which commands are there, and which module answers each?"""
+"""Which commands are there, in which group of `holdfast --help`, and which module answers each?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does a command wait for a supervisor that does not answer, because the next one is about to take over its jobs?
+"""How long does a command wait for a supervisor that does not answer, as the next one may be about to replace it?
 
 A node's supervisor that was killed leaves spawners, each with files in the socket directory. As long as one of them
 lives, systemd or an administrator is expected to start the next supervisor. Without one, the answer comes at once.

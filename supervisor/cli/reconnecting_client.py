@@ -1,4 +1,4 @@
-"""How does a command continue if the supervisor that it asks is away for a moment?
+"""How does a command that has begun continue if the supervisor that it asks goes away for a moment?
 
 A node's supervisor that was killed comes back to its jobs. What follows a job waits for it as long as anything of the
 job is left, and goes on where it was.

@@ -1,4 +1,4 @@
-"""What did the culprit ranks print last? Read from the logs, as long as they exist."""
+"""What did the culprit ranks print last, and how much of it is shown? Read from the logs, as long as they exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do people and programs ask: submit, inspect, stop, restart, stacks?"""
+"""What do people and programs ask of a job: submit, inspect, stop, restart, stacks; when is that refused?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How do lines reach the files of their cycles while a disk is slow, full or silent?
+"""How do lines reach the files of their cycles while a disk is slow, full or silent, and how much waits?
 
 One thread writes; the caller only puts lines into a limited backlog. Lines that do not fit, or that the disk refuses,
 are lost as a whole, counted, and noted in the file at that place.

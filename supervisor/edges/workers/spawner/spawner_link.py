@@ -1,4 +1,4 @@
-"""How does the supervisor talk to a job's spawner, watch it, and kill all its processes if it is lost or hangs?"""
+"""How does the supervisor talk to a spawner, watch it, and kill it if it is lost, hangs or leaves too much unread?"""
 
 from __future__ import annotations
 
