@@ -66,9 +66,9 @@ def take(machines: JobMachines, event: node_check_round.Event, now_s: float) -> 
 
 
 def _exclude_if_unfit(machines: JobMachines, actions: list[Action]) -> JobMachines:
-    """Keeps the node out of the next cycle if a check between two rounds has found it unfit."""
+    """Keeps the node out of the next cycle if a check between two rounds has found what does not heal."""
     life = machines.job
-    unfit = "" if life.excluded else node_check_round.unfit_now(machines.fitness, life.node)
+    unfit = "" if life.excluded else node_check_round.unfit_for_good(machines.fitness, life.node)
     if not unfit:
         return machines
     actions.append(_told(machines, NodeExcluded(life.node, unfit)))

@@ -113,11 +113,12 @@ def next_deadline_s(state: State) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def unfit_now(state: State, node: str) -> str:
-    """Returns why the node may not take part although no round is under way that says so; "" if it may."""
+def unfit_for_good(state: State, node: str) -> str:
+    """Returns why the node will be unfit in each later round, too; "" if none is to be expected."""
     if state.round is not None or state.is_over:
         return ""
-    return unfit_sentence(node, [finding for each in state.standings for finding in each.findings])
+    lasting = (each for each in state.standings if each.plan.findings_last)
+    return unfit_sentence(node, [finding for each in lasting for finding in each.findings])
 
 
 def checks_of(state: State) -> tuple[CheckView, ...]:

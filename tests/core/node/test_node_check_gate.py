@@ -105,7 +105,8 @@ def test_a_job_without_checks_is_never_checked() -> None:
 # --- beside other nodes --------------------------------------------------------------------------------------------
 
 PERIOD_S = 60.0
-REPEATED = (CheckPlan("nvhcd", CHECK_S, period_s=PERIOD_S),)
+REPEATED = (CheckPlan("nvhcd", CHECK_S, period_s=PERIOD_S, findings_last=True),)
+MAY_HEAL = (CheckPlan("nvhcd", CHECK_S, period_s=PERIOD_S),)
 OF_THREE = JobRules(JOB, 1, restart=RestartRules(min_nodes=2), rendezvous=RendezvousRules(max_nodes=3))
 
 
@@ -127,8 +128,8 @@ def excluded(job: OneNode) -> list[NodeExcluded]:
     return [each for each in job.told if isinstance(each, NodeExcluded)]
 
 
-def waiting() -> OneNode:
-    job = OneNode(OF_THREE, checks=REPEATED)
+def waiting(checks: tuple[CheckPlan, ...] = REPEATED) -> OneNode:
+    job = OneNode(OF_THREE, checks=checks)
     job.send(node_messages.SpawnerReady(JOB, NOW), NodeChecked(JOB, "nvhcd", 1, WELL))
     assert isinstance(job.state.jobs[JOB].job.phase, job_phases.Rendezvous)
     return job
@@ -144,6 +145,14 @@ def test_a_node_that_falls_ill_while_it_waits_leaves_the_job() -> None:
     assert (verdict.exit_code, verdict.reason) == (
         0, "node a is unhealthy: nvhcd counts 1 failed checks; the job goes on without it"
     )  # fmt: skip
+
+
+def test_what_may_heal_sends_no_waiting_node_away() -> None:
+    """A file server that is restarted must not cost a job all its spares."""
+    job = waiting(MAY_HEAL)
+    job.pass_to(PERIOD_S + 1.0)
+    job.send(NodeChecked(JOB, "nvhcd", 2, ILL))
+    assert (excluded(job), job.verdict()) == ([], None)
 
 
 def test_a_leader_whose_node_falls_ill_while_it_waits_stays_and_says_so_only_once() -> None:
