@@ -46,9 +46,7 @@ class HealthChecks(msgspec.Struct, frozen=True):
                 )
             )
         if self.has_gpus:
-            plans.append(
-                CheckPlan(gpu_verdict.CHECK, DEVICES_DEADLINE_S, period_s=self.devices_period_s, findings_last=True)
-            )
+            plans.append(CheckPlan(gpu_verdict.CHECK, DEVICES_DEADLINE_S, period_s=self.devices_period_s))
         if self.has_network_cards and (self.nic_states or self.nic_counters):
             plans.append(CheckPlan(nic_verdict.CHECK, DEVICES_DEADLINE_S, period_s=self.devices_period_s))
         return tuple(plans)

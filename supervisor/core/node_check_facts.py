@@ -41,7 +41,6 @@ class CheckPlan(msgspec.Struct, frozen=True):
     # has come, the previous answer counts. None: the join waits until the deadline.
     patience_s: float | None = None
     period_s: float | None = None
-    findings_last: bool = False  # What it finds does not heal by itself, as a path or a link may.
 
 
 class HealthFinding(msgspec.Struct, frozen=True):

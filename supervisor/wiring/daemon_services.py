@@ -45,7 +45,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
     # Root's process keeps the cordon of a supervisor that it started.
     is_started_by_root = settings.user_service.handover_fd >= 0
     places = dict.fromkeys((*state_dir.own_places(settings.state_dir), paths.state_dir))
-    file = None if is_started_by_root else CordonFile(*places)
+    file = None if is_started_by_root else CordonFile(*places, stand_in=state_dir.made_stand_in)
     async with open_supervisor(
         paths,
         log_handlers=handlers,

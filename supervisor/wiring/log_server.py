@@ -114,14 +114,15 @@ class LogFunnel:
         if tiers.root is not None:
             tiers.root.finish(spent_s=anyio.current_time() - began_s)
 
-    def _lead(self, job_id: str) -> None:
-        """Starts the job's leaves and root here: this node leads the job."""
+    def _lead(self, job_id: str, cycle: int) -> None:
+        """Starts the job's leaves and root here: this node leads the job. `cycle` runs already, unless it is -1."""
         tiers = self._tiers.get(job_id)
         if tiers is None or tiers.root is not None:
             return
         server = tiers.job.spec.log_server
         leaves = self._leaves(tiers.job)
-        tiers.root = self._start(tiers, self._server_settings(tiers.job, -1), "the root of the log server")
+        of_root = {**self._server_settings(tiers.job, -1), "run_began_ms": _run_began_ms(tiers.job, cycle)}
+        tiers.root = self._start(tiers, of_root, "the root of the log server")
         from supervisor.core.log_funnel.log_leaves import root_port
 
         address = _address(self._leader_host(tiers.job), root_port(server.port, leaves))
@@ -143,8 +144,11 @@ class LogFunnel:
     def announced(self, job: JobRecord, announcement: Announcement) -> None:
         """Has the servers where the job is led, and the sender until the job ends."""
         match announcement:
-            case LeadChanged(leads):
-                (self._lead if leads else self._follow)(job.spec.job_id)
+            case LeadChanged(leads, cycle):
+                if leads:
+                    self._lead(job.spec.job_id, cycle)
+                else:
+                    self._follow(job.spec.job_id)
             case JobEnded():
                 self.finished(job.spec.job_id)
             case _:
@@ -259,7 +263,6 @@ class LogFunnel:
             return {
                 **shared, "tier": "root", "name": "root", "port": root_port(server.port, leaves), "log_path": own_log,
                 "cycle_prefix": logs.cycle_prefix, "supervisor_log": logs.supervisor_log,
-                "run_began_ms": _run_began_ms(job),
                 "graceful_s": 2 * server.graceful_s, "callers": leaves,
             }  # fmt: skip
         return {
@@ -276,8 +279,13 @@ class LogFunnel:
         return nodes.host
 
 
-def _run_began_ms(job: JobRecord) -> int:
-    """Returns the epoch of the running cycle, or the one that this node gives to the next."""
+def _run_began_ms(job: JobRecord, cycle: int) -> int:
+    """Returns the epoch of the running cycle, or the one that this node gives to the first; 0: not known here.
+
+    A node that came later than the running cycle would take what its ranks have printed for an earlier run's.
+    """
+    if job.running is None and cycle >= 0:
+        return 0
     known = job.running.assignment.epoch if job.running is not None else 0
     return known or job.submitted_at_ns // 10**6
 

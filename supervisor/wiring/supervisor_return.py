@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import anyio
 import msgspec
@@ -27,6 +27,7 @@ from supervisor.core.node import node_messages, rank_monitor
 from supervisor.core.rank_silence import counted_from
 from supervisor.edges.machine.folders.worker_tokens import WorkerTokens
 from supervisor.edges.machine.journal.journal import Journal
+from supervisor.edges.machine.journal.timed_reads import SilentDiskError
 from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError
 from supervisor.edges.machine.own_process.threads import in_thread, in_thread_if_any, in_thread_or_here
 from supervisor.edges.machine.processes import job_claims
@@ -60,6 +61,7 @@ RECORDED_S = 1.0  # for what the journal says of a job whose spawner does not an
 EVENTS_MAX = 1_000  # of one job, recorded after the kept data
 
 _Recorded = tuple[SpawnerFiles, SpawnerIdentity]
+_T = TypeVar("_T")
 
 _log = logging.getLogger("holdfast")
 
@@ -69,6 +71,15 @@ def make_room(journal: Journal) -> NoReturn:
     _log.info("supervisor %s leaves its jobs to the next one", os.getpid())
     journal.flush(JOURNAL_FLUSH_S)
     os._exit(0)
+
+
+async def _of_the_journal(ask: Callable[[], _T], *, otherwise: _T) -> _T:
+    """Returns what the journal says. A disk that does not answer costs some of the history, never the job."""
+    try:
+        return await in_thread_or_here(ask)
+    except SilentDiskError as error:
+        _log.warning("%s", error)
+        return otherwise
 
 
 class EndedJobs:
@@ -122,7 +133,10 @@ class Returning(msgspec.Struct, frozen=True):
                 await self._take_back(job_id, recorded, found)
             except Exception as error:  # noqa: BLE001 - the bulkhead: a job that can't be taken over must not end the others
                 _log.error("cannot take over job %s: %s", job_id, error, exc_info=error)
-                await self._give_up(job_id, found, f"a fault of Holdfast: {error}")
+                try:
+                    await self._give_up(job_id, found, f"a fault of Holdfast: {error}")
+                except Exception as further:  # noqa: BLE001 - nor may its end end the others
+                    _log.error("cannot end job %s either: %s", job_id, further, exc_info=further)
             self.job_service.came_back(job_id)
             waiting -= 1
             if not waiting:
@@ -198,7 +212,7 @@ class Returning(msgspec.Struct, frozen=True):
     async def _show(self, job_id: str, reaching: SpawnerReconnect) -> None:
         """Lets people see and stop a job whose spawner does not answer."""
         recorded = JobReport(job_id, JobState.STARTING, self.clock.unix_ns())
-        with contextlib.suppress(NoThreadError), anyio.move_on_after(RECORDED_S):
+        with contextlib.suppress(NoThreadError, SilentDiskError), anyio.move_on_after(RECORDED_S):
             known = await in_thread(partial(self.journal.recorded, job_id), abandon_on_cancel=True)
             recorded = recorded if known is None or known.state.has_ended else known
         self.job_service.expected.show(recorded, reaching.silent, reaching.end)
@@ -212,7 +226,8 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def _recorded_after(self, restored: Restored) -> list[RecordedEvent]:
         job_id, last = restored.record.spec.job_id, restored.snapshot.sequence
-        return await in_thread_or_here(partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX))
+        ask = partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX)
+        return await _of_the_journal(ask, otherwise=[])
 
     async def _history(self, restored: Restored, past: Sequence[RecordedEvent]) -> list[RecordedEvent]:
         """Returns what was recorded on a node that follows, or may have to: its leader may not have all of it."""
@@ -220,14 +235,9 @@ class Returning(msgspec.Struct, frozen=True):
         if sessions is None or (sessions.leads and sessions.candidate is None):
             return []
         last = restored.snapshot.sequence
-        known = await in_thread_or_here(
-            partial(
-                self.journal.events,
-                restored.record.spec.job_id,
-                after_sequence=max(0, last - EVENTS_MAX),
-                limit=EVENTS_MAX,
-            )
-        )
+        job_id, first = restored.record.spec.job_id, max(0, last - EVENTS_MAX)
+        ask = partial(self.journal.events, job_id, after_sequence=first, limit=EVENTS_MAX)
+        known = await _of_the_journal(ask, otherwise=[])
         all_of_it = {event.sequence: event for event in (*known, *restored.events, *past)}
         own = (all_of_it[sequence] for sequence in sorted(all_of_it))
         return [event for event in own if all(name != ARRIVED for name, _ in event.details)]
@@ -313,7 +323,7 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def _record_lost(self, job_id: str, reason: str) -> None:
         """Records the end of a job of which too little is kept to go on, as its supervisor recorded it last."""
-        known = await in_thread_or_here(partial(self.journal.recorded, job_id))
+        known = await _of_the_journal(partial(self.journal.recorded, job_id), otherwise=None)
         if known is None or known.state.has_ended:
             now_ns = self.clock.unix_ns()
             known = JobReport(

@@ -109,7 +109,8 @@ class _Service:
                 flags.USER_UNIT.flag,
             )
         async with anyio.create_task_group() as tasks:
-            kept = CordonFile(*dict.fromkeys((self._states, *state_dir.own_places(self._settings.state_dir))))
+            places = dict.fromkeys((self._states, *state_dir.own_places(self._settings.state_dir)))
+            kept = CordonFile(*places, stand_in=state_dir.made_stand_in)
             cordon = await in_thread_or_here(kept.read)
             logins = await in_thread_or_here(Logins)
             users = UserSupervisors(

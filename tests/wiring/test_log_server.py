@@ -109,6 +109,20 @@ async def test_the_node_that_leads_has_leaves_and_root_too_and_the_words_end_fir
         assert not sender_socket.exists()
 
 
+@pytest.mark.parametrize(("cycle", "began_ms"), [(-1, 7), (2, 0)])
+async def test_a_late_node_that_comes_to_lead_does_not_take_what_was_printed_before_it_came_for_an_earlier_run_s(
+    monkeypatch: pytest.MonkeyPatch, cycle: int, began_ms: int
+):
+    async with funnel_of(JOB, monkeypatch) as (funnel, job, _):
+        job.submitted_at_ns = 7 * 10**6
+        funnel.submitted("j")
+        funnel.announced(job, LeadChanged(leads=True, cycle=cycle))
+        (root,) = (each for each in Tier.made if each.name == "root")
+        assert root.settings["run_began_ms"] == began_ms
+        funnel.announced(job, ENDED)
+        await settled()
+
+
 async def test_the_servers_of_a_node_that_no_longer_leads_end_at_once(monkeypatch: pytest.MonkeyPatch):
     async with funnel_of(JOB, monkeypatch) as (funnel, job, _):
         funnel.submitted("j")

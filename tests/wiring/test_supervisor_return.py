@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import anyio
 
@@ -11,9 +12,12 @@ from supervisor.config import JobSpec
 from supervisor.core.announcements import CycleBegan, JobEnded
 from supervisor.core.facts import JobState, Verdict
 from supervisor.edges.machine.journal.journal import Journal
+from supervisor.edges.machine.journal.timed_reads import SilentDiskError
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.engine.job_record import JobRecord
-from supervisor.wiring.supervisor_return import EndedJobs
+from supervisor.engine.recovery.snapshot_texts import Restored
+from supervisor.ports.reports import JobReport, RecordedEvent
+from supervisor.wiring.supervisor_return import EndedJobs, Returning
 
 
 class Kept:
@@ -35,3 +39,37 @@ async def test_kept_data_is_removed_after_the_end_is_on_the_disk(tmp_path: Path)
         ended.announced(job, CycleBegan(0, ("n0",)))
         ended.announced(job, JobEnded(Verdict(JobState.SUCCEEDED, 0, "all ranks ended")))
     assert kept.order == ["flushed", "forgot j"]
+
+
+class SilentJournal:
+    """The journal on a disk that does not answer."""
+
+    def __init__(self) -> None:
+        self.saved: list[JobReport] = []
+
+    def events(self, job_id: str, *, after_sequence: int, limit: int) -> list[RecordedEvent]:
+        raise SilentDiskError("cannot read the history")
+
+    def recorded(self, job_id: str) -> JobReport | None:
+        raise SilentDiskError("cannot read the history")
+
+    def save(self, report: JobReport) -> None:
+        self.saved.append(report)
+
+
+async def test_a_disk_that_does_not_answer_costs_the_history_and_not_the_job(tmp_path: Path):
+    journal = SilentJournal()
+    job = JobRecord(JobSpec("j", ("t.py",)), {}, 5, str(tmp_path))
+    parts: dict[str, Any] = dict.fromkeys(Returning.__struct_fields__)
+    parts |= {
+        "journal": journal,
+        "clock": SimpleNamespace(unix_ns=lambda: 7),
+        "job_service": SimpleNamespace(node=lambda: SimpleNamespace(name="n0")),
+    }
+    returning = Returning(**parts)
+    restored = SimpleNamespace(record=job, sessions=None, snapshot=SimpleNamespace(sequence=3), events=())
+    assert await returning._recorded_after(cast("Restored", restored)) == []  # pyright: ignore[reportPrivateUsage]
+    restored.sessions = SimpleNamespace(leads=False)
+    assert await returning._history(cast("Restored", restored), ()) == []  # pyright: ignore[reportPrivateUsage]
+    await returning._record_lost("j", "it could not be taken over")  # pyright: ignore[reportPrivateUsage]
+    assert [(each.job_id, each.state) for each in journal.saved] == [("j", JobState.FAILED)]

@@ -12,6 +12,7 @@ import msgspec
 from supervisor.core import job_phases
 from supervisor.core.cluster.cluster_messages import (
     MemberState,
+    NodeCordoned,
     NodeDown,
     NodeExcluded,
     NodeFailed,
@@ -38,7 +39,6 @@ def open_gate(before: JobMachines | None, after: JobMachines, actions: Sequence[
     for action in actions:
         match action:
             case TellCoordinator(report=NodeJoined() as joined):
-                after = _exclude_if_unfit(after, through)
                 after = _step(after, node_check_round.JoinWanted(joined), now_s, through)
                 continue
             case TellCoordinator(report=NodeDown() | NodeStopped() | NodeFailed() | VerdictTaken()):
@@ -61,21 +61,23 @@ def take(machines: JobMachines, event: node_check_round.Event, now_s: float) -> 
     actions: list[Action] = []
     machines = _step(machines, event, now_s, actions)
     if isinstance(machines.job.phase, job_phases.Rendezvous):  # The next cycle may begin here without another check.
-        machines = _exclude_if_unfit(machines, actions)
+        machines = _cordon_while_unfit(machines, actions)
     return machines, tuple(actions)
 
 
-def _exclude_if_unfit(machines: JobMachines, actions: list[Action]) -> JobMachines:
-    """Keeps the node out of the next cycle if a check between two rounds has found what does not heal."""
+def _cordon_while_unfit(machines: JobMachines, actions: list[Action]) -> JobMachines:
+    """Keeps the node out of the next cycle while looks between two rounds find it unfit, which may heal."""
     life = machines.job
-    unfit = "" if life.excluded else node_check_round.unfit_for_good(machines.fitness, life.node)
-    if not unfit:
+    unfit = node_check_round.unfit_between_rounds(machines.fitness, life.node)
+    by_operator = bool(life.cordoned) and not life.is_cordoned_by_check
+    if unfit is None or bool(unfit) == life.is_cordoned_by_check or by_operator or life.excluded:
         return machines
-    actions.append(_told(machines, NodeExcluded(life.node, unfit)))
-    return msgspec.structs.replace(machines, job=msgspec.structs.replace(life, excluded=unfit))
+    actions.append(_told(machines, NodeCordoned(life.node, unfit)))
+    life = msgspec.structs.replace(life, cordoned=unfit, is_cordoned_by_check=bool(unfit))
+    return msgspec.structs.replace(machines, job=life)
 
 
-def _told(machines: JobMachines, report: NodeExcluded | NodeStands) -> TellCoordinator:
+def _told(machines: JobMachines, report: NodeCordoned | NodeStands) -> TellCoordinator:
     return TellCoordinator(machines.job.rules.job_id, report)
 
 

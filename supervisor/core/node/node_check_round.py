@@ -113,12 +113,11 @@ def next_deadline_s(state: State) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def unfit_for_good(state: State, node: str) -> str:
-    """Returns why the node will be unfit in each later round, too; "" if none is to be expected."""
+def unfit_between_rounds(state: State, node: str) -> str | None:
+    """Returns why the node is unfit according to the newest looks, "" if it is fit; None if a round says so soon."""
     if state.round is not None or state.is_over:
-        return ""
-    lasting = (each for each in state.standings if each.plan.findings_last)
-    return unfit_sentence(node, [finding for each in lasting for finding in each.findings])
+        return None
+    return unfit_sentence(node, [finding for each in state.standings for finding in each.findings])
 
 
 def checks_of(state: State) -> tuple[CheckView, ...]:

@@ -19,6 +19,7 @@ from holdfast_wire.run_mark import MARK_BYTES, marks_in, run_begun_by, run_time
 LINK_NAME = "cycle.log"  # in the rank's folder; the spawner makes it
 RUN_LINK_NAME = "cycle.run"  # beside it: "leads" to when the run began, in ms of Unix time
 CHUNK_BYTES = 256 * 1024
+CLOCKS_DIFFER_MS = 60_000  # by no more, mostly, between this node and a file server
 PIECE_LINES = 1000
 
 
@@ -37,6 +38,7 @@ class SharedLogReader:
         self._offset = 0
         self._rest = b""  # the beginning of an incomplete line
         self._is_over = False  # a later run has begun
+        self._earlier_bytes = -1  # of a file that only earlier runs had written at the first look; -1: none
         self._tail_lines = 0
 
     def skip_to_tail(self, lines: int) -> None:
@@ -65,8 +67,11 @@ class SharedLogReader:
         if descriptor is None:
             return
         try:
-            run = self._run()
+            began_ms = self._run_began_ms()
+            run = run_time(began_ms)
             found = os.fstat(descriptor)
+            if self._is_of_earlier_runs(found, began_ms):
+                return
             if found.st_ino != self.file or found.st_size < self._offset:  # replaced by another file, or truncated
                 self.file = found.st_ino
                 self.read_bytes, self._rest, self._is_over = 0, b"", False
@@ -85,11 +90,23 @@ class SharedLogReader:
         finally:
             os.close(descriptor)
 
-    def _run(self) -> str:
-        """Returns the time that names this run; "": unknown, so all lines are its."""
+    def _run_began_ms(self) -> int:
+        """Returns when this run began, in Unix time; 0: unknown, so all lines are its."""
         with contextlib.suppress(OSError, ValueError, OverflowError):
-            return run_time(int(os.readlink(self._run_link)))
-        return ""
+            began_ms = int(os.readlink(self._run_link))
+            return began_ms if run_time(began_ms) else 0
+        return 0
+
+    def _is_of_earlier_runs(self, found: os.stat_result, began_ms: int) -> bool:
+        """Returns whether this run has written nothing yet, not even its mark.
+
+        Then the file is as old as the earlier run. If it grows although it looks so, the clocks differ.
+        """
+        if found.st_ino == self.file or found.st_mtime * 1000 >= began_ms - CLOCKS_DIFFER_MS:
+            return False
+        if self._earlier_bytes < 0:
+            self._earlier_bytes = found.st_size
+        return found.st_size == self._earlier_bytes
 
     def _open(self) -> int | None:
         with contextlib.suppress(OSError):

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from anyio import to_thread
 
 from supervisor.edges.machine.folders import socket_dir, supervisor_owner
-from supervisor.errors import HoldfastError
+from supervisor.errors import HoldfastError, NoSupervisorError
 from supervisor.ports.job_requests import RendezvousRequest
 
 _FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"  # gRPC's fork handlers sometimes kill a program that torchrun starts
@@ -37,7 +37,8 @@ def _ask(rendezvous: RendezvousRequest) -> bool:
                     return client.lead_rendezvous(rendezvous)
         except HoldfastError as error:
             _log.warning("holdfast: the supervisor in %s does not lead the rendezvous: %s", place.path, error)
-            return False
+            if not isinstance(error, NoSupervisorError):  # Else it was not asked, so the next one may be.
+                return False
     return False
 
 

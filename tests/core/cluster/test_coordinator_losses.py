@@ -3,9 +3,10 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from supervisor.core.cluster import coordinator, leader_takeover
+from supervisor.core.cluster import coordinator, coordinator_states, leader_takeover
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     Event,
@@ -181,6 +182,23 @@ def test_a_new_leader_hears_the_refusal_after_the_nodes_state_and_goes_on_withou
         play >> NodeStands(node, ON_TWO, MemberState.RUNNING, 0, part)
     assert Send("c", CONCLUDED) in play.last
     assert isinstance(play.state.phase, Running)
+
+
+def test_if_every_node_was_started_again_and_cannot_run_its_command_the_job_ends_at_once() -> None:
+    """As after the loss of all nodes at once: nobody is left who could go on."""
+    rules = JobRules("job", 2, restart=RestartRules(max_restarts=3), rendezvous=RendezvousRules(max_nodes=2))
+    taken = LeadershipTaken(2, Ledger(3, 0, 0, parts=("c", "d"), witnesses=("c", "d"), term=1, leader="d"))
+    state = leader_takeover.initial_state("job", taken, leader="c", now_s=0.0)
+    play = Playbook(coordinator.step, state, jitter=0.0)
+    for node in ("c", "d"):
+        play >> NodeStands(node, rules, MemberState.OPENED, -1) >> msgspec.structs.replace(REFUSAL, node=node)
+    play.at(60.0) >> DeadlineReached()
+    phase = play.state.phase
+    assert isinstance(phase, coordinator_states.WindingDown | coordinator_states.Ended), phase
+    verdict = phase.outcome if isinstance(phase, coordinator_states.WindingDown) else phase.verdict
+    assert isinstance(verdict, Verdict)
+    assert verdict.exit_code == 2
+    assert verdict.reason.startswith("cannot run train.py: no such file")
 
 
 def test_a_last_call_that_is_over_while_a_node_still_stops_its_workers_sets_no_timer() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -124,3 +125,21 @@ def test_a_later_run_ends_what_is_followed(tmp_path: Path, rank_folder: Path) ->
     with log.open("ab") as file:
         file.write(mark(1) + b"1: second\n")
     assert list(reader.read()) == []
+
+
+@pytest.mark.parametrize("has_mark", [True, False])
+def test_before_this_run_has_written_anything_no_line_of_an_earlier_run_is_shown(
+    tmp_path: Path, rank_folder: Path, *, has_mark: bool
+) -> None:
+    """Without a mark, the file's time is behind: it is a new file, on a server whose clock is."""
+    (rank_folder / RUN_LINK_NAME).symlink_to(str(RUNS_MS[2]))
+    log = tmp_path / "train_cycle0.log"
+    log.write_bytes(b"1: first\n")
+    long_ago_s = RUNS_MS[2] / 1000 - 600.0
+    os.utime(log, (long_ago_s, long_ago_s))
+    reader = SharedLogReader(rank_folder, 1)
+    assert list(reader.read()) == list(reader.read()) == []
+    with log.open("ab") as file:
+        file.write((mark(2) if has_mark else b"") + b"1: second\n")
+    os.utime(log, (long_ago_s, long_ago_s))
+    assert b"".join(reader.read()) == (b"second\n" if has_mark else b"first\nsecond\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from anyio import to_thread
 
+from supervisor.edges.machine.folders import socket_dir
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.ports.job_requests import RendezvousRequest
 from supervisor.programs.torchrun import node_daemon
@@ -65,6 +66,22 @@ async def test_one_of_another_user_is_not_asked(tmp_path: Path, caplog: pytest.L
         assert not await node_daemon.leads(REQUEST)
     assert job_service.calls == []
     assert "belongs to user id 47114, not root" in caplog.text
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes folders for somebody else")
+async def test_after_one_of_another_user_the_next_one_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """As under `sudo -E`, whose XDG_RUNTIME_DIR is the user's."""
+    users, roots = tmp_path / "users", tmp_path / "roots"
+    for folder in (users, roots):
+        folder.mkdir(mode=0o700)
+    os.chown(users, 47114, 47114)
+    both = tuple(socket_dir.Candidate(folder, explicit=False) for folder in (users, roots))
+    monkeypatch.setattr(socket_dir, "candidates", lambda: both)
+    theirs, ours = FakeJobService(), FakeJobService()
+    journal = Journal(tmp_path, on_alarm=unexpected)
+    async with serving(theirs, users / "control.sock", journal), serving(ours, roots / "control.sock", journal):
+        assert await node_daemon.leads(REQUEST)
+    assert (len(theirs.calls), len(ours.calls)) == (0, 1)
 
 
 def test_workers_inherit_what_the_user_has_set(monkeypatch: pytest.MonkeyPatch):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -27,11 +28,15 @@ _log = logging.getLogger("holdfast")
 class CordonFile:
     """Keeps the reason on disk. If the disk is full or hangs, a warning says that a restart forgets the last change."""
 
-    def __init__(self, *states: Path) -> None:
-        """`states`: folders of this user's, the first of which that can be written gets the file."""
+    def __init__(self, *states: Path, stand_in: Callable[[], Path | None] = lambda: None) -> None:
+        """`states`: folders of this user's, the first of which that can be written gets the file.
+
+        If none can, the folder that `stand_in` returns gets it, which is one of `states` at the next start.
+        """
         self._paths = [file_of_node(state, NAME) for state in states]
         # Of an earlier version, for all nodes that share the folder; else the same.
         self._earlier = [state / NAME for state in states]
+        self._stand_in = stand_in
         self._one_at_a_time = CapacityLimiter(1)  # this includes writes for which nobody waits any more
 
     def read(self) -> str:
@@ -61,7 +66,10 @@ class CordonFile:
                     path.unlink(missing_ok=True)
             except OSError as error:
                 fault = fault or error
-        if fault is not None:
+        if fault is not None and reason and (further := self._stand_in()) is not None:
+            self._paths.append(file_of_node(further, NAME))
+            _replace(self._paths[-1], reason)
+        elif fault is not None:
             raise fault
 
 

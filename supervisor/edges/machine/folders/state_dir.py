@@ -79,9 +79,7 @@ def choose(explicit: str | None, last_resort: Path, environment: Mapping[str, st
     fault = _fault_after_making(wanted)
     if not fault:
         return ChosenDir(wanted)
-    path = next(
-        (place for own in user_dirs.own_dirs() if (place := _stand_in(own)) is not None), last_resort / STAND_IN
-    )
+    path = made_stand_in() or last_resort / STAND_IN
     with suppress(OSError):
         private_files.make_folder(path)
     return ChosenDir(
@@ -89,6 +87,11 @@ def choose(explicit: str | None, last_resort: Path, environment: Mapping[str, st
         f"cannot use state directory {wanted}: {fault}; history and logs are kept in {path} and may not outlive this "
         f"node's next reboot; name a directory that can be written with --state-dir or {STATE_DIR_VARIABLE}",
     )
+
+
+def made_stand_in() -> Path | None:
+    """Returns a stand-in that can be written, and makes it if need be; None if there is none. Blocks on a disk."""
+    return next((place for own in user_dirs.own_dirs() if (place := _stand_in(own)) is not None), None)
 
 
 def _stand_in(own: Path) -> Path | None:

@@ -35,8 +35,9 @@ class NoThreadError(OSError):
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Returns whether a thread or a descriptor was missing, which may be there in a moment."""
-    return isinstance(error, NoThreadError) or (isinstance(error, OSError) and error.errno in OF_DESCRIPTORS)
+    """Returns whether a thread, a process or a descriptor was missing, which may be there in a moment."""
+    passing = (*OF_DESCRIPTORS, errno.EAGAIN)
+    return isinstance(error, NoThreadError) or (isinstance(error, OSError) and error.errno in passing)
 
 
 def remedy(error: BaseException) -> str:

@@ -51,7 +51,7 @@ STREAM = Bounds(
         "CallLeave.why": Leaving.FAULT,
         "Verdict.state": JobState.FAILED,
         "RefuseAgent.refusal": Refusal.STATE,
-        "RestartRules.policy": RestartPolicyName.ANY_FAILED,  # Settings that differ are named, and refused.
+        "RestartRules.policy": RestartPolicyName.ANY_FAILED,  # A third one needs a value that equals none
         "ProcessFacts.state": ProcessState.UNKNOWN,
         "ChildProcess.state": ProcessState.UNKNOWN,
     },

@@ -6,6 +6,7 @@ wait for nodes that train without a ledger.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -63,20 +64,21 @@ async def open_backend(
     path = await in_thread(etcd_program.find)
     options = dict(nodes.backend_options)
 
-    def prepare() -> tuple[MemberFolder, member_tls.MemberFiles]:
+    def prepare() -> tuple[MemberFolder, member_tls.MemberFiles, ssl.SSLContext]:
         folder = MemberFolder(state_dir, job_id, nodes.name, goes_on=goes_on)
         try:
             if tls.token:  # also beside certificates, which alone are not enough then
-                return folder, member_tls.from_token(tls.token, own_host, folder.path)
-            return folder, member_tls.given(TlsFiles(nodes.tls_cert, nodes.tls_key, nodes.tls_ca), own_host)
+                files = member_tls.from_token(tls.token, own_host, folder.path)
+            else:
+                files = member_tls.given(TlsFiles(nodes.tls_cert, nodes.tls_key, nodes.tls_ca), own_host)
+            return folder, files, member_tls.context(files)
         except BaseException:  # raised again
             folder.close()
             raise
 
     try:
         others = [endpoint_of(each) for each in options.get("endpoints", "").split("|") if each]
-        folder, files = await in_thread(prepare)
-        context = member_tls.context(files)
+        folder, files, context = await in_thread(prepare)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"cannot prepare the job's own etcd in {state_dir}: {error}; check --state-dir and --rdzv-conf"

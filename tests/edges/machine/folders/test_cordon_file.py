@@ -65,6 +65,20 @@ async def test_a_cordon_outlives_a_change_of_the_folder(tmp_path: Path, caplog: 
     assert not caplog.text
 
 
+async def test_a_cordon_that_no_folder_takes_lies_in_a_stand_in_made_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """The disk has filled since the start: often that is why the node is cordoned."""
+    gone, stand_in = tmp_path / "gone", tmp_path / "stand-in"
+    stand_in.mkdir()
+    kept = CordonFile(gone, stand_in=lambda: stand_in)
+    await kept.keep("its disk is full")
+    assert CordonFile(gone, stand_in).read() == "its disk is full"
+    await kept.keep("")
+    assert CordonFile(gone, stand_in).read() == ""
+    assert caplog.messages == []
+
+
 async def test_a_disk_that_does_not_answer_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -10,6 +12,8 @@ import msgspec
 import pytest
 
 from supervisor.config.job_spec import Nodes
+from supervisor.edges.machine.own_process.kernel_error_remedies import is_passing
+from supervisor.edges.peers.election import member_tls
 from supervisor.edges.peers.election.job_etcd_backend import open_backend
 from supervisor.edges.peers.transport import cluster_tls
 from supervisor.errors import ConfigurationError
@@ -73,6 +77,31 @@ async def test_with_a_token_a_certificate_alone_is_not_enough(tmp_path: Path):
     authority = next((tmp_path / "etcd").glob("*/*/authority.pem"))
     assert authority.read_bytes() != (tmp_path / "node.pem").read_bytes()
     await backend.close()
+
+
+@needs_etcd
+async def test_after_a_shortage_of_descriptors_the_next_try_finds_the_folder_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def none_left(files: member_tls.MemberFiles) -> ssl.SSLContext:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with monkeypatch.context() as once:
+        once.setattr(member_tls, "context", none_left)
+        with pytest.raises(ConfigurationError) as refused:
+            await open_backend("job", NODES, TLS, own_host="127.0.0.1", state_dir=tmp_path, goes_on=True)
+    assert is_passing(refused.value.__cause__)
+    backend = await open_backend("job", NODES, TLS, own_host="127.0.0.1", state_dir=tmp_path, goes_on=True)
+    await backend.close()
+
+
+def test_a_certificate_that_cannot_be_opened_now_is_not_called_wrong(monkeypatch: pytest.MonkeyPatch):
+    def none_left(path: Path) -> bytes:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(Path, "read_bytes", none_left)
+    with pytest.raises(OSError, match="too many open files"):
+        member_tls.given(cluster_tls.TlsFiles("c", "k", "a"), "127.0.0.1")
 
 
 def _certificate_for(folder: Path, address: str) -> cluster_tls.TlsFiles:
