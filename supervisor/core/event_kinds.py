@@ -194,8 +194,8 @@ _NODES = {
     "node_succeeded": Kind(_NEWS, "All ranks of a node have ended with 0, while other nodes still run."),
     "node_cordoned": Kind(
         _NEWS,
-        "A node takes no new jobs and no part in the next cycle; or a waiting node no part until its checks pass.",
-        "`holdfast uncordon NODE` undoes what a person has asked for; mend what a check has found.",
+        "A node takes no new jobs and no part in the next cycle.",
+        "`holdfast uncordon NODE` undoes it.",
     ),
     "leave_requested": Kind(_NEWS, "Somebody wants this node out of the job, which goes on."),
     "leave_refused": Kind(
@@ -205,7 +205,7 @@ _NODES = {
     ),
     "node_leaves": Kind(_NEWS, "A node with ranks leaves the job, which restarts without it and uses no restart."),
     "node_left": Kind(_NEWS, "A node has left the job as asked; the job goes on."),
-    "node_uncordoned": Kind(_NEWS, "The node takes jobs, or part in the next cycle, again."),
+    "node_uncordoned": Kind(_NEWS, "The node takes jobs again."),
     "leader_changed": Kind(_NEWS, "Another node leads the job now; the cycle continues."),
     "leader_resigned": Kind(_NEWS, "The leader hears too few nodes; a node that hears more of them leads next."),
     "spare_failed": Kind(

@@ -131,8 +131,7 @@ class State(msgspec.Struct, frozen=True):
     stop_is_final: bool = False  # an operator's, after which no scheduler may start the job again
     stop_at_s: float | None = None  # when it was asked for last
     leaving: Leaving | None = None
-    cordoned: str = ""  # why an operator, or a check, keeps this node out of later cycles for now
-    is_cordoned_by_check: bool = False  # until a look finds the node fit
+    cordoned: str = ""  # why an operator keeps this node out of later cycles for now
     excluded: str = ""  # why this node takes part in no later cycle
     # A leader has answered this node, or the backend that elects one: another may take this one's place since then.
     has_met_leader: bool = False

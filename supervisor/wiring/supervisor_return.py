@@ -227,7 +227,10 @@ class Returning(msgspec.Struct, frozen=True):
     async def _recorded_after(self, restored: Restored) -> list[RecordedEvent]:
         job_id, last = restored.record.spec.job_id, restored.snapshot.sequence
         ask = partial(self.journal.events, job_id, after_sequence=last, limit=EVENTS_MAX)
-        return await _of_the_journal(ask, otherwise=[])
+        past = await _of_the_journal(ask, otherwise=None)
+        if past is None:
+            restored.record.sequence += EVENTS_MAX  # The one before may have used as many numbers since.
+        return past or []
 
     async def _history(self, restored: Restored, past: Sequence[RecordedEvent]) -> list[RecordedEvent]:
         """Returns what was recorded on a node that follows, or may have to: its leader may not have all of it."""

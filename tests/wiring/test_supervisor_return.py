@@ -17,7 +17,7 @@ from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.recovery.snapshot_texts import Restored
 from supervisor.ports.reports import JobReport, RecordedEvent
-from supervisor.wiring.supervisor_return import EndedJobs, Returning
+from supervisor.wiring.supervisor_return import EVENTS_MAX, EndedJobs, Returning
 
 
 class Kept:
@@ -69,6 +69,7 @@ async def test_a_disk_that_does_not_answer_costs_the_history_and_not_the_job(tmp
     returning = Returning(**parts)
     restored = SimpleNamespace(record=job, sessions=None, snapshot=SimpleNamespace(sequence=3), events=())
     assert await returning._recorded_after(cast("Restored", restored)) == []  # pyright: ignore[reportPrivateUsage]
+    assert job.sequence == EVENTS_MAX, "no number is used twice"
     restored.sessions = SimpleNamespace(leads=False)
     assert await returning._history(cast("Restored", restored), ()) == []  # pyright: ignore[reportPrivateUsage]
     await returning._record_lost("j", "it could not be taken over")  # pyright: ignore[reportPrivateUsage]

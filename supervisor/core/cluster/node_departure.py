@@ -93,8 +93,8 @@ def is_needless(state: State, event: NodeFailed, known: Member) -> bool:
     """Returns whether a node that cannot run its command, and has run no cycle, came to nodes that can go on."""
     if event.restart_allowed or not known.cycle < 0 <= state.cycle:
         return False
-    others = (each for node, each in state.members.items() if node != event.node and each.state not in UNHEARD)
-    return any(each.cycle >= 0 or each.state is MemberState.JOINED for each in others)
+    others = (each for node, each in state.members.items() if node != event.node and not each.excluded)
+    return any(each.state in _COUNTED for each in others)
 
 
 def refuse(state: State, event: NodeFailed, known: Member, now_s: float) -> Outcome:

@@ -32,7 +32,7 @@ class Member(msgspec.Struct, frozen=True):
     state: MemberState
     cycle: int = -1  # the last one it took part in
     excluded: str = ""  # why it takes part in no later cycle
-    cordoned: str = ""  # why an operator, or a check, keeps it out of later cycles for now
+    cordoned: str = ""  # why an operator keeps it out of later cycles for now
     leaves: str = ""  # why it leaves the job as soon as nothing runs there
     is_silent: bool = False  # nothing is heard from it now, and it is not lost yet
     comes_again: bool = False  # it was lost, but its next process is connected

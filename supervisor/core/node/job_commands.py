@@ -34,8 +34,7 @@ def take(state: State, command: Command, now_s: float) -> Outcome:
             return _leave_requested(state, reason, now_s)
         case node_messages.CordonRequested(reason=reason):
             cordoned = cluster_messages.NodeCordoned(state.node, reason)
-            state = msgspec.structs.replace(state, cordoned=reason, is_cordoned_by_check=False)
-            return state, (transitions.tell(state, cordoned),)
+            return msgspec.structs.replace(state, cordoned=reason), (transitions.tell(state, cordoned),)
         case node_messages.RestartRequested(reason=reason):
             return _restart_requested(state, reason)
         case node_messages.ControlRequested():

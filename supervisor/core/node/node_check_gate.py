@@ -12,7 +12,6 @@ import msgspec
 from supervisor.core import job_phases
 from supervisor.core.cluster.cluster_messages import (
     MemberState,
-    NodeCordoned,
     NodeDown,
     NodeExcluded,
     NodeFailed,
@@ -48,7 +47,8 @@ def open_gate(before: JobMachines | None, after: JobMachines, actions: Sequence[
             case TellCoordinator(report=NodeStands(state=MemberState.JOINED) as stands) if (
                 after.fitness.joins is not None
             ):
-                action = _told(after, msgspec.structs.replace(stands, state=MemberState.OPENED))
+                opened = msgspec.structs.replace(stands, state=MemberState.OPENED)
+                action = TellCoordinator(after.job.rules.job_id, opened)
             case _:
                 pass
         through.append(action)
@@ -59,26 +59,7 @@ def open_gate(before: JobMachines | None, after: JobMachines, actions: Sequence[
 
 def take(machines: JobMachines, event: node_check_round.Event, now_s: float) -> Outcome:
     actions: list[Action] = []
-    machines = _step(machines, event, now_s, actions)
-    if isinstance(machines.job.phase, job_phases.Rendezvous):  # The next cycle may begin here without another check.
-        machines = _cordon_while_unfit(machines, actions)
-    return machines, tuple(actions)
-
-
-def _cordon_while_unfit(machines: JobMachines, actions: list[Action]) -> JobMachines:
-    """Keeps the node out of the next cycle while looks between two rounds find it unfit, which may heal."""
-    life = machines.job
-    unfit = node_check_round.unfit_between_rounds(machines.fitness, life.node)
-    by_operator = bool(life.cordoned) and not life.is_cordoned_by_check
-    if unfit is None or bool(unfit) == life.is_cordoned_by_check or by_operator or life.excluded:
-        return machines
-    actions.append(_told(machines, NodeCordoned(life.node, unfit)))
-    life = msgspec.structs.replace(life, cordoned=unfit, is_cordoned_by_check=bool(unfit))
-    return msgspec.structs.replace(machines, job=life)
-
-
-def _told(machines: JobMachines, report: NodeCordoned | NodeStands) -> TellCoordinator:
-    return TellCoordinator(machines.job.rules.job_id, report)
+    return _step(machines, event, now_s, actions), tuple(actions)
 
 
 def _step(machines: JobMachines, event: node_check_round.Event, now_s: float, actions: list[Action]) -> JobMachines:

@@ -113,13 +113,6 @@ def next_deadline_s(state: State) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
-def unfit_between_rounds(state: State, node: str) -> str | None:
-    """Returns why the node is unfit according to the newest looks, "" if it is fit; None if a round says so soon."""
-    if state.round is not None or state.is_over:
-        return None
-    return unfit_sentence(node, [finding for each in state.standings for finding in each.findings])
-
-
 def checks_of(state: State) -> tuple[CheckView, ...]:
     """Returns the latest findings of each check, for people."""
     return tuple(

@@ -201,6 +201,23 @@ def test_if_every_node_was_started_again_and_cannot_run_its_command_the_job_ends
     assert verdict.reason.startswith("cannot run train.py: no such file")
 
 
+def test_if_one_of_the_nodes_that_were_started_again_cannot_run_its_command_the_others_go_on() -> None:
+    """Its file system may come later than those of the others; a refusal is known before they have joined."""
+    rules = JobRules("job", 2, restart=RestartRules(max_restarts=3), rendezvous=RendezvousRules(max_nodes=2))
+    taken = LeadershipTaken(2, Ledger(3, 0, 0, parts=("c", "d"), witnesses=("c", "d"), term=1, leader="d"))
+    state = leader_takeover.initial_state("job", taken, leader="d", now_s=0.0)
+    play = Playbook(coordinator.step, state, jitter=0.0)
+    for node in ("c", "d"):
+        play >> NodeStands(node, rules, MemberState.OPENED, -1)
+    play >> REFUSAL
+    play.at(60.0) >> DeadlineReached()
+    assert Send("c", CONCLUDED) in play.last
+    play >> NodeJoined("d", -1)
+    play.at(120.0) >> DeadlineReached()
+    assert isinstance(play.state.phase, Running)
+    assert play.state.parts == ("d",)
+
+
 def test_a_last_call_that_is_over_while_a_node_still_stops_its_workers_sets_no_timer() -> None:
     """The timer would fire again and again until those workers are gone."""
     play = running_on_two()

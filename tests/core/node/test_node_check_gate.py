@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from supervisor.core import job_phases, orders
-from supervisor.core.cluster.cluster_messages import MemberState, NodeCordoned, NodeExcluded, NodeJoined, NodeStands
+from supervisor.core import orders
+from supervisor.core.cluster.cluster_messages import MemberState, NodeExcluded, NodeJoined, NodeStands
 from supervisor.core.facts import JobRules, JobState, RendezvousRules, RestartRules
 from supervisor.core.node import node_messages
 from supervisor.core.node.node_messages import CheckNode, NodeChecked, PrepareStore, StartSpawner, WorkersEmptied
@@ -123,55 +123,6 @@ def test_a_node_that_is_still_checked_has_not_joined_for_a_new_leader_either() -
 
 def excluded(job: OneNode) -> list[NodeExcluded]:
     return [each for each in job.told if isinstance(each, NodeExcluded)]
-
-
-def waiting() -> OneNode:
-    job = OneNode(OF_THREE, checks=REPEATED)
-    job.send(node_messages.SpawnerReady(JOB, NOW), NodeChecked(JOB, "nvhcd", 1, WELL))
-    assert isinstance(job.state.jobs[JOB].job.phase, job_phases.Rendezvous)
-    return job
-
-
-def looked(job: OneNode, number: int, found: tuple[HealthFinding, ...]) -> OneNode:
-    job.pass_to(job.now_s + PERIOD_S + 1.0)
-    return job.send(NodeChecked(JOB, "nvhcd", number, found))
-
-
-def cordoned(job: OneNode) -> list[NodeCordoned]:
-    return [each for each in job.told if isinstance(each, NodeCordoned)]
-
-
-def test_a_node_that_falls_ill_while_it_waits_is_kept_out_until_it_is_well_again() -> None:
-    """It would take a lost node's place without another check; a file server that is restarted must cost no spare."""
-    job = waiting()
-    is_ill = NodeCordoned("a", "node a is unhealthy: nvhcd counts 1 failed checks")
-    for number in (2, 3):
-        looked(job, number, ILL)
-        assert cordoned(job) == [is_ill], "it says so once"
-    assert not job.coordinator.members["a"].is_ready
-    job.send(node_messages.Ordered(JOB, orders.Introduce()))
-    stands = job.told[-1]
-    assert isinstance(stands, NodeStands)
-    assert stands.cordoned == is_ill.reason
-    looked(job, 4, WELL)
-    assert cordoned(job) == [is_ill, NodeCordoned("a", "")]
-    assert job.coordinator.members["a"].is_ready
-    assert (excluded(job), job.verdict()) == ([], None)
-
-
-def test_a_node_that_an_operator_has_cordoned_stays_so_though_its_checks_pass() -> None:
-    job = waiting()
-    looked(job, 2, ILL).send(node_messages.CordonRequested(JOB, "by kim"))
-    looked(job, 3, WELL)
-    assert cordoned(job)[-1] == NodeCordoned("a", "by kim")
-    assert job.state.jobs[JOB].job.cordoned == "by kim"
-
-
-def test_a_node_that_an_operator_takes_back_too_early_is_kept_out_by_the_next_look() -> None:
-    job = waiting()
-    looked(job, 2, ILL).send(node_messages.CordonRequested(JOB, ""))
-    looked(job, 3, ILL)
-    assert [bool(each.reason) for each in cordoned(job)] == [True, False, True]
 
 
 def test_a_node_whose_ranks_run_falls_ill_and_they_go_on() -> None:
