@@ -117,7 +117,9 @@ Train = Callable[[Rank, Path, Steps], None]
 
 def by_transformers(rank: Rank, folder: Path, steps: Steps) -> None:
     hooks = transformers._Hooks()  # pyright: ignore[reportPrivateUsage]
-    arguments: Any = SimpleNamespace(output_dir=str(folder))
+    arguments: Any = SimpleNamespace(
+        output_dir=str(folder), eval_strategy="no", ignore_data_skip=False, load_best_model_at_end=False
+    )
     state: Any = SimpleNamespace(is_world_process_zero=True, global_step=0, max_steps=len(steps))
     control: Any = SimpleNamespace(should_save=False, should_evaluate=False)
     hooks.on_train_begin(arguments, state, control)
@@ -136,7 +138,7 @@ def by_transformers(rank: Rank, folder: Path, steps: Steps) -> None:
 def _trainer(folder: Path, save: Callable[[], None]) -> Any:  # noqa: ANN401 what Lightning's callbacks use of a trainer
     return SimpleNamespace(
         is_global_zero=True, sanity_checking=False, default_root_dir=str(folder), global_step=0, current_epoch=0,
-        max_steps=-1, max_epochs=None, callbacks=(), save_checkpoint=save,
+        max_steps=-1, max_epochs=None, callbacks=(), save_checkpoint=save, enable_validation=False,
     )  # fmt: skip
 
 
