@@ -14,7 +14,11 @@ import msgspec
 from supervisor.core import fence_times
 
 RENEWALS = 4  # within the life of a lead
+RENEWS_AFTER_S_MAX = (
+    0.5  # however long it lives: renewals also move the fence of this node, UNCONFIRMED_S or more ahead
+)
 RENEW_TIMEOUT = 0.4  # as a share of a lead's life: one member of the backend may hang, another may answer
+RENEW_TIMEOUT_S_MAX = 0.8
 RENEW_AGAIN_S = 0.05
 
 # --- events --------------------------------------------------------------------------------------------------------
@@ -95,10 +99,11 @@ def step(
         case DeadlineReached():
             if state.asked_at_s is not None or now_s < state.asks_at_s:
                 return state, ()
-            return msgspec.structs.replace(state, asked_at_s=now_s), (Renew(state.ttl_s * RENEW_TIMEOUT),)
+            timeout_s = min(state.ttl_s * RENEW_TIMEOUT, RENEW_TIMEOUT_S_MAX)
+            return msgspec.structs.replace(state, asked_at_s=now_s), (Renew(timeout_s),)
         case Renewed():
             assert state.asked_at_s is not None, "one question, one answer"
-            renewed_at_s, next_s = state.asked_at_s, now_s + state.ttl_s / RENEWALS
+            renewed_at_s, next_s = state.asked_at_s, now_s + min(state.ttl_s / RENEWALS, RENEWS_AFTER_S_MAX)
             extends: tuple[Action, ...] = (ExtendLead(renewed_at_s + state.ttl_s),)
         case NotRenewed():
             renewed_at_s, next_s, extends = state.renewed_at_s, now_s + RENEW_AGAIN_S, ()

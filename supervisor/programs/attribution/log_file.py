@@ -27,7 +27,8 @@ LINE_BYTES_MAX = 4 * LINE_CHARACTERS_MAX  # kept of one line; UTF-8 needs 4 byte
 class LogFile:
     """One log, as far as it has been read. Only one thread may use it at a time.
 
-    If an earlier run of the job has begun the file, what is known is that of the newest run.
+    If an earlier run of the job has begun the file, what is known is that of the newest run. A file that takes the
+    place of the one that was read, or that was cut short, is read from its beginning.
     """
 
     def __init__(self, path: str, *, tail_lines: int) -> None:
@@ -37,6 +38,7 @@ class LogFile:
         self.tail: deque[str] = deque(maxlen=tail_lines)
         self.skipped_bytes = 0  # holes and what was too much
         self.size_bytes = 0
+        self._file = (0, 0)  # its device and inode
         self._offset = 0
         self._rest = b""
         self._run = ""  # that has written the lines taken last
@@ -44,7 +46,12 @@ class LogFile:
     def read_on(self, now_s: Callable[[], float], *, to_the_end: bool) -> None:
         """Reads the added lines; an unfinished last one only if `to_the_end`. Raises OSError. Blocks."""
         with _opened(self.path) as descriptor:
-            self.size_bytes = size = os.fstat(descriptor).st_size  # A log that grows meanwhile is read on next time.
+            found = os.fstat(descriptor)
+            self.size_bytes = size = found.st_size  # A log that grows meanwhile is read on next time.
+            if (found.st_dev, found.st_ino) != self._file or size < self._offset:
+                self._file, self._offset, self._rest = (found.st_dev, found.st_ino), 0, b""
+                self._begin_run("")
+                self.analysis.lines = 0
             for bytes_max, seconds in ((FIRST_BYTES_MAX, FIRST_S), (LAST_BYTES, LAST_S)):
                 until_s = now_s() + seconds
                 unread_bytes = bytes_max

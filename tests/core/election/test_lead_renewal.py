@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from supervisor.core import fence_times
 from supervisor.core.election import lead_renewal
 from supervisor.core.election.lead_renewal import (
@@ -50,6 +52,30 @@ def test_it_is_renewed_at_once_and_then_several_times_within_its_life() -> None:
     play.at(0.2) >> Renewed() << (ExtendLead(TTL_S), NobodyElseLeads(0.0))
     assert lead_renewal.next_deadline_s(play.state) == 0.2 + TTL_S / RENEWALS
     play >> DeadlineReached() << ()
+
+
+@pytest.mark.parametrize("ttl_s", [2.0, 8.0, 20.0, 3_600.0])
+def test_however_long_a_lead_lives_the_fence_of_its_own_node_moves_before_it_passes(ttl_s: float) -> None:
+    """Else a leader would end the healthy workers of its node, between two renewals."""
+    state = lead_renewal.initial_state(ttl_s, asked_at_s=0.0, now_s=0.0)
+    fence_until_s = fence_times.FENCE_S
+    for _ in range(3):
+        now_s = lead_renewal.next_deadline_s(state)
+        assert now_s is not None
+        assert now_s < fence_until_s
+        for event in (DeadlineReached(), Renewed()):
+            state, actions = lead_renewal.step(
+                state,
+                event,
+                now_s=now_s,
+                heard_at_s=(),
+                confirmed_at_s=0.0,  # No node has confirmed what was sent since.
+                fence_until_s=fence_until_s,
+                waits_since_s=None,
+                join_timeout_s=JOIN_S,
+            )
+        (known_at_s,) = [each.known_at_s for each in actions if isinstance(each, NobodyElseLeads)]
+        fence_until_s = known_at_s + fence_times.FENCE_S
 
 
 def test_a_backend_without_an_answer_is_asked_again_soon_and_the_lead_is_not_extended() -> None:

@@ -125,3 +125,17 @@ def test_a_log_is_judged_by_the_lines_of_the_newest_run(tmp_path: Path) -> None:
         assert each.analysis.ranks == {0, 1}
         assert [line[:8] for line in each.tail] == ["[holdfas", "0: OSErr", "[holdfas", "1: OSErr"]
     assert log.analysis.lines == 9
+
+
+@pytest.mark.parametrize("is_new_file", [True, False])
+def test_a_log_that_was_written_anew_is_read_from_its_beginning(tmp_path: Path, *, is_new_file: bool) -> None:
+    """As after a user has removed the logs and typed the same command again, or a launcher has truncated them."""
+    path = tmp_path / "log"
+    path.write_text("0: OSError: [Errno 28] No space left on device\n" * 10)
+    log = read(path)
+    if is_new_file:
+        path.rename(tmp_path / "log.1")
+    path.write_text("0: all is well\n")
+    log.read_on(NOW_S, to_the_end=True)
+    assert list(log.tail) == ["0: all is well"]
+    assert log.analysis.lines == read(path).analysis.lines

@@ -24,6 +24,7 @@ SERVICE = "/etcdserverpb"
 CALL_TIMEOUT_S = 2.0
 REFUSED = frozenset({Status.PERMISSION_DENIED, Status.UNIMPLEMENTED})
 TOKEN_WORDS = ("invalid auth token", "user name is empty")  # etcd's words; its tokens last a few minutes
+OLD_TOKEN_WORDS = "revision of auth store is old"  # of a signed token, once any user or role has changed
 PASSWORD_WORDS = ("authentication failed", "user name not found", "invalid user ID or password")
 
 Answer = TypeVar("Answer", bound=Message)
@@ -174,7 +175,7 @@ class EtcdClient:
 
     def _judged(self, error: CallError) -> BackendUnavailableError | BackendRefusedError:
         text = (str(error) or Status(error.status).name).removeprefix("etcdserver: ")
-        if any(words in text for words in TOKEN_WORDS) and self._login is not None:
+        if any(words in text for words in (*TOKEN_WORDS, OLD_TOKEN_WORDS)) and self._login is not None:
             self._token = ""  # the next call fetches a new one
             return BackendUnavailableError(f"etcd: {text}")
         if error.status in REFUSED or any(words in text for words in (*TOKEN_WORDS, *PASSWORD_WORDS)):

@@ -30,6 +30,7 @@ async def test_nobody_answers(monkeypatch: pytest.MonkeyPatch):
         (Status.RESOURCE_EXHAUSTED, "etcdserver: too many requests", BackendUnavailableError),
         (Status.UNAVAILABLE, "etcdserver: no leader", BackendUnavailableError),
         (Status.UNAUTHENTICATED, "etcdserver: invalid auth token", BackendUnavailableError),
+        (Status.INVALID_ARGUMENT, "etcdserver: revision of auth store is old", BackendUnavailableError),
         (Status.PERMISSION_DENIED, "etcdserver: permission denied", BackendRefusedError),
         (Status.UNIMPLEMENTED, "unknown service", BackendRefusedError),
         (Status.INVALID_ARGUMENT, "etcdserver: authentication failed, invalid user ID or password",
@@ -52,10 +53,11 @@ async def test_what_may_pass_and_what_a_person_has_to_mend(
 
 async def test_an_old_token_is_given_up_and_without_a_name_it_is_a_refusal():
     named, unnamed = EtcdClient(NOBODY, login=Login("root", "secret")), EtcdClient(NOBODY)
-    error = CallError(Status.UNAUTHENTICATED, "etcdserver: invalid auth token")
-    named._token = "old"  # pyright: ignore[reportPrivateUsage]
-    assert isinstance(named._judged(error), BackendUnavailableError)  # pyright: ignore[reportPrivateUsage]
-    assert named._token == ""  # pyright: ignore[reportPrivateUsage]
+    for words in ("invalid auth token", "revision of auth store is old"):
+        error = CallError(Status.UNAUTHENTICATED, f"etcdserver: {words}")
+        named._token = "old"  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(named._judged(error), BackendUnavailableError)  # pyright: ignore[reportPrivateUsage]
+        assert named._token == ""  # pyright: ignore[reportPrivateUsage]
     empty = CallError(Status.INVALID_ARGUMENT, "etcdserver: user name is empty")
     assert isinstance(unnamed._judged(empty), BackendRefusedError)  # pyright: ignore[reportPrivateUsage]
     for client in (named, unnamed):
