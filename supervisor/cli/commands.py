@@ -1,4 +1,4 @@
-"""Which commands are there, in which group of `holdfast --help`, and which module answers each?"""
+"""Which commands are there, in which group does the overview show each, and which module answers it?"""
 
 from __future__ import annotations
 
