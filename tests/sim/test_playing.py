@@ -88,6 +88,7 @@ def test_every_seed_keeps_every_promise(first: int):
         (110008242, 3, (0,)),  # a spawner starts its workers so slowly that the fence passes, which was moved meanwhile
         (110020960, 4, (0, 1)),
         (110030794, 5, (0, 1)),
+        (110092365, 4, (0, 6, 8)),  # a node learns how the run before ended while its ranks still end, and only once
         (110038868, 3, (0,)),  # a supervisor continues, orders what it had decided, and then sees its fence
         (110052676, 2, (0, 1)),
         (50008426, 3, (0,)),  # a message waits for a relay that is cut off, and its node has another connection
