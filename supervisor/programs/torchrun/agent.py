@@ -20,6 +20,7 @@ import anyio
 
 from supervisor.core.elastic.elastic_messages import AgentClosed, RoundStoreServed, TellClosed
 from supervisor.edges.peers.transport.own_address import own_address
+from supervisor.errors import ConfigurationError
 from supervisor.programs.torchrun import node_daemon
 from supervisor.programs.torchrun.leader_connection import ForAgent, LeaderConnection, Unreachable
 from supervisor.programs.torchrun.options import AgentOptions
@@ -141,7 +142,7 @@ class Agent:
 
     async def _find_host(self) -> None:
         if not self._host:
-            with suppress(OSError):  # it is looked up again, and then this is an error
+            with suppress(OSError, ConfigurationError):  # it is looked up again, and then this is an error
                 self._host = await _ip_of(self._options)
 
 

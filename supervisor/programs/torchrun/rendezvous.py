@@ -30,6 +30,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 from supervisor.core.elastic.elastic_messages import BeginRound, Refusal, RefuseAgent, ServeRoundStore
+from supervisor.errors import ConfigurationError
 from supervisor.programs.torchrun import options
 from supervisor.programs.torchrun.agent import Agent
 from supervisor.programs.torchrun.leader_connection import Unreachable
@@ -126,7 +127,7 @@ class HoldfastRendezvous(RendezvousHandler):
         try:
             host = self._agent.own_host()
             self._store = _serve(host, self._timeout)
-        except (OSError, RuntimeError) as error:
+        except (OSError, RuntimeError, ConfigurationError) as error:
             raise RendezvousStateError(
                 f"cannot serve the store of round {number}: {error}; check --local-addr"
             ) from error

@@ -24,6 +24,7 @@ from torch.distributed.elastic.rendezvous.api import (
 )
 
 import holdfast_torchrun
+from supervisor.errors import ConfigurationError
 from supervisor.programs.torchrun import agent
 from tests.e2e.launch import wait_until
 
@@ -114,12 +115,14 @@ def test_workers_can_keep_a_store_of_their_own(torchruns: Torchruns, monkeypatch
         assert probe.connect_ex(place(a)), "nobody listens there before rank 0 does"
 
 
-def test_names_are_looked_up_once(torchruns: Torchruns, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("kind", [socket.gaierror, ConfigurationError])
+def test_names_are_looked_up_once(torchruns: Torchruns, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]):
+    """The second is that of a node without an IPv4 route, while the endpoint's name is not known yet."""
     first, second = torchruns.start(2, "2"), torchruns.start(3, "2")
     torchruns.round_of(first, second)
 
     async def unknown(options: object) -> str:
-        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        raise kind("Temporary failure in name resolution")
 
     monkeypatch.setattr(agent, "_ip_of", unknown)
     torchruns.round_of(first, second)
