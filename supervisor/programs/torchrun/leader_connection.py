@@ -1,7 +1,8 @@
 """How does an agent stay in touch with its rendezvous' leader, whichever agent that is, and what does a loss mean?
 
 In a job with a fixed number of nodes, the leader's loss alone stops no worker: nobody else can form a group. If the
-number may vary, the others may continue without this node, so its workers must stop before that.
+number may vary, the others may continue without this node, so its workers must stop before that. If the same leader is
+met again after a loss, it has given this node up meanwhile, and the others no longer count on its workers.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ class LeaderConnection:
         self._requested = anyio.Event()
         self._is_member = False
         self._is_loss_told = False
+        self._term = 0  # of the other agent that leads now; 0: none, or not met yet
+        self._round_term = 0  # the same when the round began
 
     async def run(self) -> None:
         """Runs until cancelled, or until the rendezvous is closed and its leader gone. Starts with the first
@@ -107,6 +110,7 @@ class LeaderConnection:
 
     async def _meet(self) -> None:
         self._meetings += 1
+        self._term = 0
         self._requested = anyio.Event()
         lost = anyio.Event()
         why = ""
@@ -121,7 +125,7 @@ class LeaderConnection:
         if self._is_led_here is not None and await self._is_led_here():
             meeting = msgspec.structs.replace(meeting, leads=False)
         try:
-            opened = open_elastic(meeting, on_order=self._take, on_lost=lose, look_s=self._look_s())
+            opened = open_elastic(meeting, on_order=self._take, on_lost=lose, on_met=self._met, look_s=self._look_s())
             async with opened as self._peers:
                 if self._request is not None:
                     self._peers.report(self._request)
@@ -151,12 +155,20 @@ class LeaderConnection:
                     _log.warning("holdfast: the workers stop: %s", reason)
             case BeginRound():
                 self._request, self.waiting, self._is_member, self._is_loss_told = None, 0, True, False
+                self._round_term = self._term
                 self._answer(order)
             case RefuseAgent():
                 self._request = None
                 self._answer(order)
             case ServeRoundStore():
                 self._answer(order)
+
+    def _met(self, term: int) -> None:
+        self._term = term
+        was_given_up = self._is_member and self._is_loss_told and term == self._round_term
+        if was_given_up and self._request is None and not self.waiting and self.closed is None:
+            self.waiting = 1
+            _log.warning("holdfast: the workers restart: the leader had given this node up, and answers again")
 
     def _miss(self, why: str, is_for_good: bool) -> None:
         if self._is_member and self.closed is None and not self._is_loss_told:

@@ -19,7 +19,7 @@ from supervisor.core.elastic.elastic_messages import (
     ServeRoundStore,
 )
 from supervisor.core.election import leader_loss_detection
-from supervisor.edges.peers.elastic.elastic_peers import ElasticMeeting
+from supervisor.edges.peers.elastic.elastic_peers import ElasticFollower, ElasticMeeting
 from supervisor.edges.peers.transport.cluster_link import PeerAddress
 from supervisor.programs.torchrun.leader_connection import ForAgent, LeaderConnection, Unreachable
 from tests.settling import settled
@@ -105,6 +105,23 @@ async def test_without_a_leader_workers_stop_only_where_others_could_go_on(
             assert isinstance(await follower.order(BeginRound), BeginRound)
             await next_leader.order(BeginRound)
             assert follower.touch.waiting == 0
+
+
+async def test_a_node_that_its_living_leader_has_given_up_restarts_its_workers(port: int):
+    """As after a cut of some seconds: the others have been told that it is lost, and wait for it."""
+    async with agent("a", port, FIXED) as leader, agent("b", port, FIXED, leads=False) as follower:
+        await leader.order(BeginRound)
+        await follower.order(BeginRound)
+        peers = follower.touch._peers  # pyright: ignore[reportPrivateUsage]
+        assert isinstance(peers, ElasticFollower)
+        peers._client._on_lost("nothing was heard")  # pyright: ignore[reportPrivateUsage]
+        await until(lambda: follower.touch.waiting)
+        await until(lambda: leader.touch.waiting)
+        for side in (leader, follower):
+            side.want()
+        for side in (leader, follower):
+            await side.order(BeginRound)
+            assert side.touch.waiting == 0
 
 
 async def test_a_wish_without_any_leader_ends_with_its_time(port: int):

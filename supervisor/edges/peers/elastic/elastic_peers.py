@@ -167,10 +167,15 @@ class ElasticFollower:
 
 @asynccontextmanager
 async def open_elastic(
-    meeting: ElasticMeeting, *, on_order: OnOrder, on_lost: Callable[[str, bool], None], look_s: float = LOOK_S
+    meeting: ElasticMeeting,
+    *,
+    on_order: OnOrder,
+    on_lost: Callable[[str, bool], None],
+    on_met: Callable[[int], None] = lambda _: None,
+    look_s: float = LOOK_S,
 ) -> AsyncGenerator[ElasticPeers]:
     """Opens the peers. Calls `on_lost` once with the reason when there is no leader (any more), and with whether it
-    refuses this agent permanently.
+    refuses this agent permanently; `on_met` with the term of another agent that leads, each time it answers.
 
     An agent that finds no leader within `look_s` reports so, and may try to lead.
     """
@@ -183,15 +188,20 @@ async def open_elastic(
             yield leader
         elif meeting.leads:
             on_lost(f"cannot listen at port {meeting.endpoint.port}: another process does", True)
-            yield ElasticFollower(_client(meeting, on_order, on_lost))
+            yield ElasticFollower(_client(meeting, on_order, on_lost, on_met))
         else:
-            client = _client(meeting, on_order, on_lost)
+            client = _client(meeting, on_order, on_lost, on_met)
             tasks.start_soon(lambda: client.run(join_timeout_s=look_s))
             yield ElasticFollower(client)
         tasks.cancel_scope.cancel()
 
 
-def _client(meeting: ElasticMeeting, on_order: OnOrder, on_lost: Callable[[str, bool], None]) -> ClusterClient:
+def _client(
+    meeting: ElasticMeeting,
+    on_order: OnOrder,
+    on_lost: Callable[[str, bool], None],
+    on_met: Callable[[int], None],
+) -> ClusterClient:
     client: ClusterClient = ClusterClient(
         meeting.endpoint,
         job_id=meeting.job_id,
@@ -199,6 +209,7 @@ def _client(meeting: ElasticMeeting, on_order: OnOrder, on_lost: Callable[[str, 
         on_order=lambda ordered: _log.warning("an order for job %s is dropped: torchrun runs it", ordered.job_id),
         on_elastic=lambda ordered: on_order(ordered.order),
         on_lost=lambda why: on_lost(why, client.is_refused),
+        on_fence=lambda _: on_met(client.term or 0),
         tls=meeting.tls,
     )
     return client

@@ -131,6 +131,11 @@ class ClusterClient:
         """Returns when the leader may last have heard from this node; None: never."""
         return self._said_at_s if self._conversation.line is None else self._loop.time()
 
+    @property
+    def term(self) -> int | None:
+        """Returns the term of the leader that has welcomed this node; None: none has."""
+        return self._term
+
     def report(self, reported: Reported | ElasticReported) -> None:
         """Sends a report and keeps it until the leader has it."""
         try:
