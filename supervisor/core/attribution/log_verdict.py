@@ -34,6 +34,7 @@ from supervisor.core.attribution.tracebacks import (
 from supervisor.core.attribution.training_progress import Progress
 
 ALIKE_CYCLES = 3  # if so many cycles, with this one, end alike, another try would too
+_OF_THE_PROGRAM = (Weight.RESOURCE, Weight.ERROR, Weight.NUMBERS)
 LINE_CHARACTERS_MAX = 2_000  # examined; the rest of a line adds nothing
 QUOTED_CHARACTERS_MAX = 300
 FINDINGS_MAX = 10
@@ -157,12 +158,13 @@ def _judge(analysis: Analysis, earlier: Sequence[str], has_ended: bool) -> Judge
     culprits = _culprits(cause, analysis)
     reason = _sentence(cause, culprits)
     advice = _advice(cause, analysis)
-    alike = 1 + _run_length(earlier, cause.signature)
-    if alike >= ALIKE_CYCLES and advice is not Advice.STOP:
-        return Judgement(
-            Advice.STOP, f"{alike} cycles in a row ended alike: {reason}", culprits, findings, cause.signature
-        )
-    return Judgement(advice, reason, culprits, findings, cause.signature)
+    signature = cause.signature
+    if found[0][0] not in _OF_THE_PROGRAM:  # Three lost nodes look alike, and say nothing about the next attempt.
+        signature = f"{signature} of ranks {', '.join(map(str, culprits))}" if culprits else ""
+    alike = 1 + _run_length(earlier, signature)
+    if signature and alike >= ALIKE_CYCLES and advice is not Advice.STOP:
+        return Judgement(Advice.STOP, f"{alike} cycles in a row ended alike: {reason}", culprits, findings, signature)
+    return Judgement(advice, reason, culprits, findings, signature)
 
 
 def _findings(analysis: Analysis, *, has_ended: bool) -> list[tuple[Weight, LogFinding]]:

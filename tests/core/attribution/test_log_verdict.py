@@ -34,6 +34,19 @@ def test_what_fails_alike_in_each_cycle_is_not_tried_again() -> None:
     assert other.advice != Advice.STOP
 
 
+def ended(*line_of_cycle: str) -> list[Advice]:
+    earlier, advice = list[str](), list[Advice]()
+    for line in line_of_cycle:
+        found = analyse([f"{rank}: step 1" for rank in range(8)] + [line], earlier=earlier)
+        earlier.append(found.signature)
+        advice.append(found.advice)
+    return advice
+
+
+def test_nodes_that_are_lost_one_after_the_other_are_no_failure_of_the_program() -> None:
+    assert Advice.STOP not in ended(*["0: RuntimeError: Connection reset by peer"] * 5)
+
+
 def test_another_failure_in_between_starts_the_count_again() -> None:
     signature = analyse(SAME).signature
     assert analyse(SAME, earlier=[signature, "something else", signature]).advice is Advice.RESTART
