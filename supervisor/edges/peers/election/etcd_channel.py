@@ -23,7 +23,7 @@ NEXT_AFTER_S = 0.25  # without an answer of one member, the next one is asked fo
 SLOW_S = 0.5  # a call that was given up after that counts against its member
 CANNOT_SERVE = (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED)  # this member; another may
 LOOK_UP_AGAIN_S = 10.0
-LOOK_UP_S = 1.0  # if addresses are known already
+LOOK_UP_S = 0.5  # if addresses are known already: less than a renewal of the lead has (lead_renewal.py)
 
 
 class EtcdChannel:
@@ -139,21 +139,24 @@ class EtcdChannel:
             now_s = anyio.current_time()
             if not self._is_outdated or (self._members and now_s < self._looked_up_at_s + LOOK_UP_AGAIN_S):
                 return
-            members: list[Member] = []
+            of_endpoint: dict[Endpoint, list[Member]] = {}
             errors: list[str] = []
             endpoints = self._endpoints
-            for endpoint in endpoints:
-                known = [each for each in self._members if each.endpoint == endpoint]
-                found = None
+
+            async def find(endpoint: Endpoint) -> None:
+                known = of_endpoint[endpoint]
                 try:
                     with anyio.move_on_after(LOOK_UP_S if known else math.inf):
                         found = await look_up(endpoint.host, endpoint.port, kind=SOCK_STREAM)
+                        of_endpoint[endpoint] = [self._member(endpoint, each, known) for each in found]
                 except OSError as error:
                     errors.append(f"cannot look up {endpoint.host}: {error.strerror or error}")
-                if found is None:
-                    members += known
-                else:
-                    members += [self._member(endpoint, each, known) for each in found]
+
+            async with anyio.create_task_group() as tasks:
+                for endpoint in endpoints:
+                    of_endpoint[endpoint] = [each for each in self._members if each.endpoint == endpoint]
+                    tasks.start_soon(find, endpoint)
+            members = [each for endpoint in endpoints for each in of_endpoint[endpoint]]
             for each in self._members:
                 if each not in members:
                     await each.drop()

@@ -215,3 +215,25 @@ async def test_names_keep_their_addresses_while_nobody_knows_them(monkeypatch: p
         assert [await ask(channel), await ask(channel)] == ["m0", "m0"]
         assert len(asked) == 4, "it is looked up again only if nobody answers"
         channel.close()
+
+
+async def test_names_that_are_not_answered_cost_a_call_little_while_addresses_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(etcd_channel, "LOOK_UP_AGAIN_S", 0.0)
+    is_silent = False
+
+    async def found(host: str | None, port: int, *, kind: socket.SocketKind) -> list[Found]:
+        if is_silent:
+            await anyio.sleep_forever()
+        return await look_up("127.0.0.1", port, kind=kind)
+
+    monkeypatch.setattr(etcd_channel, "look_up", found)
+    async with members(8) as (_, fakes):
+        channel = EtcdChannel([Endpoint(f"etcd-{at}", fake.endpoint.port) for at, fake in enumerate(fakes)], None)
+        await ask(channel)
+        is_silent = channel._is_outdated = True  # pyright: ignore[reportPrivateUsage]
+        begun_s = anyio.current_time()
+        await ask(channel)
+        assert anyio.current_time() - begun_s < 5 * etcd_channel.LOOK_UP_S, "they are looked up at the same time"
+        channel.close()
