@@ -134,6 +134,7 @@ class JobEtcdMembers:
                 tasks.start_soon(self._look)
                 tasks.start_soon(self._tell_newcomers, may_train)
                 tasks.start_soon(self._sit)
+                tasks.start_soon(self._folder.stay_in_use)
 
     async def _begin(self, hosts: list[str]) -> None:
         """Begins an etcd, unless the job has one."""
@@ -361,7 +362,8 @@ class JobEtcdMembers:
                 if is_late and not is_last:
                     for each in etcd_membership.unseated(view.before, view.members, view.after):
                         await self._client.remove_member(each.id)
-                    await self._client.remove_member(membership.id)
+                    if any(each.id == membership.id for each in view.members):  # Else it was, before a call failed.
+                        await self._client.remove_member(membership.id)
                     await self._client.revoke(membership.lease)
                     return
             await pause(LEAVE_AGAIN_S, why="nothing tells when the leader has ended")

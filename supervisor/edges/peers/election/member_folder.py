@@ -22,6 +22,7 @@ from holdfast_wire import private_files
 
 from supervisor.core.etcd_membership import Published
 from supervisor.edges.machine.own_process.side_threads import SideThreads
+from supervisor.ports.pauses import pause
 
 FOLDER = "etcd"  # in the state folder; in it, one folder for each job and node
 UNUSED_S = 3600.0  # no supervisor comes back after that
@@ -78,6 +79,13 @@ class MemberFolder:
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
+
+    async def stay_in_use(self) -> None:
+        """Shows that the folder is in use, until cancelled: some file systems keep a lock on its node alone."""
+        while True:
+            await pause(UNUSED_S / 10, why="the file's time says how long ago it was used")
+            with suppress(OSError):
+                await self._writes.call(lambda: os.utime(self._lock), timeout_s=WRITE_TIMEOUT_S, discard=bool)
 
     async def keep(self, membership: Membership) -> None:
         await self._write("member", membership)

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+import anyio
 import pytest
 
 from supervisor.core.etcd_membership import Published
@@ -72,6 +73,31 @@ def test_what_killed_runs_have_left_is_removed_once_nobody_comes_back(tmp_path: 
     assert used.path.is_dir()
     assert new.path.is_dir()
     assert not old.path.parent.exists()
+    used.close()
+
+
+async def test_a_folder_in_use_stays_where_locks_hold_on_one_node_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """As on BeeGFS: another node gets the lock, too, and only the file's time says that the folder is in use."""
+
+    def granted(descriptor: int, *, or_unknown: bool = True) -> bool:
+        return True
+
+    used = _made(tmp_path, "used")
+    past_s = (used.path / LOCK).stat().st_mtime - UNUSED_S - 1.0
+    os.utime(used.path / LOCK, (past_s, past_s))
+    async with anyio.create_task_group() as tasks:
+        with monkeypatch.context() as soon:
+            soon.setattr(member_folder, "UNUSED_S", 0.1)
+            tasks.start_soon(used.stay_in_use)
+            with anyio.fail_after(30.0):
+                while (used.path / LOCK).stat().st_mtime == past_s:  # noqa: ASYNC110 - a file tells nobody
+                    await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+    monkeypatch.setattr(member_folder, "_locked", granted)
+    _made(tmp_path).close()
+    assert used.path.is_dir()
     used.close()
 
 
