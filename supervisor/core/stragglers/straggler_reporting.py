@@ -138,7 +138,9 @@ def _subjects(state: State, name: str, section: _Section) -> dict[_Subject, Stra
         else:
             subjects += [(node, (rank,)) for rank in ranks]
     found = [(subject, _straggler(name, section, subject)) for subject in subjects]
-    return dict(sorted(found, key=lambda each: -each[1].ratio)[:NAMED_MAX])
+    # Of too many, those that are named already stay, or noise would name and un-name some in each round.
+    kept = sorted(found, key=lambda each: (each[0] not in section.named, -each[1].ratio))[:NAMED_MAX]
+    return dict(sorted(kept, key=lambda each: -each[1].ratio))
 
 
 def _straggler(name: str, section: _Section, subject: _Subject) -> Straggler:
@@ -171,7 +173,7 @@ def _why_gone(each: Straggler, judged: dict[int, Judged], compared: list[int]) -
     last = [judged[rank] for rank in each.ranks]
     if all(now.is_well for now in last):
         return sentences.well_again(max(now.ratio for now in last), len(compared))
-    return "more ranks are slow than not, so they do different work"
+    return "so many ranks are slow that they seem to do different work"
 
 
 def _one(each: Straggler) -> int | None:

@@ -180,6 +180,17 @@ def test_many_names_are_bounded():
     assert 0 < len(job.named) <= NAMED_MAX
 
 
+def test_of_too_many_slow_ranks_the_same_ones_stay_named():
+    job = _Job(1, 200)
+    job.slow = {rank: 2.0 + rank / 100 for rank in range(45)}
+    job.run(200.0)
+    named = {each.ranks for each in job.named}
+    assert len(named) == NAMED_MAX
+    job.slow = {rank: 3.0 - rank / 100 for rank in range(45)}
+    assert job.run(200.0) == []
+    assert {each.ranks for each in job.named} == named
+
+
 def test_nothing_has_to_be_waited_for():
     assert straggler_reporting.next_deadline_s(_Job(1, 1).state) is None
 
