@@ -204,6 +204,11 @@ def resume(job: JobRecord, past: Sequence[RecordedEvent], *, has_spawner: bool) 
     job.is_returning = has_spawner
 
 
+def skip_events(job: JobRecord, count: int) -> None:
+    """Leaves out so many numbers of events: the supervisor before may have used them after the state was kept."""
+    job.sequence += count
+
+
 def _with_epochs(kept: StateSnapshot, submitted_at_ms: int) -> StateSnapshot:
     """Returns the state with what a version without fencing epochs does not keep: the next cycle has an epoch."""
     job, led = kept.machines.job, kept.coordinator
