@@ -302,9 +302,8 @@ class Monitoring:
 
 _shared: Monitoring | None = None
 _holders = 0
-_dropped: deque[tuple[Monitoring, object]] = (
-    deque()
-)  # clients that have not been released yet, by their sections' owner
+# Clients that have not been released yet, by their sections' owner.
+_dropped: deque[tuple[Monitoring, object]] = deque()
 _lock = threading.RLock()  # guards all three; re-entrant for a signal handler in the middle of a call
 
 

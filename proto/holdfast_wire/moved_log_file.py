@@ -34,7 +34,7 @@ def leave_if_moved(fd: int, path: str) -> bool:
 
 
 class MovedFiles:
-    """Looks whether the open files of one writer are still in their places, each once in LOOK_S."""
+    """Checks that the open files of one writer are still in their places, each at most once in LOOK_S."""
 
     def __init__(self) -> None:
         self._look_at_s: dict[str, float] = {}

@@ -1,8 +1,8 @@
 """Where do the lines of this run of a job begin, in a log that an earlier run (before a requeue, say) has begun?
 
 At a line that names the time at which this run began: that of the epoch of the cycle's leader, so all nodes write the
-same. Whoever opens the file writes it, if the file was last written before that time. A line of a worker begins with
-its rank, so no worker can print the mark.
+same. The process that opens the file writes it, if the file was last written before that time. A line of a worker
+begins with its rank, so no worker can print the mark.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ def _run_began_ms(job: JobRecord, cycle: int) -> int:
     if job.running is None and cycle >= 0:
         return 0
     known = job.running.assignment.epoch if job.running is not None else 0
-    return known or job.submitted_at_ns // 10**6
+    return known or job.submitted_at_ms
 
 
 def _listen(path: Path) -> socket.socket:

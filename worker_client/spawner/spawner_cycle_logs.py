@@ -16,8 +16,8 @@ from .child_state import Inherited
 from .children import Start
 from .cycle_end import complete
 from .cycle_log import log_process
-from .cycle_log.feed import Place
 from .cycle_log.feeds import Feeds
+from .cycle_log.worker_pipe import Place
 from .dropped_output import DroppedOutput
 from .event_loop import Events
 from .killing import Killing

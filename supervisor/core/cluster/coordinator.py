@@ -262,7 +262,7 @@ def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, 
     known = state.members.get(event.node) or Member(MemberState.JOINED)
     if event.cycle > state.cycle or event.cycle < known.cycle or known.state is MemberState.REFUSED:
         return state, ()
-    if node_departure.is_needless(state, event, known):
+    if node_departure.can_do_without(state, event, known):
         return node_departure.refuse(state, event, known, now_s)
     # A node lost to the others may still have to report how its part of the cycle ended.
     is_of_cycle = known.cycle == state.cycle and state.cycle >= 0

@@ -89,7 +89,7 @@ def turn_away(state: State, node: str, reason: str, verdict: Verdict) -> Outcome
     return state, (said(state, "node_refused", reason), Send(node, orders.Conclude(verdict)))
 
 
-def is_needless(state: State, event: NodeFailed, known: Member) -> bool:
+def can_do_without(state: State, event: NodeFailed, known: Member) -> bool:
     """Returns whether a node that cannot run its command, and has run no cycle, came to nodes that can go on."""
     if event.restart_allowed or not known.cycle < 0 <= state.cycle:
         return False

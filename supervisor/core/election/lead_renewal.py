@@ -14,9 +14,8 @@ import msgspec
 from supervisor.core import fence_times
 
 RENEWALS = 4  # within the life of a lead
-RENEWS_AFTER_S_MAX = (
-    0.5  # however long it lives: renewals also move the fence of this node, UNCONFIRMED_S or more ahead
-)
+# However long a lead lives: renewals also move the fence of this node, by UNCONFIRMED_S at least.
+RENEWS_AFTER_S_MAX = 0.5
 RENEW_TIMEOUT = 0.4  # as a share of a lead's life: one member of the backend may hang, another may answer
 RENEW_TIMEOUT_S_MAX = 0.8
 RENEW_AGAIN_S = 0.05

@@ -50,11 +50,11 @@ def first_of(reports: Sequence[Report], encode: Callable[[Report], Encoded]) -> 
     page: list[Encoded] = []
     left = PAGE_BYTES_MAX
     for report in reports:
-        job = encode(report)
-        left -= job.ByteSize()
+        encoded = encode(report)
+        left -= encoded.ByteSize()
         if page and left < 0:
             break
-        page.append(job)
+        page.append(encoded)
     return page
 
 
@@ -63,14 +63,30 @@ def _key(report: JobReport) -> tuple[int, str]:
 
 
 def _token(report: JobReport) -> str:
-    return base64.urlsafe_b64encode(f"{report.submitted_at_ns}:{report.job_id}".encode()).decode()
+    return token_of(f"{report.submitted_at_ns}:{report.job_id}")
 
 
 def _read_page_token(token: str) -> tuple[int, str]:
     try:
-        submitted, _, job_id = base64.urlsafe_b64decode(token.encode("ascii")).decode().partition(":")
+        submitted, _, job_id = text_of(token).partition(":")
         return int(submitted), job_id
     except ValueError:
-        raise InvalidRequestError(
-            "cannot list jobs: page_token is not one that an earlier page gave; begin without one"
-        ) from None
+        raise wrong_token("jobs") from None
+
+
+# --- tokens, also those of the pages of nodes ----------------------------------------------------------------------
+
+
+def token_of(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def text_of(token: str) -> str:
+    """Raises ValueError for a token that is none."""
+    return base64.urlsafe_b64decode(token.encode("ascii")).decode()
+
+
+def wrong_token(listed: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"cannot list {listed}: page_token is not one that an earlier page gave; begin without one"
+    )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 
 from holdfast_wire.v1 import control_pb2 as wire
 
-from supervisor.edges.operators.job_pages import first_of
-from supervisor.errors import InvalidRequestError
+from supervisor.edges.operators.job_pages import first_of, text_of, token_of, wrong_token
 from supervisor.ports.reports import NodeReport
 
 NODES_PAGE_MAX = 10_000  # and the default, because each page asks the nodes again
@@ -27,20 +25,14 @@ def page_of(
         after = _read_page_token(token)
         left = [node for node in left if node.name > after]
     page = first_of(left[: min(size or NODES_PAGE_MAX, NODES_PAGE_MAX)], encode)
-    return page, _token(left[len(page) - 1].name) if len(left) > len(page) else ""
-
-
-def _token(name: str) -> str:
-    return base64.urlsafe_b64encode(f"{_PREFIX}{name}".encode()).decode()
+    return page, token_of(f"{_PREFIX}{left[len(page) - 1].name}") if len(left) > len(page) else ""
 
 
 def _read_page_token(token: str) -> str:
     try:
-        text = base64.urlsafe_b64decode(token.encode("ascii")).decode()
+        text = text_of(token)
     except ValueError:
         text = ""
     if not text.startswith(_PREFIX):
-        raise InvalidRequestError(
-            "cannot list nodes: page_token is not one that an earlier page gave; begin without one"
-        )
+        raise wrong_token("nodes")
     return text.removeprefix(_PREFIX)

@@ -67,8 +67,7 @@ class SharedLogReader:
         if descriptor is None:
             return
         try:
-            began_ms = self._run_began_ms()
-            run = run_time(began_ms)
+            began_ms, run = self._own_run()
             found = os.fstat(descriptor)
             if self._is_of_earlier_runs(found, began_ms):
                 return
@@ -90,12 +89,12 @@ class SharedLogReader:
         finally:
             os.close(descriptor)
 
-    def _run_began_ms(self) -> int:
-        """Returns when this run began, in Unix time; 0: unknown, so all lines are its."""
+    def _own_run(self) -> tuple[int, str]:
+        """Returns when this run began, in Unix time, and as its mark says it; 0, "": unknown, so all lines are its."""
         with contextlib.suppress(OSError, ValueError, OverflowError):
             began_ms = int(os.readlink(self._run_link))
-            return began_ms if run_time(began_ms) else 0
-        return 0
+            return began_ms, run_time(began_ms)
+        return 0, ""
 
     def _is_of_earlier_runs(self, found: os.stat_result, began_ms: int) -> bool:
         """Returns whether this run has written nothing yet, not even its mark.

@@ -50,8 +50,7 @@ class LogFile:
             self.size_bytes = size = found.st_size  # A log that grows meanwhile is read on next time.
             if (found.st_dev, found.st_ino) != self._file or size < self._offset:
                 self._file, self._offset, self._rest = (found.st_dev, found.st_ino), 0, b""
-                self._begin_run("")
-                self.analysis.lines = 0
+                self._begin_run("", lines=0)
             for bytes_max, seconds in ((FIRST_BYTES_MAX, FIRST_S), (LAST_BYTES, LAST_S)):
                 until_s = now_s() + seconds
                 unread_bytes = bytes_max
@@ -87,14 +86,15 @@ class LogFile:
     def _take(self, lines: list[bytes]) -> None:
         for line in lines:
             if (run := run_begun_by(line)) and run != self._run:  # Each node may write a mark.
-                self._begin_run(run)
+                self._begin_run(run, lines=self.analysis.lines)
             text = line[:LINE_BYTES_MAX].decode(errors="replace")[:LINE_CHARACTERS_MAX]
             self.analysis.take(text)
             self.tail.append(text)
 
-    def _begin_run(self, run: str) -> None:
-        before, self._run, self.analysis = self.analysis, run, Analysis()
-        self.analysis.lines = before.lines
+    def _begin_run(self, run: str, *, lines: int) -> None:
+        """Forgets what was known. `lines`: of the file, before this run."""
+        self._run, self.analysis = run, Analysis()
+        self.analysis.lines = lines
         self.tail.clear()
         self.skipped_bytes = 0
 

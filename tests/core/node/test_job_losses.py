@@ -138,7 +138,7 @@ def test_a_spare_that_steps_in_counts_from_the_loss_that_it_makes_good(*, is_run
     assert job.run_cycle(3).said("running_again") == said
 
 
-def test_a_node_without_which_the_job_has_ended_ends_once_its_ranks_are_gone_whoever_leads_by_then() -> None:
+def test_a_node_keeps_the_verdict_until_its_ranks_are_gone_also_under_another_leader() -> None:
     """It learns the verdict from a leader of the next run, which knows nothing of this node's ranks."""
     job = running(rules(1))
     job.coordinator = coordinator.initial_state(JOB)  # says nothing by itself

@@ -93,8 +93,8 @@ def test_a_refusal_is_over_with_the_order_to_stop_and_with_the_next_spawner():
     stopped, _ = job.step(refused(), WindDown("the job ends"), now_s=1.0)
     closing, _ = job.step(stopped, Conclude(VERDICT), now_s=1.0)
     down, _ = job.step(refused(), SpawnerLost("job", 1, "it was killed"), now_s=1.0)
-    anew, _ = job.step(down, JoinAgain(1, "again"), now_s=2.0)
-    for after in (stopped, closing, down, anew):
+    restarted, _ = job.step(down, JoinAgain(1, "again"), now_s=2.0)
+    for after in (stopped, closing, down, restarted):
         _, actions = job.step(after, Introduce(), now_s=2.0)
         assert actions == (TellCoordinator("job", job_state_report.state_report(after)),)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from worker_client.spawner.event_loop import READ, WRITE, Events
 from worker_client.spawner.last_printed_error import TAIL_BYTES
 
-from .feed import PIPE_BYTES, REST_MIN_S, STALLED, Feed, Place, enlarge, waiting_bytes
+from .worker_pipe import PIPE_BYTES, REST_MIN_S, STALLED, Feed, Place, enlarge, waiting_bytes
 
 MESSAGE_BYTES_MAX = 32 * 1024
 FLOOD_BYTES = 64 * 1024  # output that comes in pieces of at least this size is taken in large pieces ...

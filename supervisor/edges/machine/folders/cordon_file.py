@@ -69,8 +69,8 @@ class CordonFile:
         if fault is not None and reason and (further := self._stand_in()) is not None:
             self._paths.append(file_of_node(further, NAME))
             _replace(self._paths[-1], reason)
-            text = "%s is noted in %s, which may not outlive this node's next reboot: %s"
-            _log.warning(text, "that the node is cordoned", further, fault.strerror or fault)
+            text = "the node's cordon is noted in %s, which may not outlive this node's next reboot: %s"
+            _log.warning(text, further, fault.strerror or fault)
         elif fault is not None:
             raise fault
 

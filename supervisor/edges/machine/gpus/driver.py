@@ -217,9 +217,7 @@ class Driver:
 
         def is_named(index: int) -> bool:
             uuid = self._uuids.get(index)
-            if uuid is None:
-                return in_vain or str(index) in visible
-            return str(index) in visible or any(map(uuid.startswith, starts))
+            return str(index) in visible or (in_vain if uuid is None else any(map(uuid.startswith, starts)))
 
         return [f"GPU {index}" for index in lost if is_named(index)]
 

@@ -42,8 +42,8 @@ STREAM = Bounds(
         "detail": CLUSTER_FRAME_BYTES_MAX,
     },
     bytes=dict.fromkeys(("question", "answer", "output"), CLUSTER_FRAME_BYTES_MAX),
-    # Where a skipped record would leave a fault, a refusal or an end unknown. What waits for a word that nobody can
-    # guess (a barrier, a stage of a call, a node's state) is skipped.
+    # Without these records, a fault, a refusal or an end would stay unknown. A record is skipped if nobody can guess
+    # its word: a barrier, a stage of a call, a node's state.
     substitutes={
         "RankFault.interruption": Interruption.EXCEPTION,
         "Lost.interruption": Interruption.EXCEPTION,

@@ -77,7 +77,7 @@ async def test_a_cordon_that_no_folder_takes_lies_in_a_stand_in_made_for_it(
     await kept.keep("")
     assert CordonFile(gone, stand_in).read() == ""
     (warning,) = caplog.messages
-    assert warning.startswith(f"that the node is cordoned is noted in {stand_in}, which may not outlive")
+    assert warning.startswith(f"the node's cordon is noted in {stand_in}, which may not outlive")
 
 
 async def test_a_disk_that_does_not_answer_is_a_warning(

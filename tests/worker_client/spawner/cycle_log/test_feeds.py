@@ -14,8 +14,8 @@ from holdfast_wire.spawner_link import CycleLogClosed, Exited, KillTree, OutputD
 from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.rig import Rig, until, worker
 from worker_client.spawner.cycle_log import feeds
-from worker_client.spawner.cycle_log.feed import Place
 from worker_client.spawner.cycle_log.feeds import Feeds
+from worker_client.spawner.cycle_log.worker_pipe import Place
 from worker_client.spawner.event_loop import Events
 
 

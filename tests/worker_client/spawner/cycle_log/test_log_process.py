@@ -24,7 +24,7 @@ from tests.worker_client.spawner.conftest import Script
 from tests.worker_client.spawner.cycle_log.test_feeds import plan
 from tests.worker_client.spawner.rig import Rig, until
 from worker_client.spawner.cycle_log import log_process
-from worker_client.spawner.cycle_log.feed import Place
+from worker_client.spawner.cycle_log.worker_pipe import Place
 
 LINE = b"x" * 99 + b"\n"
 SLOW_S = 20.0  # a worker that waits for a disk waits longer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from worker_client.spawner.cycle_log.feed import enlarge, waiting_bytes
+from worker_client.spawner.cycle_log.worker_pipe import enlarge, waiting_bytes
 
 
 def test_a_pipe_tells_what_waits_in_it_and_an_enlarged_one_takes_at_least_what_it_took() -> None:
