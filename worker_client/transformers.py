@@ -56,7 +56,8 @@ class _Hooks:
     def on_train_begin(self, args: _Arguments, state: _State, control: _Control, **_: object) -> None:
         global _training
         if _training is not None and (earlier := _training()) is not None:
-            earlier._leave()  # if its training ended with an exception, no hook was called
+            earlier._client = None  # its training ended with an exception: how long a section was open says nothing
+            earlier._open = None
         _training = weakref.ref(self)
         self._has_evaluated = False
         # A fresh start loads less than a later one, and how long skipping batches takes depends on how many they are.

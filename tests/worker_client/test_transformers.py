@@ -81,3 +81,55 @@ def test_limits_are_learned_once_they_have_been_measured(tmp_path: Path, rank_en
     assert learned["heartbeat"]["initial"] > 0
     assert learned["section"]["calculated_sections"] == ["checkpointing", "setup", "step"]
     assert (tmp_path / "finished").exists()
+
+
+FAILED_SCRIPT = """
+import os, sys, time
+from pathlib import Path
+import torch
+from transformers import Trainer, TrainingArguments
+from tests.worker_client.fake_supervisor import FakeSupervisor
+from worker_client import RankMonitorClient, workload_monitoring
+from worker_client.transformers import FaultToleranceCallback
+
+class Model(torch.nn.Module):
+    fails_at, failed_s = 3, 0.0
+    def __init__(self):
+        super().__init__()
+        self.layer, self.calls = torch.nn.Linear(4, 1), 0
+    def forward(self, x, labels=None):
+        self.calls += 1
+        if self.calls == Model.fails_at:
+            Model.failed_s = time.monotonic()
+            raise RuntimeError("by intention")
+        return {"loss": ((self.layer(x) - labels) ** 2).mean()}
+
+served = FakeSupervisor(Path(os.environ["HOLDFAST_SOCKET"]), shares_page=False)
+scripts_own = RankMonitorClient()
+scripts_own.init_workload_monitoring()
+data = [{"x": torch.ones(4), "labels": torch.ones(1)} for _ in range(8)]
+kept = []  # as a notebook keeps what it has made
+for callback in (FaultToleranceCallback(), FaultToleranceCallback()):
+    arguments = TrainingArguments(
+        output_dir=sys.argv[1], max_steps=6, per_device_train_batch_size=2, save_strategy="no",
+        report_to=[], use_cpu=True, disable_tqdm=True,
+    )
+    kept.append(Trainer(model=Model(), args=arguments, train_dataset=data, callbacks=[callback]))
+    try:
+        kept[-1].train()
+    except RuntimeError:
+        Model.fails_at = 0
+        while time.monotonic() < Model.failed_s + 2:
+            pass
+print("longest step:", workload_monitoring.current().progress.sections.measure()[1]["step"] / 1e9)
+served.stop()
+"""
+
+
+def test_a_section_that_a_failed_training_left_open_is_not_measured(tmp_path: Path, rank_environment: Path):
+    lone = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    command = [sys.executable, "-W", "ignore", "-c", FAILED_SCRIPT, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=lone, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("longest step:")]
+    assert float(line.partition(": ")[2]) < 1.9
