@@ -228,7 +228,8 @@ def _from_tracebacks(signature: str, members: list[tuple[int | None, Raised]]) -
 def _advice(cause: LogFinding, analysis: Analysis) -> Advice:
     if cause.kind not in ("exception", "missing_file"):
         return next(sign.advice for sign in SIGNS if sign.kind == cause.kind)
-    is_everywhere = set(cause.ranks) == analysis.ranks
+    # A rank that alone has printed may be the only one that failed: the others were stopped in silence.
+    is_everywhere = len(cause.ranks) > 1 and set(cause.ranks) == analysis.ranks
     is_lasting = (
         cause.kind == "missing_file"
         or cause.signature.startswith(tuple(f"{each} " for each in LASTING_ERRORS))

@@ -145,6 +145,7 @@ class Analyses:
             fresh.problem, fresh.due = log.problem, max(0, log.due - 1)
         except OSError as error:
             log.problem = f"cannot read {asked.path}: {error.strerror or error}"
+            log.result = None  # what was found before the log grew does not answer for the whole of it
         log.due = max(0, log.due - 1)
         if not log.is_due:
             log.changed.set()

@@ -34,6 +34,17 @@ def test_what_fails_alike_in_each_cycle_is_not_tried_again() -> None:
     assert other.advice != Advice.STOP
 
 
+def test_a_file_that_one_rank_misses_may_be_missing_on_its_node_alone() -> None:
+    error = [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 3, in f',
+        "FileNotFoundError: [Errno 2]: '/scratch/a'",
+    ]
+    alone = [f"0: {line}" for line in error]
+    assert analyse(alone).advice is Advice.RESTART
+    assert analyse([*alone, *(f"1: {line}" for line in error)]).advice is Advice.STOP
+
+
 def ended(*line_of_cycle: str) -> list[Advice]:
     earlier, advice = list[str](), list[Advice]()
     for line in line_of_cycle:

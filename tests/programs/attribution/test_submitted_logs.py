@@ -83,6 +83,16 @@ async def test_what_is_no_file_or_missing_is_said(tmp_path: Path):
                 await result(analyses, path)
 
 
+async def test_an_earlier_result_does_not_stand_for_a_log_that_cannot_be_read(tmp_path: Path):
+    path = tmp_path / "train_cycle0.log"
+    path.write_text("0: step 1\n")
+    async with running(tmp_path) as analyses:
+        await result(analyses, path, is_terminal=False)
+        path.unlink()
+        with pytest.raises(AssertionError, match="cannot read"):
+            await result(analyses, path)
+
+
 async def test_the_queue_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "QUEUE_LOGS_MAX", 1)
     analyses = Analyses(tmp_path)  # nobody runs it
