@@ -39,8 +39,8 @@ Timeouts that the ranks calculate together at run time override all of them.
 
 `--ft-cfg-path FILE` reads the mapping `fault_tolerance`, at the top of the file or nested anywhere in it; there must be
 exactly one. The rest of the file is not checked. In the section, an unknown key, a wrong type, a quoted number and a
-key given twice are errors that name the file and the line. `null` means not set; for a timeout it means no limit.
-Anchors, aliases and `<<` work; tags do not.
+key given twice are errors that name the file and the line. `null` means not set; where the table
+has `SECONDS|none`, it means no limit. Anchors, aliases and `<<` work; tags do not.
 
 ```yaml
 fault_tolerance:

@@ -234,7 +234,7 @@ def test_shut_down_the_workload_means_no_restart(start: Start, before: str) -> N
         "--nproc-per-node", "2", "--max-restarts", "3",
         MONITORED, f"0:1/{before}control=ShutdownWorkload:bad data,exit=5",
     )  # fmt: skip
-    assert launch.wait() == 1
+    assert launch.wait() == 93
     assert "restart_decided" not in launch.kinds()
     (end,) = told(launch, "job_failed")
     assert str(end["reason"]).startswith("rank 1 asked to shut the workload down: bad data; then rank 1 (pid ")

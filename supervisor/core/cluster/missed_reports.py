@@ -72,8 +72,14 @@ def of_cycle(
         node = each.node
         if each.state in (MemberState.FAILED, MemberState.JOINED, MemberState.DOWN, MemberState.OPENED):
             reason = each.reason or f"node {node} has stopped its workers"
+            exit_code = 1 if each.restart_allowed else each.rules.restart.no_restart_exit_code
             failed = cluster_messages.NodeFailed(
-                node, cycle, reason, restart_allowed=each.restart_allowed, first_failure=each.first_failure
+                node,
+                cycle,
+                reason,
+                restart_allowed=each.restart_allowed,
+                exit_code=exit_code,
+                first_failure=each.first_failure,
             )
             events.append(failed)
         if each.state is MemberState.STOPPED:  # It gave up the job, which no leader had ended.

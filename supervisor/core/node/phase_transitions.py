@@ -126,6 +126,7 @@ def report(state: State, reason: str, *, may_be_stop: bool = False) -> tuple[Sta
         state.cycle,
         reason,
         restart_allowed=not state.shutdown,
+        exit_code=state.rules.restart.no_restart_exit_code if state.shutdown else 1,
         first_failure=state.first_failure,
         may_be_stop=may_be_stop,
     )

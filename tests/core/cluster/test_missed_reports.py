@@ -45,6 +45,10 @@ def test_of_a_cycle_the_faults_and_the_absent_nodes_are_made_up_for() -> None:
             "and nothing was heard of the previous one for 7.2 s or more",
         ),
     )
+    (asked,) = missed_reports.of_cycle(
+        {1: stands("b", 1, MemberState.FAILED, reason="rank 2 failed", restart_allowed=False)}, {}, 4, 0.0
+    )
+    assert asked == NodeFailed("b", 4, "rank 2 failed", restart_allowed=False, exit_code=93)
     gave_up = missed_reports.of_cycle({0: STOPPED}, {}, 4, 0.0)
     assert gave_up == (VerdictTaken("a"), NodeStopped("a", all_succeeded=True))
 

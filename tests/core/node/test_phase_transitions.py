@@ -77,7 +77,7 @@ def test_a_shutdown_that_a_rank_asked_for_forbids_the_restart() -> None:
     state = phases.State("n0", JobRules("j", 2), phases.Running(), 3, shutdown="rank 0 asked to shut the workload down")
     _, actions = phase_transitions.fault(state, "rank 1 failed")
     reason = "rank 0 asked to shut the workload down; then rank 1 failed"
-    told = cluster_messages.NodeFailed("n0", 3, reason, restart_allowed=False)
+    told = cluster_messages.NodeFailed("n0", 3, reason, restart_allowed=False, exit_code=93)
     assert actions[0] == node_messages.TellCoordinator("j", told)
 
 
