@@ -59,5 +59,5 @@ async def serve_handed_over_connections(
         tasks.start_soon(tell_cordons)
         while not stays:
             await pause(idle_s, why="nobody tells that nobody has come for a while")
-            if not gate.connections and not job_service.live_jobs():
+            if not (gate.connections or job_service.live_jobs() or job_service.expected.job_ids()):
                 receiver.say_idle()

@@ -14,6 +14,7 @@ from supervisor.edges.operators.control_gate import ControlGate
 from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.user_folders import UserFolder
 from supervisor.edges.users.user_link import UserLink
+from supervisor.engine.recovery.expected_jobs import ExpectedJobs
 from supervisor.queries.job_service import JobService
 from supervisor.wiring.handed_over_connections import serve_handed_over_connections
 
@@ -32,6 +33,7 @@ class Counter:
     """Replaces the job service."""
 
     def __init__(self) -> None:
+        self.expected = ExpectedJobs("node-a")
         self.live: list[str] = []
         self.cordons: list[str] = []
 
@@ -75,11 +77,13 @@ async def test_without_jobs_and_clients_it_is_let_go(tmp_path: Path) -> None:
     assert await _let_go(tmp_path, Gate(), Counter(), 20)
 
 
-@pytest.mark.parametrize("kept_by", ["job", "client"])
+@pytest.mark.parametrize("kept_by", ["job", "expected job", "client"])
 async def test_with_a_job_or_a_client_it_stays(tmp_path: Path, kept_by: str) -> None:
     gate, counter = Gate(), Counter()
     if kept_by == "job":
         counter.live = ["train"]
+    elif kept_by == "expected job":
+        counter.expected.expect(["train"])  # its spawner does not answer, and its ranks run on
     else:
         gate.connections = 1
     assert not await _let_go(tmp_path, gate, counter, 0.5)

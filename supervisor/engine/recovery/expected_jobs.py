@@ -84,6 +84,10 @@ class ExpectedJobs:
         if (job := self._jobs.get(job_id)) is not None:
             await job.known.wait()
 
+    def job_ids(self) -> list[str]:
+        """Returns the jobs that were not taken over yet, shown or not."""
+        return list(self._jobs)
+
     def shown(self) -> list[JobReport]:
         return [self._look(job.shown, job.stop) for job in self._jobs.values() if job.shown is not None]
 
