@@ -23,3 +23,6 @@ SOCKET_VARIABLE = "HOLDFAST_SOCKET"
 JOB_ID_VARIABLE = "HOLDFAST_JOB_ID"
 TOKEN_VARIABLE = "HOLDFAST_TOKEN_FILE"
 CYCLE_VARIABLE = "HOLDFAST_CYCLE"
+
+# Names the spawner that has started a process: jobs of the same id may run beside each other on a machine.
+SPAWNER_VARIABLE = "HOLDFAST_SPAWNER"

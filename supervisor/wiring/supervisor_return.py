@@ -359,8 +359,8 @@ class Returning(msgspec.Struct, frozen=True):
             _log.error("job %s has ended, and nobody knows how: %s; %s", job_id, reason, error)
             await self._record_lost(job_id, f"{reason}; how it ended is not known: {error}")
         if not _is_taken(job_id, restored):
-            for _, identity, leftover in left:
-                stuck = await dead_spawner_state.end(identity, leftover)
+            for files, identity, leftover in left:
+                stuck = await dead_spawner_state.end(files, identity, leftover)
                 if stuck:
                     _log.error("processes %s of job %s can't be killed and were given up", stuck, job_id)
         concludes = restored is not None and not _is_taken(job_id, restored)

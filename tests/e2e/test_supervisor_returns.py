@@ -266,6 +266,24 @@ def test_b5_a_job_whose_spawner_died_too_ends_with_a_verdict_and_nothing_is_left
     assert_nothing_left(launch, within_s=10)
 
 
+def test_b5_a_job_of_the_same_id_in_another_container_is_left_alone(
+    start: Start, daemon: NodeDaemon, tmp_path: Path
+) -> None:
+    sleeping = (str(SCRIPTS / "faulty.py"), "0:*/sleep")
+    launch = run_under(start, daemon, *sleeping)
+    started = launch.wait_for_trace("started", count=2)
+    apart = {"HOLDFAST_CLAIM_DIR": str(tmp_path / "claims")}  # as with a /tmp of its own
+    neighbour = start("--job-id", launch.job_id, "--nproc-per-node", "2", *sleeping, environment=apart)
+    neighbour.wait_for_trace("started", count=2)
+    daemon.kill()
+    daemon.start()
+    (spawner,) = {int(Path(f"/proc/{line['pid']}/stat").read_text().split()[3]) for line in started}
+    os.kill(spawner, signal.SIGKILL)
+    assert launch.wait() == 1, launch.stderr_text()
+    assert neighbour.process.poll() is None, neighbour.stderr_text()
+    assert all(Path(f"/proc/{line['pid']}").exists() for line in neighbour.traced("started"))
+
+
 def test_b2_supervisors_that_are_lost_in_the_middle_of_a_turn_leave_a_history_without_a_gap(
     start: Start, daemon: NodeDaemon
 ) -> None:

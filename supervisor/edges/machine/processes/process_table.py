@@ -85,16 +85,19 @@ def descendants(pid: int) -> list[ProcessEntry]:
 
 def initial_variable(pid: int, name: str) -> str | None:
     """Returns a variable from the environment with which the process was exec'ed; None if unset or unreadable."""
+    return initial_variables(pid, name)[0]
+
+
+def initial_variables(pid: int, *names: str) -> tuple[str | None, ...]:
+    """Returns several variables of one moment: a process that executes another program shows none meanwhile."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             content = file.read(ENVIRON_BYTES_MAX)
     except OSError:
-        return None
-    prefix = name.encode() + b"="
-    for entry in content.split(b"\0"):
-        if entry.startswith(prefix):
-            return entry[len(prefix) :].decode(errors="replace")
-    return None
+        content = b""
+    first = {name: value for name, _, value in (entry.partition(b"=") for entry in reversed(content.split(b"\0")))}
+    found = (first.get(name.encode()) for name in names)
+    return tuple(value.decode(errors="replace") if value is not None else None for value in found)
 
 
 def has_initial_variables(pid: int) -> bool:

@@ -8,12 +8,11 @@ from functools import partial
 import anyio
 import msgspec
 from holdfast_wire import spawner_link as wire
-from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
 
 from supervisor.edges.machine import records
 from supervisor.edges.machine.own_process.threads import in_thread_or_here
 from supervisor.edges.machine.processes import process_table
-from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, kill_cgroup, wait_for_end
+from supervisor.edges.workers.spawner.lost_spawner_processes import Orphans, is_marked, kill_cgroup, wait_for_end
 from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles, SpawnerIdentity, turns
 from supervisor.edges.workers.spawner.spawner_kept_state import SpawnerKeptState
 
@@ -74,12 +73,12 @@ def _whole(lines: list[bytes]) -> _Kept:
     return kept
 
 
-async def end(identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> tuple[int, ...]:
+async def end(files: SpawnerFiles, identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> tuple[int, ...]:
     """Kills the spawner's processes and their descendants; returns the pids that can't be killed in time."""
     if identity.boot != process_table.boot_id():
         return ()
     cgroup = leftover.cgroup if leftover is not None else ""
-    orphans = await in_thread_or_here(partial(_orphans, identity, leftover))
+    orphans = await in_thread_or_here(partial(_orphans, files.name, identity, leftover))
 
     def sweep() -> tuple[int, ...]:
         kill_cgroup(cgroup)
@@ -93,20 +92,16 @@ async def end(identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> t
     return left and await in_thread_or_here(partial(orphans.sweep, others=frozenset()))
 
 
-def _orphans(identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> Orphans:
-    """Finds them by the job's mark, and by the sessions of those pids that are of no other process by now."""
+def _orphans(name: str, identity: SpawnerIdentity, leftover: DeadSpawnerState | None) -> Orphans:
+    """Finds them by their marks, and by the sessions of those pids that are of no other process by now."""
     job_id, since_ticks = identity.job_id, identity.started_ticks
     if not identity.pid or not identity.is_of_here:
-        return Orphans(job_id, 0, below_us=False, since_ticks=since_ticks)
+        return Orphans(job_id, 0, found=name, since_ticks=since_ticks)
     now = process_table.look_up(identity.pid)
     is_reused = now is not None and now.started_ticks != since_ticks
-    orphans = Orphans(job_id, 0 if is_reused else identity.pid, below_us=False, since_ticks=since_ticks)
+    orphans = Orphans(job_id, 0 if is_reused else identity.pid, found=name, since_ticks=since_ticks)
     kept = SpawnerKeptState.of(leftover.texts if leftover is not None else {}, taken=0)
     for cycle, _, pid in kept.workers():
-        if not process_table.has_initial_variables(pid) or _is_marked(pid, job_id):
+        if not process_table.has_initial_variables(pid) or is_marked(pid, job_id, name):
             orphans.note_session(pid, cycle)
     return orphans
-
-
-def _is_marked(pid: int, job_id: str) -> bool:
-    return process_table.initial_variable(pid, JOB_ID_VARIABLE) == job_id

@@ -3,7 +3,7 @@
 This process is a child subreaper, and so is every spawner: while a spawner lives, its job's orphans are its children;
 afterwards they are ours. So the processes killed here are our descendants, were not started by us, and belong to no
 live spawner. A spawner that a previous supervisor started is not our descendant: its orphans are known by session and
-mark.
+marks: the job and the spawner that has started them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import anyio
-from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, SPAWNER_VARIABLE
 from holdfast_wire.process_sweep import Sweep
 
 from supervisor.edges.machine.clock import Clock
@@ -26,12 +26,12 @@ KILL_S = 2.0  # processes that are still found then multiply faster than they ca
 class Orphans:
     """The processes of one job whose spawner is dead or dying. Calls read all of /proc: not for the event loop."""
 
-    def __init__(self, job_id: str, spawner_pid: int, *, below_us: bool = True, since_ticks: int = 0) -> None:
-        """`below_us`: False if a previous supervisor started the spawner, so that its orphans are not ours.
+    def __init__(self, job_id: str, spawner_pid: int, *, found: str = "", since_ticks: int = 0) -> None:
+        """`found`: the name of a spawner that a previous supervisor started: its orphans are not our children.
 
         `spawner_pid`: 0 if it is gone and not known. `since_ticks`: when the spawner was started, if it is gone.
         """
-        self._below_us = below_us
+        self._found = found
         self._job_id = job_id
         self._spawner_pid = spawner_pid
         spawner = process_table.look_up(spawner_pid)
@@ -53,7 +53,7 @@ class Orphans:
         spared, own_session = {os.getpid(), *others}, os.getsid(0)
 
         def is_meant(entry: ProcessEntry) -> bool:
-            is_candidate = entry.parent_pid == os.getpid() if self._below_us else True
+            is_candidate = entry.parent_pid == os.getpid() if not self._found else True
             return is_candidate and entry.pid not in spared and self._is_left_by_us(entry, own_session)
 
         def related(entries: Sequence[ProcessEntry]) -> list[ProcessEntry]:
@@ -82,7 +82,7 @@ class Orphans:
         own_session = os.getsid(0)
         spared = {own, *others}
         candidates = children.get(own, [])
-        if not self._below_us:
+        if self._found:
             candidates = list(table.values())
             spared |= _below(others, children)
         waiting: list[ProcessEntry] = []
@@ -111,17 +111,17 @@ class Orphans:
             return False  # our own helpers stay in our session; no job's process is older than its spawner
         if child.session in self._sessions or (child.pid, child.started_ticks) in self._killed:
             return True
-        job_id = process_table.initial_variable(child.pid, JOB_ID_VARIABLE)
+        job_id, spawner = process_table.initial_variables(child.pid, JOB_ID_VARIABLE, SPAWNER_VARIABLE)
         if job_id is None and not child.has_ended:
             now = process_table.look_up(child.pid)
             if now is None or now.has_ended:
                 raise ProcessLookupError
-        return job_id == self._job_id and self._may_be_ours(child.pid)
+        if job_id != self._job_id or not self._found:
+            return job_id == self._job_id
+        return _is_of(self._found, spawner) and self._is_this_users(child.pid)
 
-    def _may_be_ours(self, pid: int) -> bool:
+    def _is_this_users(self, pid: int) -> bool:
         """Returns False for another user's process: on one machine, a job of each user may have the same id."""
-        if self._below_us:
-            return True
         try:
             return os.stat(f"/proc/{pid}").st_uid == os.geteuid()
         except FileNotFoundError:
@@ -135,6 +135,17 @@ class Orphans:
                 os.waitid(os.P_PID, entry.pid, os.WEXITED | os.WNOHANG)
             except ChildProcessError:
                 continue  # It is not our child yet: its own parent is dying, too.
+
+
+def is_marked(pid: int, job_id: str, spawner: str) -> bool:
+    """Returns whether a process shows that it belongs to the job and that `spawner` has started it."""
+    its_job, its_spawner = process_table.initial_variables(pid, JOB_ID_VARIABLE, SPAWNER_VARIABLE)
+    return its_job == job_id and _is_of(spawner, its_spawner)
+
+
+def _is_of(spawner: str, named: str | None) -> bool:
+    """Returns False for another spawner: a machine may have several jobs of one id. Older versions named none."""
+    return named in (None, spawner)
 
 
 def _nothing() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, SPAWNER_VARIABLE
 from holdfast_wire.spawner_link import Learned
 from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings, spawner_command
 
@@ -130,8 +130,6 @@ def _start(
         undo.callback(ours.close)
         held.enter_context(theirs)
         ours.setblocking(False)
-        # If all are orphaned, this marker tells the job's processes from another job's (lost_spawner_processes.py).
-        marked = dict(env) | {JOB_ID_VARIABLE: spec.job_id}
         # Copies: the job may have released its claim before a hanging folder lets us continue.
         passed = tuple(_copy(each, held) for each in claim)
         files = None
@@ -155,6 +153,9 @@ def _start(
         if output_dir is None and (line := standard_streams.console_line()).fd >= 0:
             settings = settings._replace(console_line_fd=line.fd)
             passed = (*passed, line.fd)
+        # If all are orphaned, these tell the job's processes from another's (lost_spawner_processes.py).
+        name = files.name if files is not None else f"of-{os.getpid()}"
+        marked = dict(env) | {JOB_ID_VARIABLE: spec.job_id, SPAWNER_VARIABLE: name}
         command = make_command(settings, marked, theirs.fileno())
         passed = (theirs.fileno(), *passed)
         if command.settings_fd >= 0:

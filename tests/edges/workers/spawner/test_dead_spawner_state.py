@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from holdfast_wire import spawner_link as wire
-from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, SPAWNER_VARIABLE
 
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner import dead_spawner_state
@@ -22,6 +22,7 @@ from worker_client.spawner.kept_state_file import WHOLE_BYTES_MAX, KeptFile
 
 JOB = f"leftovers-{os.getpid()}"
 EMPTIED = wire.Emptied(0, 0, ())
+FILES = SpawnerFiles(Path("/nowhere"), "0123456789ab")
 
 
 def identity() -> SpawnerIdentity:
@@ -59,16 +60,17 @@ def test_lines_with_changes_count_up_to_one_that_is_cut_off(tmp_path: Path) -> N
 
 
 @pytest.fixture
-def sleeping() -> Generator[Callable[[str], int]]:
+def sleeping() -> Generator[Callable[..., int]]:
     """Yields a function that starts a process of a job in a separate session and returns its pid.
 
     Without a job, it shows no environment, like one that has overwritten it with a title.
     """
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(job_id: str) -> int:
+    def start(job_id: str, spawner: str = "") -> int:
         command = [sys.executable, "-c", "import time; time.sleep(60)"]
         environment = dict(os.environ) | {JOB_ID_VARIABLE: job_id} if job_id else {}
+        environment |= {SPAWNER_VARIABLE: spawner} if spawner else {}
         started.append(subprocess.Popen(command, env=environment, start_new_session=True))
         return started[-1].pid
 
@@ -90,7 +92,7 @@ def is_alive(pid: int) -> bool:
 async def test_what_the_job_has_left_is_ended_and_nothing_else(sleeping: Callable[[str], int]) -> None:
     marked, worker, other = sleeping(JOB), sleeping(""), sleeping("another")
     texts = {"workers": json.dumps([[0, 0, worker]])}
-    assert await dead_spawner_state.end(identity(), DeadSpawnerState(texts, 0, (), "")) == ()
+    assert await dead_spawner_state.end(FILES, identity(), DeadSpawnerState(texts, 0, (), "")) == ()
     assert [is_alive(pid) for pid in (marked, worker, other)] == [False, False, True]
 
 
@@ -98,14 +100,22 @@ async def test_pids_that_other_processes_have_by_now_mean_nothing(sleeping: Call
     marked, of_spawner, of_worker = sleeping(JOB), sleeping("another"), sleeping("another")
     reused = msgspec.structs.replace(identity(), pid=of_spawner)
     texts = {"workers": json.dumps([[0, 0, of_worker]])}
-    assert await dead_spawner_state.end(reused, DeadSpawnerState(texts, 0, (), "")) == ()
+    assert await dead_spawner_state.end(FILES, reused, DeadSpawnerState(texts, 0, (), "")) == ()
     assert [is_alive(pid) for pid in (marked, of_spawner, of_worker)] == [False, True, True]
+
+
+async def test_what_another_spawner_has_started_is_left_alone(sleeping: Callable[..., int]) -> None:
+    """A further node of the job on this machine, a later run of its id, or a job of that id in another container."""
+    ours, neighbour, worker = sleeping(JOB, FILES.name), sleeping(JOB, "another"), sleeping(JOB, "another")
+    texts = {"workers": json.dumps([[0, 0, worker]])}  # its pid is the neighbour's by now
+    assert await dead_spawner_state.end(FILES, identity(), DeadSpawnerState(texts, 0, (), "")) == ()
+    assert [is_alive(pid) for pid in (ours, neighbour, worker)] == [False, True, True]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
 async def test_another_users_job_of_the_same_id_is_left_alone() -> None:
     with of_another_user() as theirs:
-        assert await dead_spawner_state.end(identity(), DeadSpawnerState({}, 0, (), "")) == ()
+        assert await dead_spawner_state.end(FILES, identity(), DeadSpawnerState({}, 0, (), "")) == ()
         is_left = is_alive(theirs.pid)
         theirs.kill()
     assert is_left
@@ -115,11 +125,11 @@ async def test_pids_of_another_namespace_mean_nothing(sleeping: Callable[[str], 
     marked, other = sleeping(JOB), sleeping("")
     elsewhere = msgspec.structs.replace(identity(), pid=other, pid_namespace=1)
     texts = {"workers": json.dumps([[0, 0, other]])}
-    assert await dead_spawner_state.end(elsewhere, DeadSpawnerState(texts, 0, (), "")) == ()
+    assert await dead_spawner_state.end(FILES, elsewhere, DeadSpawnerState(texts, 0, (), "")) == ()
     assert [is_alive(pid) for pid in (marked, other)] == [False, True]
 
 
 async def test_pids_of_another_boot_mean_nothing(sleeping: Callable[[str], int]) -> None:
     alive = sleeping(JOB)
-    assert await dead_spawner_state.end(msgspec.structs.replace(identity(), boot="another"), None) == ()
+    assert await dead_spawner_state.end(FILES, msgspec.structs.replace(identity(), boot="another"), None) == ()
     assert is_alive(alive)

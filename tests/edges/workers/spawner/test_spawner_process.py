@@ -2,11 +2,12 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from holdfast_wire.private_supervisor import JOB_ID_VARIABLE
-from holdfast_wire.spawner_settings import SpawnerCommand
+from holdfast_wire.private_supervisor import JOB_ID_VARIABLE, SPAWNER_VARIABLE
+from holdfast_wire.spawner_settings import SpawnerCommand, SpawnerSettings
 
 from supervisor.config import JobSpec
 from supervisor.edges.workers.spawner.spawner_process import start_process
@@ -38,6 +39,22 @@ def test_it_gets_the_job_s_environment_folder_and_one_end_of_the_link(tmp_path: 
         started.socket.close()
         started.process.kill()
         started.process.wait()
+
+
+def test_its_name_is_in_the_environment_for_a_supervisor_that_finds_it(tmp_path: Path) -> None:
+    given: list[Mapping[str, str]] = []
+
+    def command(_settings: SpawnerSettings, env: Mapping[str, str], _fd: int) -> SpawnerCommand:
+        given.append(env)
+        return SpawnerCommand(("/bin/true",), dict(env))
+
+    folder = tmp_path / "spawners"
+    for place in (folder, None):
+        started = start_process(JobSpec("j1", ("x",)), env={}, private=False, make_command=command, return_folder=place)
+        names = [] if started.files is None else [started.files.name]
+        assert names == ([given[-1][SPAWNER_VARIABLE]] if place else [])
+        started.discard()
+    assert given[0][SPAWNER_VARIABLE] != given[1][SPAWNER_VARIABLE]
 
 
 def test_what_can_t_be_executed_is_refused_and_leaks_nothing(tmp_path: Path) -> None:
