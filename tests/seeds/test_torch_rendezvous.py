@@ -23,6 +23,7 @@ from supervisor.core.elastic.elastic_messages import (
     Send,
     ServeRoundStore,
     TellClosed,
+    TellSpares,
     TellWaiting,
 )
 from supervisor.core.elastic.elastic_round import next_deadline_s
@@ -81,7 +82,7 @@ def test_too_few_nodes_fail_after_their_time():
 @PAGE.says(1, "only one group of nodes exists at any given time (for a given job)")
 def test_a_late_node_forms_no_group_of_its_own():
     play = running("a", "b", rules=FIXED)
-    play >> join("c", FIXED) << ()
+    play >> join("c", FIXED) << tuple(Send(node, TellSpares(exist=True)) for node in "ab")
     play >> join("d", FIXED) << ()
 
 

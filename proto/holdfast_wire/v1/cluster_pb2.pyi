@@ -227,18 +227,20 @@ class Done(_message.Message):
     def __init__(self, node: _Optional[_Union[NodeReport, _Mapping]] = ...) -> None: ...
 
 class ElasticOrder(_message.Message):
-    __slots__ = ["begin_round", "refuse_agent", "serve_round_store", "tell_closed", "tell_waiting"]
+    __slots__ = ["begin_round", "refuse_agent", "serve_round_store", "tell_closed", "tell_spares", "tell_waiting"]
     BEGIN_ROUND_FIELD_NUMBER: _ClassVar[int]
     REFUSE_AGENT_FIELD_NUMBER: _ClassVar[int]
     SERVE_ROUND_STORE_FIELD_NUMBER: _ClassVar[int]
     TELL_CLOSED_FIELD_NUMBER: _ClassVar[int]
+    TELL_SPARES_FIELD_NUMBER: _ClassVar[int]
     TELL_WAITING_FIELD_NUMBER: _ClassVar[int]
     begin_round: BeginRound
     refuse_agent: RefuseAgent
     serve_round_store: ServeRoundStore
     tell_closed: TellClosed
+    tell_spares: TellSpares
     tell_waiting: TellWaiting
-    def __init__(self, serve_round_store: _Optional[_Union[ServeRoundStore, _Mapping]] = ..., begin_round: _Optional[_Union[BeginRound, _Mapping]] = ..., tell_waiting: _Optional[_Union[TellWaiting, _Mapping]] = ..., tell_closed: _Optional[_Union[TellClosed, _Mapping]] = ..., refuse_agent: _Optional[_Union[RefuseAgent, _Mapping]] = ...) -> None: ...
+    def __init__(self, serve_round_store: _Optional[_Union[ServeRoundStore, _Mapping]] = ..., begin_round: _Optional[_Union[BeginRound, _Mapping]] = ..., tell_waiting: _Optional[_Union[TellWaiting, _Mapping]] = ..., tell_closed: _Optional[_Union[TellClosed, _Mapping]] = ..., refuse_agent: _Optional[_Union[RefuseAgent, _Mapping]] = ..., tell_spares: _Optional[_Union[TellSpares, _Mapping]] = ...) -> None: ...
 
 class ElasticOrdered(_message.Message):
     __slots__ = ["order"]
@@ -1253,6 +1255,12 @@ class TellSections(_message.Message):
     names: _containers.RepeatedScalarFieldContainer[str]
     ranks: _containers.RepeatedCompositeFieldContainer[RankSections]
     def __init__(self, cycle: _Optional[int] = ..., names: _Optional[_Iterable[str]] = ..., ranks: _Optional[_Iterable[_Union[RankSections, _Mapping]]] = ...) -> None: ...
+
+class TellSpares(_message.Message):
+    __slots__ = ["exist"]
+    EXIST_FIELD_NUMBER: _ClassVar[int]
+    exist: bool
+    def __init__(self, exist: bool = ...) -> None: ...
 
 class TellUpdate(_message.Message):
     __slots__ = ["after", "events", "gone_through", "leader_submitted_at_ns", "leader_through", "node", "others", "part", "sent_at_ns"]

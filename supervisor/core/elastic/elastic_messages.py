@@ -104,6 +104,12 @@ class TellWaiting(msgspec.Struct, frozen=True):
     reason: str
 
 
+class TellSpares(msgspec.Struct, frozen=True):
+    """Says whether agents wait that can take the place of a member of the running round."""
+
+    exist: bool
+
+
 class TellClosed(msgspec.Struct, frozen=True):
     """There will be no further round."""
 
@@ -118,7 +124,7 @@ class RefuseAgent(msgspec.Struct, frozen=True):
     reason: str
 
 
-ElasticOrder = ServeRoundStore | BeginRound | TellWaiting | TellClosed | RefuseAgent
+ElasticOrder = ServeRoundStore | BeginRound | TellWaiting | TellSpares | TellClosed | RefuseAgent
 
 
 class Send(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ from supervisor.core.elastic.elastic_messages import (
     Send,
     ServeRoundStore,
     TellClosed,
+    TellSpares,
     TellWaiting,
 )
 
@@ -91,6 +92,7 @@ class State(msgspec.Struct):
     waiting: dict[str, Waiter] = {}  # those that wait for a round, the longest first
     busy: dict[str, None] = {}  # members of the newest round that may still run workers
     told_waiting: int = 0  # the number last sent to the busy ones
+    told_spares: bool = False  # the same, whether there are spares
 
 
 # --- decisions -----------------------------------------------------------------------------------------------------
@@ -116,7 +118,7 @@ def step(state: State, event: Event, *, now_s: float) -> tuple[State, Actions]:
             actions = _expire(state, now_s)
         case _:
             assert_never(event)
-    return state, (*actions, *_complete(state, now_s), *_tell_waiting(state))
+    return state, (*actions, *_complete(state, now_s), *_tell_waiting(state), *_tell_spares(state))
 
 
 def next_deadline_s(state: State) -> float | None:
@@ -180,7 +182,7 @@ def _begin(state: State, event: RoundStoreServed) -> Actions:
     if not isinstance(phase, OpeningStore) or (event.node, event.round) != (phase.members[0], state.round):
         return ()
     state.phase = Running(phase.members)
-    state.told_waiting = 0
+    state.told_waiting, state.told_spares = 0, False
     for node in phase.members:
         del state.waiting[node]
         state.busy[node] = None
@@ -252,19 +254,31 @@ def _tell_waiting(state: State) -> Actions:
     return tuple(Send(node, TellWaiting(waiting, reason)) for node in state.busy)
 
 
+def _tell_spares(state: State) -> Actions:
+    """Tells the members of a full group whether others could form one without any of them."""
+    spares = bool(state.waiting)
+    if not isinstance(state.phase, Running) or _has_room(state, state.phase) or spares is state.told_spares:
+        return ()
+    state.told_spares = spares
+    return tuple(Send(node, TellSpares(spares)) for node in state.busy)
+
+
 def _who_waits(state: State) -> tuple[int, str]:
     match state.phase:
         case Gathering(reason=reason) | OpeningStore(reason=reason):
             return max(1, len(state.waiting)), reason
-        case Running(members):
-            has_room = state.rules is not None and len(members) < state.rules.max_nodes
-            if not has_room or not state.waiting:
+        case Running() as running:
+            if not _has_room(state, running) or not state.waiting:
                 return 0, ""
             return len(state.waiting), f"waiting to join: {_names(state.waiting)}"
         case Closed(reason, failed):
             return int(failed), reason
         case _:
             assert_never(state.phase)
+
+
+def _has_room(state: State, running: Running) -> bool:
+    return state.rules is not None and len(running.members) < state.rules.max_nodes
 
 
 def _reopen(state: State, reason: str, now_s: float) -> None:

@@ -1,8 +1,9 @@
 """How does an agent stay in touch with its rendezvous' leader, whichever agent that is, and what does a loss mean?
 
-In a job with a fixed number of nodes, the leader's loss alone stops no worker: nobody else can form a group. If the
-number may vary, the others may continue without this node, so its workers must stop before that. If the same leader is
-met again after a loss, it has given this node up meanwhile, and the others no longer count on its workers.
+In a job with a fixed number of nodes and no spares, the leader's loss alone stops no worker: nobody else can form a
+group. If there are spares, or the number may vary, the others may continue without this node, so its workers must stop
+before that. If the same leader is met again after a loss, it has given this node up meanwhile, and the others no longer
+count on its workers.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from supervisor.core.elastic.elastic_messages import (
     RefuseAgent,
     ServeRoundStore,
     TellClosed,
+    TellSpares,
     TellWaiting,
 )
 from supervisor.edges.peers.elastic.elastic_peers import LOOK_S, ElasticMeeting, ElasticPeers, open_elastic
@@ -71,6 +73,7 @@ class LeaderConnection:
         self._requested = anyio.Event()
         self._is_member = False
         self._is_loss_told = False
+        self._has_spares = False  # by the leader's last word in this round
         self._term = 0  # of the other agent that leads now; 0: none, or not met yet
         self._round_term = 0  # the same when the round began
 
@@ -149,13 +152,15 @@ class LeaderConnection:
                 self.waiting = waiting
                 if waiting and self.closed is None:
                     _log.warning("holdfast: the workers restart: %s", reason)
+            case TellSpares(exist):
+                self._has_spares = exist
             case TellClosed(reason, failed):
                 self.closed = order
                 if failed and self._is_member:
                     _log.warning("holdfast: the workers stop: %s", reason)
             case BeginRound():
                 self._request, self.waiting, self._is_member, self._is_loss_told = None, 0, True, False
-                self._round_term = self._term
+                self._has_spares, self._round_term = False, self._term
                 self._answer(order)
             case RefuseAgent():
                 self._request = None
@@ -173,7 +178,7 @@ class LeaderConnection:
     def _miss(self, why: str, is_for_good: bool) -> None:
         if self._is_member and self.closed is None and not self._is_loss_told:
             self._is_loss_told = True
-            if self._rules.min_nodes < self._rules.max_nodes:
+            if self._has_spares or self._rules.min_nodes < self._rules.max_nodes:
                 self.waiting = max(1, self.waiting)
                 _log.warning("holdfast: the workers stop, since other nodes may go on without this one: %s", why)
             else:

@@ -60,6 +60,10 @@ class SlowRendezvous:
         self._look(now_s)
         return late
 
+    def has_spares(self) -> bool:
+        """Returns whether agents wait that the running group has no room for."""
+        return len(self.rounds[-1]) == self.rules.max_nodes and bool(self._waiting())
+
     def must_come(self) -> set[str]:
         """Returns the busy agents that must stop their workers and join."""
         has_room = bool(self.rounds) and len(self.rounds[-1]) < self.rules.max_nodes

@@ -25,6 +25,7 @@ from supervisor.core.elastic.elastic_messages import (
     Send,
     ServeRoundStore,
     TellClosed,
+    TellSpares,
     TellWaiting,
 )
 from supervisor.core.elastic.elastic_round import STORE_S, State, initial_state, next_deadline_s, step
@@ -143,11 +144,29 @@ def test_an_agent_that_is_late_brings_a_group_with_room_to_a_new_round_and_waits
     play >> AgentLeft("c", "SIGTERM") << ()
     play >> AgentLeft("d", "SIGTERM") << tuple(Send(node, TellWaiting(0, "")) for node in "ab")
     full = running("a", "b", "c")
-    full >> join("d") << ()
+    full >> join("d") << tuple(Send(node, TellSpares(exist=True)) for node in "abc")
     assert next_deadline_s(full.state) is None, "a spare may wait as long as the job runs"
     full >> AgentLost("b", "gone") >> join("a") >> join("c") << Send("a", ServeRoundStore(1))
     full >> served("a", 1)
     assert [action.node for action in full.of(Send)] == ["a", "c", "d"]
+
+
+def test_members_know_whether_there_are_spares_from_the_beginning_and_after_each_change():
+    """Where there are, a member without a leader must stop: others can form a group without it."""
+    play = playbook()
+    for node in "abc":
+        play >> join(node, FIXED)
+    play >> served("a", 0)
+    play << (
+        *(Send(node, begin(0, rank, 2, "the job starts")) for rank, node in enumerate("ab")),
+        *(Send(node, TellSpares(exist=True)) for node in "ab"),
+    )
+    play >> join("d", FIXED) << ()
+    play >> AgentLost("c", "gone") << ()
+    play >> AgentLeft("d", "SIGTERM") << tuple(Send(node, TellSpares(exist=False)) for node in "ab")
+    play >> join("e", FIXED) << tuple(Send(node, TellSpares(exist=True)) for node in "ab")
+    play >> AgentLost("b", "gone") >> join("a", FIXED) >> served("a", 1)
+    assert not [action for action in play.of(Send) if isinstance(action.order, TellSpares)], "the spare is a member now"
 
 
 def test_members_of_the_last_round_go_before_spares():
@@ -184,7 +203,8 @@ def test_an_agent_that_has_failed_for_good_brings_the_others_to_their_end():
 def test_an_agent_outside_of_the_group_that_fails_ends_nothing_but_itself():
     play = running("a", "b", rules=FIXED)
     play >> join("c", FIXED)
-    play >> AgentClosed("c", "a broken spare", failed=True) << ()
+    play >> AgentClosed("c", "a broken spare", failed=True)
+    play << tuple(Send(node, TellSpares(exist=False)) for node in "ab")
     play >> AgentClosed("stranger", "refused", failed=False) << ()
     play >> join("a", FIXED) >> AgentClosed("b", "no restarts are left", failed=True)
     assert [action.node for action in play.of(Send) if isinstance(action.order, RefuseAgent)] == ["a"]
@@ -260,6 +280,7 @@ class Both:
         self.rounds: list[tuple[str, ...]] = []
         self.refused: list[str] = []
         self.told: dict[str, bool] = {}
+        self.told_spares: dict[str, bool] = {}
         self.now_s = 0.0
 
     def take(self, event: Event) -> None:
@@ -273,9 +294,11 @@ class Both:
                     assert rank == len(began)
                     began.append(action.node)
                     assert world_size <= self.rules.max_nodes
-                    self.told[action.node] = False
+                    self.told[action.node] = self.told_spares[action.node] = False
                 case TellWaiting(waiting):
                     self.told[action.node] = waiting > 0
+                case TellSpares(exist):
+                    self.told_spares[action.node] = exist
                 case RefuseAgent(refusal):
                     assert refusal is Refusal.TIMEOUT
                     self.refused.append(action.node)
@@ -298,6 +321,8 @@ class Both:
         assert self.rounds == self.twin.rounds
         assert set(self.state.busy) == {each.name for each in self.twin.agents.values() if each.is_busy}
         assert {node for node in self.state.busy if self.told[node]} == self.twin.must_come()
+        if not self.twin.is_open:
+            assert {self.told_spares[node] for node in self.state.busy} == {self.twin.has_spares()}
 
 
 @settings(max_examples=200)

@@ -85,6 +85,25 @@ async def agent(node: str, port: int, rules: ElasticRules, *, leads: bool | None
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("stays", [True, False])
+async def test_workers_of_a_fixed_number_of_nodes_stop_without_a_leader_as_long_as_there_is_a_spare(
+    port: int, monkeypatch: pytest.MonkeyPatch, stays: bool
+):
+    async with agent("b", port, FIXED, leads=False) as follower:
+        async with agent("a", port, FIXED) as leader:
+            await leader.order(BeginRound)
+            await follower.order(BeginRound)
+            async with agent("c", port, FIXED, leads=False) as spare:
+                await until(lambda: follower.touch._has_spares)  # pyright: ignore[reportPrivateUsage]
+                if not stays:
+                    await spare.touch.part("it is not needed")
+                    await until(lambda: not follower.touch._has_spares)  # pyright: ignore[reportPrivateUsage]
+            assert follower.touch.waiting == 0
+            monkeypatch.setattr(leader_loss_detection, "FENCE_S", 0.3)
+        await until(lambda: follower.touch._is_loss_told)  # pyright: ignore[reportPrivateUsage]
+        assert (follower.touch.waiting > 0) is stays
+
+
 @pytest.mark.parametrize(("rules", "stops"), [(FIXED, False), (ELASTIC, True)])
 async def test_without_a_leader_workers_stop_only_where_others_could_go_on(
     port: int, monkeypatch: pytest.MonkeyPatch, rules: ElasticRules, stops: bool
