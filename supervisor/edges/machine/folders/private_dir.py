@@ -22,8 +22,7 @@ from supervisor.edges.machine.folders.socket_dir import longest_socket_path_fits
 from supervisor.edges.machine.processes import home_folder
 from supervisor.errors import ConfigurationError
 
-# Our names, new and old; a user's own folder, holdfast-<uid>, does not match.
-NAME = re.compile(r"holdfast-(r[0-9a-f]{10}|(?![0-9]{8}$)[a-z0-9_]{8})")
+NAME = re.compile(r"holdfast-r[0-9a-f]{10}")  # neither a user's own folder nor a daemon's --socket-dir
 NAME_BYTES = 5
 UNUSED_S = 60.0  # a supervisor takes the lock of its folder within a second
 SWEPT_MAX = 100  # folders looked at in one sweep

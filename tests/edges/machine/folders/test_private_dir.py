@@ -102,17 +102,13 @@ def test_a_folder_whose_supervisor_was_killed_while_it_probed_goes_once_it_is_ol
 
 
 def test_folders_that_look_like_ours_and_are_not_stay(temp: Path, tmp_path: Path):
-    for name in (f"holdfast-{os.geteuid()}", "holdfast-10001000", "holdfast-mine", "other"):
+    for name in (f"holdfast-{os.geteuid()}", "holdfast-10001000", "holdfast-mine", "holdfast-training", "other"):
         with served(temp / name):
             pass
     with served(tmp_path / "victim"):
         (temp / "holdfast-r0123456789").symlink_to(tmp_path / "victim")
-    old = temp / "holdfast-abcd1234"  # as earlier versions named theirs
-    with served(old):
-        pass
     private_dir.sweep({})
-    assert not old.exists()
-    assert len(list(temp.iterdir())) == 5
+    assert len(list(temp.iterdir())) == 6
     assert (tmp_path / "victim" / "supervisor.lock").exists()
 
 
