@@ -6,6 +6,7 @@ waiting, the next calls go to the others first; a call itself is never repeated.
 
 from __future__ import annotations
 
+import errno
 import math
 import ssl
 from collections.abc import AsyncGenerator, Generator, Sequence
@@ -22,6 +23,7 @@ from supervisor.edges.rpc.statuses import CallError, Status
 NEXT_AFTER_S = 0.25  # without an answer of one member, the next one is asked for a connection, too
 SLOW_S = 0.5  # a call that was given up after that counts against its member
 CANNOT_SERVE = (Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED, Status.RESOURCE_EXHAUSTED)  # this member; another may
+NO_WAY = (errno.ENETUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # to an IPv6 address, say; the name has others
 LOOK_UP_AGAIN_S = 10.0
 LOOK_UP_S = 0.5  # if addresses are known already: less than a renewal of the lead has (lead_renewal.py)
 
@@ -74,6 +76,13 @@ class EtcdChannel:
         if self._members:
             self._ask_later(self._members[0])
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the hosts answered the last call that nobody listens there. A silent host says nothing."""
+        errors = [each.error for each in self._members]
+        told = [each for each in errors if each is None or each.errno not in NO_WAY]
+        return told != [] and all(isinstance(each, ConnectionRefusedError) for each in told)
+
     def close(self) -> None:
         """Closes all connections. No call may be in progress."""
         for member in self._members:
@@ -90,23 +99,25 @@ class EtcdChannel:
             return first, ready
         found: list[tuple[Member, GrpcClient]] = []
         errors: list[str] = []
-        async with anyio.create_task_group() as tasks:
+        try:
+            async with anyio.create_task_group() as tasks:
 
-            async def connect(member: Member, over: anyio.Event) -> None:
-                try:
-                    found.append((member, await member.connected()))
-                    tasks.cancel_scope.cancel()
-                except CallError as error:
-                    errors.append(str(error))
-                over.set()
+                async def connect(member: Member, over: anyio.Event) -> None:
+                    try:
+                        found.append((member, await member.connected()))
+                        tasks.cancel_scope.cancel()
+                    except CallError as error:
+                        errors.append(str(error))
+                    over.set()
 
-            for member in tuple(self._members):
-                over = anyio.Event()
-                tasks.start_soon(connect, member, over)
-                with anyio.move_on_after(NEXT_AFTER_S):
-                    await over.wait()
+                for member in tuple(self._members):
+                    over = anyio.Event()
+                    tasks.start_soon(connect, member, over)
+                    with anyio.move_on_after(NEXT_AFTER_S):
+                        await over.wait()
+        finally:
+            self._is_outdated |= not found  # Also if the call was given up: they may have other addresses by now.
         if not found:
-            self._is_outdated = True  # They may have other addresses by now.
             raise CallError(Status.UNAVAILABLE, "; ".join(errors))
         self._members.sort(key=lambda each: each is not found[0][0])
         return found[0]

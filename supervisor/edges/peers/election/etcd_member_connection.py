@@ -1,7 +1,8 @@
 """How is one member of etcd reached, over TCP and, where it has certificates, TLS?
 
 A connection that is being made outlives the call that began it, and the next call goes on with it. So a slow member is
-reached in the end, however short the deadlines of calls are.
+reached in the end, however short the deadlines of calls are. But it does not outlive CONNECT_S: the kernel repeats lost
+packets ever more rarely, and a host that comes back would be reached a minute later.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from supervisor.edges.rpc.grpc_client import GrpcClient
 from supervisor.edges.rpc.statuses import CallError, Status
 
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
+CONNECT_S = 5.0  # for TCP and TLS; then a call begins a new connection
 
 
 class Endpoint(msgspec.Struct, frozen=True):
@@ -48,8 +50,11 @@ class Member:
         self.name = f"{host}:{endpoint.port}"
         self.endpoint = endpoint
         self.found = found
+        self.error: OSError | None = None  # why the last attempt to connect failed, if it has
         self._tls = tls
         self._connecting = anyio.Lock()
+        self._attempt = anyio.CancelScope()
+        self._is_dropped = False
         self._stream: MemberStream | None = None
         self._client: GrpcClient | None = None
 
@@ -63,10 +68,13 @@ class Member:
         """Returns a client once the member has answered. Raises CallError. Call it again if it was cancelled."""
         async with self._connecting:
             if self._client is not None and self._client.lost:
-                await self.drop()
-            if self._client is None:
-                self._client = await self._connect()
+                await self._end()
+            if self._client is None and not self._is_dropped:
+                with anyio.CancelScope() as self._attempt:
+                    self._client = await self._connect()
             client, stream = self._client, self._stream
+        if client is None:
+            raise CallError(Status.UNAVAILABLE, f"{self.name} is no member any more")
         try:
             await client.until_greeted()
         except CallError as error:
@@ -76,11 +84,15 @@ class Member:
         return client
 
     async def _connect(self) -> GrpcClient:
+        if self._stream is not None and anyio.current_time() > self._stream.begun_s + CONNECT_S:
+            self.close()
+        self.error = None
         try:
             self._stream = self._stream or MemberStream(self.found, self.endpoint.host, self._tls)
             await self._stream.connect()
         except OSError as error:
             self.close()
+            self.error = error
             raise CallError(Status.UNAVAILABLE, f"cannot reach {self.name}: {_reason(error)}") from error
         scheme = "https" if self._tls is not None else "http"
         return GrpcClient(
@@ -88,7 +100,13 @@ class Member:
         )
 
     async def drop(self) -> None:
-        """Ends the connection; calls that are in progress fail."""
+        """Ends the connection for good, also one that is being made; calls that are in progress fail."""
+        self._is_dropped = True
+        self._attempt.cancel()
+        async with self._connecting:
+            await self._end()
+
+    async def _end(self) -> None:
         if self._client is not None:
             await self._client.end()
         self.close()
@@ -105,6 +123,7 @@ class MemberStream:
 
     def __init__(self, found: Found, host: str, tls: ssl.SSLContext | None) -> None:
         """Raises OSError."""
+        self.begun_s = anyio.current_time()
         family, kind, protocol, _, self._address = found
         self._socket = socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, protocol)
         self._wire = SocketStream(self._socket)

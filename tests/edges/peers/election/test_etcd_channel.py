@@ -19,6 +19,7 @@ from supervisor.edges.peers.transport.name_lookup import Found, look_up
 from supervisor.edges.rpc.grpc_connection import Call
 from supervisor.edges.rpc.grpc_server import GrpcServer
 from supervisor.edges.rpc.statuses import CallError, Status
+from tests.edges.peers.election.test_etcd_member_connection import silent_host
 
 LIMIT_S = 10.0
 GONE = Endpoint("127.0.0.1", 1)
@@ -214,6 +215,73 @@ async def test_names_keep_their_addresses_while_nobody_knows_them(monkeypatch: p
         addresses = ["127.0.0.9", "127.0.0.1"]
         assert [await ask(channel), await ask(channel)] == ["m0", "m0"]
         assert len(asked) == 4, "it is looked up again only if nobody answers"
+        channel.close()
+
+
+async def test_a_name_is_looked_up_again_while_its_old_address_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent host fails no connection: each call is given up before that."""
+    monkeypatch.setattr(etcd_channel, "LOOK_UP_AGAIN_S", 0.0)
+    async with members(2) as (_, (old, new)):
+        old.greets_after = anyio.Event()
+        member = old
+
+        async def found(host: str | None, port: int, *, kind: socket.SocketKind) -> list[Found]:
+            return await look_up(member.endpoint.host, member.endpoint.port, kind=kind)
+
+        monkeypatch.setattr(etcd_channel, "look_up", found)
+        channel = EtcdChannel([Endpoint("etcd.cluster", old.endpoint.port)], None)
+        with pytest.raises(CallError, match="no member has answered"):
+            await ask(channel, timeout_s=0.2)
+        member = new
+        assert await ask(channel, timeout_s=2.0) == "m1"
+        channel.close()
+
+
+async def test_members_that_change_while_a_call_connects_end_it_and_disturb_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file descriptor that is closed while it is waited for is given to the next socket."""
+    with silent_host() as silent:
+        async with members(1) as (_, (sound,)):
+            channel = EtcdChannel([silent.endpoint], None)
+            async with anyio.create_task_group() as tasks:
+
+                async def first() -> None:
+                    with pytest.raises(CallError, match="is no member any more"):
+                        await ask(channel)
+
+                tasks.start_soon(first)
+                await anyio.sleep(0.1)
+                channel.move_to([sound.endpoint])
+                assert await ask(channel) == "m0"
+            channel.close()
+
+
+async def test_only_a_host_that_says_so_refuses() -> None:
+    with silent_host() as silent:
+        for endpoints, is_refused in (([GONE], True), ([silent.endpoint], False), ([GONE, silent.endpoint], False)):
+            channel = EtcdChannel(endpoints, None)
+            assert not channel.is_refused, "nobody was asked"
+            with pytest.raises(CallError):
+                await ask(channel, timeout_s=0.7)
+            assert channel.is_refused is is_refused
+            channel.close()
+    async with members(1) as (channel, _):
+        assert await ask(channel) == "m0"
+        assert not channel.is_refused
+
+
+async def test_an_address_of_a_kind_that_this_node_lacks_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(host: str | None, port: int, *, kind: socket.SocketKind) -> list[Found]:
+        no_way = await look_up("255.255.255.255", port, kind=kind)
+        return [*no_way, *(await look_up("127.0.0.1", port, kind=kind) if host == "both" else [])]
+
+    monkeypatch.setattr(etcd_channel, "look_up", found)
+    for host in ("both", "one"):
+        channel = EtcdChannel([Endpoint(host, 1)], None)
+        with pytest.raises(CallError, match="network is unreachable"):
+            await ask(channel)
+        assert channel.is_refused is (host == "both")
         channel.close()
 
 

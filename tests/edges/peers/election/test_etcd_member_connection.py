@@ -6,7 +6,8 @@ import errno
 import socket
 import ssl
 import threading
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -39,6 +40,65 @@ def test_no_endpoint(text: str):
 
 def found(address: tuple[str, int]) -> Found:
     return (socket.AF_INET, socket.SOCK_STREAM, 0, "", address)
+
+
+class SilentHost:
+    """An address at which packets get lost: the kernel drops connections that find the queue full."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.listener = socket.socket()
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listener.bind((host, port))
+        self.listener.listen(0)
+        self.endpoint = Endpoint(host, int(self.listener.getsockname()[1]))
+        self._only = socket.create_connection((host, self.endpoint.port))
+
+    def come_back(self) -> None:
+        """Takes the next connections."""
+        self.listener.accept()[0].close()
+
+    def close(self) -> None:
+        self.listener.close()
+        self._only.close()
+
+
+@contextmanager
+def silent_host(host: str = "127.0.0.1", port: int = 0) -> Generator[SilentHost]:
+    silent = SilentHost(host, port)
+    try:
+        yield silent
+    finally:
+        silent.close()
+
+
+async def test_a_host_that_comes_back_is_reached_by_the_next_call(monkeypatch: pytest.MonkeyPatch):
+    """The kernel alone would repeat the lost packet up to a minute later."""
+    monkeypatch.setattr(etcd_member_connection, "CONNECT_S", 0.01)
+    with silent_host() as silent:
+        host, port = silent.endpoint.host, silent.endpoint.port
+        member = Member(silent.endpoint, found((host, port)), None)
+        with anyio.move_on_after(0.05):
+            await member.connected()
+        silent.come_back()
+        with anyio.move_on_after(0.05):
+            await member.connected()
+        silent.listener.setblocking(False)
+        silent.listener.accept()[0].close()
+        member.close()
+
+
+async def test_a_handshake_that_stays_unanswered_is_begun_again(monkeypatch: pytest.MonkeyPatch):
+    """The member's host may have gone within it: then nothing ends the connection."""
+    monkeypatch.setattr(etcd_member_connection, "CONNECT_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = int(server.getsockname()[1])
+        member = Member(Endpoint("127.0.0.1", port), found(("127.0.0.1", port)), ssl.create_default_context())
+        for _ in range(2):
+            with anyio.move_on_after(0.05):
+                await member.connected()
+            server.setblocking(False)
+            server.accept()[0].close()
+        member.close()
 
 
 async def test_who_refuses_is_named_and_asked_anew():
