@@ -139,6 +139,11 @@ class EtcdClient:
             raise self._judged(error) from error
         raise BackendUnavailableError("etcd has ended the watch")
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether the hosts answered the last call that nobody listens there. A silent host says nothing."""
+        return self._channel.is_refused
+
     def close(self) -> None:
         self._channel.close()
 

@@ -74,7 +74,7 @@ class Member:
                     self._client = await self._connect()
             client, stream = self._client, self._stream
         if client is None:
-            raise CallError(Status.UNAVAILABLE, f"{self.name} is no member any more")
+            raise CallError(Status.UNAVAILABLE, f"{self.name} is not a member any more")
         try:
             await client.until_greeted()
         except CallError as error:

@@ -29,7 +29,7 @@ from supervisor.ports.rendezvous_backend import BackendUnavailableError
 HEEDED_S = 2.0  # after nodes of a running job were heard: so long, other new nodes may read it, too
 LOOK_S = 0.5
 FORGOTTEN_S = 10.0  # the members that are known may all have been replaced
-TELL_S, TELL_SELDOM_S, TELL_TIMEOUT_S = 1.0, 3.0, 1.5
+TELL_S, TELL_SELDOM_S, TELL_TIMEOUT_S = 1.0, 3.0, 2.0
 READY_S = 10.0  # for which a call waits for members
 JOIN_TIMEOUT_S = 60.0
 LEAVE_S, LEAVE_AGAIN_S, UNANSWERED_S = 8.0, 0.1, 3.0
@@ -138,14 +138,13 @@ class JobEtcdMembers:
 
     async def _begin(self, hosts: list[str]) -> None:
         """Begins an etcd, unless the job has one."""
-        first = FirstMember(self._job_id, self._node, own=self._own, program=self.program, tell=self._tell_why)
+        first = FirstMember(
+            self._job_id, self._node, own=self._own, elsewhere=self._endpoints[1:], program=self.program,
+            open_records=lambda endpoint: self._records_of(self._open_client([endpoint])), tell=self._tell_why,
+        )  # fmt: skip
         others = [] if self._own.host in hosts else hosts
         assert self._tasks is not None, "the block has begun"
-        client = self._open_client([self._own])
-        try:
-            begun = await first.begin(self._records_of(client), others, self._tasks)
-        finally:
-            client.close()
+        begun = await first.begin(others, self._tasks)
         if isinstance(begun, Begun):
             await self._sit_down(begun.membership)
             await self._take(begun.members)
@@ -220,7 +219,7 @@ class JobEtcdMembers:
 
     async def _tell_newcomers(self, may_train: Callable[[], bool]) -> None:
         """Says at the endpoint where the members are: its node may have been lost, and begin another etcd."""
-        newcomer = self._records_of(self._open_client(self._endpoints[:1]))
+        newcomer: MemberRecords | None = None
         try:
             while True:
                 seldom = TELL_SELDOM_S * random.uniform(0.5, 1.0)
@@ -230,13 +229,19 @@ class JobEtcdMembers:
                     continue
                 if own is None and members.has_endpoint:
                     continue
+                newcomer = newcomer or self._records_of(self._open_client(self._endpoints[:1]))
+                found = None
                 with suppress(*NO_ANSWER), anyio.move_on_after(TELL_TIMEOUT_S):
                     found = await newcomer.found()
                     is_new = found.cluster_id != members.cluster_id and found.members is None and found.moved is None
                     if is_new and (may_train() or await self._answers()):
                         await newcomer.say_moved(members)
+                if found is None:
+                    newcomer.client.close()  # Its name is looked up again, and packets are sent at once.
+                    newcomer = None
         finally:
-            newcomer.client.close()
+            if newcomer is not None:
+                newcomer.client.close()
 
     async def _answers(self) -> bool:
         """Returns whether the job's etcd still works, so that this node is none of an old run."""

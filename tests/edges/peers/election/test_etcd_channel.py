@@ -247,7 +247,7 @@ async def test_members_that_change_while_a_call_connects_end_it_and_disturb_no_o
             async with anyio.create_task_group() as tasks:
 
                 async def first() -> None:
-                    with pytest.raises(CallError, match="is no member any more"):
+                    with pytest.raises(CallError, match="is not a member any more"):
                         await ask(channel)
 
                 tasks.start_soon(first)

@@ -9,8 +9,8 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -18,7 +18,14 @@ import pytest
 from holdfast_wire.v1 import etcd_pb2 as etcd
 
 from supervisor.core import etcd_membership
-from supervisor.edges.peers.election import etcd_program, first_member, job_etcd_members, member_seat, member_tls
+from supervisor.edges.peers.election import (
+    etcd_channel,
+    etcd_program,
+    first_member,
+    job_etcd_members,
+    member_seat,
+    member_tls,
+)
 from supervisor.edges.peers.election.etcd_client import EtcdClient
 from supervisor.edges.peers.election.etcd_member_connection import Endpoint
 from supervisor.edges.peers.election.etcd_program import EtcdProgram
@@ -26,7 +33,10 @@ from supervisor.edges.peers.election.job_etcd_members import JobEtcdMembers
 from supervisor.edges.peers.election.member_folder import MemberFolder
 from supervisor.edges.peers.election.member_records import MemberRecords, View
 from supervisor.edges.peers.election.member_seat import NO_ANSWER
+from supervisor.edges.peers.transport.name_lookup import Found, look_up
 from supervisor.ports.pauses import pause
+from supervisor.ports.rendezvous_backend import BackendUnavailableError
+from tests.edges.peers.election.test_etcd_member_connection import silent_host
 
 LIMIT_S = 90.0
 KEY = b"/kept"
@@ -45,13 +55,15 @@ class Nodes:
         (folder / "user").mkdir()
         self.files = member_tls.from_token(b"secret", "127.0.0.9", folder / "user")
 
-    def made(self, number: int, *, name: str = "", goes_on: bool = False) -> JobEtcdMembers:
+    def made(
+        self, number: int, *, name: str = "", goes_on: bool = False, hosts: Sequence[str] = ("127.0.0.1",)
+    ) -> JobEtcdMembers:
         name = name or f"n{number}"
         folder = MemberFolder(self._folder, "job", name, goes_on=goes_on)
         own = Endpoint(f"127.0.0.{number}", self.port)
         files = member_tls.from_token(b"secret", own.host, folder.path)
         return JobEtcdMembers(
-            "job", name, own=own, endpoints=[Endpoint("127.0.0.1", self.port)], prefix="/p", folder=folder,
+            "job", name, own=own, endpoints=[Endpoint(each, self.port) for each in hosts], prefix="/p", folder=folder,
             program=EtcdProgram(shutil.which("etcd") or "", folder.path, own, files), open_client=self.client,
             nodes_max=4,
         )  # fmt: skip
@@ -60,8 +72,11 @@ class Nodes:
         return EtcdClient(endpoints, tls=member_tls.context(self.files))
 
     @asynccontextmanager
-    async def running(self, number: int, *, name: str = "", goes_on: bool = False) -> AsyncGenerator[JobEtcdMembers]:
-        members = self.made(number, name=name, goes_on=goes_on)
+    async def running(
+        self, number: int, *, name: str = "", goes_on: bool = False, hosts: Sequence[str] = ("127.0.0.1",)
+    ) -> AsyncGenerator[JobEtcdMembers]:
+        """`hosts`: where members are looked for."""
+        members = self.made(number, name=name, goes_on=goes_on, hosts=hosts)
         async with members.serving(lambda: False):
             yield members
 
@@ -97,15 +112,15 @@ def _two_free_ports() -> int:
     while True:
         port = random.randrange(20_000, 30_000)
         with ExitStack() as probes, suppress(OSError):
-            for number in (1, 2, 3):
+            for number in (1, 2, 3, 4):
                 for each in (port, port + 1):
                     probe = probes.enter_context(socket.socket())
                     probe.bind((f"127.0.0.{number}", each))
             return port
 
 
-async def _put(client: EtcdClient, value: bytes) -> None:
-    put = etcd.RequestOp(request_put=etcd.PutRequest(key=KEY, value=value))
+async def _put(client: EtcdClient, value: bytes, *, key: bytes = KEY) -> None:
+    put = etcd.RequestOp(request_put=etcd.PutRequest(key=key, value=value))
     with anyio.fail_after(LIMIT_S):
         while True:
             try:
@@ -123,6 +138,15 @@ async def _kept(client: EtcdClient) -> bytes:
                 return found[0].value if found else b""
             except NO_ANSWER:
                 await pause(0.1, why="its members may elect a leader")
+
+
+@contextmanager
+def _client_of(members: JobEtcdMembers) -> Generator[EtcdClient]:
+    client = members.new_client()
+    try:
+        yield client
+    finally:
+        client.close()
 
 
 async def _refusal(client: EtcdClient) -> str:
@@ -164,6 +188,76 @@ async def test_the_endpoints_node_is_lost_replaced_and_begins_no_second_etcd(
             other.close()
         client.close()
     assert nodes.left() == []
+
+
+async def _is_ready(members: JobEtcdMembers) -> None:
+    with anyio.fail_after(LIMIT_S):
+        while not members.is_ready:
+            await pause(0.05, why="nothing tells")
+
+
+@pytest.mark.timeout(300)
+async def test_the_endpoints_name_moves_from_a_silent_host_to_a_new_node_which_begins_no_second_etcd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(job_etcd_members, "LEAVE_S", 0.1)
+    nodes = Nodes(tmp_path)
+    address = "127.0.0.4"
+
+    async def found(host: str | None, port: int, *, kind: socket.SocketKind) -> list[Found]:
+        return await look_up(address if host == "endpoint" else host, port, kind=kind)
+
+    monkeypatch.setattr(etcd_channel, "look_up", found)
+    monkeypatch.setattr(first_member, "UNHEARD_S", 0.2)
+    with silent_host(address, nodes.port):
+        async with nodes.running(1) as first, nodes.running(2, hosts=["endpoint", "127.0.0.1"]) as second:
+            await _is_ready(first)
+            with _client_of(first) as client:
+                await _put(client, b"one")
+            with anyio.fail_after(LIMIT_S):
+                while second.program.pid is None:
+                    await pause(0.1, why="it takes a seat")
+            await pause(3.0, why="it tries to tell the silent host")
+            address = "127.0.0.3"
+            monkeypatch.setattr(first_member, "UNHEARD_S", 5.0)
+            async with nodes.running(3, hosts=["127.0.0.3"]) as third:
+                await _is_ready(third)
+                with _client_of(third) as client:
+                    assert await _kept(client) == b"one"
+
+
+async def test_a_member_that_may_be_at_a_silent_endpoint_lets_none_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(first_member, "UNHEARD_S", 0.2)
+    monkeypatch.setattr(job_etcd_members, "READY_S", 6.0)
+    nodes = Nodes(tmp_path)
+    with silent_host("127.0.0.2", nodes.port) as silent:
+        async with nodes.running(1, hosts=["127.0.0.1", "127.0.0.2"]) as members:
+            with pytest.raises(BackendUnavailableError, match=r"a member of it may be at 127\.0\.0\.2:.* leave it out"):
+                await members.until_ready()
+            silent.close()
+            await _is_ready(members)
+
+
+@pytest.mark.timeout(300)
+async def test_a_member_at_another_endpoint_is_found_by_a_node_that_nobody_reaches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(job_etcd_members, "LEAVE_S", 0.1)
+    monkeypatch.setattr(first_member, "UNHEARD_S", 0.2)
+    nodes = Nodes(tmp_path)
+    async with nodes.running(1) as first:
+        await _is_ready(first)
+        with _client_of(first) as client:
+            await _put(client, b"one")
+            async with nodes.running(3, hosts=["127.0.0.3", "127.0.0.1"]) as third:
+                await pause(3.0, why="nothing tells that it waits: that etcd may be of a run that ends")
+                assert not third.is_ready
+                await _put(client, b'{"node": "n1", "address": "127.0.0.1:1", "ttl_s": 2.0}', key=b"/p/job/leader")
+                await _is_ready(third)
+                with _client_of(third) as other:
+                    assert await _kept(other) == b"one"
 
 
 async def test_a_member_that_is_killed_goes_on_with_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
