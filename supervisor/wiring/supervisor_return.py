@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -318,16 +318,22 @@ class Returning(msgspec.Struct, frozen=True):
 
     async def _give_up(self, job_id: str, found: list[FoundSpawner], why: str) -> None:
         """Ends a job that can't be taken over, as far as it was."""
+        begun_at_ns = _last_noted_ns(each.files for each in found)
         await _end_all(found)
         if self.job_service.job(job_id) is not None:
             self.inbox.post(node_messages.JobAbandoned(job_id, f"it could not be taken over: {why}"))
         else:
-            await self._record_lost(job_id, f"supervisor {os.getpid()} could not take it over: {why}")
+            await self._record_lost(job_id, f"supervisor {os.getpid()} could not take it over: {why}", begun_at_ns)
 
-    async def _record_lost(self, job_id: str, reason: str) -> None:
-        """Records the end of a job of which too little is kept to go on, as its supervisor recorded it last."""
+    async def _record_lost(self, job_id: str, reason: str, begun_at_ns: int | None) -> None:
+        """Records the end of a job of which too little is kept to go on, as its supervisor recorded it last.
+
+        An end that was recorded after `begun_at_ns` is that of this run, or of a later one, and stays as it is.
+        """
         known = await _of_the_journal(partial(self.journal.recorded, job_id), otherwise=None)
         if known is None or known.state.has_ended:
+            if known is not None and begun_at_ns is not None and (known.ended_at_ns or 0) > begun_at_ns:
+                return
             now_ns = self.clock.unix_ns()
             known = JobReport(
                 job_id, JobState.FAILED, now_ns, nodes=(JobNodeReport(self.job_service.node().name, "ready"),)
@@ -357,22 +363,31 @@ class Returning(msgspec.Struct, frozen=True):
             restored = snapshot_texts.restored(newest.texts if newest is not None else {})
         except UnreadableError as error:
             _log.error("job %s has ended, and nobody knows how: %s; %s", job_id, reason, error)
-            await self._record_lost(job_id, f"{reason}; how it ended is not known: {error}")
+            why = f"{reason}; how it ended is not known: {error}"
+            await self._record_lost(job_id, why, _last_noted_ns(files for files, _ in recorded))
         if not _is_taken(job_id, restored):
             for files, identity, leftover in left:
                 stuck = await dead_spawner_state.end(files, identity, leftover)
                 if stuck:
                     _log.error("processes %s of job %s can't be killed and were given up", stuck, job_id)
-        concludes = restored is not None and not _is_taken(job_id, restored)
+        concludes = (
+            restored is not None and not _is_taken(job_id, restored) and not await self._has_recorded_end(restored)
+        )
         for files, _ in recorded:
             if not concludes or files is not newest_files:
                 files.remove()
         if restored is not None and newest_files is not None and newest is not None and concludes:
-            self.spawners.gone[job_id] = newest_files  # until the end is on the disk: see _forget_ended
+            self.spawners.leave(job_id, newest_files)  # until the end is on the disk: see EndedJobs
             past = await self._recorded_after(restored)
             await self.job_service.meet_again(restored.record.spec, restored.sessions)
             self._conclude(restored, newest, reason, past)
             self._begin(restored, ())
+
+    async def _has_recorded_end(self, restored: Restored) -> bool:
+        """Returns whether the end of this run is recorded: its supervisor ended before it removed the kept data."""
+        record = restored.record
+        known = await _of_the_journal(partial(self.journal.recorded, record.spec.job_id), otherwise=None)
+        return known is not None and known.state.has_ended and known.submitted_at_ns == record.submitted_at_ns
 
     def _conclude(self, restored: Restored, left: DeadSpawnerState, reason: str, past: Sequence[RecordedEvent]) -> None:
         record, job_id = restored.record, restored.record.spec.job_id
@@ -395,6 +410,11 @@ def _is_taken(job_id: str, restored: Restored | None) -> bool:
     """Returns whether a later run has the job's id: its processes have the same mark."""
     holder = job_claims.holder(job_id)
     return holder is not None and (restored is None or holder.since_ns != restored.record.submitted_at_ns)
+
+
+def _last_noted_ns(files: Iterable[SpawnerFiles]) -> int | None:
+    """Returns when the last spawner of a run was recorded; None if that is not known."""
+    return max(filter(None, (each.noted_at_ns() for each in files)), default=None)
 
 
 def _why_killed(reaching: SpawnerReconnect) -> str:

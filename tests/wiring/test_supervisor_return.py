@@ -5,14 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import anyio
+import pytest
 
 from supervisor.config import JobSpec
 from supervisor.core.announcements import CycleBegan, JobEnded
 from supervisor.core.facts import JobState, Verdict
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.journal.timed_reads import SilentDiskError
+from supervisor.edges.workers.spawner.dead_spawner_state import DeadSpawnerState
+from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
 from supervisor.engine.job_record import JobRecord
 from supervisor.engine.recovery.snapshot_texts import Restored
@@ -41,6 +45,16 @@ async def test_kept_data_is_removed_after_the_end_is_on_the_disk(tmp_path: Path)
     assert kept.order == ["flushed", "forgot j"]
 
 
+def _returning(services: dict[str, Any]) -> Returning:
+    parts: dict[str, Any] = dict.fromkeys(Returning.__struct_fields__)
+    parts |= {
+        "clock": SimpleNamespace(unix_ns=lambda: 7),
+        "faults": {},
+        "job_service": SimpleNamespace(node=lambda: SimpleNamespace(name="n0")),
+    }
+    return Returning(**parts | services)
+
+
 class SilentJournal:
     """The journal on a disk that does not answer."""
 
@@ -60,17 +74,54 @@ class SilentJournal:
 async def test_a_disk_that_does_not_answer_costs_the_history_and_not_the_job(tmp_path: Path):
     journal = SilentJournal()
     job = JobRecord(JobSpec("j", ("t.py",)), {}, 5, str(tmp_path))
-    parts: dict[str, Any] = dict.fromkeys(Returning.__struct_fields__)
-    parts |= {
-        "journal": journal,
-        "clock": SimpleNamespace(unix_ns=lambda: 7),
-        "job_service": SimpleNamespace(node=lambda: SimpleNamespace(name="n0")),
-    }
-    returning = Returning(**parts)
+    returning = _returning({"journal": journal})
     restored = SimpleNamespace(record=job, sessions=None, snapshot=SimpleNamespace(sequence=3), events=())
     assert await returning._recorded_after(cast("Restored", restored)) == []  # pyright: ignore[reportPrivateUsage]
     assert job.sequence == EVENTS_MAX, "no number is used twice"
     restored.sessions = SimpleNamespace(leads=False)
     assert await returning._history(cast("Restored", restored), ()) == []  # pyright: ignore[reportPrivateUsage]
-    await returning._record_lost("j", "it could not be taken over")  # pyright: ignore[reportPrivateUsage]
+    await returning._record_lost("j", "it could not be taken over", 3)  # pyright: ignore[reportPrivateUsage]
     assert [(each.job_id, each.state) for each in journal.saved] == [("j", JobState.FAILED)]
+
+
+class EndedJournal:
+    """Knows a run that was submitted at 5 and ended at 20."""
+
+    def __init__(self) -> None:
+        self.saved: list[JobReport] = []
+
+    def recorded(self, job_id: str) -> JobReport | None:
+        return JobReport(job_id, JobState.STOPPED, 5, reason="it was stopped", ended_at_ns=20)
+
+    def save(self, report: JobReport) -> None:
+        self.saved.append(report)
+
+
+@pytest.mark.parametrize(("begun_at_ns", "is_recorded"), [(6, False), (21, True), (None, True)])
+async def test_a_recorded_end_of_the_same_run_is_not_replaced_by_a_loss(begun_at_ns: int | None, is_recorded: bool):
+    journal = EndedJournal()
+    returning = _returning({"journal": journal})
+    await returning._record_lost("j", "its spawner is gone", begun_at_ns)  # pyright: ignore[reportPrivateUsage]
+    assert [each.state for each in journal.saved] == [JobState.FAILED] * is_recorded
+
+
+async def test_files_that_stayed_after_the_end_of_the_job_was_recorded_do_not_end_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A supervisor was killed before it removed them."""
+    job = JobRecord(JobSpec("j", ("t.py",)), {}, 5, str(tmp_path))
+    files = SpawnerFiles(tmp_path, "abcdef")
+    files.note("j", 2**22)
+    identity = files.identity()
+    assert identity is not None
+    kept = DeadSpawnerState({}, 0, (), "")
+    restored = SimpleNamespace(record=job)
+    monkeypatch.setattr("supervisor.edges.workers.spawner.dead_spawner_state.read", {files: kept}.get)
+    monkeypatch.setattr("supervisor.engine.recovery.snapshot_texts.restored", Mock(return_value=restored))
+    posted: list[object] = []
+    spawners = SpawnerLifecycle(private=False, output_dir=None)
+    returning = _returning({"journal": EndedJournal(), "inbox": posted, "spawners": spawners})
+    await returning._end_lost("j", [(files, identity)], [], "gone")  # pyright: ignore[reportPrivateUsage]
+    assert not posted
+    assert not spawners.left, "nothing has to be recorded"
+    assert not files.record_path.exists()

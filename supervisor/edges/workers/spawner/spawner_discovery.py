@@ -109,6 +109,13 @@ class SpawnerFiles(msgspec.Struct, frozen=True):
             file.write(msgspec.json.encode(identity))
         fresh.rename(self.record_path)
 
+    def noted_at_ns(self) -> int | None:
+        """Returns when the spawner was recorded, in Unix time; None if no record is there."""
+        try:
+            return self.record_path.stat().st_mtime_ns
+        except OSError:
+            return None
+
     def identity(self) -> SpawnerIdentity | None:
         """Returns the spawner; None if its supervisor ended before it was recorded. Raises OSError: see records."""
         try:

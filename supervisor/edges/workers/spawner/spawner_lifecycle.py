@@ -28,6 +28,13 @@ START_TIMEOUT_S = 10.0  # for folder, files, fork and exec of a spawner on a bus
 STUCK_STARTS_MAX = 2  # per job; each is a thread that waits for a file system
 
 
+class _Left(msgspec.Struct):
+    """The files that the spawners of one run of a job leave."""
+
+    files: SpawnerFiles | None = None  # of the last one that ended
+    is_forgotten: bool = False  # files that come later are removed at once
+
+
 class SpawnerLifecycle(msgspec.Struct, frozen=True):
     """Keeps spawners; see ports.Spawners."""
 
@@ -43,8 +50,8 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
     return_folder: Path | None = None  # where the next supervisor looks for spawners; None: private, without one
     # Spawners of the previous supervisor, by job: the job's next `keep` takes them over.
     found: dict[str, list[FoundSpawner]] = msgspec.field(default_factory=dict[str, list[FoundSpawner]])
-    # Places of ended spawners: the data kept there is needed until the end of their job is recorded.
-    gone: dict[str, SpawnerFiles] = msgspec.field(default_factory=dict[str, SpawnerFiles])
+    # By job: the data in the files of an ended spawner is needed until the end of the job is recorded.
+    left: dict[str, _Left] = msgspec.field(default_factory=dict[str, _Left])
     pages: PageOffers = msgspec.field(default_factory=PageOffers)
     main_threads: MainThreads = msgspec.field(default_factory=MainThreads)
     start_timeout_s: float = START_TIMEOUT_S
@@ -61,6 +68,8 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
     ) -> str:
         """Runs a job's spawner; returns why it ended, once its processes are gone or abandoned. Never raises."""
 
+        left = self.left.setdefault(spec.job_id, _Left())
+
         def link(started: SpawnerProcess | FoundSpawner, hearing: Hearing, interpreter: str = "") -> SpawnerLink:
             return SpawnerLink(
                 started,
@@ -68,7 +77,7 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
                 on_message=hearing.on_message,
                 on_lost=hearing.on_lost,
                 on_end_seen=on_end_seen,
-                let_go=partial(self._let_go, spec.job_id),
+                let_go=partial(_keep_files, left),
                 pages=self.pages,
                 main_threads=self.main_threads,
                 interpreter=interpreter,
@@ -92,14 +101,16 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
         finally:
             self.pages.end(spec.job_id)
 
-    def forget(self, job_id: str) -> None:
-        """Removes what was kept: the job's end is recorded."""
-        if (files := self.gone.pop(job_id, None)) is not None:
-            files.remove()
+    def leave(self, job_id: str, files: SpawnerFiles) -> None:
+        """Notes the files of a spawner that ended under the previous supervisor."""
+        _keep_files(self.left.setdefault(job_id, _Left()), files)
 
-    def _let_go(self, job_id: str, files: SpawnerFiles) -> None:
-        self.forget(job_id)
-        self.gone[job_id] = files
+    def forget(self, job_id: str) -> None:
+        """Removes the kept files, because the job's end is recorded. A killed spawner may leave its own later."""
+        if (left := self.left.pop(job_id, None)) is not None:
+            left.is_forgotten = True
+            if left.files is not None:
+                left.files.remove()
 
     async def _start(self, spec: JobSpec, environment: Mapping[str, str], learned: Learned | None) -> SpawnerProcess:
         """Starts a spawner in a thread, since a dead file system may hang it. Raises HoldfastError."""
@@ -142,3 +153,12 @@ class SpawnerLifecycle(msgspec.Struct, frozen=True):
         if folder is None or since_ns is None:
             return folder
         return Path(run_folder(str(folder), job_id, since_ns))
+
+
+def _keep_files(left: _Left, files: SpawnerFiles) -> None:
+    if left.is_forgotten:
+        files.remove()
+        return
+    if left.files is not None:
+        left.files.remove()
+    left.files = files

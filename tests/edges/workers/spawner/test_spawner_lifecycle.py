@@ -99,6 +99,27 @@ async def test_what_it_kept_stays_until_the_end_of_the_job_is_recorded(spec: Job
     assert spawner_discovery.find_files(folder) == []
 
 
+async def test_what_a_killed_spawner_leaves_after_the_end_was_recorded_is_removed_too(
+    spec: JobSpec, tmp_path: Path
+) -> None:
+    """An abandoned job ends at once, and its spawner is killed in the same turn: that one exits later."""
+    ear = Ear()
+    folder = tmp_path / "spawners"
+    folder.mkdir(mode=0o700)
+    keeper = SpawnerLifecycle(private=False, output_dir=None, return_folder=folder)
+
+    async def keep() -> None:
+        await keeper.keep(spec, os.environ, on_started=ear.spawners.append, on_message=ear.take)
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(keep)
+            await ear.ready.wait()
+            ear.spawners[0].kill("the job was abandoned")
+            keeper.forget(spec.job_id)
+    assert spawner_discovery.find_files(folder) == []
+
+
 async def test_one_that_is_killed_is_a_loss_and_takes_its_workers_with_it(spec: JobSpec) -> None:
     ear = Ear()
     reasons: list[str] = []
