@@ -37,6 +37,7 @@ class Ledger(msgspec.Struct, frozen=True):
     former: Former | None = None  # the previous run, if some of its nodes may not know its end
     epoch: int = 0  # of that cycle (fencing_epochs.py); 0: unknown
     leaving: tuple[str, ...] = ()  # nodes of that cycle that were asked to leave, and may
+    vacant: tuple[str, ...] = ()  # nodes of that cycle that it goes on without
 
     @property
     def is_running(self) -> bool:

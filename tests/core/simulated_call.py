@@ -168,8 +168,8 @@ class SimulatedCall:
                     self.checks.note_event(kind, at, self.machine, now_s=self.now_s)
 
     def _forget_everything(self) -> None:
-        """Replaces all supervisors by new ones; all connections are lost."""
-        self.machine = wrapped_call.initial_state(self.world_size)
+        """Replaces all supervisors by new ones; all connections are lost. The ledger names the nodes given up."""
+        self.machine = wrapped_call.initial_state(self.world_size, lost=self.losses.given_up())
         for queue in self.up:
             queue.clear()
         for number in range(len(self.nodes)):

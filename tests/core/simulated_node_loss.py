@@ -48,6 +48,15 @@ class NodeLosses:
         world.after(NOTICED_S, give_up)
         world.after(NOTICED_S + world.random.uniform(0, 20), offer)
 
+    def given_up(self) -> dict[int, str]:
+        """Returns the ranks of the nodes that the call goes on without."""
+        size = self._world.per_node
+        return {
+            member: "was lost with its node"
+            for number in sorted(self._given_up)
+            for member in range(number * size, (number + 1) * size)
+        }
+
     def fill(self, numbers: set[int]) -> None:
         """Lets other nodes take these vacant places; starts their processes."""
         world = self._world

@@ -281,7 +281,7 @@ def _take_fault(state: State, event: cluster_messages.NodeFailed, now_s: float, 
     state = with_member(state, event.node, msgspec.structs.replace(known, state=MemberState.FAILED))
     if is_waiting:  # The others continue without its ranks.
         lost = lost_node_replacement.gone(state, event.node, event.reason)
-        state, actions = _step_calls(state, lost, now_s, jitter)
+        state, actions = _step_calls(lost_node_replacement.vacate(state, event.node), lost, now_s, jitter)
         return state, (said(state, "replacement_lost", event.reason), *actions)
     return _decide(state, event, now_s, jitter)
 
@@ -362,9 +362,8 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                     actions.append(said(state, kind, reason))
             case restart_policy.Tolerate(reason):
                 actions.append(said(state, "fault_tolerated", reason))
-                state, more = _step_calls(
-                    state, lost_node_replacement.gone(state, event.node, event.reason), now_s, jitter
-                )
+                gone = lost_node_replacement.gone(state, event.node, event.reason)
+                state, more = _step_calls(lost_node_replacement.vacate(state, event.node), gone, now_s, jitter)
                 actions += more
             case restart_policy.GiveUp(verdict):
                 state, more = job_termination.wind_down(state, verdict, now_s)

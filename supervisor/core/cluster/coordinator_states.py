@@ -127,6 +127,7 @@ class State(msgspec.Struct, frozen=True):
     members: Members = msgspec.field(default_factory=Members)  # changes in place
     parts: tuple[str, ...] = ()  # the nodes of the last cycle in the order of their group ranks
     processes: tuple[str, ...] = ()  # the node processes that received the order, alike (NodeFacts.process)
+    vacant: tuple[str, ...] = ()  # nodes of `parts` that the cycle goes on without, until another node takes the part
     first_failure: str = ""  # the worker failure that opened the round or ended the job
     calls: call_state.State | None = None  # of the last cycle; changes in place
     store: UseStore | None = None  # of the last cycle, once it is served

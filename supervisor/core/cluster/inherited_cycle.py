@@ -22,12 +22,13 @@ class InheritedCycle(msgspec.Struct, frozen=True):
     names: tuple[str, ...]  # its nodes by group rank; () where that is not known
     parts: dict[int, NodeStands]  # by group rank: nodes that have begun it
     waiting: dict[int, NodeStands]  # nodes that the order did not reach, which is not their fault
+    vacant: dict[int, str]  # by group rank: nodes that it goes on without
     size: int  # how many nodes it has; 0: unknown
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of its nodes have reported their state."""
-        return 0 < self.size == len(self.parts) + len(self.waiting)
+        """Whether all of its nodes have reported their state, but for those that it goes on without."""
+        return 0 < self.size == len(self.parts) + len(self.waiting) + len(self.vacant)
 
     @property
     def is_at_work(self) -> bool:
@@ -38,8 +39,8 @@ class InheritedCycle(msgspec.Struct, frozen=True):
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether all ranks of all of its nodes have succeeded."""
-        return 0 < self.size == len(self.parts) and all(
+        """Whether all ranks of all of its nodes have succeeded, but for those that it goes on without."""
+        return 0 < len(self.parts) == self.size - len(self.vacant) and all(
             each.state is MemberState.SUCCEEDED or _has_ended_well(each) for each in self.parts.values()
         )
 
@@ -49,7 +50,8 @@ class InheritedCycle(msgspec.Struct, frozen=True):
         return tuple(rank for each in self.parts.values() for rank in each.lost)
 
     def missing(self, group_size: int) -> tuple[int, ...]:
-        return tuple(rank for rank in range(group_size) if rank not in self.parts and rank not in self.waiting)
+        there = {*self.parts, *self.waiting, *self.vacant}
+        return tuple(rank for rank in range(group_size) if rank not in there)
 
     def absentee(self, group_rank: int, stands: Mapping[str, NodeStands]) -> str:
         """Returns the node that had this part, or a placeholder name if that node is present without a part."""
@@ -60,10 +62,12 @@ class InheritedCycle(msgspec.Struct, frozen=True):
 def find(ledger: Ledger, stands: Mapping[str, NodeStands]) -> InheritedCycle:
     number = max(ledger.cycle, *(each.cycle for each in stands.values()))
     names = ledger.parts if ledger.cycle == number else ()
-    parts = _parts(stands, number, names)
+    vacant = {rank: name for rank, name in enumerate(names) if name in ledger.vacant}
+    taken = tuple("" if name in ledger.vacant else name for name in names)
+    parts = _parts(stands, number, taken)
     sizes = (each.assignment.group_world_size for each in parts.values() if each.assignment is not None)
-    waiting = _waiting(stands, number, names, ledger.processes)
-    return InheritedCycle(number, names, parts, waiting, len(names) or max(sizes, default=0))
+    waiting = _waiting(stands, number, taken, ledger.processes)
+    return InheritedCycle(number, names, parts, waiting, vacant, len(names) or max(sizes, default=0))
 
 
 def is_at_work(stands: Mapping[str, NodeStands]) -> bool:

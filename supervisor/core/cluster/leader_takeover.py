@@ -15,13 +15,13 @@ from supervisor.core.cluster import (
     inherited_cycle,
     job_termination,
     leader_resignation,
+    lost_node_replacement,
     missed_reports,
     missing_nodes,
     node_states,
     rendezvous_round,
     restart_policy,
     unreported_nodes,
-    wrapped_call,
 )
 from supervisor.core.cluster.cluster_messages import Action, Event, LeadershipTaken, NodeStands, Send
 from supervisor.core.cluster.coordinator_states import (
@@ -133,7 +133,7 @@ def ledger_of(state: State) -> Ledger:
         state.cycle, opened, state.policy.used,
         parts=state.parts, processes=state.processes, witnesses=witnesses, resigned=state.resigned,
         term=state.term, leader=state.leader, former=state.former, epoch=state.epoch,
-        leaving=state.leaving,
+        leaving=state.leaving, vacant=state.vacant,
     )  # fmt: skip
     match state.phase:
         case Ended(verdict) | WindingDown(Verdict() as verdict):
@@ -346,7 +346,7 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         rules=rules,
         policy=msgspec.structs.replace(policy, used=used),
         members=members,
-        calls=wrapped_call.initial_state(group_size * rules.local_world_size),
+        vacant=tuple(inherited.vacant.values()),
         others_until_s=phase.until_s,
         epoch=epoch,
         leaving=state.leaving if cycle == state.cycle else (),
@@ -411,13 +411,13 @@ def _gather(state: State, stands: dict[str, NodeStands], now_s: float, *, closes
 
 def _run(state: State, inherited: InheritedCycle, absent: dict[int, str], now_s: float) -> Outcome:
     """Continues the cycle. A missing part still belongs to it until it counts as lost."""
-    parts, waiting = inherited.parts, inherited.waiting
+    parts, waiting, vacant = inherited.parts, inherited.waiting, inherited.vacant
     names = {rank: each.node for rank, each in (parts | waiting).items()} | absent
     actions: list[Action] = []
     present = set(names.values())
     for node, member in list(state.members.items()):
         if member.state in node_states.BUSY and (member.cycle < state.cycle or node not in present):
-            actions.append(Send(node, orders.JoinAgain(state.cycle + 1, "the others have begun a newer cycle")))
+            actions.append(Send(node, orders.JoinAgain(state.cycle + 1, "the others have gone on without it")))
             earlier = min(member.cycle, state.cycle - 1)  # Its faults are not this cycle's.
             state.members.put(node, msgspec.structs.replace(member, state=MemberState.FAILED, cycle=earlier))
     for name in names.values():
@@ -428,8 +428,10 @@ def _run(state: State, inherited: InheritedCycle, absent: dict[int, str], now_s:
     there = len(parts) + len(waiting)
     text = f"the leader is new; cycle {state.cycle} goes on, {there} of {len(names)} nodes are there"
     text += f", {len(waiting)} of them begin it now" if waiting else ""
+    text += f"; it goes on without {missing_nodes.names(sorted(vacant.values()))}, as before" if vacant else ""
+    names |= vacant
     state = with_parts(state, tuple(names[rank] for rank in sorted(names)))
-    state = msgspec.structs.replace(state, phase=Running(now_s), store=use)
+    state = lost_node_replacement.inherit(msgspec.structs.replace(state, phase=Running(now_s), store=use))
     begun = tuple(Send(names[rank], start_order(state, rank, text)) for rank in waiting)
     others = (each.node for each in (parts | waiting).values() if each is not store)
     told = tuple(Send(node, use) for node in others if use is not None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from supervisor.core.cluster import active_and_spare_nodes, restart_policy
+from supervisor.core.cluster import active_and_spare_nodes, restart_policy, wrapped_call
 from supervisor.core.cluster.cluster_messages import NodeLost, Send
 from supervisor.core.cluster.coordinator_states import Outcome, Running, State, start_order, with_member, with_parts
 from supervisor.core.cluster.node_states import BUSY, MemberState
@@ -62,7 +62,24 @@ def gone(state: State, node: str, reason: str, *, may_come_again: bool = False) 
 
 def note(state: State, event: NodeLost) -> State:
     """Notes a loss that the call deals with: it counts only if the call does not succeed without the node."""
-    return msgspec.structs.replace(state, lost_in_call=(*state.lost_in_call, event))
+    return vacate(msgspec.structs.replace(state, lost_in_call=(*state.lost_in_call, event)), event.node)
+
+
+def vacate(state: State, node: str) -> State:
+    """Notes that the cycle goes on without the node, also under the next leader."""
+    if node in state.vacant or node not in state.parts:
+        return state
+    return msgspec.structs.replace(state, vacant=(*state.vacant, node))
+
+
+def inherit(state: State) -> State:
+    """Takes over the vacant parts from the previous leader. The call that is under way goes on without them."""
+    losses = tuple(
+        NodeLost(node, f"the cycle had gone on without node {node} when the leader changed") for node in state.vacant
+    )
+    lost = {rank: f"was lost: {each.reason}" for each in losses for rank in ranks_of(state, each.node)}
+    calls = wrapped_call.initial_state(len(state.parts) * state.rules.local_world_size, lost=lost)
+    return msgspec.structs.replace(state, calls=calls, lost_in_call=losses)
 
 
 def settle(state: State, ended: EndCall) -> tuple[State, NodeLost | None]:
@@ -118,7 +135,9 @@ def fill(state: State, decision: Replace) -> Outcome:
         if not _is_vacant(state, state.parts[place]) or spare is None:
             continue
         parts = (*state.parts[:place], spare, *state.parts[place + 1 :])
-        state = msgspec.structs.replace(with_parts(state, parts), store=None if place == 0 else state.store)
+        vacant = tuple(each for each in state.vacant if each not in (state.parts[place], spare))
+        store = None if place == 0 else state.store
+        state = msgspec.structs.replace(with_parts(state, parts), vacant=vacant, store=store)
         begun = msgspec.structs.replace(
             state.members[spare], state=MemberState.RUNNING, cycle=state.cycle, cause=None, lost=()
         )

@@ -280,6 +280,7 @@ def _order_cycle(state: State, chosen: tuple[str, ...], reason: str, now_s: floa
         first_failure="",
         calls=wrapped_call.initial_state(len(chosen) * state.rules.local_world_size),
         store=None,
+        vacant=(),
         lost_in_call=(),
         resigned=(),
         leaving=(),

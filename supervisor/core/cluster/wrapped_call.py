@@ -8,6 +8,7 @@ is a fault of the iteration that the decision began.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import assert_never
 
 import msgspec
@@ -76,8 +77,9 @@ Event = CallReport | RanksGone | RanksOffered | DeadlineReached
 Action = Order
 
 
-def initial_state(world_size: int) -> State:
-    return State(world_size)
+def initial_state(world_size: int, *, lost: Mapping[int, str] | None = None) -> State:
+    """Starts without a call. `lost`: ranks that earlier calls of the cycle have gone on without, and how they ended."""
+    return State(world_size, absent=dict(lost or {}), ended=dict(lost or {}))
 
 
 def step(state: State, event: Event, *, now_s: float, units_left: int) -> tuple[State, tuple[Action, ...]]:

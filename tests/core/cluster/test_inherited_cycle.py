@@ -57,6 +57,18 @@ def test_a_spare_that_has_the_place_of_a_lost_node_counts_and_the_lost_node_does
     assert (list(found.parts), found.missing(3)) == ([0], (1, 2))
 
 
+def test_a_node_that_the_cycle_goes_on_without_is_not_missing_and_a_newer_cycle_may_run_there():
+    without_c = msgspec.structs.replace(LEDGER, vacant=("c",))
+    late = stands("c", 1, MemberState.JOINED, cycle=3)
+    for c in ({}, late, stands("c", 2)):
+        found = inherited_cycle.find(without_c, stands("a", 0) | stands("b", 1) | c)
+        assert (list(found.parts), found.waiting, found.missing(3)) == ([0, 1], {}, ())
+        assert (found.is_complete, found.is_at_work) == (True, False)
+    assert not inherited_cycle.find(without_c, stands("a", 0) | late).is_complete
+    ended = stands("a", 0, MemberState.SUCCEEDED) | stands("b", 1, MemberState.SUCCEEDED)
+    assert inherited_cycle.find(without_c, ended).has_succeeded
+
+
 def test_without_a_ledger_the_nodes_say_how_many_they_are_and_nobody_knows_who_waits():
     nodes = stands("a", 0) | stands("b", 1) | stands("c", 2, MemberState.JOINED, cycle=3)
     found = inherited_cycle.find(Ledger(), nodes)

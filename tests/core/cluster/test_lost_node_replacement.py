@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
-from supervisor.core.cluster import coordinator, lost_node_replacement, node_states
+from supervisor.core.cluster import coordinator, leader_takeover, lost_node_replacement, node_states
 from supervisor.core.cluster.cluster_messages import (
     JobOpened,
     NodeExcluded,
@@ -43,6 +43,7 @@ from supervisor.core.wrapped_calls.call_messages import (
     Word,
 )
 from tests.core.cluster.test_coordinator_calls import KILLED, entered, report, running, told
+from tests.core.new_leader import kinds
 from tests.core.playbook import Playbook
 
 Play = Playbook[coordinator.State]
@@ -165,6 +166,27 @@ def test_a_lost_node_that_comes_back_takes_its_part_again() -> None:
     play = arrive(call("a", "b") >> LOST, 0, 1)
     spare(play, "b")
     assert [node for node, _ in orders(play, StartCycle)] == ["b"]
+
+
+def test_the_ledger_names_the_nodes_that_the_cycle_goes_on_without_until_their_parts_are_taken() -> None:
+    """A new leader of these nodes would otherwise restart them."""
+    play = arrive(call("a", "b", max_restarts=2) >> LOST, 0, 1)
+    assert vacant(play) == ("b",)
+    spare(play, "c")
+    assert vacant(play) == ()
+    play >> NodeFailed("c", 0, "rank 2 failed")  # before it took part: the others continue
+    assert vacant(play) == ("c",)
+    play >> NodeFailed("a", 0, "rank 0 failed") >> NodeJoined("a", 0) >> NodeJoined("c", 0)
+    assert (play.state.parts, vacant(play)) == (("a", "c"), ())
+    play = running("a", "b", policy=RestartPolicyName.MIN_HEALTHY)
+    rules = msgspec.structs.replace(play.state.policy.rules, min_nodes=1)
+    play.state = msgspec.structs.replace(play.state, policy=msgspec.structs.replace(play.state.policy, rules=rules))
+    play >> NodeFailed("b", 0, "its spawner was lost") >> LOST
+    assert (kinds(play), vacant(play)) == (["fault_tolerated"], ("b",))
+
+
+def vacant(play: Play) -> tuple[str, ...]:
+    return leader_takeover.ledger_of(play.state).vacant
 
 
 def test_a_call_that_succeeds_without_the_node_is_a_success_that_names_its_ranks() -> None:

@@ -21,6 +21,7 @@ ODDS = {
     "nodes are lost": Odds(nodes_lost=0.7, disconnects=0.05),
     "nodes are lost, and little else happens": Odds(0.05, 0.02, 0.0, 0.0, 0.0, nodes_lost=1.0, spawn_fails=0.0),
     "supervisors start again": Odds(forgets=1.0, disconnects=0.0),
+    "nodes are lost, and supervisors start again": Odds(0.05, 0.02, 0.0, nodes_lost=0.7, forgets=1.0, disconnects=0.0),
     "supervisors start again, and not all come back": Odds(forgets=1.0, disconnects=0.0, silent=0.3),
     "supervisors end with a decision": Odds(forgets_decision=True, disconnects=0.0),
     "supervisors end with a decision, and not all come back": Odds(forgets_decision=True, disconnects=0.0, silent=0.3),
