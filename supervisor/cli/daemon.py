@@ -11,7 +11,7 @@ import anyio
 
 from supervisor.cli.event_handlers import event_handlers
 from supervisor.config.daemon_settings import parse_daemon
-from supervisor.edges.machine.own_process import standard_streams
+from supervisor.edges.machine.own_process import ignored_signals, standard_streams
 
 
 def execute_argv(argv: Sequence[str]) -> int:
@@ -19,6 +19,8 @@ def execute_argv(argv: Sequence[str]) -> int:
     settings = parse_daemon(argv, environ=os.environ)
     for warning in settings.warnings:
         standard_streams.say(f"holdfast: {warning}")
+    # Jobs do not depend on how this process was started: under nohup, or in a script's background.
+    ignored_signals.reset_in_children(("SIGHUP", "SIGINT", "SIGQUIT"))
     if settings.user_service.users:
         from supervisor.wiring.users_daemon import serve_users
 

@@ -22,7 +22,7 @@ from supervisor.config.rendezvous_settings import shared_token
 from supervisor.config.resolve import RunRequest, parse_run
 from supervisor.config.run_folder import run_folder
 from supervisor.edges.machine.folders import private_dir, socket_dir, state_dir, supervisor_owner
-from supervisor.edges.machine.own_process import standard_streams
+from supervisor.edges.machine.own_process import ignored_signals, standard_streams
 from supervisor.edges.machine.processes import same_machine_nodes
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.spawner.spawner_process import SpawnerProcess, start_process
@@ -131,6 +131,8 @@ def _nodes_supervisor(request: RunRequest) -> Generator[tuple[Path, Path] | None
 def _run_privately(request: RunRequest) -> int:
     with _warnings_shown():
         claims, request = _placed(request)
+    # Under nohup, SIGHUP stays ignored here and in the ranks.
+    ignored_signals.reset_in_children(ignored_signals.forwarded(request.spec.signals_to_handle))
     # The spawner starts while the rest is loaded: who waits for the first worker waits for the slower of the two.
     early = start_process(
         request.spec,

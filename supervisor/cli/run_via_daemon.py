@@ -24,8 +24,7 @@ from supervisor.config.stop_times import interrupted_grace_s
 from supervisor.core.event_weights import Weight, told_after, weight
 from supervisor.core.stop_verdict import was_said
 from supervisor.edges.machine.folders.socket_dir import CONTROL_SOCKET
-from supervisor.edges.machine.own_process import signals as signal_edge
-from supervisor.edges.machine.own_process import standard_streams
+from supervisor.edges.machine.own_process import ignored_signals, standard_streams
 from supervisor.edges.operators.control_client import ControlClient
 from supervisor.edges.operators.log_follower import LogChoice
 from supervisor.errors import HoldfastError, NoSupervisorError, NotFoundError
@@ -44,7 +43,7 @@ def run_on_node(request: RunRequest, directory: Path, held: Path) -> int:
     """
     # The daemon's own interpreter means nothing to the user: the job runs in the one that this command runs in.
     spec = msgspec.structs.replace(request.spec, python=request.spec.python or sys.executable)
-    forwarded = set(signal_edge.numbers(spec.signals_to_handle))
+    forwarded = set(ignored_signals.numbers(ignored_signals.forwarded(spec.signals_to_handle)))
     # Blocked before any thread starts, so that only the forwarding thread takes them.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)
     with ExitStack() as stack:

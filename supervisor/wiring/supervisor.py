@@ -28,8 +28,8 @@ from supervisor.edges.machine.health.check_probes import NodeChecks
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.logs.log_retention import QUIET_S, LogRetention
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
+from supervisor.edges.machine.own_process import ignored_signals, standard_streams
 from supervisor.edges.machine.own_process import signals as signal_edge
-from supervisor.edges.machine.own_process import standard_streams
 from supervisor.edges.machine.own_process.open_files import RaisedLimit
 from supervisor.edges.machine.own_process.threads import in_thread_if_any
 from supervisor.edges.machine.processes.job_claims import JobClaims
@@ -339,4 +339,4 @@ async def _forward_signals(job_service: JobService, job_id: str, request: RunReq
         except HoldfastError:
             return  # It ended by itself in this moment.
 
-    await signal_edge.receive(request.spec.signals_to_handle, on_signal)
+    await signal_edge.receive(ignored_signals.forwarded(request.spec.signals_to_handle), on_signal)

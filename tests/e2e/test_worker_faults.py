@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.e2e.daemons import NodeDaemon
 from tests.e2e.launch import SCRIPTS, assert_nothing_left, wait_until
 
 if TYPE_CHECKING:
@@ -159,6 +161,71 @@ def test_b12_ranks_that_end_well_after_the_signal_make_a_success(start: "Start")
     launch.process.send_signal(signal.SIGTERM)
     assert launch.wait(10) == 0
     assert len(launch.traced("saved")) == 2
+
+
+TWICE = """
+import os, signal, sys, time
+cycle, numbers = os.environ["TORCHELASTIC_RESTART_COUNT"], (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+print(cycle, *(int(signal.getsignal(each) is signal.SIG_IGN) for each in numbers), flush=True)
+if cycle == "0":
+    sys.exit(1)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    raise
+"""
+
+
+def ignoring(folder: Path, *signals: str) -> str:
+    """Returns an interpreter that is started with these signals ignored, as in a script's background or under nohup."""
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\ntrap '' {' '.join(signals)}\nexec {sys.executable} \"$@\"\n")
+    python.chmod(0o755)
+    return str(python)
+
+
+def test_b12_a_job_in_the_background_of_a_script_is_interrupted(start: "Start", tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text(TWICE)
+    launch = start(
+        "--max-restarts", "1", str(tmp_path / "twice.py"), python=ignoring(tmp_path, "INT", "QUIT")
+    )  # fmt: skip
+    launch.wait_for_output("1 0 0 0\n", count=1)
+    launch.process.send_signal(signal.SIGINT)
+    assert launch.wait(10) == 128 + signal.SIGINT
+    assert launch.stdout_text() == "0 0 0 0\n1 0 0 0\ninterrupted\n"
+    assert_nothing_left(launch)
+
+
+@pytest.mark.parametrize("under", ["", "daemon"])
+def test_b12_a_hangup_changes_nothing_under_nohup(start: "Start", tmp_path: Path, under: str) -> None:
+    (tmp_path / "twice.py").write_text(TWICE)
+    with NodeDaemon(tmp_path / "node") if under else nullcontext() as daemon:
+        where = ["--socket-dir", str(daemon.socket_dir)] if daemon is not None else []
+        launch = start(
+            *where, "--max-restarts", "1", str(tmp_path / "twice.py"), python=ignoring(tmp_path, "HUP")
+        )  # fmt: skip
+        launch.wait_for_output("1 0 0 ", count=1)
+        launch.process.send_signal(signal.SIGHUP)
+        launch.process.send_signal(signal.SIGTERM)
+        assert launch.wait(10) == 128 + signal.SIGTERM
+        assert "SIGHUP" not in launch.stderr_text()
+        expected = "0 0 0 0\n1 0 0 0\n" if under else "0 0 0 1\n1 0 0 1\n"
+        assert launch.stdout_text() == expected
+
+
+def test_b12_how_a_daemon_was_started_does_not_change_its_jobs(start: "Start", tmp_path: Path) -> None:
+    (tmp_path / "twice.py").write_text(TWICE)
+    with NodeDaemon(tmp_path / "node", python=ignoring(tmp_path, "INT", "QUIT", "HUP")) as daemon:
+        launch = start("--socket-dir", str(daemon.socket_dir), "--max-restarts", "1", str(tmp_path / "twice.py"))
+        launch.wait_for_output("1 0 0 0\n", count=1)
+        assert daemon.process is not None
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.process.send_signal(signal.SIGQUIT)
+        launch.process.send_signal(signal.SIGQUIT)
+        assert launch.wait(10) == 128 + signal.SIGQUIT
+        assert launch.stdout_text() == "0 0 0 0\n1 0 0 0\n"
+        assert daemon.process.poll() is None
 
 
 def test_a_second_signal_ends_it_at_once(start: "Start") -> None:

@@ -10,20 +10,8 @@ from types import FrameType
 import anyio
 from anyio.abc import TaskStatus
 
+from supervisor.edges.machine.own_process.ignored_signals import numbers
 from supervisor.errors import ConfigurationError
-
-
-def numbers(names: Sequence[str]) -> tuple[signal.Signals, ...]:
-    """Returns the signals of these names, each once. Raises ConfigurationError for an unknown name."""
-    found: dict[signal.Signals, None] = {}
-    for name in names:
-        try:
-            found[signal.Signals[name.strip().upper()]] = None
-        except KeyError:
-            raise ConfigurationError(
-                f"cannot handle signal {name!r}: there is none of this name; write SIGTERM, SIGINT, SIGHUP, SIGQUIT …"
-            ) from None
-    return tuple(found)
 
 
 async def receive(
