@@ -23,8 +23,9 @@ def test_a_job_on_two_nodes_recovers_from_a_killed_rank_and_every_fact_comes_fro
     assert not list(job.folder.glob(".holdfast-token*"))
 
 
-def test_scancel_ends_the_ranks_and_takes_nothing_for_a_fault(slurm: SlurmLab):
-    job = submit(slurm, "cancelled", "job.sbatch", str(TRAIN), ".", "600")
+@pytest.mark.parametrize("example", ["job.sbatch", pytest.param("spares.sbatch", marks=pytest.mark.soak)])
+def test_scancel_ends_the_ranks_and_takes_nothing_for_a_fault(slurm: SlurmLab, example: str):
+    job = submit(slurm, f"cancelled-{example}", example, str(TRAIN), ".", "600")
     job.until_noted("started", RANKS)
     slurm.ask("scancel", job.number)
     assert job.end()[0] == "CANCELLED"
@@ -150,9 +151,11 @@ def test_a_job_whose_first_node_is_lost_is_queued_again_by_slurm(slurm: SlurmLab
 
 
 @pytest.mark.soak
-def test_a_job_with_higher_priority_takes_the_nodes_after_the_ranks_have_saved(slurm: SlurmLab):
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("example", ["job.sbatch", "spares.sbatch"])
+def test_a_job_with_higher_priority_takes_the_nodes_after_the_ranks_have_saved(slurm: SlurmLab, example: str):
     """GraceTime is 20 s. The ranks need 2 s of it, and the job restarts when the nodes are free."""
-    job = submit(slurm, "preempted", "job.sbatch", str(TRAIN), ".", "600", "save:2")
+    job = submit(slurm, f"preempted-{example}", example, str(TRAIN), ".", "600", "save:2")
     job.until_noted("started", RANKS)
     urgent = submit(slurm, "urgent", "#!/bin/sh\nexit 0\n", flags=("--partition=urgent", "--nodes=3", "--exclusive"))
     assert urgent.end() == ("COMPLETED", "0:0")
@@ -166,8 +169,9 @@ def test_a_job_with_higher_priority_takes_the_nodes_after_the_ranks_have_saved(s
 
 @pytest.mark.soak
 @pytest.mark.timeout(240)
-def test_the_time_limit_leaves_the_ranks_the_kill_wait_to_save(slurm: SlurmLab):
-    job = submit(slurm, "limit", "job.sbatch", str(TRAIN), ".", "600", "save:1", flags=("--time=1",))
+@pytest.mark.parametrize("example", ["job.sbatch", "spares.sbatch"])
+def test_the_time_limit_leaves_the_ranks_the_kill_wait_to_save(slurm: SlurmLab, example: str):
+    job = submit(slurm, f"limit-{example}", example, str(TRAIN), ".", "600", "save:1", flags=("--time=1",))
     job.until_noted("started", RANKS)
     slurm.until(lambda: job.state == "TIMEOUT", "the time limit", 150)
     assert len(job.noted("saved")) == RANKS
