@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from supervisor.config.daemon_settings import parse_daemon
+from supervisor.config.job_spec import OnSigterm
+from supervisor.config.resolve import parse_run
 from supervisor.edges.operators.metrics import exporter
 
 KUBERNETES = Path(__file__).parents[2] / "deploy/kubernetes"
@@ -101,6 +103,62 @@ def test_holdfast_takes_the_command_line_of_a_pod(tmp_path: Path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "train-node-0-0.train" in done.stdout
+
+
+# In the place of `holdfast`: ends with $CODE, if $UNTIL is set only once it has a signal.
+HOLDFAST = f"""#!{sys.executable}
+import os, signal, sys
+if sys.argv[1] != "run":
+    sys.exit(print("train  succeeded" if "SUCCEEDED" in os.environ else "old  failed"))
+signal.signal(signal.SIGTERM, lambda *_: os._exit(int(os.environ["CODE"])))
+print(oct(os.umask(0)), *sys.argv[1:], flush=True)
+if "UNTIL" in os.environ:
+    signal.pause()
+sys.exit(int(os.environ["CODE"]))
+"""
+
+
+def started(folder: Path, **variables: str) -> subprocess.Popen[str]:
+    """Starts a pod's command with a stand-in for Holdfast, which has printed its umask and arguments."""
+    (container,) = job_of_the_set()["spec"]["template"]["spec"]["containers"]
+    (folder / "holdfast").write_text(HOLDFAST)
+    (folder / "holdfast").chmod(0o755)
+    (folder / "secret").write_text("a secret\n")
+    paths = {"/token/token": str(folder / "secret"), "/tmp/token": str(folder / "token")}
+    command: list[str] = container["command"]
+    for path, here in paths.items():
+        command = [each.replace(path, here) for each in command]
+    environment = {"PATH": f"{folder}:{os.environ['PATH']}", **OF_THE_PLATFORM, **variables}
+    shell = subprocess.Popen([*command, "run", "a b"], env=environment, stdout=subprocess.PIPE, text=True, umask=0o027)
+    assert shell.stdout is not None
+    assert shell.stdout.readline() == "0o27 run a b\n"
+    assert (folder / "token").read_text() == "a secret\n"
+    assert (folder / "token").stat().st_mode & 0o777 == 0o600
+    return shell
+
+
+@pytest.mark.parametrize("code", [0, 1, 93])
+def test_a_pod_ends_with_the_code_of_its_job(tmp_path: Path, code: int):
+    with started(tmp_path, CODE=str(code)) as pod:
+        assert pod.wait(60) == code
+
+
+@pytest.mark.parametrize(
+    ("variables", "ended_with"),
+    [({"CODE": "0"}, 143), ({"CODE": "0", "SUCCEEDED": ""}, 0), ({"CODE": "143"}, 143), ({"CODE": "93"}, 93)],
+)
+def test_a_pod_that_leaves_the_job_counts_as_failed_so_that_another_replaces_it(
+    tmp_path: Path, variables: dict[str, str], ended_with: int
+):
+    with started(tmp_path, UNTIL="a signal", **variables) as pod:
+        pod.terminate()
+        assert pod.wait(60) == ended_with
+
+
+def test_a_pod_on_a_drained_node_leaves_the_job_to_the_others():
+    (container,) = job_of_the_set()["spec"]["template"]["spec"]["containers"]
+    request = parse_run(arguments(container)[1:], environ={"GROUP_RANK": "2"}, cwd="/", count_gpus=lambda _: 0)
+    assert request.spec.on_sigterm is OnSigterm.LEAVE
 
 
 def test_the_daemon_takes_its_command_line_and_its_probes_ask_what_it_answers():
