@@ -139,6 +139,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     sources: tuple[tuple[str, str], ...] = ()  # setting's name, and where it was written; absent: a default
     # Of a job of one of several users: name, soft and hard limit of the process that submits it. (): the supervisor's.
     resource_limits: tuple[tuple[str, int, int], ...] = ()
+    umask: int | None = None  # of the process that submits it; None: the supervisor's
 
     @property
     def may_come_back(self) -> bool:

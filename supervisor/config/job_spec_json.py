@@ -31,7 +31,7 @@ _NEWER = {"attribution": Attribution(), "store_ports": (), "auto_heartbeat_s": N
 def job_spec_to_json(spec: JobSpec) -> str:
     """Returns one line of JSON with every field of `spec`, except what the supervisor itself finds out."""
     body = msgspec.to_builtins(spec)
-    del body["resource_limits"]
+    del body["resource_limits"], body["umask"]
     for name, default in _NEWER.items():
         if getattr(spec, name) == default:
             del body[name]
@@ -54,6 +54,8 @@ def job_spec_from_json(text: str) -> JobSpec:
     spec = cast("JobSpec", _build(JobSpec, body, ""))
     if spec.resource_limits:
         raise _refusal("resource_limits: they are those of the process that submits it")
+    if spec.umask is not None:
+        raise _refusal("umask: it has a field of its own in the request")
     check_job_spec(spec)
     return spec
 

@@ -38,7 +38,7 @@ def of_alice(service: Service) -> Iterator[subprocess.Popen[str]]:
     """Runs her job through all tests of this file."""
     run = service.started(
         ALICE, *HOLDFAST, "run", "--job-id", "of-alice", "--nproc-per-node", "2", WHO_AM_I, "stay",
-        groups=TEAM, before="ulimit -n 500; ulimit -c 0",
+        groups=TEAM, before="ulimit -n 500; ulimit -c 0; umask 027; export WHO=$(printf 'J\\374rgen')",
     )  # fmt: skip
     yield run
     run.kill()
@@ -58,7 +58,7 @@ def test_a_worker_has_the_rights_of_its_submitter_and_none_besides(facts: dict[s
     assert facts["groups"] == list(TEAM)
     assert facts["capabilities"] == [0, 0, 0, 0]
     assert facts["no_new_privileges"] == "1"
-    assert (facts["umask"], facts["oom_score_adj"]) == ("0022", "0")
+    assert (facts["umask"], facts["oom_score_adj"]) == ("0027", "0")
 
 
 def test_a_worker_has_the_limits_of_its_submitter(facts: dict[str, object]):
@@ -70,6 +70,12 @@ def test_no_variable_of_root_reaches_a_worker(facts: dict[str, object]):
     assert isinstance(environment, dict)
     assert "SECRET_OF_ROOT" not in environment
     assert environment["HOME"] == "/tmp"  # the submitter's
+
+
+def test_a_variable_of_the_submitter_need_not_be_utf8(facts: dict[str, object]):
+    environment = facts["environment"]
+    assert isinstance(environment, dict)
+    assert environment["WHO"] == "J\udcfcrgen"
 
 
 @pytest.fixture(scope="module")

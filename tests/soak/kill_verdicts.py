@@ -40,12 +40,17 @@ def failing_as_planned(events: Lines, started: Lines, *, cycles: int, ranks: int
 
 
 def wrapped_as_planned(events: Lines, traced: Lines, *, cycles: int, ranks: int) -> list[str]:
-    """Each rank must be in each iteration of one call once, in its original process."""
+    """Each rank must be in each iteration of one call once, in its original process.
+
+    A rank whose supervisor is away may hear of an iteration only after another rank has failed it, and enters the next.
+    """
     wrong = numbers(events)
     fn = (line for line in traced if line["what"] == "fn")
     entered = Counter((int(str(line["iteration"])), int(str(line["rank"]))) for line in fn)
     expected = Counter((iteration, rank) for iteration in range(cycles + 1) for rank in range(ranks))
-    if entered != expected:
+    failed = {(iteration, iteration % ranks) for iteration in range(cycles)}  # the ranks that leave by an exception
+    missed = {key for key in expected - entered if key[0] < cycles and key not in failed}
+    if entered != expected - Counter(missed):
         odd = (entered - expected) + (expected - entered)
         wrong.append(f"iterations in which not each rank was once: {sorted(odd.items())}")
     returned = Counter((line["rank"], line["value"]) for line in traced if line["what"] == "returned")

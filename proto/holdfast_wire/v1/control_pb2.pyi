@@ -392,7 +392,7 @@ class StreamLogsRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ..., rank: _Optional[int] = ..., follow: bool = ..., cycle: _Optional[int] = ..., tail_lines: _Optional[int] = ..., this_node: bool = ...) -> None: ...
 
 class SubmitJobRequest(_message.Message):
-    __slots__ = ["environment", "spec_json"]
+    __slots__ = ["environment", "other_variables", "spec_json", "umask"]
     class EnvironmentEntry(_message.Message):
         __slots__ = ["key", "value"]
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -401,10 +401,14 @@ class SubmitJobRequest(_message.Message):
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    OTHER_VARIABLES_FIELD_NUMBER: _ClassVar[int]
     SPEC_JSON_FIELD_NUMBER: _ClassVar[int]
+    UMASK_FIELD_NUMBER: _ClassVar[int]
     environment: _containers.ScalarMap[str, str]
+    other_variables: _containers.RepeatedScalarFieldContainer[bytes]
     spec_json: str
-    def __init__(self, spec_json: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    umask: int
+    def __init__(self, spec_json: _Optional[str] = ..., environment: _Optional[_Mapping[str, str]] = ..., other_variables: _Optional[_Iterable[bytes]] = ..., umask: _Optional[int] = ...) -> None: ...
 
 class SubmitJobResponse(_message.Message):
     __slots__ = ["job_id"]

@@ -19,7 +19,6 @@ from google.protobuf.message import Message
 from holdfast_wire.v1 import control_pb2 as wire
 
 from supervisor.config.job_spec import JobSpec
-from supervisor.config.job_spec_json import job_spec_to_json
 from supervisor.core.facts import Evidence
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.own_process import threads
@@ -32,7 +31,12 @@ from supervisor.edges.operators.control_decoding import (
     notes_from_wire,
     refusal_from_wire,
 )
-from supervisor.edges.operators.control_encoding import ANSWER_BYTES_MAX, REQUEST_BYTES_MAX, SERVICE
+from supervisor.edges.operators.control_encoding import (
+    ANSWER_BYTES_MAX,
+    REQUEST_BYTES_MAX,
+    SERVICE,
+    submission_to_wire,
+)
 from supervisor.edges.operators.log_follower import LogChoice, LogPiece
 from supervisor.errors import ExhaustedError, HoldfastError, NoAnswerError, NoSupervisorError
 from supervisor.ports.job_requests import RendezvousRequest
@@ -52,6 +56,15 @@ RECONNECT_MAX_MS = 250
 DETAILS_TRAILER = "grpc-status-details-bin"
 
 Response = TypeVar("Response", bound=Message)
+
+
+def _own_umask() -> int | None:
+    """Returns this process's umask without setting it for a moment; None: the kernel does not tell."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text(errors="replace").splitlines():
+            if line.startswith("Umask:"):
+                return int(line.partition(":")[2], 8)
+    return None
 
 
 def _unread(note: str) -> None:
@@ -109,7 +122,7 @@ class ControlClient:
         return True
 
     def submit(self, spec: JobSpec, environment: Mapping[str, str]) -> str:
-        request = wire.SubmitJobRequest(spec_json=job_spec_to_json(spec), environment=environment)
+        request = submission_to_wire(spec, environment, _own_umask())
         timeout_s = CALL_TIMEOUT_S if spec.nodes is None else MEETING_TIMEOUT_S
         return self._call("SubmitJob", request, wire.SubmitJobResponse, timeout_s).job_id
 

@@ -7,13 +7,17 @@ text is cleaned here, all numbers are made finite, and an answer with too many p
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 
+import msgspec
 from google.protobuf.message import DecodeError
 from holdfast_wire.v1 import control_pb2 as wire
 from holdfast_wire.v1 import rpc_status_pb2
 
 from supervisor import errors
+from supervisor.config.job_spec import JobSpec
+from supervisor.config.job_spec_json import job_spec_from_json
 from supervisor.config.submitted_nodes import is_of_this_machine
 from supervisor.core import printable
 from supervisor.core.facts import Evidence, JobState, StackGroup
@@ -35,7 +39,24 @@ JOB_PARTS_MAX = 200_000  # ranks, nodes, sections … of one job
 JOBS_OF_NODE_MAX = 1_000
 NAME_CHARACTERS_MAX = 256
 SENTENCE_CHARACTERS_MAX = 20_000  # more than a journal keeps of one
+UMASK_MAX = 0o777
 NUMBER_MIN, NUMBER_MAX = 1e-12, 1e12
+
+
+def submission_from_wire(request: wire.SubmitJobRequest) -> tuple[JobSpec, dict[str, str]]:
+    """Decodes a job and its environment. Raises InvalidRequestError."""
+    spec = job_spec_from_json(request.spec_json)
+    if request.HasField("umask"):
+        if request.umask > UMASK_MAX:
+            raise errors.InvalidRequestError(
+                f"cannot start job {spec.job_id}: umask {request.umask:#o} is above {UMASK_MAX:#o}; give one below"
+            )
+        spec = msgspec.structs.replace(spec, umask=request.umask)
+    environment = dict(request.environment)
+    for variable in request.other_variables:
+        name, _, value = os.fsdecode(variable).partition("=")
+        environment[name] = value
+    return spec, environment
 
 
 def rendezvous_from_wire(request: wire.LeadRendezvousRequest) -> RendezvousRequest:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+
 from google.protobuf import any_pb2
 from holdfast_wire.v1 import control_pb2 as wire
 from holdfast_wire.v1 import rpc_status_pb2
 
 from supervisor import errors
+from supervisor.config.job_spec import JobSpec
+from supervisor.config.job_spec_json import job_spec_to_json
 from supervisor.config.redaction import redacted_text
 from supervisor.config.truncation import shown_command, shown_text
 from supervisor.core.facts import Evidence
@@ -35,6 +40,25 @@ CODES: dict[type[HoldfastError], int] = {
     errors.ConfigurationError: 3,
 }
 UNKNOWN_CODE = 2
+
+
+def submission_to_wire(spec: JobSpec, environment: Mapping[str, str], umask: int | None) -> wire.SubmitJobRequest:
+    """Encodes a submission; a variable with other bytes than UTF-8's, as os.environ has it, travels in a list."""
+    texts = {name: value for name, value in environment.items() if _is_utf8(name) and _is_utf8(value)}
+    return wire.SubmitJobRequest(
+        spec_json=job_spec_to_json(spec),
+        environment=texts,
+        other_variables=[os.fsencode(f"{name}={environment[name]}") for name in environment.keys() - texts.keys()],
+        umask=umask,
+    )
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def job_to_wire(report: JobReport) -> wire.Job:

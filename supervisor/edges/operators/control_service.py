@@ -15,12 +15,11 @@ import msgspec
 from google.protobuf.message import DecodeError, Message
 from holdfast_wire.v1 import control_pb2 as wire
 
-from supervisor.config.job_spec_json import job_spec_from_json
 from supervisor.config.redaction import redacted_text
 from supervisor.edges.machine.own_process.threads import in_thread
 from supervisor.edges.operators import log_follower, log_merge, node_pages
 from supervisor.edges.operators.control_callers import CLIENT, is_root, limits_of_caller
-from supervisor.edges.operators.control_decoding import rendezvous_from_wire
+from supervisor.edges.operators.control_decoding import rendezvous_from_wire, submission_from_wire
 from supervisor.edges.operators.control_encoding import (
     SERVICE,
     code_of,
@@ -95,7 +94,7 @@ class ControlService:
         return {f"/{SERVICE}/{name}".encode(): handler for name, handler in found.items()}
 
     async def _submit_job(self, request: wire.SubmitJobRequest) -> Message:
-        spec = job_spec_from_json(request.spec_json)
+        spec, environment = submission_from_wire(request)
         if self._for_users:
             try:
                 spec = msgspec.structs.replace(spec, resource_limits=limits_of_caller())
@@ -104,7 +103,7 @@ class ControlService:
                     f"cannot start job {spec.job_id}: the limits of the process that submits it are not known: "
                     f"{error}; submit it from this node itself"
                 ) from error
-        job_id = await self._job_service.submit(spec, dict(request.environment))
+        job_id = await self._job_service.submit(spec, environment)
         return wire.SubmitJobResponse(job_id=job_id)
 
     async def _get_job(self, request: wire.GetJobRequest) -> Message:

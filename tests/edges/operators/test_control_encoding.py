@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from supervisor import errors
+from supervisor.config.job_spec import JobSpec
 from supervisor.core.facts import Evidence, JobState, StackGroup
 from supervisor.core.stragglers.straggler_messages import Straggler
 from supervisor.edges.operators import control_decoding as answers
@@ -55,6 +57,19 @@ def test_jobs_there_and_back(report: JobReport) -> None:
 @given(EVENTS)
 def test_events_there_and_back(event: RecordedEvent) -> None:
     assert answers.event_from_wire(codec.event_to_wire(event)) == event
+
+
+def test_a_submission_with_variables_that_are_not_utf8_there_and_back() -> None:
+    spec = JobSpec("job", ("train.py",))
+    environment = {"WHO": "J\udcfcrgen=x", "N\udcffME": "", "LANG": "C.UTF-8"}
+    request = codec.submission_to_wire(spec, environment, 0o077)
+    assert dict(request.environment) == {"LANG": "C.UTF-8"}
+    assert b"WHO=J\xfcrgen=x" in request.other_variables
+    assert answers.submission_from_wire(request) == (msgspec.structs.replace(spec, umask=0o077), environment)
+    assert answers.submission_from_wire(codec.submission_to_wire(spec, {}, None)) == (spec, {})
+    request.umask = 0o1000
+    with pytest.raises(errors.InvalidRequestError, match="umask 0o1000 is above 0o777"):
+        answers.submission_from_wire(request)
 
 
 def test_nodes_and_stacks_there_and_back() -> None:

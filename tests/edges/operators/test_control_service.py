@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -47,8 +48,12 @@ async def asked(tmp_path: Path, *reports: JobReport) -> AsyncGenerator[tuple[Fak
 async def test_submit_hands_on_specification_and_environment(tmp_path: Path) -> None:
     spec = JobSpec("new", ("train.py",), local_world_size=2)
     async with asked(tmp_path) as (job_service, client, _):
-        assert await to_thread.run_sync(client.submit, spec, {"HF_TOKEN": "s3cret"}) == "new"
-        assert job_service.submitted == [(spec, {"HF_TOKEN": "s3cret"})]
+        umask = os.umask(0o027)
+        try:
+            assert await to_thread.run_sync(client.submit, spec, {"HF_TOKEN": "s3cret"}) == "new"
+        finally:
+            os.umask(umask)
+        assert job_service.submitted == [(replace(spec, umask=0o027), {"HF_TOKEN": "s3cret"})]
 
 
 async def test_lists_join_live_and_recorded_jobs(tmp_path: Path) -> None:

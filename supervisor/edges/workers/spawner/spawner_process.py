@@ -215,6 +215,7 @@ def _execute(
             stderr=stderr,
             pass_fds=pass_fds,
             start_new_session=True,
+            umask=-1 if spec.umask is None else spec.umask,
         )
 
 
