@@ -57,16 +57,19 @@ def execute(service_dir: Path, instance: str) -> None:
 def _leave_cgroup_to(uid: int) -> None:
     """Lets each cycle of a job have a group of its own; without one, each rank has a session."""
     with suppress(OSError):
-        group = _own_cgroup()
+        group = own_cgroup()
         if group is not None:
             for name in DELEGATED:
                 os.chown(group / name, uid, -1)
 
 
-def _own_cgroup() -> Path | None:
-    """Returns the v2 group of this process."""
-    path = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+def own_cgroup(process: Path = Path("/proc/self")) -> Path | None:
+    """Returns the v2 group of this process, if the node has any."""
+    lines = (process / "cgroup").read_text().splitlines()
+    path = next((line[3:] for line in lines if line.startswith("0::")), None)
+    if path is None:
+        return None
+    for line in (process / "mountinfo").read_text().splitlines():
         left, _, right = line.partition(" - ")
         if right.startswith("cgroup2 "):
             root, point = left.split(" ")[3:5]
