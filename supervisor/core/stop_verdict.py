@@ -5,6 +5,7 @@ from __future__ import annotations
 from supervisor.core.facts import JobState, Verdict
 
 SAME_SIGNAL_S = 0.1  # signals this close are one request: timeout(1) and systemd send two at once
+STOP_FOLLOWS_S = 0.5  # a scheduler that ends a job ends its ranks, and within this time asks for a stop
 STOPPED_EXIT_CODE = 1  # stopped with a node's supervisor, whose node may be rebooting: the job may start again
 
 

@@ -10,6 +10,7 @@ import enum
 import msgspec
 
 from supervisor.core.facts import Assignment, Cause, WorkerExit
+from supervisor.core.stop_verdict import STOP_FOLLOWS_S
 
 
 class Excuse(enum.StrEnum):
@@ -74,11 +75,21 @@ class StartWorkers(msgspec.Struct, frozen=True):
 
 
 class StopWorkers(msgspec.Struct, frozen=True):
-    """Signal every process tree, and kill what is left after the grace period. A later order never prolongs that."""
+    """Signal every process tree, and kill what is left after the grace period. A later order never prolongs that.
+
+    There is one exception: a signal to a launcher that comes so soon that the scheduler's end of the job was the fault.
+    """
 
     signal: int
     grace_s: float
     for_restart: bool = False  # report workers that linger
+    by_signal: bool = False  # to a launcher, which stops the job
+
+    def kill_at_s(self, now_s: float, *, first_at_s: float, before_s: float) -> float:
+        """Returns when what is left is killed, if earlier orders, the first at `first_at_s`, have said `before_s`."""
+        own_s = now_s + self.grace_s
+        is_cause = self.by_signal and now_s - first_at_s < STOP_FOLLOWS_S
+        return own_s if is_cause else min(own_s, before_s)
 
 
 class KillWorkers(msgspec.Struct, frozen=True):

@@ -139,9 +139,10 @@ def test_b12_a_signal_to_the_launcher_reaches_the_ranks_and_names_the_exit_code(
     assert_nothing_left(launch)
 
 
-def test_b12_a_rank_that_is_ended_with_the_launcher_is_no_fault(start: "Start") -> None:
+@pytest.mark.parametrize("max_restarts", [0, 3])
+def test_b12_a_rank_that_is_ended_with_the_launcher_is_no_fault(start: "Start", max_restarts: int) -> None:
     """Slurm signals each process of a job, and often a rank before its launcher."""
-    launch = start("--nproc-per-node", "2", "--max-restarts", "3", FAULTY, "0:1/ignore-term")
+    launch = start("--nproc-per-node", "2", "--max-restarts", str(max_restarts), FAULTY, "0:1/ignore-term")
     ranks = launch.wait_for_trace("started", count=2)
     launch.wait_for_trace("ignoring")
     (first,) = (line for line in ranks if line["rank"] == 0)

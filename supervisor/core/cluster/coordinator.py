@@ -49,6 +49,7 @@ from supervisor.core.cluster.coordinator_states import (
 from supervisor.core.cluster.node_states import BUSY, Member, MemberState
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_text import succeeded_sentence
+from supervisor.core.stop_verdict import STOP_FOLLOWS_S
 from supervisor.core.wrapped_calls import call_actions
 
 
@@ -109,8 +110,8 @@ def next_deadline_s(state: State) -> float | None:
             of_calls_s = wrapped_call.next_deadline_s(state.calls) if state.calls is not None else None
             of_hang_s = hang_evidence.next_deadline_s(state.evidence), hang_precedence.next_deadline_s(state)
             return node_departure.next_deadline_s(state, of_calls_s, *of_hang_s)
-        case WindingDown(until_s=until_s):
-            return until_s
+        case WindingDown(until_s=until_s, may_be_stop_until_s=undecided_until_s):
+            return until_s if undecided_until_s is None else undecided_until_s
         case Ended(until_s=until_s):
             return None if job_termination.is_over(state) else until_s
         case TakingOver():
@@ -366,7 +367,8 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                 state, more = _step_calls(lost_node_replacement.vacate(state, event.node), gone, now_s, jitter)
                 actions += more
             case restart_policy.GiveUp(verdict):
-                state, more = job_termination.wind_down(state, verdict, now_s)
+                may_be_stop = event.may_be_stop and event.restart_allowed
+                state, more = job_termination.wind_down(state, verdict, now_s, may_be_stop=may_be_stop)
                 actions += more
             case restart_policy.Restart(delay_s, reason):
                 # Running nodes must stop at once; where nothing runs, even a new spawner waits for the delay.
@@ -376,9 +378,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                 )
                 phase = msgspec.structs.replace(phase, is_by_fault=runs and not event.may_be_stop)
                 if event.may_be_stop:
-                    phase = msgspec.structs.replace(
-                        phase, untold=reason, untold_until_s=now_s + rendezvous_round.STOP_FOLLOWS_S
-                    )
+                    phase = msgspec.structs.replace(phase, untold=reason, untold_until_s=now_s + STOP_FOLLOWS_S)
                 else:
                     actions.append(said(state, "restart_decided", reason))
                 state = msgspec.structs.replace(state, phase=phase)

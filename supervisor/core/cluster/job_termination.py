@@ -27,7 +27,7 @@ from supervisor.core.cluster.node_states import GONE, UNHEARD, Member, MemberSta
 from supervisor.core.facts import JobState, Verdict
 from supervisor.core.job_text import succeeded_sentence
 from supervisor.core.root_cause import first_cause
-from supervisor.core.stop_verdict import SAME_SIGNAL_S, stopped_verdict
+from supervisor.core.stop_verdict import SAME_SIGNAL_S, STOP_FOLLOWS_S, stopped_verdict
 
 WIND_DOWN_S = 60.0  # beyond the workers' grace period, for a node to report that it has stopped
 VERDICT_S = 60.0  # for a node to confirm the verdict
@@ -50,10 +50,16 @@ def outcome_asked(state: State, event: cluster_messages.StopAsked | cluster_mess
     return Verdict(JobState.FAILED, exit_code, event.reason)
 
 
-def wind_down(state: State, outcome: Verdict | Stop, now_s: float) -> Outcome:
+def wind_down(state: State, outcome: Verdict | Stop, now_s: float, *, may_be_stop: bool = False) -> Outcome:
+    """Has every node stop its part. `may_be_stop`: a scheduler may have begun to end the job, and soon asks for it."""
     stop = outcome if isinstance(outcome, Stop) else None
     signal, grace_s = (stop.signal, stop.grace_s) if stop is not None else (0, None)
-    phase = WindingDown(outcome, _until_s(state, signal, grace_s, now_s), now_s if stop is not None else None)
+    phase = WindingDown(
+        outcome,
+        _until_s(state, signal, grace_s, now_s),
+        asked_at_s=now_s if stop is not None else None,
+        may_be_stop_until_s=now_s + STOP_FOLLOWS_S if may_be_stop else None,
+    )
     state = msgspec.structs.replace(state, phase=phase)
     order = orders.WindDown(outcome.reason, signal, grace_s=grace_s)
     return _conclude_if_stopped(state, phase, now_s, _to_all(state, order))
@@ -82,6 +88,8 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             return with_member(state, node, known), (Send(node, orders.WindDown(phase.outcome.reason)),)
         case cluster_messages.NodeLost() if event.node in state.members:
             return _conclude_if_stopped(without(state, event), phase, now_s, ())
+        case cluster_messages.StopAsked() if phase.may_be_stop_until_s is not None:
+            return wind_down(state, outcome_asked(state, event), now_s)
         case cluster_messages.StopAsked():
             return _stop_again(state, phase, event, now_s)
         case cluster_messages.StacksTaken(_, cycle):
@@ -90,6 +98,9 @@ def step_winding_down(state: State, phase: WindingDown, event: Event, now_s: flo
             taken, actions = hang_evidence.step(state.evidence, event, now_s=now_s, cycle=cycle, nodes=state.parts)
             return msgspec.structs.replace(state, evidence=taken), actions
         case cluster_messages.DeadlineReached():
+            if phase.may_be_stop_until_s is not None and now_s >= phase.may_be_stop_until_s:
+                phase = msgspec.structs.replace(phase, may_be_stop_until_s=None)
+                return _conclude_if_stopped(msgspec.structs.replace(state, phase=phase), phase, now_s, ())
             return _conclude(state, phase, now_s) if now_s >= phase.until_s else (state, ())
         case (
             cluster_messages.NodeJoined() | cluster_messages.NodeFailed() | cluster_messages.NodeDown()
@@ -167,7 +178,7 @@ def _until_s(state: State, signal: int, grace_s: float | None, now_s: float) -> 
 
 
 def _conclude_if_stopped(state: State, phase: WindingDown, now_s: float, actions: tuple[Action, ...]) -> Outcome:
-    if not state.members.are_all(MemberState.STOPPED, *GONE):
+    if phase.may_be_stop_until_s is not None or not state.members.are_all(MemberState.STOPPED, *GONE):
         return state, actions
     state, more = _conclude(state, phase, now_s)
     return state, (*actions, *more)

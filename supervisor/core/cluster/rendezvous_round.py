@@ -38,7 +38,6 @@ from supervisor.core.cluster.node_states import UNHEARD, Member, MemberState
 from supervisor.core.facts import JobRules, JobState, Verdict
 from supervisor.core.fence_times import LEFT_S
 
-STOP_FOLLOWS_S = 0.5  # a scheduler that ends a job ends its ranks, and within this time asks for a stop
 TELL_S = 10.0  # after so long, people learn what a round waits for; then after twice as long, and so on
 
 

@@ -164,7 +164,8 @@ def wind_down(state: State, event: orders.WindDown, verdict: Verdict | None = No
 def stop_order(state: State, signal: int = 0, grace_s: float | None = None) -> worker_messages.StopWorkers:
     """Returns the order for a signal to the launcher; 0: for a restart or a command. `grace_s` None: as configured."""
     configured_s = state.rules.term_timeout_s if signal else state.rules.workers_stop_timeout_s
-    return worker_messages.StopWorkers(signal or int(signals.SIGTERM), configured_s if grace_s is None else grace_s)
+    grace_s = configured_s if grace_s is None else grace_s
+    return worker_messages.StopWorkers(signal or int(signals.SIGTERM), grace_s, by_signal=signal != 0)
 
 
 def leave_stopping(state: State, event: worker_messages.WorkersGone, now_s: float) -> Outcome:

@@ -71,9 +71,13 @@ def _ended_later(state: worker_group.State, paused_s: float) -> worker_group.Sta
     )
     state = msgspec.structs.replace(state, workers=workers)
     match state:
-        case worker_group.Terminating(kill_at_s=kill_at_s, lingers_at_s=lingers_at_s):
-            lingers_at_s = None if lingers_at_s is None else lingers_at_s + paused_s
-            return msgspec.structs.replace(state, kill_at_s=kill_at_s + paused_s, lingers_at_s=lingers_at_s)
+        case worker_group.Terminating(kill_at_s=kill_at_s, lingers_at_s=lingers_at_s, since_s=since_s):
+            return msgspec.structs.replace(
+                state,
+                kill_at_s=kill_at_s + paused_s,
+                lingers_at_s=None if lingers_at_s is None else lingers_at_s + paused_s,
+                since_s=since_s + paused_s,
+            )
         case worker_group.Starting(grace_until_s=float(until_s)) | worker_group.Running(grace_until_s=float(until_s)):
             return msgspec.structs.replace(state, grace_until_s=until_s + paused_s)
         case _:

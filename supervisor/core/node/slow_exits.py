@@ -62,7 +62,8 @@ def step(
         case worker_messages.StopWorkers(_, grace_s):
             if state.since_s is None:
                 return (State(now_s, now_s + grace_s) if alive else state), ()
-            return msgspec.structs.replace(state, until_s=min(state.until_s, now_s + grace_s)), ()
+            until_s = event.kill_at_s(now_s, first_at_s=state.since_s, before_s=state.until_s)
+            return msgspec.structs.replace(state, until_s=until_s), ()
         case worker_messages.PrepareWorkers() | worker_messages.KillWorkers() | worker_messages.LoseWorkers():
             return State(), ()
         case node_messages.WorkerExited(exit=exit_):

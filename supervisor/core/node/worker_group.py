@@ -91,6 +91,7 @@ class Terminating(msgspec.Struct, frozen=True):
     first: int | None = None
     lingers_at_s: float | None = None  # then it is reported that workers linger; None: nobody wants to know
     lingers_again_s: float = 0.0  # how much later again
+    since_s: float = 0.0  # when the first signal was sent
 
 
 class Killing(msgspec.Struct, frozen=True):
@@ -331,8 +332,8 @@ def _respawn(state: State, local_ranks: tuple[int, ...], rules: JobRules) -> Out
 
 
 def _stop(state: State, order: StopWorkers, now_s: float, rules: JobRules) -> Outcome:
-    """Signals every process tree, including stopped processes. A second stop never prolongs the first grace period."""
-    signal, kill_at_s = order.signal, now_s + order.grace_s
+    """Signals every process tree, including stopped processes."""
+    signal, kill_at_s, since_s = order.signal, now_s + order.grace_s, now_s
     lingers_at_s = now_s + LINGERS_S if order.for_restart else None
     match state:
         case Empty(workers):
@@ -342,14 +343,11 @@ def _stop(state: State, order: StopWorkers, now_s: float, rules: JobRules) -> Ou
         case Prepared() | Done():
             return _kill(state, rules)
         case Terminating():
+            kill_at_s = order.kill_at_s(now_s, first_at_s=state.since_s, before_s=state.kill_at_s)
             if signal == state.signal:
-                kill_at_s, lingers_at_s = (
-                    min(kill_at_s, state.kill_at_s),
-                    state.lingers_at_s if order.for_restart else None,
-                )
+                lingers_at_s = state.lingers_at_s if order.for_restart else None
                 return msgspec.structs.replace(state, kill_at_s=kill_at_s, lingers_at_s=lingers_at_s), ()
-            kill_at_s = min(kill_at_s, state.kill_at_s)
-            first = state.first
+            first, since_s = state.first, state.since_s
         case Faulted():
             first = state.first
         case Starting() | Running():
@@ -360,7 +358,7 @@ def _stop(state: State, order: StopWorkers, now_s: float, rules: JobRules) -> Ou
         return _kill(state, rules)
     workers = tuple(each if each.ended else msgspec.structs.replace(each, signalled=True) for each in state.workers)
     send = node_messages.SignalWorkers(rules.job_id, state.cycle, signal, resume=True)
-    return Terminating(state.cycle, workers, signal, kill_at_s, first, lingers_at_s, LINGERS_S), (send,)
+    return Terminating(state.cycle, workers, signal, kill_at_s, first, lingers_at_s, LINGERS_S, since_s), (send,)
 
 
 def _kill(state: State, rules: JobRules) -> Outcome:

@@ -3,10 +3,11 @@
 # pyright: reportUnusedExpression=false
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from supervisor.core.announcements import CycleEnded
-from supervisor.core.cluster import coordinator, job_termination
+from supervisor.core.cluster import coordinator, job_termination, leader_takeover
 from supervisor.core.cluster.cluster_messages import (
     DeadlineReached,
     JobForbidden,
@@ -27,11 +28,13 @@ from supervisor.core.cluster.cluster_messages import (
 )
 from supervisor.core.facts import Cause, Evidence, JobRules, JobState, RestartRules, Verdict
 from supervisor.core.orders import Conclude, WindDown
+from supervisor.core.stop_verdict import STOP_FOLLOWS_S
 from tests.core.playbook import Playbook
 
 Play = Playbook[coordinator.State]
 NODES = ("a", "b")
 SIGNALLED = StopAsked("the launcher got SIGTERM", 15)
+TERMINATED = NodeFailed("a", 0, "rank 0 was killed by SIGTERM", may_be_stop=True)
 
 
 def running(*, spare: bool = False, max_restarts: int = 0) -> Play:
@@ -105,6 +108,41 @@ def test_a_command_after_a_signal_shortens_the_grace() -> None:
 def test_a_signal_does_not_change_a_verdict_that_was_reached() -> None:
     play = running() >> NodeFailed("a", 0, "rank 0 failed")
     play >> SIGNALLED
+    assert verdict(stopped(play)).state is JobState.FAILED
+
+
+@pytest.mark.parametrize("nodes_stop_first", [True, False])
+def test_a_stop_that_a_ranks_end_has_announced_is_the_verdict_though_the_budget_is_used_up(nodes_stop_first: bool):
+    play = running() >> TERMINATED
+    assert [each.order.signal for each in play.of(Send)] == [0, 0]
+    if nodes_stop_first:
+        stopped(play) << ()
+    play.at(STOP_FOLLOWS_S - 0.1) >> SIGNALLED
+    assert {each.order for each in play.of(Send)} >= {WindDown("the launcher got SIGTERM", 15)}
+    if not nodes_stop_first:
+        assert coordinator.next_deadline_s(play.state) == play.now_s + 1800.0 + job_termination.WIND_DOWN_S
+        ledger = leader_takeover.ledger_of(play.state)
+        assert (ledger.verdict, ledger.stop_signal) == (None, 15), "the next leader ends it the same way"
+        stopped(play)
+    assert verdict(play) == Verdict(JobState.STOPPED, 128 + 15, "the launcher got SIGTERM")
+
+
+@pytest.mark.parametrize("nodes_stop_first", [True, False])
+def test_a_rank_that_somebody_else_has_terminated_is_a_failure_soon(nodes_stop_first: bool):
+    play = running() >> TERMINATED
+    if nodes_stop_first:
+        stopped(play) << ()
+    assert coordinator.next_deadline_s(play.state) == STOP_FOLLOWS_S
+    play.at(STOP_FOLLOWS_S) >> DeadlineReached()
+    if not nodes_stop_first:
+        assert (coordinator.next_deadline_s(play.state) or 0.0) > job_termination.WIND_DOWN_S
+        play >> SIGNALLED
+        stopped(play)
+    assert verdict(play) == Verdict(JobState.FAILED, 1, f"{TERMINATED.reason}; restarts used 0 of 0")
+
+
+def test_a_workload_that_asked_to_end_is_not_taken_for_a_stop() -> None:
+    play = running(max_restarts=3) >> msgspec.structs.replace(TERMINATED, restart_allowed=False)
     assert verdict(stopped(play)).state is JobState.FAILED
 
 

@@ -21,9 +21,9 @@ from supervisor.core.cluster.cluster_messages import (
     StopAsked,
     VerdictTaken,
 )
-from supervisor.core.cluster.rendezvous_round import STOP_FOLLOWS_S
 from supervisor.core.facts import JobRules, NodeFacts, RendezvousRules, RestartRules
 from supervisor.core.orders import Conclude, StartCycle, WindDown
+from supervisor.core.stop_verdict import STOP_FOLLOWS_S
 from tests.core.playbook import Playbook
 
 Play = Playbook[coordinator.State]

@@ -117,7 +117,7 @@ def test_a_deadline_that_comes_early_changes_nothing() -> None:
 def test_a_node_with_ranks_that_nobody_answers_ends_them_and_then_leaves() -> None:
     state = asked_in(phases.Running(), leaves=True)
     state, actions = job.step(state, node_messages.DeadlineReached(), now_s=ANSWER_WITH_RANKS_S)
-    assert worker_messages.StopWorkers(TERM, RULES.term_timeout_s) in actions
+    assert worker_messages.StopWorkers(TERM, RULES.term_timeout_s, by_signal=True) in actions
     state, actions = job.step(state, worker_messages.WorkersGone(None, False, ()), now_s=20.0)
     assert state.phase == phases.Closing(Verdict(JobState.STOPPED, 0, ALONE))
     assert not told(actions, NodeStopped)

@@ -170,6 +170,17 @@ def test_a_signal_does_not_change_a_verdict_that_was_reached() -> None:
     assert (verdict.state, verdict.exit_code) == (JobState.FAILED, 1)
 
 
+@pytest.mark.parametrize("max_restarts", [0, 3])
+def test_a_rank_that_a_scheduler_ends_first_costs_the_others_no_time_to_save(max_restarts: int) -> None:
+    job = running(rules(2, max_restarts=max_restarts)).exit(0, 0, signal=SIGTERM)
+    assert job.of(SignalWorkers) == [TERM_ALL]
+    job.send(StopRequested(JOB, "signalled", SIGTERM), at=0.1)
+    job.pass_to(1800.0)
+    assert job.of(KillTree) == []
+    job.exit(0, 1, code=0).send(WorkersEmptied(JOB, 0))
+    assert job.verdict() == Verdict(JobState.STOPPED, 128 + SIGTERM, "signalled")
+
+
 def test_a_stop_reaches_the_ranks_of_its_node_although_no_leader_answers() -> None:
     job = in_first_cycle()
     state, actions = node.step(job.state, StopRequested(JOB, "signalled", SIGTERM), now_s=1.0)

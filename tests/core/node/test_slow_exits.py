@@ -122,6 +122,12 @@ def test_it_is_told_more_and_more_rarely_and_not_beyond_the_end() -> None:
     assert at_s == [2.0, 10.0, 30.0, 60.0, 120.0, 240.0]
 
 
+def test_a_signal_that_caused_the_fault_gives_more_time() -> None:
+    state, _, _ = advanced(State(), worker_messages.StopWorkers(15, 15.0, for_restart=True), 0.0)
+    state, _, _ = advanced(state, worker_messages.StopWorkers(15, 1800.0, by_signal=True), 0.1)
+    assert state.until_s == 1800.1
+
+
 def test_a_shorter_time_counts_and_a_kill_ends_it() -> None:
     state, _, _ = advanced(State(), STOP, 0.0)
     state, _, _ = advanced(state, worker_messages.StopWorkers(2, 1.0), 0.5)

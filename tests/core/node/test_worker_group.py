@@ -11,6 +11,7 @@ from supervisor.core.facts import Assignment, Cause, JobRules, WorkerExit
 from supervisor.core.node import node_messages
 from supervisor.core.node import worker_group as group
 from supervisor.core.node.node_messages import DeadlineReached, KillTree, Publish, SignalWorkers, WorkersEmptied
+from supervisor.core.stop_verdict import STOP_FOLLOWS_S
 from supervisor.core.worker_messages import (
     KillRanks,
     KillWorkers,
@@ -160,6 +161,25 @@ def test_a_later_stop_never_prolongs_the_grace() -> None:
     assert group.next_deadline_s(play.state) == 15.0
     play >> StopWorkers(int(signals.SIGINT), 2.0) << ()
     assert group.next_deadline_s(play.state) == 3.0
+
+
+@pytest.mark.parametrize("signal", [TERM, int(signals.SIGINT)])
+@pytest.mark.parametrize("for_restart", [True, False])
+def test_a_signal_that_has_just_caused_the_fault_gives_its_whole_grace(signal: int, for_restart: bool) -> None:
+    """A scheduler ends ranks and launchers at once; the fault that a rank's end is must not shorten what saving has."""
+    play = running()
+    play.at(1.0) >> StopWorkers(TERM, 15.0, for_restart=for_restart)
+    play.at(1.1) >> StopWorkers(signal, 1800.0, by_signal=True)
+    assert group.next_deadline_s(play.state) == pytest.approx(1801.1)
+    play.at(1.2) >> StopWorkers(signal, 15.0)
+    assert group.next_deadline_s(play.state) == pytest.approx(16.2)
+
+
+def test_a_signal_later_than_that_does_not_prolong_the_grace() -> None:
+    play = running()
+    play.at(1.0) >> StopWorkers(TERM, 15.0, for_restart=True)
+    play.at(1.0 + STOP_FOLLOWS_S) >> StopWorkers(TERM, 1800.0, by_signal=True)
+    assert group.next_deadline_s(play.state) == 16.0
 
 
 def test_a_kill_overtakes_a_stop() -> None:
