@@ -30,7 +30,6 @@ from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.journal.timed_reads import SilentDiskError
 from supervisor.edges.machine.own_process.kernel_error_remedies import NoThreadError
 from supervisor.edges.machine.own_process.threads import in_thread, in_thread_if_any, in_thread_or_here
-from supervisor.edges.machine.processes import job_claims
 from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.channel.worker_server import WorkerServer
 from supervisor.edges.workers.spawner import dead_spawner_state, spawner_discovery
@@ -365,13 +364,16 @@ class Returning(msgspec.Struct, frozen=True):
             _log.error("job %s has ended, and nobody knows how: %s; %s", job_id, reason, error)
             why = f"{reason}; how it ended is not known: {error}"
             await self._record_lost(job_id, why, _last_noted_ns(files for files, _ in recorded))
-        if not _is_taken(job_id, restored):
+        since_ns = restored.record.submitted_at_ns if restored is not None else None
+        if not self.claims.is_of_another_run(job_id, since_ns):
             for files, identity, leftover in left:
                 stuck = await dead_spawner_state.end(files, identity, leftover)
                 if stuck:
                     _log.error("processes %s of job %s can't be killed and were given up", stuck, job_id)
         concludes = (
-            restored is not None and not _is_taken(job_id, restored) and not await self._has_recorded_end(restored)
+            restored is not None
+            and not self.claims.is_of_another_run(job_id, since_ns)
+            and not await self._has_recorded_end(restored)
         )
         for files, _ in recorded:
             if not concludes or files is not newest_files:
@@ -404,12 +406,6 @@ class Returning(msgspec.Struct, frozen=True):
         else:
             why = f"{reason}; its workers were ended, and its environment is kept nowhere: start the job again"
             self.inbox.post(node_messages.JobAbandoned(job_id, why))
-
-
-def _is_taken(job_id: str, restored: Restored | None) -> bool:
-    """Returns whether a later run has the job's id: its processes have the same mark."""
-    holder = job_claims.holder(job_id)
-    return holder is not None and (restored is None or holder.since_ns != restored.record.submitted_at_ns)
 
 
 def _last_noted_ns(files: Iterable[SpawnerFiles]) -> int | None:

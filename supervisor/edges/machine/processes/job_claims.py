@@ -78,13 +78,13 @@ class JobClaims:
         for folder in self._folders:
             try:
                 self._mark(folder)
-                descriptor = _lock(folder / f"{job_id}{SUFFIX}", (since_ns, node, meets_at))
+                descriptor = _lock(_path(job_id, folder), (since_ns, node, meets_at))
             except BlockingIOError:  # taken since the check
                 raise refusal(job_id, self._folders) from None
             except OSError as error:
                 faults.append(f"{folder}: {error.strerror or error}")
                 continue
-            self._held[job_id] = (descriptor, since_ns, folder / f"{job_id}{SUFFIX}")
+            self._held[job_id] = (descriptor, since_ns, _path(job_id, folder))
             _sweep(folder)
             return since_ns
         if faults:
@@ -115,6 +115,15 @@ class JobClaims:
         """Returns since when we hold the claim; None if we do not."""
         held = self._held.get(job_id)
         return held[1] if held is not None else None
+
+    def is_of_another_run(self, job_id: str, since_ns: int | None) -> bool:
+        """Returns whether this node's claim is held by another run than the one that began then.
+
+        A claim whose holder can't be read counts as another run's. `since_ns`: None if it is not known; then a claim
+        counts whose supervisor lives.
+        """
+        held = [_read_holder(_path(job_id, folder)) for folder in self._folders if is_held(job_id, folder)]
+        return any(each is None or (each.is_alive if since_ns is None else each.since_ns != since_ns) for each in held)
 
     def release(self, job_id: str) -> None:
         """Releases the claim of this supervisor; remaining processes of the job still hold it."""
@@ -177,7 +186,7 @@ def is_held(job_id: str, folder: Path) -> bool:
     if "/" in job_id or _fault_of(folder):
         return False
     try:
-        descriptor = os.open(folder / f"{job_id}{SUFFIX}", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(_path(job_id, folder), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return False
     try:
@@ -193,7 +202,7 @@ def holder(job_id: str, folders: Sequence[Path] | None = None) -> Holder | None:
     """Returns who took the claim that is held now; None if nobody did or it is unreadable."""
     for folder in _all_folders() if folders is None else folders:
         if is_held(job_id, folder):
-            found = _read_holder(folder / f"{job_id}{SUFFIX}")
+            found = _read_holder(_path(job_id, folder))
             if found is not None:
                 return found
     return None
@@ -249,7 +258,7 @@ def _is_stuck(pid: int) -> bool:
 
 def _holders(job_id: str, folders: Sequence[Path]) -> list[int]:
     """Returns the processes with the claim open, by the names that the kernel keeps. Opens none of their files."""
-    names = {str(folder / f"{job_id}{SUFFIX}") for folder in folders}
+    names = {str(_path(job_id, folder)) for folder in folders}
     found: list[int] = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # gone, or owned by another user
@@ -263,6 +272,10 @@ def _target(path: str) -> str:
         return os.readlink(path)
     except OSError:
         return ""  # closed meanwhile
+
+
+def _path(job_id: str, folder: Path) -> Path:
+    return folder / f"{job_id}{SUFFIX}"
 
 
 def _make(folder: Path) -> None:

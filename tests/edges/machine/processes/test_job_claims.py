@@ -68,6 +68,29 @@ def test_a_claim_holds_until_the_last_process_of_the_job_is_gone(tmp_path: Path)
     claims.close()
 
 
+def test_another_run_of_the_id_is_told_from_what_is_left_of_this_one(tmp_path: Path) -> None:
+    claims, ours = JobClaims([place(tmp_path)]), JobClaims([place(tmp_path)])
+    assert not claims.is_of_another_run("job", 1)
+    further = JobClaims(job_claims.numbered([place(tmp_path)], 1))  # of the same job, on this machine
+    further.take("job")
+    assert not claims.is_of_another_run("job", 1)
+    since_ns = ours.take("job")
+    assert [claims.is_of_another_run("job", each) for each in (1, since_ns, None)] == [True, False, True]
+    os.truncate(place(tmp_path) / "job.claim", 0)  # as on a full disk
+    assert claims.is_of_another_run("job", 1)
+    ours.close()
+    further.close()
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(place(tmp_path))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as supervisor:
+        assert supervisor.stdout is not None
+        left = int(supervisor.stdout.readline())
+        supervisor.kill()
+    assert job_claims.is_held("job", place(tmp_path))
+    assert not claims.is_of_another_run("job", None), "its record is damaged, and nobody has the id"
+    os.kill(left, signal.SIGKILL)
+
+
 def test_a_process_that_was_stopped_is_named_with_what_ends_it(tmp_path: Path) -> None:
     """It would hold the id until somebody looks for it."""
     command = [sys.executable, "-c", HOLDER, str(place(tmp_path))]
