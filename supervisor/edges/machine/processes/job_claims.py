@@ -36,6 +36,11 @@ STUCK_NAMED_MAX = 8
 ATTEMPTS_MAX = 100  # its last holder may remove the file while we open it
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock: type, whence, start, length, pid; on 64-bit Linux
+# A holder locks all bytes. Removing the file of a dead holder takes the later ones: nobody else gets the claim
+# meanwhile, but those who ask about the first byte are not told that somebody holds it.
+_ALL_BYTES = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_FIRST_BYTE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+_LATER_BYTES = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 1, 0, 0)
 _log = logging.getLogger("holdfast.claims")
 
 
@@ -190,7 +195,7 @@ def is_held(job_id: str, folder: Path) -> bool:
     except OSError:
         return False
     try:
-        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _FIRST_BYTE)
         return _FLOCK.unpack(answer)[0] != fcntl.F_UNLCK
     except OSError:
         return False  # a file system without locks: nothing there is held
@@ -299,7 +304,7 @@ def _lock(path: Path, data: tuple[int, str, str]) -> int:
     for attempt in range(ATTEMPTS_MAX):
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _ALL_BYTES)
             if _is_at(descriptor, path):
                 _write_holder(descriptor, data)
                 return descriptor
@@ -335,7 +340,7 @@ def _remove_if_free(path: Path) -> None:
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LATER_BYTES)
             if _is_at(descriptor, path):
                 path.unlink()
         finally:

@@ -157,6 +157,28 @@ def test_what_killed_supervisors_left_is_swept(tmp_path: Path) -> None:
     claims.close()
 
 
+def test_a_claim_that_is_being_removed_is_not_held_and_nobody_gets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor that removes what others left must not cost anybody an id."""
+    place(tmp_path).mkdir(mode=0o700)
+    (place(tmp_path) / "dead.claim").touch()
+    seen: list[bool] = []
+
+    def look(descriptor: int, path: Path) -> bool:
+        if path.name == "dead.claim":
+            seen.append(job_claims.is_held("dead", place(tmp_path)))
+            with pytest.raises(BlockingIOError):
+                job_claims._lock(path, (1, "", ""))  # pyright: ignore[reportPrivateUsage]
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
+
+    monkeypatch.setattr(job_claims, "_is_at", look)
+    claims = JobClaims([place(tmp_path)])
+    claims.take("job")
+    assert (seen, [path.name for path in place(tmp_path).iterdir()]) == ([False], ["job.claim"])
+    claims.close()
+
+
 def test_a_cleaner_of_temporary_files_sees_that_the_folder_is_in_use(tmp_path: Path) -> None:
     """systemd-tmpfiles leaves a folder alone whose lock it does not get."""
     claims = JobClaims([place(tmp_path)])
