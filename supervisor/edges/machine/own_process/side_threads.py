@@ -1,8 +1,8 @@
 """How is a call made outside the event loop if it may never return, such as one to a dead file server?
 
 Each call has its own daemon thread: a stuck one delays neither the loop, nor another job's calls, nor the end of the
-process (which would join threads of anyio's pool). A call that is late is abandoned; if it returns after all, `discard`
-gets its result.
+process (which would join threads of anyio's pool). A call that is late or cancelled is abandoned; if it returns after
+all, or just then, `discard` gets its result in that thread.
 """
 
 from __future__ import annotations
@@ -51,11 +51,13 @@ class SideThreads:
             raise StuckError("an earlier call for it is stuck")
         call = _Call(work, discard, asyncio.get_running_loop(), partial(self._count, key, -1))
         threads.start(threading.Thread(target=call.run, name="side call", daemon=True))
+        takes_result = False  # not if it is cancelled
         try:
             with anyio.move_on_after(timeout_s):
                 await call.ended.wait()
+            takes_result = True
         finally:
-            if call.abandon():
+            if call.leave(takes_result=takes_result):
                 self._count(key, 1)
         return call.result(timeout_s)
 
@@ -81,7 +83,8 @@ class _Call(Generic[_T]):
         self._came_back = came_back
         self._lock = threading.Lock()
         self._outcome: list[_T | BaseException] = []
-        self._abandoned = False
+        self._left = threading.Event()  # set once the caller waits no longer
+        self._is_taken = False
         self.ended = anyio.Event()
 
     def run(self) -> None:
@@ -91,21 +94,23 @@ class _Call(Generic[_T]):
         except BaseException as error:  # noqa: BLE001 - it belongs to the waiting caller, in the other thread
             outcome = error
         with self._lock:
-            abandoned = self._abandoned
+            abandoned = self._left.is_set()
             if not abandoned:
                 self._outcome.append(outcome)
-        if not abandoned:
+        if abandoned:
+            self._came_back()
+        else:
             self._wake()
-            return
-        self._came_back()
-        if not isinstance(outcome, BaseException):
+            self._left.wait()
+        if not self._is_taken and not isinstance(outcome, BaseException):
             self._discard(outcome)
 
-    def abandon(self) -> bool:
+    def leave(self, *, takes_result: bool) -> bool:
         """Stops waiting; returns whether the call has not returned by then."""
         with self._lock:
-            self._abandoned = not self._outcome
-            return self._abandoned
+            self._is_taken = takes_result and bool(self._outcome)
+            self._left.set()
+            return not self._outcome
 
     def result(self, timeout_s: float) -> _T:
         if not self._outcome:

@@ -38,6 +38,7 @@ TakeOver = Callable[[FoundSpawner, Hearing], SpawnerLink]
 # How long a new cycle waits for a load: less than the core allows a spawner for serving a store.
 LOAD_TIMEOUT_S = 20.0
 _NOT_LOADED_YET = "begins before that is loaded: each of its workers loads it itself"
+_NOT_NEEDED = "nothing needs it any more"
 EMPTIED_TIMEOUT_S = 5.0  # a lost spawner's processes that can't be killed by then are abandoned
 
 
@@ -298,10 +299,13 @@ class SpawnerSuccession:
         if link is None:
             self._forget(successor)
             return
-        successor.link = link
-        self._living.append(link)
-        if self._fence is not None:
-            self._say(link, self._fence)
+        if successor.starting.cancel_called:  # It was dismissed just as its start completed.
+            link.kill(_NOT_NEEDED)
+        else:
+            successor.link = link
+            self._living.append(link)
+            if self._fence is not None:
+                self._say(link, self._fence)
         await self._serve(link, reasons)
 
     def _heard_successor(self, successor: _Successor, message: wire.FromSpawner) -> None:
@@ -322,7 +326,7 @@ class SpawnerSuccession:
         self._forget(successor)
         if successor.link is not None and successor.link in self._living:
             self._living.remove(successor.link)
-            successor.link.kill("nothing needs it any more")
+            successor.link.kill(_NOT_NEEDED)
 
     def _forget(self, successor: _Successor) -> None:
         if successor in self._successors:

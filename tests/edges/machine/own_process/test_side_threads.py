@@ -9,7 +9,10 @@ import threading
 import anyio
 import pytest
 
+from supervisor.edges.machine.own_process import side_threads
 from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
+from tests.edges.workers.worker_side import until
+from tests.settling import settled
 
 
 async def test_a_result_and_an_error_come_back() -> None:
@@ -63,6 +66,36 @@ async def test_one_that_is_cancelled_is_abandoned_too() -> None:
         await threads.call(lambda: go_on.wait(20), timeout_s=20, discard=print)
     assert threads.stuck == 1
     go_on.set()
+
+
+async def test_a_result_that_is_there_when_the_call_is_cancelled_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread has returned, and the loop has not run since."""
+    threads = SideThreads(stuck_max=1)
+    go_on, has_returned = threading.Event(), threading.Event()
+    discarded: list[str] = []
+    wake = side_threads._Call[str]._wake  # pyright: ignore[reportPrivateUsage]
+
+    def wake_later(call: side_threads._Call[str]) -> None:  # pyright: ignore[reportPrivateUsage]
+        wake(call)
+        has_returned.set()
+
+    monkeypatch.setattr(side_threads._Call, "_wake", wake_later)  # pyright: ignore[reportPrivateUsage]
+
+    def work() -> str:
+        assert go_on.wait(20)
+        return "a process"
+
+    async def call() -> None:
+        await threads.call(work, timeout_s=20, discard=discarded.append)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(call)
+        await settled()
+        go_on.set()
+        assert has_returned.wait(20)
+        tasks.cancel_scope.cancel()
+    await until(lambda: discarded == ["a process"])
+    assert threads.stuck == 0
 
 
 STUCK = """

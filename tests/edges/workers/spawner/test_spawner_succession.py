@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import anyio
 import msgspec
@@ -22,7 +22,10 @@ from supervisor.config import JobSpec
 from supervisor.core.facts import RestartRules
 from supervisor.edges.machine.processes import process_table
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
+from supervisor.edges.workers.spawner.spawner_link import SpawnerLink
+from supervisor.edges.workers.spawner.spawner_succession import Hearing, SpawnerSuccession
 from supervisor.ports.edges import Spawner
+from tests.settling import settled
 
 LIMIT_S = 60
 FENCE_NS = 5 * 10**9
@@ -313,3 +316,64 @@ async def test_a_job_that_may_not_restart_has_no_successor(spec: JobSpec) -> Non
         await job.records(2)
         job.spawner.send(link.End())
     assert not [message for message in job.heard if isinstance(message, link.Learned)]
+
+
+class SetLink:
+    """Replaces the link to a spawner, which runs until it is killed or told to end."""
+
+    def __init__(self, pid: int, hearing: Hearing) -> None:
+        self.pid = pid
+        self.hearing = hearing
+        self.sent: list[link.ToSpawner] = []
+        self.killed = ""
+        self._over = anyio.Event()
+
+    def send(self, message: link.ToSpawner) -> None:
+        self.sent.append(message)
+        if isinstance(message, link.End):
+            self._over.set()
+
+    def kill(self, reason: str) -> None:
+        self.killed = reason
+        self._over.set()
+
+    def let_go_on(self) -> None:
+        """Does nothing: it is not stopped."""
+
+    async def run(self) -> None:
+        await self._over.wait()
+        if self.killed:
+            self.hearing.on_lost(self.killed)
+
+    async def emptied(self, *, timeout_s: float) -> tuple[int, ...]:
+        return ()
+
+
+async def test_a_successor_that_is_dismissed_just_as_its_start_completes_is_killed() -> None:
+    """Its start can't be cancelled any more in that turn of the loop, so it comes all the same."""
+    links: list[SetLink] = []
+    may_start = anyio.Event()
+
+    async def start(learned: link.Learned | None, hearing: Hearing) -> SpawnerLink:
+        if learned is not None:
+            await may_start.wait()
+        links.append(SetLink(10 + len(links), hearing))
+        return cast("SpawnerLink", links[-1])
+
+    succession = SpawnerSuccession(start, lambda _: None)
+    reasons: list[str] = []
+
+    async def run() -> None:
+        reasons.append(await succession.run(lambda _: None))
+
+    with anyio.fail_after(LIMIT_S):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run)
+            await settled()
+            links[0].hearing.on_message(link.Learned(("torch",), (), ""))
+            await settled()
+            may_start.set()
+            succession.send(link.End())
+    _, successor = links
+    assert (successor.killed, successor.sent) == ("nothing needs it any more", [])
+    assert reasons == [""]
