@@ -115,7 +115,7 @@ class EventForwarder:
             kept.told = answer.through
             kept.pace_s = min(answer.pace_s, PACE_MAX_S)
             own = answer.own
-            if others:
+            if others and kept.owed and kept.owed[0] is others[0]:  # Else another message has told it meanwhile.
                 kept.owed.popleft()
             if own is not None:
                 leaders_events.keep(kept, own)

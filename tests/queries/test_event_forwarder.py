@@ -229,3 +229,42 @@ async def test_a_leader_that_takes_nothing_does_not_hold_up_the_end():
         with anyio.fail_after(LIMIT_S):
             await news.tell_last("j")
             await news.tell_last("unknown")
+
+
+class SlowColleagues(FakeColleagues):
+    """They answer once they may."""
+
+    def __init__(self) -> None:
+        super().__init__(leads=False)
+        self.may_answer = anyio.Event()
+
+    async def ask(self, job_id: str, to: str, question: Question, *, timeout_s: float) -> Answer:
+        self.asked.append((to, question))
+        await self.may_answer.wait()
+        return self.answers[to](question)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_what_two_messages_at_once_carry_of_another_node_counts_as_told_once(
+    parts: int, caplog: pytest.LogCaptureFixture
+):
+    """The job ends while a message waits for its answer, and the last one carries the same."""
+    leader, colleagues = Leader(), SlowColleagues()
+    colleagues.answers[LEADER] = leader.answer
+    owed = [NodeEvents("n0", 7, happened("n0", number)) for number in range(1, parts + 1)]
+    async with working(colleagues) as news:
+        news.of("j").owed.extend(owed)
+        news.note(happened("n1", 2)[0])
+        async with anyio.create_task_group() as tasks:
+            with anyio.fail_after(LIMIT_S):
+                while len(colleagues.asked) < 1:
+                    await anyio.lowlevel.checkpoint()
+                tasks.start_soon(news.tell_last, "j")
+                while len(colleagues.asked) < 2:
+                    await anyio.lowlevel.checkpoint()
+                colleagues.may_answer.set()
+                while len(leader.messages) < 1 + parts:
+                    await anyio.lowlevel.checkpoint()
+        await settled()
+    assert [message.others for message in leader.messages] == [(owed[0],), (owed[0],), *((each,) for each in owed[1:])]
+    assert not caplog.records
