@@ -374,7 +374,7 @@ def _decide(state: State, event: cluster_messages.NodeFailed, now_s: float, jitt
                 # Running nodes must stop at once; where nothing runs, even a new spawner waits for the delay.
                 is_announced = runs or not delay_s
                 phase = rendezvous_round.gathering(
-                    state.rules, reason, now_s, delay_s=delay_s, is_announced=is_announced
+                    state.rules, reason, now_s, delay_s=delay_s, is_announced=is_announced, before=state.phase
                 )
                 phase = msgspec.structs.replace(phase, is_by_fault=runs and not event.may_be_stop)
                 if event.may_be_stop:

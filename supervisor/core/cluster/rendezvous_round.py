@@ -25,6 +25,7 @@ from supervisor.core.cluster.cluster_messages import (
 from supervisor.core.cluster.coordinator_states import (
     Gathering,
     Outcome,
+    Phase,
     Running,
     State,
     Unopened,
@@ -49,14 +50,16 @@ def gathering(
     delay_s: float = 0.0,
     is_announced: bool = True,
     is_first: bool = False,
+    before: Phase | None = None,
 ) -> Gathering:
-    """Opens a round. `is_first`: no workers have to stop before the nodes can join."""
+    """Opens a round. `is_first`: no workers have to stop before the nodes can join. `before`: the phase that ends."""
     begins_s = now_s + delay_s + (0.0 if is_first else rules.workers_stop_timeout_s)
     return Gathering(
         reason,
         until_s=begins_s + rules.rendezvous.join_timeout_s,
         not_before_s=now_s + delay_s if delay_s else None,
         is_announced=is_announced,
+        orders_from_s=before.orders_from_s if isinstance(before, Gathering) else None,
         tell_at_s=begins_s + TELL_S if _has_others(rules) else None,
         tell_again_s=2 * TELL_S,
     )

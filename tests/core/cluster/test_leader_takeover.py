@@ -10,11 +10,11 @@ from supervisor.core import announcements, fence_times
 from supervisor.core.cluster import coordinator, job_termination, leader_takeover
 from supervisor.core.cluster import status_view as rosters
 from supervisor.core.cluster.cluster_messages import (
-    CallReport,
     DeadlineReached,
     JobOpened,
     MemberState,
     NodeCordoned,
+    NodeDown,
     NodeFailed,
     NodeJoined,
     NodeLost,
@@ -29,9 +29,7 @@ from supervisor.core.cluster.coordinator_states import Gathering, Running
 from supervisor.core.facts import Assignment, JobState, RestartPolicyName
 from supervisor.core.leader_ledger import Ledger
 from supervisor.core.orders import Conclude, JoinAgain, Resign, StartCycle, UseStore, WindDown
-from supervisor.core.wrapped_calls.call_messages import CallEnter, CallLeave, CallSettings, Leaving, Stage, Told
 from tests.core.new_leader import IN_CYCLE_4, RULES, kinds, new_leader, of_nodes, orders_to, recorded, stands
-from tests.core.playbook import Playbook
 
 
 def test_a_running_cycle_goes_on_as_soon_as_all_its_nodes_have_said_how_they_stand():
@@ -211,6 +209,19 @@ def test_two_newcomers_lead_before_those_who_train_and_begin_nothing_beside_them
     assert play.state.members["y"].cordoned == "a bad fan"
 
 
+def test_a_fault_before_the_first_cycle_shortens_no_wait_for_those_who_may_train():
+    """Two groups of one job would train at once."""
+    play = new_leader(Ledger(), leader="x")
+    play >> stands("x", None, MemberState.JOINED) >> stands("y", None, MemberState.JOINED)
+    play >> NodeFailed("y", -1, "its spawner was lost") >> NodeDown("y", -1)
+    play.at(1.0) >> NodeJoined("x", -1)
+    play >> NodeJoined("y", -1)
+    assert not orders_to(play, StartCycle)
+    assert coordinator.next_deadline_s(play.state) == fence_times.TAKE_OVER_S
+    play.at(fence_times.TAKE_OVER_S) >> DeadlineReached()
+    assert orders_to(play, StartCycle) == ["x", "y"]
+
+
 def test_a_leader_of_an_earlier_term_than_a_node_knows_lets_that_one_lead():
     """A backend without its data counts its terms from the first one again."""
     play = new_leader(Ledger(), leader="x")
@@ -348,63 +359,6 @@ def test_a_lost_node_whose_place_a_spare_has_is_no_healthy_one():
     play >> NodeFailed("c", 4, "rank 3 died")
     assert "fault_tolerated" not in kinds(play)
     assert orders_to(play, JoinAgain) == ["a", "b", "c"]
-
-
-def without_c(**more: object) -> Playbook[coordinator.State]:
-    """Nodes a and b continue a wrapped call without c, and the leader changes."""
-    ledger = msgspec.structs.replace(of_nodes(IN_CYCLE_4, "a", "b", "c"), vacant=("c",), witnesses=("a", "b"))
-    return new_leader(ledger, **more)  # pyright: ignore[reportArgumentType]
-
-
-def test_a_cycle_that_goes_on_without_a_lost_node_does_so_under_the_next_leader_too():
-    """Else each later change of the leader would restart the healthy ranks that had survived the loss."""
-    play = without_c() >> stands("b", 1)
-    play >> stands("a", 0)
-    assert isinstance(play.state.phase, Running)
-    assert not play.of(Send)
-    assert kinds(play) == ["leader_changed"]
-    assert (play.state.parts, play.state.policy.used) == (("a", "b", "c"), 1)
-    assert play.state.members["c"].state is MemberState.LOST
-    for node, ranks in (("a", (0, 1)), ("b", (2, 3))):
-        entries = (CallEnter(1, each, 6, CallSettings(), Stage.RUNNING, 1, each, 4) for each in ranks)
-        play >> CallReport(node, 4, tuple(map(Told, ranks, entries)))
-    assert kinds(play) == ["call_rebuilt"]
-    play >> NodeSucceeded("a", 4) >> NodeSucceeded("b", 4)
-    assert orders_to(play, WindDown) == ["a", "b"]
-
-
-def test_ranks_of_a_node_that_was_lost_before_the_leader_changed_are_not_awaited_in_the_next_call():
-    play = without_c() >> stands("a", 0) >> stands("b", 1)
-    for node, ranks in (("a", (0, 1)), ("b", (2, 3))):
-        entries = (CallEnter(2, each, 6, CallSettings()) for each in ranks)
-        play >> CallReport(node, 4, tuple(map(Told, ranks, entries)))
-    assert kinds(play) == ["call_entered"]
-    fault = CallLeave(2, 0, Leaving.FAULT, "RestartAbort: too few ranks")
-    play >> CallReport("a", 4, (Told(0, fault), Told(1, fault))) >> CallReport("b", 4, (Told(2, fault), Told(3, fault)))
-    assert orders_to(play, JoinAgain) == ["a", "b"]
-    (decided,) = [each.event.reason for each in play.of(Publish) if each.event.kind == "restart_decided"]
-    assert decided.startswith("the cycle had gone on without node c when the leader changed; restarting at once")
-
-
-@pytest.mark.parametrize("state", [MemberState.RUNNING, MemberState.FAILED, MemberState.JOINED])
-def test_a_node_that_the_cycle_goes_on_without_may_come_back_and_restarts_nobody(state: MemberState):
-    play = without_c() >> stands("c", 2, state) >> stands("a", 0)
-    play >> stands("b", 1)
-    assert isinstance(play.state.phase, Running)
-    assert orders_to(play, JoinAgain) == ([] if state is MemberState.JOINED else ["c"])
-    assert play.state.policy.used == 1
-
-
-def test_a_loss_that_one_leader_tolerates_the_next_one_tolerates_too():
-    """Group rank 0's node had served its store, which a new leader cannot know of."""
-    ledger = msgspec.structs.replace(of_nodes(IN_CYCLE_4, "a", "b", "c"), vacant=("a",), witnesses=("b", "c"))
-    play = new_leader(ledger, leader="b")
-    rules = msgspec.structs.replace(RULES.restart, policy=RestartPolicyName.MIN_HEALTHY)
-    for node, group_rank in (("a", 0), ("b", 1), ("c", 2)):
-        each = stands(node, group_rank, MemberState.JOINED if node == "a" else MemberState.RUNNING)
-        play >> msgspec.structs.replace(each, rules=msgspec.structs.replace(each.rules, restart=rules))
-    assert isinstance(play.state.phase, Running)
-    assert not orders_to(play, JoinAgain)
 
 
 def test_what_is_recorded_names_the_nodes_of_the_cycle_and_those_that_are_heard():

@@ -10,6 +10,7 @@ import pytest
 
 from supervisor.core.cluster import coordinator, leader_takeover, lost_node_replacement, node_states
 from supervisor.core.cluster.cluster_messages import (
+    CallReport,
     JobOpened,
     NodeExcluded,
     NodeFailed,
@@ -21,10 +22,19 @@ from supervisor.core.cluster.cluster_messages import (
     Send,
     StoreServed,
 )
-from supervisor.core.cluster.coordinator_states import State
+from supervisor.core.cluster.coordinator_states import Running, State
 from supervisor.core.cluster.node_states import Member, MemberState
 from supervisor.core.facts import Assignment, JobRules, NodeFacts, RendezvousRules, RestartPolicyName
-from supervisor.core.orders import Conclude, JoinAgain, ReplaceRanks, SettleCall, StartCycle, TellMembers, UseStore
+from supervisor.core.orders import (
+    Conclude,
+    JoinAgain,
+    ReplaceRanks,
+    SettleCall,
+    StartCycle,
+    TellMembers,
+    UseStore,
+    WindDown,
+)
 from supervisor.core.wrapped_calls.call_messages import (
     Barrier,
     BarrierArrive,
@@ -40,10 +50,12 @@ from supervisor.core.wrapped_calls.call_messages import (
     IterationBegan,
     Leaving,
     Restart,
+    Stage,
+    Told,
     Word,
 )
 from tests.core.cluster.test_coordinator_calls import KILLED, entered, report, running, told
-from tests.core.new_leader import kinds
+from tests.core.new_leader import IN_CYCLE_4, RULES, kinds, new_leader, of_nodes, orders_to, stands
 from tests.core.playbook import Playbook
 
 Play = Playbook[coordinator.State]
@@ -254,3 +266,63 @@ def test_with_segments_a_spare_steps_in_only_within_its_nvlink_domain() -> None:
             members.put(node, Member(state, facts=NodeFacts(ord(node), domain=domain)))
         job = State("job", rules=JobRules("job", 2, rendezvous=rendezvous), members=members)
         assert lost_node_replacement.find_spare(job, instead_of="b") == found
+
+
+# --- the leader changes afterwards ------------------------------------------------------------------------------------
+
+
+def without_c() -> Play:
+    """Nodes a and b continue a wrapped call without c, and the leader changes."""
+    ledger = msgspec.structs.replace(of_nodes(IN_CYCLE_4, "a", "b", "c"), vacant=("c",), witnesses=("a", "b"))
+    return new_leader(ledger)
+
+
+def test_a_cycle_that_goes_on_without_a_lost_node_does_so_under_the_next_leader_too():
+    """Else each later change of the leader would restart the healthy ranks that had survived the loss."""
+    play = without_c() >> stands("b", 1)
+    play >> stands("a", 0)
+    assert isinstance(play.state.phase, Running)
+    assert not play.of(Send)
+    assert kinds(play) == ["leader_changed"]
+    assert (play.state.parts, play.state.policy.used) == (("a", "b", "c"), 1)
+    assert play.state.members["c"].state is MemberState.LOST
+    for node, ranks in (("a", (0, 1)), ("b", (2, 3))):
+        entries = (CallEnter(1, each, 6, CallSettings(), Stage.RUNNING, 1, each, 4) for each in ranks)
+        play >> CallReport(node, 4, tuple(map(Told, ranks, entries)))
+    assert kinds(play) == ["call_rebuilt"]
+    play >> NodeSucceeded("a", 4) >> NodeSucceeded("b", 4)
+    assert orders_to(play, WindDown) == ["a", "b"]
+
+
+def test_ranks_of_a_node_that_was_lost_before_the_leader_changed_are_not_awaited_in_the_next_call():
+    play = without_c() >> stands("a", 0) >> stands("b", 1)
+    for node, ranks in (("a", (0, 1)), ("b", (2, 3))):
+        entries = (CallEnter(2, each, 6, CallSettings()) for each in ranks)
+        play >> CallReport(node, 4, tuple(map(Told, ranks, entries)))
+    assert kinds(play) == ["call_entered"]
+    fault = CallLeave(2, 0, Leaving.FAULT, "RestartAbort: too few ranks")
+    play >> CallReport("a", 4, (Told(0, fault), Told(1, fault))) >> CallReport("b", 4, (Told(2, fault), Told(3, fault)))
+    assert orders_to(play, JoinAgain) == ["a", "b"]
+    (decided,) = [each.event.reason for each in play.of(Publish) if each.event.kind == "restart_decided"]
+    assert decided.startswith("the cycle had gone on without node c when the leader changed; restarting at once")
+
+
+@pytest.mark.parametrize("state", [MemberState.RUNNING, MemberState.FAILED, MemberState.JOINED])
+def test_a_node_that_the_cycle_goes_on_without_may_come_back_and_restarts_nobody(state: MemberState):
+    play = without_c() >> stands("c", 2, state) >> stands("a", 0)
+    play >> stands("b", 1)
+    assert isinstance(play.state.phase, Running)
+    assert orders_to(play, JoinAgain) == ([] if state is MemberState.JOINED else ["c"])
+    assert play.state.policy.used == 1
+
+
+def test_a_loss_that_one_leader_tolerates_the_next_one_tolerates_too():
+    """Group rank 0's node had served its store, which a new leader cannot know of."""
+    ledger = msgspec.structs.replace(of_nodes(IN_CYCLE_4, "a", "b", "c"), vacant=("a",), witnesses=("b", "c"))
+    play = new_leader(ledger, leader="b")
+    rules = msgspec.structs.replace(RULES.restart, policy=RestartPolicyName.MIN_HEALTHY)
+    for node, group_rank in (("a", 0), ("b", 1), ("c", 2)):
+        each = stands(node, group_rank, MemberState.JOINED if node == "a" else MemberState.RUNNING)
+        play >> msgspec.structs.replace(each, rules=msgspec.structs.replace(each.rules, restart=rules))
+    assert isinstance(play.state.phase, Running)
+    assert not orders_to(play, JoinAgain)
