@@ -95,6 +95,11 @@ def split_endpoint(value: str) -> tuple[str, int | None]:
     return found[1] or found[2] or "", int(found[3]) if found[3] is not None else None
 
 
+def join_endpoint(host: str, port: int) -> str:
+    """Returns HOST:PORT, as split_endpoint reads it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def parse_address(value: str) -> str:
     """Reads a host name or an address; IPv6 with or without brackets."""
     bare = value[1:-1] if value.startswith("[") and value.endswith("]") else value

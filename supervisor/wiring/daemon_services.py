@@ -13,6 +13,7 @@ from pathlib import Path
 import anyio
 
 from supervisor.config.daemon_settings import DaemonSettings
+from supervisor.config.launch_values import join_endpoint
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_dir, state_dir
 from supervisor.edges.machine.folders.cordon_file import CordonFile
@@ -128,9 +129,8 @@ async def _stay_cordoned(running: Running, file: CordonFile) -> None:
 def _tcp_listener(settings: DaemonSettings) -> control_api.SecureListener | None:
     if settings.listen is None or settings.tls is None:
         return None
-    host, port = settings.listen
     return control_api.secure_listener(
-        f"{host}:{port}",
+        join_endpoint(*settings.listen),
         certificate=settings.tls.certificate,
         key=settings.tls.key,
         client_authority=settings.tls.authority,

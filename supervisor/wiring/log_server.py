@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 
 from supervisor.config.job_logs import log_sender_socket
 from supervisor.config.job_spec import EMBEDDED
+from supervisor.config.launch_values import join_endpoint
 from supervisor.core.announcements import Announcement, JobEnded, LeadChanged
 from supervisor.core.facts import JobEvent
 from supervisor.edges.machine.own_process.unix_listener import listening
@@ -125,7 +126,7 @@ class LogFunnel:
         tiers.root = self._start(tiers, of_root, "the root of the log server")
         from supervisor.core.log_funnel.log_leaves import root_port
 
-        address = _address(self._leader_host(tiers.job), root_port(server.port, leaves))
+        address = join_endpoint(self._leader_host(tiers.job), root_port(server.port, leaves))
         for leaf in range(leaves):
             tier = self._start(tiers, self._server_settings(tiers.job, leaf), f"leaf {leaf} of the log server")
             tier.tell(_line({"address": address}))
@@ -214,7 +215,7 @@ class LogFunnel:
         if tiers.sender is None or not host or spec.nodes is None:
             return
         leaf = shard(spec.facts.infrastructure_rank, spec.nodes.name, self._leaves(tiers.job))
-        tiers.sender.tell(_line({"address": _address(host, leaf_port(spec.log_server.port, leaf))}))
+        tiers.sender.tell(_line({"address": join_endpoint(host, leaf_port(spec.log_server.port, leaf))}))
 
     # --- settings --------------------------------------------------------------------------------------------------
 
@@ -294,10 +295,6 @@ def _listen(path: Path) -> socket.socket:
     """Returns a listening socket, which the process that accepts waits for. Raises OSError."""
     path.unlink(missing_ok=True)
     return listening(path, mode=0o600, backlog=SENDER_BACKLOG, kind=socket.SOCK_STREAM)
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _line(words: Mapping[str, object]) -> bytes:

@@ -20,6 +20,7 @@ import anyio
 
 from supervisor.config import daemon_settings as flags
 from supervisor.config.daemon_settings import DaemonSettings
+from supervisor.config.launch_values import join_endpoint
 from supervisor.config.user_service import UserShares
 from supervisor.edges.machine.clock import Clock
 from supervisor.edges.machine.folders import socket_claim, socket_dir, state_dir
@@ -205,7 +206,7 @@ def _of_operators(settings: DaemonSettings) -> list[str]:
     arguments: list[str] = []
     for flag, address in ((flags.LISTEN.flag, settings.listen), (flags.METRICS.flag, settings.metrics)):
         if address is not None:
-            arguments += [flag, f"{address[0]}:{address[1]}"]
+            arguments += [flag, join_endpoint(*address)]
     if settings.tls is not None:
         tls = settings.tls
         arguments += [

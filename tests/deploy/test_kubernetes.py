@@ -41,10 +41,10 @@ def job_of_the_set() -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", **jobset()["spec"]["replicatedJobs"][0]["template"]}
 
 
-def arguments(container: dict[str, Any]) -> list[str]:
+def arguments(container: dict[str, Any], pod_ip: str = OF_THE_PLATFORM["POD_IP"]) -> list[str]:
     """Returns the arguments as the container's first process gets them."""
     found: list[str] = container["args"]
-    for name, value in OF_THE_PLATFORM.items():
+    for name, value in {**OF_THE_PLATFORM, "POD_IP": pod_ip}.items():
         found = [each.replace(f"$({name})", value) for each in found]
     assert not [each for each in found if "$(" in each], "a variable that the container does not have"
     assert {each["name"] for each in container["env"]} >= {
@@ -155,20 +155,22 @@ def test_a_pod_that_leaves_the_job_counts_as_failed_so_that_another_replaces_it(
         assert pod.wait(60) == ended_with
 
 
-def test_a_pod_on_a_drained_node_leaves_the_job_to_the_others():
+@pytest.mark.parametrize("pod_ip", [OF_THE_PLATFORM["POD_IP"], "fd00::7"])
+def test_a_pod_on_a_drained_node_leaves_the_job_to_the_others(pod_ip: str):
     (container,) = job_of_the_set()["spec"]["template"]["spec"]["containers"]
-    request = parse_run(arguments(container)[1:], environ={"GROUP_RANK": "2"}, cwd="/", count_gpus=lambda _: 0)
+    request = parse_run(arguments(container, pod_ip)[1:], environ={"GROUP_RANK": "2"}, cwd="/", count_gpus=lambda _: 0)
     assert request.spec.on_sigterm is OnSigterm.LEAVE
 
 
-def test_the_daemon_takes_its_command_line_and_its_probes_ask_what_it_answers():
+@pytest.mark.parametrize("pod_ip", [OF_THE_PLATFORM["POD_IP"], "fd00::7"])
+def test_the_daemon_takes_its_command_line_and_its_probes_ask_what_it_answers(pod_ip: str):
     (supervisor,) = documents("daemonset.yaml")[1]["spec"]["template"]["spec"]["containers"]
-    command, *given = arguments(supervisor)
+    command, *given = arguments(supervisor, pod_ip)
     assert command == "daemon"
     environment = {each["name"]: each["value"] for each in supervisor["env"] if "value" in each}
     settings = parse_daemon(given, environ=environment)
     (port,) = supervisor["ports"]
-    assert settings.metrics == (OF_THE_PLATFORM["POD_IP"], port["containerPort"])
+    assert settings.metrics == (pod_ip, port["containerPort"])
     volumes = {each["mountPath"] for each in supervisor["volumeMounts"]}
     for folder in (settings.socket_dir, settings.state_dir):
         assert folder is not None

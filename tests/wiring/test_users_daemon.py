@@ -29,6 +29,15 @@ def test_recoveries_of_all_users_are_traced_and_roots_jobs_alone_are_measured():
     assert parse_daemon(of_alice, environ={}).otlp_traces == "http://collector:4318"
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may serve other users")
+def test_the_supervisor_of_roots_jobs_listens_where_the_service_was_told_to():
+    tls = ["--tls-cert", "/c", "--tls-key", "/k", "--tls-ca", "/a"]
+    flags = ["--metrics", "[::]:9464", "--listen", "[fd00::7]:9443", *tls]
+    settings = parse_daemon(["--users", "all", *flags], environ={})
+    of_root = parse_daemon(arguments_of(ROOT, settings), environ={})
+    assert (of_root.metrics, of_root.listen) == (settings.metrics, settings.listen) == (("::", 9464), ("fd00::7", 9443))
+
+
 def test_a_socket_that_a_service_for_root_alone_has_left_is_opened_to_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
