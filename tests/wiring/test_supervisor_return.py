@@ -15,6 +15,7 @@ from supervisor.core.announcements import CycleBegan, JobEnded
 from supervisor.core.facts import JobState, Verdict
 from supervisor.edges.machine.journal.journal import Journal
 from supervisor.edges.machine.journal.timed_reads import SilentDiskError
+from supervisor.edges.machine.processes.job_claims import JobClaims
 from supervisor.edges.workers.spawner.dead_spawner_state import DeadSpawnerState
 from supervisor.edges.workers.spawner.spawner_discovery import SpawnerFiles
 from supervisor.edges.workers.spawner.spawner_lifecycle import SpawnerLifecycle
@@ -120,7 +121,8 @@ async def test_files_that_stayed_after_the_end_of_the_job_was_recorded_do_not_en
     monkeypatch.setattr("supervisor.engine.recovery.snapshot_texts.restored", Mock(return_value=restored))
     posted: list[object] = []
     spawners = SpawnerLifecycle(private=False, output_dir=None)
-    returning = _returning({"journal": EndedJournal(), "inbox": posted, "spawners": spawners})
+    given = {"journal": EndedJournal(), "inbox": posted, "spawners": spawners, "claims": JobClaims(())}
+    returning = _returning(given)
     await returning._end_lost("j", [(files, identity)], [], "gone")  # pyright: ignore[reportPrivateUsage]
     assert not posted
     assert not spawners.left, "nothing has to be recorded"
