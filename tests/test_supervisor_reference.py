@@ -19,7 +19,7 @@ PAGE = (ROOT / "docs/reference/supervisor.md").read_text()
 NAMED = {each.partition("=")[0] for each in PAGE.split("`")[1::2]}
 
 # Between a supervisor and its own spawner: nobody else may set them.
-INTERNAL_VARIABLES = {"HOLDFAST_SPAWNER_FD", "HOLDFAST_SPAWNER_SETTINGS"}
+INTERNAL_VARIABLES = {"HOLDFAST_SPAWNER_COMMAND", "HOLDFAST_SPAWNER_FD", "HOLDFAST_SPAWNER_SETTINGS"}
 
 
 def handled(file: str | None) -> set[str]:

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 FD_VARIABLE = "HOLDFAST_SPAWNER_FD"
 SETTINGS_VARIABLE = "HOLDFAST_SPAWNER_SETTINGS"
+COMMAND_VARIABLE = "HOLDFAST_SPAWNER_COMMAND"  # tells the spawner from other programs with its environment
+_COMMAND_CHARACTERS_MAX = 1000  # a variable holds less than all arguments together may
 # torchrun's macro, read as string.Template does: $$ is a $, and any other name stays unchanged.
 _LOCAL_RANK_MACRO = re.compile(r"\$(?:(\$)|local_rank(?![_a-zA-Z0-9])|\{local_rank\})")
 
@@ -111,7 +113,17 @@ def spawner_command(settings: SpawnerSettings, env: Mapping[str, str], *, link_f
         return SpawnerCommand(plain_argv(whole), child_env, settings_fd)
     hook = os.path.join(client, "spawner", "hook")
     child_env["PYTHONPATH"] = f"{hook}{os.pathsep}{python_path}" if python_path else hook
+    child_env[COMMAND_VARIABLE] = command_mark(whole)
     return SpawnerCommand(worker_argv(whole), child_env, settings_fd)
+
+
+def command_mark(settings: SpawnerSettings) -> str:
+    """Returns what the command line of the spawner contains, with a space for each NUL; the hook looks for it.
+
+    The interpreter may be a script that runs other Python programs before, with the same environment. It may add
+    options and arguments to the command.
+    """
+    return f" {' '.join(settings.command)} "[:_COMMAND_CHARACTERS_MAX]
 
 
 def worker_argv(settings: SpawnerSettings, local_rank: int | None = None) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Scripts written for torchrun, unchanged: they see, print and leave the same as under torchrun."""
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,4 +66,24 @@ def test_an_error_that_torch_recorded_is_the_root_cause_though_its_rank_exits_la
     assert "ZeroDivisionError: the batch has no samples" in end
     assert "rank 0" not in end
     assert end in launch.stderr_text()
+    assert_nothing_left(launch)
+
+
+WRAPPERS = {
+    "a helper, then exec": '#!/bin/sh\nx=$("PYTHON" -c "print(1)") || exit\nexec "PYTHON" "$@"\n',
+    "a helper, then the command, and the end": '#!/bin/sh\nx=$("PYTHON" -c "print(1)") || exit\n"PYTHON" "$@"\n',
+    "options and one more argument": '#!/bin/sh\nexec "PYTHON" -X faulthandler "$@" last\n',
+    "a Python program": '#!PYTHON\nimport os, sys\nos.execv("PYTHON", ["PYTHON", *sys.argv[1:]])\n',
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS.values(), ids=WRAPPERS)
+def test_python_may_be_a_wrapper_that_runs_other_python_programs(start: "Start", tmp_path: Path, wrapper: str) -> None:
+    python, script = tmp_path / "python", tmp_path / "train.py"
+    python.write_text(wrapper.replace("PYTHON", sys.executable))
+    python.chmod(0o755)
+    script.write_text("import os, sys; open(f'rank-{os.environ[\"RANK\"]}', 'w').write(repr(sys.argv[1:3]))")
+    launch = start("--nproc-per-node", "2", "--python", str(python), str(script), "an ä b", "")
+    assert launch.wait() == 0, launch.stderr_text()
+    assert [(launch.folder / f"rank-{rank}").read_text() for rank in (0, 1)] == ["['an ä b', '']"] * 2
     assert_nothing_left(launch)

@@ -114,6 +114,7 @@ def _refuse_what_cannot_run(settings: SpawnerSettings, link_fd: int, choice: pre
 def _take_settings(hook_folder: str) -> tuple[SpawnerSettings, int]:
     """Reads what the supervisor passed, and leaves the environment as the user set it."""
     link_fd = int(os.environ.pop(spawner_settings.FD_VARIABLE))
+    os.environ.pop(spawner_settings.COMMAND_VARIABLE, None)
     settings = spawner_settings.take_settings(int(os.environ.pop(spawner_settings.SETTINGS_VARIABLE)))
     if hook_folder:
         if settings.python_path is None:
@@ -194,6 +195,7 @@ def _start_over(settings: SpawnerSettings, link_fd: int, hook_folder: str, origi
         "PYTHONPATH": f"{hook_folder}{os.pathsep}{path}" if path else hook_folder,
         spawner_settings.FD_VARIABLE: str(link_fd),
         spawner_settings.SETTINGS_VARIABLE: str(settings_fd),
+        spawner_settings.COMMAND_VARIABLE: spawner_settings.command_mark(settings),
     }
     argv = spawner_settings.worker_argv(settings)
     os.execvpe(argv[0], list(argv), env)

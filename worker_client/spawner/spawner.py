@@ -106,7 +106,9 @@ class Spawner:
             while not self._ended:
                 self._events.run_once()
         except BecomeWorkerError as worker:
-            self._inherited.title.take_arguments(spawner_settings.worker_arguments(self._settings, worker.local_rank))
+            arguments = spawner_settings.worker_arguments(self._settings, worker.local_rank)
+            if arguments != self._settings.command[1:]:  # Others may follow, if --python is a script that adds some.
+                self._inherited.title.take_arguments(arguments)
             self._learning.observe(worker.local_rank)
             self._watch.begin(worker.local_rank)
             raise

@@ -61,10 +61,22 @@ def _chain() -> None:
     __import__("sitecustomize")
 
 
+def _runs_the_command() -> bool:
+    """Returns whether this interpreter was started for the job's command.
+
+    Others have the spawner's environment, too: what --python runs before the command, or a .pth file starts. They go
+    on as without us, and what they execute finds all that a spawner needs.
+    """
+    mark = os.environ.get("HOLDFAST_SPAWNER_COMMAND", "")  # "": a supervisor from before an upgrade sets none
+    with open("/proc/self/cmdline", "rb") as file:
+        return os.fsencode(mark) in b" " + file.read().replace(b"\0", b" ")
+
+
 def _be_the_spawner() -> None:
-    """Runs the spawner. Returns only in forked workers."""
+    """Runs the spawner. Returns only in forked workers, and in programs that have another command."""
     try:
-        _load_spawner()(_HOOK)
+        if _runs_the_command():
+            _load_spawner()(_HOOK)
     except BaseException as error:  # noqa: BLE001 - the interpreter would drop it and run the script here, as no rank
         sys.excepthook(type(error), error, error.__traceback__)
         os._exit(1)

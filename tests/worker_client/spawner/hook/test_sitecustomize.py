@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from holdfast_wire.spawner_settings import SpawnerSettings, settings_file, spawner_command
@@ -42,6 +43,18 @@ def test_a_spawner_that_cannot_begin_does_not_run_the_script_itself(script: Scri
     os.close(descriptor)
     assert (done.returncode, done.stdout) == (1, "")
     assert "ModuleNotFoundError: No module named 'holdfast_wire'" in done.stderr
+
+
+def test_another_program_with_the_spawners_environment_is_left_alone(script: Script, tmp_path: Path) -> None:
+    """A .pth file starts one, for example: its environment is the spawner's, and its descriptors are closed."""
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.mine = True\n")
+    settings = SpawnerSettings(job_id="job-1", command=(script("print('trained')"), "--lr", "1"), preload="none")
+    start = spawner_command(settings, clean_env(PYTHONPATH=str(tmp_path)), link_fd=9)
+    os.close(start.settings_fd)
+    told = "import os, sys; print(sys.mine, sum('hook' in each for each in sys.path), sorted(os.environ))"
+    done = subprocess.run([sys.executable, "-c", told], env=start.env, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"True 0 {sorted(start.env)}\n"  # a spawner that it executes finds all
 
 
 def test_the_spawner_imports_nothing_of_ours_late() -> None:
