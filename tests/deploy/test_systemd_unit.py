@@ -54,6 +54,13 @@ def test_systemd_finds_nothing_to_say_about_the_unit(unit: Path, tmp_path: Path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("name", ["holdfast.service", "users/holdfast-user@.service"])
+def test_at_shutdown_jobs_save_before_network_and_network_file_systems_go(name: str):
+    """systemd stops units in the reverse of this order. It does so for a user's own units through user@.service."""
+    (after,) = re.findall(r"(?m)^After=(.*)$", (ROOT / "deploy" / name).read_text())
+    assert {"network-online.target", "remote-fs.target", "nvidia-persistenced.service"} <= set(after.split())
+
+
 @pytest.mark.parametrize("unit", [*UNITS, ROOT / "deploy/users/holdfast.service"], ids=lambda unit: unit.parent.name)
 def test_systemd_starts_it_again_soon_and_without_end(unit: Path):
     """A job on several nodes continues only if the supervisor is back within 4 s, which include its start."""
