@@ -369,7 +369,9 @@ def _resolve(state: State, phase: TakingOver, now_s: float) -> Resolved:
         return *job_termination.wind_down(state, job_termination.succeeded_verdict(inherited.lost), now_s), later
     absent = {rank: inherited.absentee(rank, stands) for rank in missing}
     left_ago_s = now_s - min((phase.left_at_s[each.node] for each in parts.values()), default=now_s)
-    return *_run(state, inherited, absent, now_s), missed_reports.of_cycle(parts, absent, cycle, left_ago_s) + later
+    kept_out = tuple(event for each in inherited.waiting.values() for event in missed_reports.kept_out(each))
+    missed = missed_reports.of_cycle(parts, absent, cycle, left_ago_s)
+    return *_run(state, inherited, absent, now_s), (*kept_out, *missed, *later)
 
 
 def _outcome(ledger: Ledger, parts: dict[int, NodeStands]) -> Verdict | Stop | None:

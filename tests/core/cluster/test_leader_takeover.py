@@ -394,6 +394,16 @@ def test_a_node_that_an_earlier_leader_kept_out_is_kept_out(why: dict[str, str])
 
 
 @pytest.mark.parametrize("why", [{"cordoned": "a bad fan"}, {"excluded": "its disk is broken"}])
+def test_a_node_that_waits_for_its_order_and_is_kept_out_takes_part_in_that_cycle_only(why: dict[str, str]) -> None:
+    play = new_leader(of_nodes(IN_CYCLE_4, "a", "b"))
+    play >> stands("c", None, MemberState.JOINED)
+    play >> msgspec.structs.replace(stands("b", 1, MemberState.JOINED, cycle=3), **why) >> stands("a", 0)
+    assert orders_to(play, StartCycle) == ["b"]
+    play >> NodeFailed("a", 4, "rank 1 failed") >> NodeJoined("b", 4) >> NodeJoined("a", 4)
+    assert play.state.parts == ("a", "c")
+
+
+@pytest.mark.parametrize("why", [{"cordoned": "a bad fan"}, {"excluded": "its disk is broken"}])
 @pytest.mark.parametrize("state", [MemberState.RUNNING, MemberState.JOINED])
 def test_a_node_that_was_lost_and_comes_back_is_kept_out_as_before(state: MemberState, why: dict[str, str]) -> None:
     play = new_leader()
