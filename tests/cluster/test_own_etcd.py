@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,6 +85,31 @@ def test_each_member_is_lost_the_next_node_becomes_one_and_the_first_comes_back(
         assert job.codes(1, 4) == {1: 0, 4: 0}
         assert job.wrong() == []
         assert not any(job.etcd_folder(number).exists() for number in (1, 4))
+
+
+@pytest.mark.soak
+def test_the_endpoints_host_is_silent_for_long_and_its_new_node_begins_no_second_etcd(tmp_path: Path):
+    """The kernel repeats a connection's first packet after 35 and 67 s, for instance: the node begins in between."""
+    with own_etcd_job(tmp_path, "2:4", nodes=3) as job:
+        job.conf = ",members=3"  # so the new node knows of no other place
+        job.start_all(1, 2, 3)
+        job.until_voters(1, 2, 3, asked=1)
+        first = job.lab.nodes[1]
+        for other in (2, 3):
+            job.lab.nodes[other].lose_to(first)
+        first.lose_power()
+        time.sleep(50.0)
+        job.lab.boot_again(1)
+        shutil.rmtree(job.folder / "node1" / "state")
+        for other in (2, 3):
+            job.lab.nodes[other].reach_again(first)
+        job.start_all(1)
+        job.until_voters(1, 2, 3, asked=2)
+        assert "this node joins them" in job.output(1)
+        job.go_on()
+        job.let_end()
+        assert job.codes(1, 2, 3) == {1: 0, 2: 0, 3: 0}
+        assert job.wrong() == []
 
 
 @pytest.mark.soak
