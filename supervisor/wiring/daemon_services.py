@@ -88,7 +88,7 @@ async def serve_node(settings: DaemonSettings, log_handlers: Sequence[logging.Ha
                 partial(
                     serve_handed_over_connections, settings.user_service.handover_fd, gate=gate,
                     job_service=running.job_service,
-                    end=stopped.set, make_room=leave, stays=stays,
+                    end=stopped.set, make_room=leave, stays=stays, cordons_node=not os.geteuid(),
                 )
             )  # fmt: skip
         running.tasks.start_soon(notifier.keep_watchdog)

@@ -26,16 +26,19 @@ async def serve_handed_over_connections(
     end: Callable[[], None],
     make_room: Callable[[], None],
     stays: bool,
+    cordons_node: bool,
     idle_s: float = IDLE_S,
 ) -> None:
-    """Serves until cancelled. `stays`: it is needed even without jobs."""
-    told = ""  # the cordon, as root's process knows it
+    """Serves until cancelled. `stays`: it is needed even without jobs.
+
+    `cordons_node`: it is the supervisor of root's own jobs, through which operators cordon the node for all users.
+    """
 
     def hear(message: messages.ToUser) -> None:
-        nonlocal told
         match message:
+            case messages.Cordon() if receiver.has_said_cordon:
+                _log.debug("%s is older than what was said here", message)
             case messages.Cordon(reason):
-                told = reason
                 if reason:
                     job_service.cordon(reason)
                 else:
@@ -49,14 +52,13 @@ async def serve_handed_over_connections(
 
     async def tell_cordons() -> None:
         while True:
-            reason = await job_service.next_cordon()
-            if reason != told:
-                receiver.say(messages.Cordon(reason))
+            receiver.say_cordon(await job_service.next_cordon())
 
     receiver = HandoverReceiver(handover_fd, take=gate.admit, hear=hear)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(receiver.run)
-        tasks.start_soon(tell_cordons)
+        if cordons_node:
+            tasks.start_soon(tell_cordons)
         while not stays:
             await pause(idle_s, why="nobody tells that nobody has come for a while")
             if not (gate.connections or job_service.live_jobs() or job_service.expected.job_ids()):

@@ -17,6 +17,7 @@ from supervisor.edges.users.user_link import UserLink
 from supervisor.engine.recovery.expected_jobs import ExpectedJobs
 from supervisor.queries.job_service import JobService
 from supervisor.wiring.handed_over_connections import serve_handed_over_connections
+from tests.settling import settled
 
 
 class Gate:
@@ -36,6 +37,7 @@ class Counter:
         self.expected = ExpectedJobs("node-a")
         self.live: list[str] = []
         self.cordons: list[str] = []
+        self.asked, self.asked_cordon = anyio.Event(), ""  # by operators
 
     def live_jobs(self) -> list[str]:
         return self.live
@@ -47,8 +49,9 @@ class Counter:
         self.cordons.append("")
 
     async def next_cordon(self) -> str:
-        await anyio.sleep_forever()
-        raise AssertionError
+        await self.asked.wait()
+        self.asked = anyio.Event()
+        return self.asked_cordon
 
 
 async def _let_go(tmp_path: Path, gate: Gate, counter: Counter, after_s: float) -> bool:
@@ -62,7 +65,7 @@ async def _let_go(tmp_path: Path, gate: Gate, counter: Counter, after_s: float) 
         serve = partial(
             serve_handed_over_connections, handover_fd, gate=cast("ControlGate", gate), job_service=cast("JobService",
             counter),
-            end=ended.set, make_room=ended.set, stays=False, idle_s=0.05,
+            end=ended.set, make_room=ended.set, stays=False, cordons_node=False, idle_s=0.05,
         )  # fmt: skip
         tasks.start_soon(serve)
         await link.tell(messages.Cordon("new cable"))
@@ -87,3 +90,30 @@ async def test_with_a_job_or_a_client_it_stays(tmp_path: Path, kept_by: str) -> 
     else:
         gate.connections = 1
     assert not await _let_go(tmp_path, gate, counter, 0.5)
+
+
+@pytest.mark.parametrize("cordons_node", [True, False])
+async def test_what_operators_asked_of_roots_own_while_roots_process_was_away_is_newer_than_what_that_has_kept(
+    tmp_path: Path, cordons_node: bool
+) -> None:
+    folder, gate, counter, told = UserFolder(tmp_path, tmp_path), Gate(), Counter(), list[str]()
+    ours, theirs = socket.socketpair()
+    serve = partial(
+        serve_handed_over_connections, folder.listen().detach(), gate=cast("ControlGate", gate),
+        job_service=cast("JobService", counter), end=pytest.fail, make_room=pytest.fail, stays=True,
+        cordons_node=cordons_node,
+    )  # fmt: skip
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(serve)
+            counter.asked_cordon = ""  # an uncordon
+            counter.asked.set()
+            await settled()
+            link = UserLink(folder, on_cordon=told.append)
+            tasks.start_soon(link.hear)
+            await link.tell(messages.Cordon("new cable"))
+            assert await link.give(theirs)
+            tasks.cancel_scope.cancel()
+    for client in (ours, theirs, *gate.clients):
+        client.close()
+    assert (told, counter.cordons) == (([""], []) if cordons_node else ([], ["new cable"]))

@@ -165,6 +165,7 @@ class HandoverReceiver:
         self._hear = hear
         self._link: socket.socket | None = None
         self._taken = 0
+        self._cordon: messages.Cordon | None = None  # the last one that was said
 
     async def run(self) -> None:
         """Runs until cancelled. The newest connection counts, because root's process may have been restarted."""
@@ -172,6 +173,16 @@ class HandoverReceiver:
             async with anyio.create_task_group() as tasks:
                 async for link in accepting.connections(self._listener):
                     tasks.start_soon(self._serve, link)
+
+    @property
+    def has_said_cordon(self) -> bool:
+        """Returns whether this end has reported a cordon or its end: root's process never knows a newer one."""
+        return self._cordon is not None
+
+    def say_cordon(self, reason: str) -> None:
+        """Reports a cordon, or its end, and again to each later process of root."""
+        self._cordon = messages.Cordon(reason)
+        self.say(self._cordon)
 
     def say(self, message: messages.Idle | messages.Cordon | messages.Taken) -> None:
         """Sends a message. Never blocks, never raises."""
@@ -186,6 +197,8 @@ class HandoverReceiver:
 
     async def _serve(self, link: socket.socket) -> None:
         self._link, self._taken = link, 0
+        if self._cordon is not None:
+            self.say(self._cordon)
         with link:
             while True:
                 await anyio.wait_readable(link)

@@ -18,7 +18,10 @@ class Take(msgspec.Struct, frozen=True, tag="take"):
 
 
 class Cordon(msgspec.Struct, frozen=True, tag="cordon"):
-    """Cordons the node; "": it takes jobs. Both ways: the supervisor of root's jobs reports an operator's request."""
+    """Cordons the node; "": it takes jobs. Both ways: the supervisor of root's jobs reports an operator's request.
+
+    It repeats the last one on a new connection, where it counts more than what root's new process has kept.
+    """
 
     reason: str
 

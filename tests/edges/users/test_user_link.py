@@ -15,6 +15,7 @@ from supervisor.edges.users import user_link
 from supervisor.edges.users import user_link_messages as messages
 from supervisor.edges.users.user_folders import UserFolder
 from supervisor.edges.users.user_link import HandoverReceiver, UserLink
+from tests.edges.workers.worker_side import until
 
 
 class Supervisor:
@@ -62,6 +63,23 @@ async def test_orders_arrive(tmp_path: Path) -> None:
         await link.tell(messages.Cordon("new cable"))
         await supervisor.news.wait()
         assert supervisor.heard == [messages.Cordon("new cable")]
+
+
+async def test_a_cordon_that_came_while_roots_process_was_away_is_reported_to_the_next_one(tmp_path: Path) -> None:
+    folder, reasons = UserFolder(tmp_path, tmp_path), list[str]()
+    supervisor = Supervisor(folder.listen())
+    supervisor.receiver.say_cordon("new cable")
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(supervisor.receiver.run)
+            for _ in range(2):
+                link = UserLink(folder, on_cordon=reasons.append)
+                tasks.start_soon(link.hear)
+                await until(lambda: len(reasons) == 1)
+                assert reasons.pop() == "new cable"
+            supervisor.receiver.say_cordon("")
+            await until(lambda: reasons == [""])
+            tasks.cancel_scope.cancel()
 
 
 async def test_an_idle_supervisor_is_let_go_and_takes_nothing_more(tmp_path: Path) -> None:
