@@ -222,6 +222,29 @@ def test_each_alert_fires_when_it_should_and_not_before():
     assert tested == re.findall(r"- alert: (\w+)", ALERTS.read_text())
 
 
+@needs_promtool
+def test_the_dashboard_counts_jobs_and_not_their_nodes(tmp_path: Path):
+    series = {("trains", "n1"): 1, ("trains", "n2"): 1, ("trains", "spare"): 0, ("waits", "n1"): 0, ("waits", "n2"): 0}
+    wanted = {"Jobs that run A": 1, "Jobs that wait A": 1}
+    found = expressions(json.loads(DASHBOARD.read_text()))
+    test = {
+        "input_series": [
+            {"series": f'holdfast_job_running{{job_id="{job}", instance="{node}"}}', "values": str(value)}
+            for (job, node), value in series.items()
+        ],
+        "promql_expr_test": [
+            {"expr": found[where], "eval_time": "0m", "exp_samples": [{"labels": "{}", "value": count}]}
+            for where, count in wanted.items()
+        ],
+    }
+    (tmp_path / "test.json").write_text(json.dumps({"tests": [test]}))  # which is YAML, too
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(tmp_path / "test.json")],
+        capture_output=True, text=True, timeout=30, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_each_alert_says_what_to_do():
     for group in yaml.safe_load(ALERTS.read_text())["groups"]:
         for rule in group["rules"]:

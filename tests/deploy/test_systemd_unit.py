@@ -56,7 +56,7 @@ def test_systemd_finds_nothing_to_say_about_the_unit(unit: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["holdfast.service", "users/holdfast-user@.service"])
 def test_at_shutdown_jobs_save_before_network_and_network_file_systems_go(name: str):
-    """systemd stops units in the reverse of this order. It does so for a user's own units through user@.service."""
+    """systemd stops units in the reverse of this order. A user's own unit can't be ordered after the system's."""
     (after,) = re.findall(r"(?m)^After=(.*)$", (ROOT / "deploy" / name).read_text())
     assert {"network-online.target", "remote-fs.target", "nvidia-persistenced.service"} <= set(after.split())
 
