@@ -73,14 +73,25 @@ def attempt_of(environ: Mapping[str, str]) -> int:
     return int(count) if re.fullmatch(r"[0-9]{1,9}", count) else 0
 
 
-def cycle_info_name(job_id: str, attempt: int, cycle: int) -> str:
-    """Returns the name of a cycle's record. `job_id` is that of `scheduler_job_id`."""
-    return f"cycle_info.{job_id}.{attempt}.{cycle}"
+def cycle_info_stem(environ: Mapping[str, str], job_id: str, nodes_max: int) -> str:
+    """Returns how the names of a job's records begin. A task of an array that is a job of its own adds its number.
+
+    A job with more nodes than one task has is spread over the tasks: its nodes agree on the array's number alone.
+    """
+    stem = f"cycle_info.{scheduler_job_id(environ, job_id)}"
+    task, nodes = environ.get("SLURM_ARRAY_TASK_ID", ""), environ.get("SLURM_JOB_NUM_NODES", "")
+    is_own_job = nodes_max <= (int(nodes) if re.fullmatch(r"[0-9]{1,9}", nodes) else 1)
+    return f"{stem}_{task}" if re.fullmatch(r"[0-9]{1,20}", task) and is_own_job else stem
 
 
-def current_cycle_info(folder: str, job_id: str) -> str:
+def cycle_info_name(stem: str, attempt: int, cycle: int) -> str:
+    """Returns the name of a cycle's record."""
+    return f"{stem}.{attempt}.{cycle}"
+
+
+def current_cycle_info(folder: str, stem: str) -> str:
     """Returns the link to the record of the newest cycle."""
-    return os.path.join(folder, f"cycle_info.{job_id}.current")
+    return os.path.join(folder, f"{stem}.current")
 
 
 def parse_log_path(text: str) -> str:

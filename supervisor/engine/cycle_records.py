@@ -82,5 +82,6 @@ class CycleRecords:
             standby_nodes=node_ranges(cycle.standby),
             active_ranks=rank_ranges([cycle.parts[name] for name in names]),
             generation=cycle.generation,
+            stem=job.cycle_info_stem,
         )
         self._keep(logs.cycle_info_dir, record)

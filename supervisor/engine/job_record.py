@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from supervisor.config import job_logs
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.redaction import redacted_text, secret_values
 from supervisor.config.truncation import shown_command
@@ -100,6 +101,12 @@ class JobRecord(msgspec.Struct):
     def node_name(self, own: str) -> str:
         """Returns the job's name for this node, which its supervisor calls `own`."""
         return self.spec.nodes.name if self.spec.nodes is not None else own
+
+    @property
+    def cycle_info_stem(self) -> str:
+        """Returns how the names of the records of its cycles begin."""
+        nodes_max = self.spec.nodes.max_nodes if self.spec.nodes is not None else 1
+        return job_logs.cycle_info_stem(self.environment, self.spec.job_id, nodes_max)
 
     @property
     def is_kept(self) -> bool:

@@ -13,7 +13,6 @@ from supervisor.config.job_logs import (
     cycle_log_path,
     log_sender_socket,
     rank_prefix,
-    scheduler_job_id,
 )
 from supervisor.config.job_spec import JobSpec
 from supervisor.config.numa import numactl_prefix
@@ -82,7 +81,7 @@ def _cycle_info(job: JobRecord) -> dict[str, str]:
     folder = job.spec.logs.cycle_info_dir
     if not folder:
         return {}
-    return {"NVRX_CURRENT_CYCLE_INFO": current_cycle_info(folder, scheduler_job_id(job.environment, job.spec.job_id))}
+    return {"NVRX_CURRENT_CYCLE_INFO": current_cycle_info(folder, job.cycle_info_stem)}
 
 
 def _cycle_log(spec: JobSpec, assignment: Assignment, rank: int, worker_socket: str) -> dict[str, Any]:

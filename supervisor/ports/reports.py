@@ -121,6 +121,7 @@ class CycleInfo(msgspec.Struct, frozen=True):
     standby_nodes: str
     active_ranks: str
     generation: int  # counts the writes of this record from 0
+    stem: str  # how the names of the job's records begin
 
 
 class RecordedEvent(msgspec.Struct, frozen=True):

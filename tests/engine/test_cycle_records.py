@@ -41,7 +41,17 @@ def test_a_cycle_is_recorded_with_its_nodes_and_those_that_stand_by() -> None:
     ((folder, info),) = leader.kept
     assert folder == "/c"
     assert info == CycleInfo(
-        "j", 0, 0, 100_000_000_000, None, "/l/t_cycle0.log", "n[1-2],n10", "n3", "4-5,0-1,2-3", generation=0
+        "j",
+        0,
+        0,
+        100_000_000_000,
+        None,
+        "/l/t_cycle0.log",
+        "n[1-2],n10",
+        "n3",
+        "4-5,0-1,2-3",
+        generation=0,
+        stem="cycle_info.j",
     )
 
 

@@ -117,7 +117,7 @@ def files(folder: Path) -> Iterator[Target]:
     yield in_file("registered supervisors", [entry], folder / "e", lambda: _entry(folder / "e"))
     cordon = CordonFile(folder)
     yield in_file("reasons of cordons", [b"a disk"], cordon._paths[0], cordon.read)  # pyright: ignore[reportPrivateUsage]
-    info = CycleInfo("7", 0, 2, 10**18, None, "/l", "n0", "", "0-1", 0)
+    info = CycleInfo("7", 0, 2, 10**18, None, "/l", "n0", "", "0-1", 0, "cycle_info.7")
     older = folder / "info" / "cycle_info.7.0.1"
     yield in_file(
         "records of cycles", [json.dumps(cycle_info.document(info)).encode()], older,

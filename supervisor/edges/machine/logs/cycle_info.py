@@ -64,12 +64,12 @@ class CycleInfoFiles:
 
     def _write(self, folder: Path, info: CycleInfo) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        if (str(folder), info.job_id) not in self._tidied:
-            self._tidied.add((str(folder), info.job_id))
+        if (str(folder), info.stem) not in self._tidied:
+            self._tidied.add((str(folder), info.stem))
             end_left_over(folder, info)
-        name = cycle_info_name(info.job_id, info.attempt, info.cycle)
+        name = cycle_info_name(info.stem, info.attempt, info.cycle)
         _replace(folder / name, document(info))
-        link = Path(current_cycle_info(str(folder), info.job_id))
+        link = Path(current_cycle_info(str(folder), info.stem))
         if info.ended_at_ns is None and not (link.is_symlink() and os.readlink(link) == name):
             beside = folder / f".{link.name}.{os.getpid()}"
             with contextlib.suppress(FileNotFoundError):
@@ -101,8 +101,8 @@ def document(info: CycleInfo) -> dict[str, object]:
 
 def end_left_over(folder: Path, newest: CycleInfo) -> None:
     """Adds an end to older records of the job: the time when its log, or else the record itself, was last written."""
-    own = cycle_info_name(newest.job_id, newest.attempt, newest.cycle)
-    for path in folder.glob(f"cycle_info.{newest.job_id}.*.*"):
+    own = cycle_info_name(newest.stem, newest.attempt, newest.cycle)
+    for path in folder.glob(f"{newest.stem}.*.*"):
         if path.name == own or path.is_symlink():
             continue
         try:

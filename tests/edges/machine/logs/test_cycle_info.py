@@ -15,7 +15,9 @@ import pytest
 from supervisor.edges.machine.logs.cycle_info import CycleInfoFiles, document, end_left_over
 from supervisor.ports.reports import CycleInfo
 
-RUNS = CycleInfo("11", 0, 2, 1_700_000_000_123_456_789, None, "/l/t_cycle2.log", "n[1-2]", "n3", "0-7,8-15", 0)
+RUNS = CycleInfo(
+    "11", 0, 2, 1_700_000_000_123_456_789, None, "/l/t_cycle2.log", "n[1-2]", "n3", "0-7,8-15", 0, "cycle_info.11"
+)
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -65,12 +67,14 @@ def test_a_record_that_a_dead_supervisor_left_open_gets_the_time_of_its_last_lin
     others = tmp_path / "cycle_info.11.0.1", tmp_path / "cycle_info.12.0.0"
     others[0].write_text("not JSON")
     others[1].write_text(json.dumps(document(msgspec.structs.replace(RUNS, job_id="12"))))
+    task = msgspec.structs.replace(RUNS, stem="cycle_info.11_1")  # the array has the same id
+    write(tmp_path, task)
     write(tmp_path, msgspec.structs.replace(RUNS, attempt=1, cycle=0))
     record = read(tmp_path / "cycle_info.11.0.2")
     assert record["cycle_end_time"] == time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(at_s))
     assert record["generation"] == 1
     assert others[0].read_text() == "not JSON"
-    assert read(others[1])["cycle_end_time"] == ""
+    assert read(others[1])["cycle_end_time"] == read(tmp_path / "cycle_info.11_1.0.2")["cycle_end_time"] == ""
     assert read(tmp_path / "cycle_info.11.current")["attempt_index"] == 1
 
 
