@@ -39,6 +39,7 @@ def check_ran(done: Done) -> None:
         "umask 000; $RUN",
         "ulimit -n 48; $RUN",
         "mkdir gone; cd gone; rmdir ../gone; $RUN",
+        "mkdir gone; cd gone; rmdir ../gone; PYTHONPATH=/mnt:$PYTHONPATH timeout 40 $HOLDFAST run -m job",
         "env -u HOME -u HOLDFAST_STATE_DIR XDG_RUNTIME_DIR=/nonexistent $RUN",
         "mount -o remount,ro /tmp; $RUN",
         f"{FULL.format('/tmp')}; $RUN",

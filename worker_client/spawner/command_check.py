@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast_wire.spawner_settings import SpawnerSettings
 
-from . import preload
+from . import preload, working_folder
 
 NOT_THERE = 2  # a usage error: the command line names something that can't be run
 TRY_AGAIN = 75  # a limit is reached
@@ -77,7 +77,7 @@ def _why_no_script(path: str) -> str:
     try:
         found = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
-        where = "" if os.path.isabs(path) else f" in {_folder()}"
+        where = "" if os.path.isabs(path) else f" in {working_folder.current()}"
         return f"there is no such file{where} on node {os.uname().nodename}; check the path"
     except (OSError, ValueError) as error:
         return f"{getattr(error, 'strerror', None) or error}; check the path"
@@ -112,7 +112,7 @@ def _missing_modules(settings: SpawnerSettings) -> list[str]:
 
 def _why_no_module(name: str, python: str) -> str:
     """Returns why the module can't be the main program; a package needs a __main__.py."""
-    first = "" if getattr(sys.flags, "safe_path", False) else _folder()
+    first = "" if getattr(sys.flags, "safe_path", False) else working_folder.current()
     why, package = _why_no_place(name, python, first)
     if why or package is None or _find(f"{name}.__main__", package, first) is not None:
         return why
@@ -187,10 +187,3 @@ def _why_not_parsed(path: str) -> str:
     except (OSError, ValueError, RecursionError, MemoryError):
         return ""
     return ""
-
-
-def _folder() -> str:
-    try:
-        return os.getcwd()
-    except OSError:
-        return ""

@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 
+from . import working_folder
 from .reaping import Ending
 
 FREE_BYTES_MAX = 64 * 1024  # of a file system that is as good as full: what is left may be too little for one block
@@ -49,13 +50,14 @@ def named(logs: Sequence[str], command: Sequence[str]) -> str:
 
 
 def _places(logs: Sequence[str], command: Sequence[str]) -> Iterator[tuple[str, str]]:
+    folder = working_folder.current()
     for log in logs:
-        yield "its log", os.path.abspath(log)
+        yield "its log", os.path.join(folder, log)
     for argument in command[:ARGUMENTS_MAX]:
         path = argument.rpartition("=")[2]
         if "/" in path or os.path.exists(path):
-            yield "what its command names", _existing(os.path.abspath(path))
-    yield "its working folder", os.path.abspath(os.curdir)
+            yield "what its command names", _existing(os.path.join(folder, path))
+    yield "its working folder", folder
     yield "its temporary files", os.environ.get("TMPDIR") or "/tmp"
     yield "shared memory", "/dev/shm"
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from holdfast_wire.spawner_settings import SpawnerSettings
 
+from . import working_folder
 from .late_changes import READ_BY_COMPILER
 from .own_sources import OwnSources, UnreadableError
 from .script_trace import Trace
@@ -70,6 +71,8 @@ def choose(settings: SpawnerSettings) -> Choice:
         trace = _trace(settings, path)
     except UnreadableError as error:
         return _bare(str(error))
+    except FileNotFoundError:  # of os.path.abspath and the like
+        return _bare("the working folder was removed")
     except RecursionError:
         return _bare(f"{path} is nested too deeply")
     dynamo = (DYNAMO,) if _loads_dynamo(trace) else ()
@@ -122,7 +125,7 @@ def source_path(settings: SpawnerSettings) -> str:
     name = settings.command[0]
     if settings.entry == "script":
         return os.path.join(name, "__main__.py") if os.path.isdir(name) else name
-    for folder in ([] if _safe_path() else [os.getcwd()]) + sys.path:
+    for folder in ([] if _safe_path() else [working_folder.current()]) + sys.path:
         base = os.path.join(folder, *name.split("."))
         for path in (f"{base}.py", os.path.join(base, "__main__.py")):
             if os.path.isfile(path):
@@ -135,7 +138,7 @@ def script_folder(settings: SpawnerSettings) -> str:
     if _safe_path() or not settings.command:
         return ""
     if settings.entry == "module":
-        return os.getcwd()
+        return working_folder.current()
     script = os.path.realpath(settings.command[0])
     return script if os.path.isdir(script) else os.path.dirname(script)
 
