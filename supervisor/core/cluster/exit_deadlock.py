@@ -25,17 +25,18 @@ BUDGET_S = 2 * APART_S
 
 
 def ask(state: State, event: WorkersLinger, now_s: float) -> Outcome:
-    """Has all nodes of the cycle look at their ranks, unless an earlier look is under way."""
+    """Has all nodes of the cycle look at their ranks, unless one of them has an earlier look under way."""
     phase = state.phase
     if not isinstance(phase, Gathering) or not phase.is_by_fault or event.cycle != state.cycle:
         return state, ()
     if state.rules.evidence_budget_s <= 0:
         return state, ()  # No stacks are wanted.
     nodes = tuple(node for node, each in state.members.items() if each.state in BUSY and each.cycle == state.cycle)
-    if phase.inquiry is not None and not phase.inquiry.awaited.keys().isdisjoint(nodes):
-        return state, ()  # A late answer could be taken for one to the next question.
     if not isinstance(state.evidence, hang_evidence.Quiet):
         return state, ()
+    awaited = phase.inquiry.awaited if phase.inquiry is not None else {}
+    if not {*awaited, *state.evidence.late}.isdisjoint(nodes):
+        return state, ()  # A late answer could be taken for one to this question.
     inquiry = Inquiry(nodes, now_s + BUDGET_S, dict.fromkeys(nodes))
     take = TakeStacks(state.cycle, (), BUDGET_S, APART_S)
     phase = msgspec.structs.replace(phase, inquiry=inquiry)

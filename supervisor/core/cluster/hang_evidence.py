@@ -24,7 +24,7 @@ MARGIN_S = 0.1  # beyond the budget, for an answer that is under way
 
 
 class Quiet(msgspec.Struct, frozen=True):
-    pass
+    late: tuple[str, ...] = ()  # nodes that still owe an answer, once for each
 
 
 class Taking(msgspec.Struct):
@@ -37,6 +37,7 @@ class Taking(msgspec.Struct):
     accused: dict[int, None]  # ranks that were found to be silent
     noticed: str = ""  # the sentence about the first of them
     parts: list[Evidence] = msgspec.field(default_factory=list[Evidence])
+    late: tuple[str, ...] = ()  # as before
 
 
 State = Quiet | Taking
@@ -58,7 +59,7 @@ def step(state: State, event: Event, *, now_s: float, cycle: int, nodes: tuple[s
             return _want(state, event, now_s, cycle, nodes)
         case StacksTaken(node, _, evidence):
             if not isinstance(state, Taking) or node not in state.awaited:
-                return state, (_said(evidence, cycle),)  # Late, but people still want to read it.
+                return _paid(state, node), (_said(evidence, cycle),)  # Late, but people still want to read it.
             del state.awaited[node]
             state.parts.append(evidence)
             return (state, ()) if state.awaited else _close(state, cycle)
@@ -85,6 +86,7 @@ def _want(state: State, event: StacksWanted, now_s: float, cycle: int, nodes: tu
                 budget_s=event.budget_s,
                 accused=dict.fromkeys(event.accused),
                 noticed=event.noticed,
+                late=state.late,
             )
             take = TakeStacks(cycle, event.accused, event.budget_s)
             return taking, tuple(Send(node, take) for node in nodes)
@@ -97,6 +99,13 @@ def _want(state: State, event: StacksWanted, now_s: float, cycle: int, nodes: tu
             assert_never(state)
 
 
+def _paid(state: State, node: str) -> State:
+    late = list(state.late)
+    if node in late:
+        late.remove(node)
+    return msgspec.structs.replace(state, late=tuple(late))
+
+
 def _close(state: Taking, cycle: int) -> Outcome:
     said: list[Action] = []
     if state.parts:
@@ -106,15 +115,16 @@ def _close(state: Taking, cycle: int) -> Outcome:
         text = f"no stacks{whose} came within {state.budget_s} s; going on without"
         said.append(Publish(JobEvent("stacks_missing", text, cycle)))
     verdict = judge(merged(state.parts), silent=tuple(state.accused)) if state.parts else None
+    quiet = Quiet((*state.late, *state.awaited))
     if verdict is None:
-        return Quiet(), (*said, *(Send(node, ActOnHang(cycle)) for node in state.asking))
+        return quiet, (*said, *(Send(node, ActOnHang(cycle)) for node in state.asking))
     sentence = verdict.sentence
     if state.awaited:
         sentence += f"; of the ranks of {', '.join(state.awaited)} nothing is known"
     if state.noticed:
         sentence += f"; first noticed: {state.noticed}"
     said.append(_explained(verdict, sentence, cycle))
-    return Quiet(), (*said, *(Send(node, ActOnHang(cycle, sentence)) for node in state.asking))
+    return quiet, (*said, *(Send(node, ActOnHang(cycle, sentence)) for node in state.asking))
 
 
 def merged(parts: Sequence[Evidence]) -> Evidence:

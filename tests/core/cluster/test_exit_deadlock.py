@@ -18,6 +18,7 @@ from supervisor.core.cluster.cluster_messages import (
     RestartAsked,
     Send,
     StacksTaken,
+    StacksWanted,
     StopAsked,
     WorkersLinger,
 )
@@ -88,6 +89,21 @@ def test_an_answer_that_comes_late_may_be_about_another_moment() -> None:
     play.at(2.1) >> taken("b", 2, 3) << ()
     play.at(2.2) >> WorkersLinger("a", 0)
     assert asked(play) == ["a", "b"], "nothing is under way any more"
+
+
+def test_an_answer_about_a_hang_says_nothing_about_ranks_that_linger() -> None:
+    """It shows what the ranks did before the fault; since then, they may save."""
+    play = three_nodes() >> StacksWanted("a", 0, (0,), 1.0)
+    play >> taken("a", 0, 1) >> taken("c", 4, 5)
+    play.at(1.2) >> DeadlineReached()
+    play.at(1.3) >> NodeFailed("a", 0, "rank 0 hung")
+    play >> NodeJoined("c", 0)
+    play.at(1.6) >> WorkersLinger("b", 0)
+    play >> taken("b", 2, 3)
+    play >> taken("a", 1)
+    assert not ended(play)
+    play.at(2.5) >> WorkersLinger("b", 0)
+    assert asked(play) == ["a", "b"], "no answer is outstanding any more"
 
 
 def test_where_no_stacks_are_wanted_nobody_is_asked() -> None:

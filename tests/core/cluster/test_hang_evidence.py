@@ -74,6 +74,17 @@ def test_what_the_nodes_tell_leads_to_one_verdict_with_the_same_sentence_for_all
     assert play.of(Send) == [Send("a", ActOnHang(3, sentence)), Send("b", ActOnHang(3, sentence))]
 
 
+def test_answers_that_nodes_still_owe_are_counted_over_all_questions() -> None:
+    """A question of another kind has to wait for them, since nothing says which question an answer belongs to."""
+    play = asked("a", "b") >> taken("a")
+    play.at(0.36) >> DeadlineReached()
+    assert play.state == hang_evidence.Quiet(late=("b",))
+    play >> StacksWanted("a", 3, (2,), 0.25) >> taken("b") >> taken("a")
+    assert play.state == hang_evidence.Quiet(late=("b",)), "it was asked twice"
+    play >> taken("b")
+    assert play.state == hang_evidence.Quiet()
+
+
 def test_a_verdict_without_the_word_of_a_node_says_so() -> None:
     play = asked("a", "b")
     play >> StacksTaken("a", 3, Evidence((WAITING,), facts=(RankFacts(0), RankFacts(2)))) << ()
