@@ -112,9 +112,13 @@ class FirstMember:
         return None
 
     async def _found_elsewhere(self) -> Published | None:
-        """Returns the job's members if one is at another endpoint. Raises BackendUnavailableError while one may be."""
+        """Returns the job's members if one is at another endpoint. Raises BackendUnavailableError while one may be.
+
+        One silent host among others that answer is taken for a node that is down: else its loss would forbid a start.
+        """
         known: list[Published] = []
-        unknown: list[str] = []
+        leaderless: list[str] = []
+        silent: list[str] = []
 
         async def ask(endpoint: Endpoint) -> None:
             records = self._open_records(endpoint)  # Each time a new client: a name is looked up again.
@@ -123,20 +127,24 @@ class FirstMember:
                 found = await records.found()
                 members = found.members or found.moved
                 if found.members is not None and not await records.leader():
-                    unknown.append(f"{at}, where no node leads the job")  # Such as one of an earlier run, which ends.
+                    leaderless.append(
+                        f"{at}, where no node leads the job"
+                    )  # Such as one of an earlier run, which ends.
                 elif members is not None:
                     known.append(members)
             except NO_ANSWER as error:
                 if not records.client.is_refused:
-                    unknown.append(f"{at} ({error})")
+                    silent.append(f"{at} ({error})")
             finally:
                 records.client.close()
 
         async with anyio.create_task_group() as tasks:
             for each in self._elsewhere:
                 tasks.start_soon(ask, each)
-        if not known and unknown:
-            raise BackendUnavailableError(f"{'; '.join(unknown)}; start that node, or leave it out of endpoints=")
+        nobody_answers = 0 < len(silent) == len(self._elsewhere)
+        if not known and (leaderless or nobody_answers):
+            why = "; ".join(leaderless + silent)
+            raise BackendUnavailableError(f"{why}; start that node, or leave it out of endpoints=")
         return next(iter(known), None)
 
     async def _is_elsewhere(self) -> bool:

@@ -240,6 +240,16 @@ async def test_a_member_that_may_be_at_a_silent_endpoint_lets_none_begin(
             await _is_ready(members)
 
 
+async def test_a_host_that_is_down_does_not_keep_a_job_from_beginning_where_another_endpoint_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(first_member, "UNHEARD_S", 0.2)
+    nodes = Nodes(tmp_path)
+    with silent_host("127.0.0.2", nodes.port):
+        async with nodes.running(1, hosts=["127.0.0.1", "127.0.0.2", "127.0.0.3"]) as members:
+            await _is_ready(members)
+
+
 @pytest.mark.timeout(300)
 async def test_a_member_at_another_endpoint_is_found_by_a_node_that_nobody_reaches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
