@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import signal as signals
 import socket
@@ -28,7 +29,8 @@ from supervisor.edges.machine.folders.cordon_file import CordonFile
 from supervisor.edges.machine.logs.supervisor_log import SupervisorLog
 from supervisor.edges.machine.own_process import fd_store, sd_notify
 from supervisor.edges.machine.own_process import signals as signal_edge
-from supervisor.edges.machine.own_process.threads import in_thread, in_thread_if_any, in_thread_or_here
+from supervisor.edges.machine.own_process.side_threads import SideThreads, StuckError
+from supervisor.edges.machine.own_process.threads import in_thread_if_any, in_thread_or_here
 from supervisor.edges.machine.processes.logins import Logins
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity, Limits, limits_of
 from supervisor.edges.operators.refused_peer import refuse
@@ -44,6 +46,8 @@ from supervisor.edges.users.user_units import UserUnits
 from supervisor.errors import ConfigurationError, HoldfastError
 
 NICE = -10  # a user who floods the socket with connections must not delay the others
+REREAD_TIMEOUT_S = 60.0  # for the settings' file and for the user database, which may not answer
+REREADS_STUCK_MAX = 2
 
 _log = logging.getLogger("holdfast.users")
 
@@ -99,8 +103,10 @@ class _Service:
         self._notifier = sd_notify.Notifier()
         service = settings.user_service
         self._units = UserUnits(service.unit, service.shares) if service.unit else None
-        self._signals: list[int] = []
-        self._signalled = anyio.Event()
+        self._threads = SideThreads(stuck_max=REREADS_STUCK_MAX)
+        self._reload_asked = anyio.Event()
+        self._reloading = anyio.CancelScope()  # the first signal that ends the service waits for no reload
+        self._ended_by = 0
 
     async def serve(self) -> None:
         if self._units is None and self._settings.user_service.shares != UserShares():
@@ -131,9 +137,9 @@ class _Service:
             self._notifier.store(self._listener.fileno(), fd_store.CONTROL)
             self._say_ready()
             _log.info("service %s lets in %s", os.getpid(), ", ".join(self._settings.user_service.users))
-            while (number := await self._signal()) == signals.SIGHUP:
-                await self._reload(dispatcher)
-            if number == signals.SIGUSR1:
+            with self._reloading:
+                await self._reload_when_asked(dispatcher)
+            if self._ended_by == signals.SIGUSR1:
                 self._notifier.stopping("leaving the jobs to the next service")
                 users.make_room()
                 os._exit(0)  # the control socket stays, with the clients that wait in it
@@ -145,30 +151,44 @@ class _Service:
         self._notifier.ready(f"serving {', '.join(self._settings.user_service.users)}")
 
     def _on_signal(self, number: int) -> None:
-        self._signals.append(number)
-        self._signalled.set()
+        if number == signals.SIGHUP:
+            self._reload_asked.set()
+        elif not self._ended_by:
+            self._ended_by = number
+            self._reloading.cancel()
 
-    async def _signal(self) -> int:
-        while not self._signals:
-            self._signalled = anyio.Event()
-            await self._signalled.wait()
-        return self._signals.pop(0)
+    async def _reload_when_asked(self, dispatcher: ConnectionDispatcher) -> None:
+        while True:
+            await self._reload_asked.wait()
+            self._reload_asked = anyio.Event()
+            await self._reload(dispatcher)
 
     async def _reload(self, dispatcher: ConnectionDispatcher) -> None:
         """Applies admission and shares at once; other settings apply to supervisors that start later."""
         self._notifier.reloading(Clock())
         try:
-            settings = await in_thread(self._reread)
-            otlp.check_for_users(settings.otlp_traces)
-            admission = await in_thread(partial(Admission, settings.user_service.users))
-            admission.check_known()
+            settings, admission = await self._threads.call(
+                self._read_again, timeout_s=REREAD_TIMEOUT_S, discard=lambda _: None
+            )
             dispatcher.admission = admission
             self._settings = settings
-            await in_thread(self._apply_shares)
+            await self._threads.call(self._apply_shares, timeout_s=math.inf, discard=lambda _: None)
             _log.info("read the settings again: lets in %s", ", ".join(settings.user_service.users))
+        except StuckError as error:
+            _log.error(
+                "cannot read the settings again: %s; they stay as they were; check that getent passwd answers", error
+            )
         except (HoldfastError, OSError) as error:  # such as no thread
             _log.error("%s; the settings stay as they were", error)
         self._say_ready()
+
+    def _read_again(self) -> tuple[DaemonSettings, Admission]:
+        """Reads the settings and looks up their users. Blocks on the user database. Raises HoldfastError."""
+        settings = self._reread()
+        otlp.check_for_users(settings.otlp_traces)
+        admission = Admission(settings.user_service.users)
+        admission.check_known()
+        return settings, admission
 
     def _apply_shares(self) -> None:
         """Limits the users whose supervisors were started with other settings, too. Blocks."""

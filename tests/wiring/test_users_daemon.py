@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import stat
+import threading
 from pathlib import Path
 
+import anyio
 import pytest
 
-from supervisor.config.daemon_settings import parse_daemon
+from supervisor.config.daemon_settings import DaemonSettings, parse_daemon
 from supervisor.edges.machine.folders import socket_dir
 from supervisor.edges.machine.own_process import fd_store, unix_listener
 from supervisor.edges.machine.processes.peer_identity import ROOT, Identity
 from supervisor.edges.operators.traces import otlp
+from supervisor.edges.users.user_admission import Admission
+from supervisor.edges.users.user_folders import UserFolders
 from supervisor.errors import ConfigurationError
+from supervisor.wiring import users_daemon
 from supervisor.wiring.users_daemon import arguments_of, control_socket
+from tests.edges.workers.worker_side import until
 
 ALICE = Identity(54321, 54321, ())
 
@@ -57,3 +65,38 @@ def test_a_collector_that_no_user_could_reach_is_refused_at_the_start(monkeypatc
         otlp.check_for_users("http://x")
     monkeypatch.setattr(otlp, "find_spec", str)
     otlp.check_for_users("http://x")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may serve other users")
+async def test_the_end_of_the_service_waits_for_no_reload(tmp_path: Path):
+    """The user database, which a reload asks, does not answer."""
+    settings = parse_daemon(["--users", "all", "--state-dir", str(tmp_path / "state")], environ={})
+    begun, may_return = threading.Event(), threading.Event()
+
+    def reread() -> DaemonSettings:
+        begun.set()
+        assert may_return.wait(30)
+        return settings
+
+    folders = UserFolders(tmp_path, tmp_path / "state")
+    admission = Admission(settings.user_service.users)
+    ended, handling = anyio.Event(), signal.getsignal(signal.SIGHUP)
+
+    async def serve(listener: socket.socket) -> None:
+        service = users_daemon._Service(  # pyright: ignore[reportPrivateUsage]
+            settings, reread, folders, admission, listener, tmp_path / "state"
+        )
+        await service.serve()
+        ended.set()
+
+    try:
+        with control_socket(tmp_path) as listener, anyio.fail_after(20):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(serve, listener)
+                await until(lambda: signal.getsignal(signal.SIGHUP) is not handling)
+                for number in (signal.SIGHUP, signal.SIGTERM):
+                    os.kill(os.getpid(), number)
+                    await until(begun.is_set)
+                await ended.wait()
+    finally:
+        may_return.set()
