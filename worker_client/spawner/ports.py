@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Iterator
 from contextlib import suppress
 
 NEIGHBOURS = 64
@@ -66,27 +65,20 @@ def holders(port: int) -> list[int]:
     return found
 
 
-def _candidates() -> Iterator[int]:
+def _candidates() -> list[int]:
     low, high = _local_port_range()
-    spans = [(_PORT_MIN, low - NEIGHBOURS - 1), (high + 1, _PORT_MAX - NEIGHBOURS)]
-    sizes = [max(0, last - first + 1) for first, last in spans]
-    if not sum(sizes):  # Clients may get the whole range, so any port is as good as another.
-        spans, sizes = [(_PORT_MIN, _PORT_MAX - NEIGHBOURS)], [_PORT_MAX - NEIGHBOURS - _PORT_MIN + 1]
-    for _ in range(_ATTEMPTS_MAX):
-        at = int.from_bytes(os.urandom(4), "big") % sum(sizes)
-        for (first, _), size in zip(spans, sizes, strict=True):
-            if at < size:
-                yield first + at
-                break
-            at -= size
+    outside = _blocks(range(_PORT_MIN, low), range(high + 1, _PORT_MAX + 1))
+    # Clients may get the whole range: then any port is as good as another.
+    return (outside or _blocks(range(_PORT_MIN, _PORT_MAX + 1)))[:_ATTEMPTS_MAX]
 
 
-def _blocks(within: range) -> list[int]:
+def _blocks(*spans: range) -> list[int]:
     """Returns the first port of each block that a store may have, beginning anywhere.
 
-    In blocks, stores leave no gaps that are too short for another one, as they would at random.
+    Blocks of two jobs do not overlap: neither gets a port that the other's script opens later. And stores leave no gaps
+    that are too short for another one, as they would at random.
     """
-    starts = [*within[: -NEIGHBOURS or None : NEIGHBOURS + 1]]
+    starts = [port for span in spans for port in span[: -NEIGHBOURS or None : NEIGHBOURS + 1]]
     at = int.from_bytes(os.urandom(4), "big") % max(1, len(starts))
     return starts[at:] + starts[:at]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,10 @@ class TestPorts:
 
     def test_ports_of_jobs_differ(self) -> None:
         assert len({ports.choose("127.0.0.1") for _ in range(20)}) > 15
+
+    def test_no_job_gets_a_port_on_which_the_script_of_another_counts(self) -> None:
+        found = sorted({ports.choose("127.0.0.1") for _ in range(100)})
+        assert min(after - before for before, after in pairwise(found)) > ports.NEIGHBOURS
 
     def test_the_neighbours_are_free(self, monkeypatch: pytest.MonkeyPatch) -> None:
         port = ports.choose("127.0.0.1")
