@@ -30,6 +30,7 @@ HOLDFAST = Path(sys.executable).with_name("holdfast")
 SITE = Path("/mnt/site")  # the lab's folder as its machines see it, for all of them and for ordinary users
 HOME = SITE / "home"
 SCRIPTS = "/etc/slurm/holdfast"
+FREEZER = Path("/sys/fs/cgroup/freezer")
 LIMIT_S = 60.0
 SAID_LETTERS = 1500
 CREDENTIAL_S = 5  # also how long Slurm delays a job that it restarts
@@ -294,6 +295,31 @@ class SlurmLab:
 
     def close(self) -> None:
         self.lab.close()
+
+
+class CgroupLab(SlurmLab):
+    """Slurm that tracks the processes of a step by control groups, as most sites do; of version 1."""
+
+    configuration = SLURM_CONF.replace("proctrack/linuxproc", "proctrack/cgroup")
+
+    def _prepare(self, machine: Namespaces) -> None:
+        """Lets the machine see a group of its own as the root of all groups."""
+        super()._prepare(machine)
+        (FREEZER / self._group(machine)).mkdir(exist_ok=True)
+        script = f"""
+            mkdir -p {FREEZER} /run/freezer && mount -t cgroup -o freezer cgroup /run/freezer
+            mount --bind /run/freezer/$1 {FREEZER}"""
+        subprocess.run(machine.command("sh", "-ec", script, "sh", self._group(machine)), check=True)
+
+    def _group(self, machine: Namespaces) -> str:
+        return f"holdfast-{os.getpid()}-{machine.name}"
+
+    def close(self) -> None:
+        super().close()
+        for machine in (self.lab.switch, *self.lab.nodes.values()):
+            for folder, _, _ in os.walk(FREEZER / self._group(machine), topdown=False):
+                with suppress(OSError):  # a process in it has not ended yet
+                    os.rmdir(folder)
 
 
 @contextmanager

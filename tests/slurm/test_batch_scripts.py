@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.slurm.batch import TRAIN, Job, submit
-from tests.slurm.slurm_lab import HOME, USER_ID, SlurmLab
+from tests.slurm.slurm_lab import FREEZER, HOME, USER_ID, CgroupLab, SlurmLab, missing, slurm_lab
 
 RANKS = 4
 
@@ -165,6 +167,23 @@ def test_a_job_with_higher_priority_takes_the_nodes_after_the_ranks_have_saved(s
     assert "restarting" not in job.log()
     job.let_end()
     assert job.end() == ("COMPLETED", "0:0"), job.log()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+@pytest.mark.skipif(bool(missing()), reason=missing())
+@pytest.mark.skipif(not FREEZER.is_dir(), reason="needs control groups of version 1")
+def test_slurm_that_signals_the_first_process_of_a_task_alone_lets_the_ranks_save(tmp_path: Path):
+    """As it does with proctrack/cgroup. In spares.sbatch, this process is a shell."""
+    with slurm_lab(tmp_path, CgroupLab) as slurm:
+        job = submit(slurm, "spares", "spares.sbatch", str(TRAIN), ".", "600", "save:2")
+        job.until_noted("started", RANKS)
+        slurm.ask("scancel", "--signal=TERM", job.number)
+        job.until(lambda: job.shown()["Restarts"] == "1", "a requeue")
+        assert len(job.noted("saved")) == RANKS
+        slurm.ask("scancel", job.number)
+        slurm.until_idle()
+        assert slurm.strangers() == []
 
 
 @pytest.mark.soak
