@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from supervisor.cli.report import rendered, whole_life
-from supervisor.cli.site.board import Board, Known
+from supervisor.cli.site.page_contents import Known, PageContents
 from supervisor.cli.site.web_control import Control, refusal, refuse_all
 from supervisor.cli.site.web_sessions import Sessions
 from supervisor.cli.supervisor_discovery import Supervisors
@@ -56,7 +56,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Site:
-    """The pages, and the one board behind them."""
+    """The pages, and the contents of all of them."""
 
     def __init__(self, arguments: Namespace, token: str) -> None:
         self._arguments = arguments
@@ -67,7 +67,7 @@ class Site:
         self._is_over = False
         self._streams = 0
         self._loop = asyncio.get_running_loop()
-        self.board = Board(arguments, self._on_change)
+        self._contents = PageContents(arguments, self._on_change)
 
     def app(self) -> Starlette:
         routes = [Route(path, self._file) for path in FILES]
@@ -86,7 +86,7 @@ class Site:
                     with suppress(OSError):  # It is gone, or no watches are left: its jobs are seen at another look.
                         watch.add(folder)
                 with suppress(NoThreadError):  # Then they are seen at another look.
-                    await in_thread(self.board.look_again)
+                    await in_thread(self._contents.look_again)
                 await anyio.wait_readable(watch)
                 await pause(GATHER_S, why="what is written in one go is looked at once; a new socket listens by then")
                 watch.take()
@@ -188,10 +188,10 @@ class Site:
         known = Known()
         self._streams += 1
         try:
-            with self.board.reading():
+            with self._contents.reading():
                 while not self._is_over and is_permitted():
                     changed = self._changed  # What happens from here on rings it.
-                    yield f"data: {json.dumps(self.board.news(known))}\n\n"
+                    yield f"data: {json.dumps(self._contents.news(known))}\n\n"
                     while not changed.is_set():
                         with anyio.move_on_after(ALIVE_S):
                             await changed.wait()

@@ -15,7 +15,7 @@ from anyio import to_thread
 
 from supervisor.cli import output
 from supervisor.cli.site import rank_rows
-from supervisor.cli.site.board import Board, Known
+from supervisor.cli.site.page_contents import Known, PageContents
 from supervisor.ports.pauses import pause
 from tests.edges.operators.fake_job_service import FakeJobService, running, serving
 
@@ -26,8 +26,8 @@ EVERY_S = 0.05
 class Reader:
     """Keeps what it was told, as a page does."""
 
-    def __init__(self, board: Board, changed: threading.Event) -> None:
-        self._board, self._changed = board, changed
+    def __init__(self, contents: PageContents, changed: threading.Event) -> None:
+        self._contents, self._changed = contents, changed
         self._known = Known()
         self.jobs: dict[str, Any] = {}
         self.looks: dict[str, Any] = {}
@@ -35,7 +35,7 @@ class Reader:
 
     def read(self) -> None:
         self._changed.clear()
-        told: dict[str, Any] = self._board.news(self._known)
+        told: dict[str, Any] = self._contents.news(self._known)
         self.versions += bool(told["jobs"])
         self.jobs |= told["jobs"]
         self.looks |= told["looks"]
@@ -51,13 +51,13 @@ class Reader:
 
 
 @asynccontextmanager
-async def followed(job_service: FakeJobService, folder: Path) -> AsyncGenerator[tuple[Board, threading.Event]]:
+async def followed(job_service: FakeJobService, folder: Path) -> AsyncGenerator[tuple[PageContents, threading.Event]]:
     changed = threading.Event()
     async with serving(job_service, folder / "control.sock"):
-        board = Board(Namespace(socket_dir=str(folder), state_dir=str(folder / "state")), changed.set)
-        await to_thread.run_sync(board.look_again)
+        contents = PageContents(Namespace(socket_dir=str(folder), state_dir=str(folder / "state")), changed.set)
+        await to_thread.run_sync(contents.look_again)
         try:
-            yield board, changed
+            yield contents, changed
         finally:
             job_service.end(JOB, running().state.SUCCEEDED, "all ranks exited with code 0")
 
@@ -65,9 +65,9 @@ async def followed(job_service: FakeJobService, folder: Path) -> AsyncGenerator[
 async def test_ages_are_fresh_while_somebody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "REFRESH_S", EVERY_S)
     job_service = FakeJobService(running())
-    async with followed(job_service, tmp_path) as (board, changed):
-        reader = Reader(board, changed)
-        with board.reading():
+    async with followed(job_service, tmp_path) as (contents, changed):
+        reader = Reader(contents, changed)
+        with contents.reading():
             for age_s in (0.25, 30.0, 44.0):
                 job_service.silence(JOB, age_s)
                 await to_thread.run_sync(partial(reader.read_until, age_s))
@@ -81,12 +81,12 @@ async def test_ages_are_fresh_while_somebody_reads(tmp_path: Path, monkeypatch: 
 async def test_while_nobody_reads_no_supervisor_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "REFRESH_S", EVERY_S)
     job_service = FakeJobService(running())
-    async with followed(job_service, tmp_path) as (board, changed):
+    async with followed(job_service, tmp_path) as (contents, changed):
         await pause(10 * EVERY_S, why="that nothing happens has no event")
         assert job_service.looks <= 1  # for the snapshot with which the stream of events begins
-        with board.reading():
+        with contents.reading():
             job_service.silence(JOB, 30.0)
-            await to_thread.run_sync(partial(Reader(board, changed).read_until, 30.0))
+            await to_thread.run_sync(partial(Reader(contents, changed).read_until, 30.0))
         last = job_service.looks
         await pause(10 * EVERY_S, why="that nothing happens has no event")
         assert job_service.looks <= last + 1  # One was due.

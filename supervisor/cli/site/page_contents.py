@@ -64,8 +64,8 @@ class Known(msgspec.Struct):
     looks: dict[str, int] = msgspec.field(default_factory=dict[str, int])
 
 
-class Board:
-    """A board that several threads may use. `on_change` is called in any of them; it must not block."""
+class PageContents:
+    """What the pages show; several threads may use it. `on_change` is called in any of them; it must not block."""
 
     def __init__(self, arguments: Namespace, on_change: Callable[[], None]) -> None:
         self._arguments = arguments
