@@ -55,15 +55,15 @@ def hear_enter(state: State, node: str, member: int, word: CallEnter, *, now_s: 
         if isinstance(state.phase, Entering) or (isinstance(state.phase, Idle) and word.call > state.call):
             replacement_ranks.come_in(state, member)
     match state.phase:
+        case Over(reason) if word.call <= state.call:
+            return refuse(member, word.call, reason)
         case Idle() | Over() | Entering() | Rebuilding() if member in state.absent:
             return refuse(member, word.call, late_sentence(state, member))
         case Idle() | Over() if word.call > state.call:
             call_state.open_call(state, word.call, word.settings)
             state.phase = Entering()
             return _come_in(state, node, member, word, now_s)
-        case Over(reason):
-            return refuse(member, word.call, reason)
-        case Idle():
+        case Idle() | Over():
             return refuse(
                 member, word.call, f"cannot enter call {word.call}: it is over; all ranks must make it at once"
             )
